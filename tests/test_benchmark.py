@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import time
 from io import StringIO
 
 import psutil
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from conftest import Shell
 from cwm_cli.agents.comparison import Mean, relative_return
-from cwm_cli.bench.benchmarking import BenchmarkWork, TrialStanding
+from cwm_cli.bench.benchmarking import BenchmarkWork
 from cwm_cli.bench.configuration import (
     BenchmarkAccess,
     BenchmarkConfig,
@@ -26,6 +27,7 @@ from cwm_cli.bench.configuration import (
 from cwm_cli.bench.executor import Command, LocalProcesses
 from cwm_cli.bench.results import PlayOutcome, TrialRow, groups_of, ratio_error, rows_of, side_of
 from cwm_cli.bench.run import BenchmarkRun, TaskRecord
+from cwm_cli.bench.standings import Standings, TrialStanding
 from cwm_cli.bench.tables import group_grids
 from cwm_cli.bench.worker import TASKS, TaskWork, group_of
 from cwm_cli.cli.runs import report
@@ -36,7 +38,7 @@ from cwm_cli.registry import find
 from cwm_cli.runs.report import Grid
 from cwm_cli.runs.searches import JOURNAL, JournalTail
 from cwm_cli.runs.store import BusyError
-from cwm_cli.views.benchmark import BenchmarkView, chosen
+from cwm_cli.views.benchmark import BenchmarkView
 from cwm_cli.views.tables import GridTable, chunks
 from processes import wait_until
 
@@ -299,6 +301,7 @@ def test_a_benchmark_that_is_stopped_leaves_nobody_behind_and_goes_on(moody, cap
     arguments = ("--env", "CliffWalking-v1", "--backend", "moody", "--strategy", "zero-shot")
     arguments += ("--seeds", "2", "--budget", "5", "--workers", "2", "-o", "pause=0.3")
     err = stopped(moody, signal.SIGINT, arguments, lines=1)
+    assert "stopping: the 2 jobs that run are let finish; Ctrl-C again ends them now" in err
     assert "interrupted: the same command continues" in err.splitlines()[-1]
     (journal,) = moody.folder.glob("runs/*/*-0/nodes.jsonl")
     folder, first = journal.parent.parent, journal.read_bytes()
@@ -334,6 +337,10 @@ def stopped(moody, how, arguments, *, lines):
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 2
     os.kill(process.pid, how)
+    if how == signal.SIGINT:
+        time.sleep(0.5)  # for the first, which lets finish what runs, not to be merged with it
+        assert process.poll() is None
+        os.kill(process.pid, how)
     _, err = process.communicate(timeout=30)
     assert process.returncode == (130 if how == signal.SIGINT else -how)
     assert "Traceback" not in err
@@ -593,11 +600,17 @@ def standing(number, state):
 def test_jobs_at_work_and_failed_ones_stay_on_a_small_screen():
     states = ["finished"] * 5 + ["searching", "failed", "playing"] + ["waiting"] * 5
     lines = [standing(number, state) for number, state in enumerate(states)]
-    shown, hidden = chosen(lines, 6)
+    standings = Standings(budget=2)
+    for number, line in enumerate(lines):
+        assert standings.put(number, line._replace(state="waiting")) is None
+        assert standings.put(number, line).state == "waiting"
+    shown = standings.shown(5)
     assert [line.state for line in shown] == ["searching", "failed", "playing"] + ["waiting"] * 2
-    assert len(shown) + len(hidden) == len(lines)
-    assert chosen(lines, 13) == (lines, [])
-    assert len(chosen(lines, 1)[0]) == 1
+    assert standings.shown(13) == standings.listed() == lines
+    assert [line.state for line in standings.shown(1)] == ["searching"]
+    counts = standings.counts()
+    assert (counts.jobs, counts.over, counts.completions) == (13, 6, 13)
+    assert (counts.best, counts.to_search) == (0.5, 2.5)
 
 
 def test_the_picture_fits_and_says_what_every_job_is_doing(tmp_path):
@@ -609,7 +622,7 @@ def test_the_picture_fits_and_says_what_every_job_is_doing(tmp_path):
         run.trial_folder(second).mkdir()
         settled = {"solved": True, "completions": 1, "program": "p"}
         (run.trial_folder(second) / "result.json").write_text(json.dumps(settled))
-        work._look()
+        work.look()
         console = Console(file=StringIO(), force_terminal=True, width=60, height=12)
         view = BenchmarkView(console=console)
         view.begins(work)
@@ -619,7 +632,7 @@ def test_the_picture_fits_and_says_what_every_job_is_doing(tmp_path):
     lines = drawn.split("[1mtitle\n")[-1].splitlines()[:10]
     assert all(len(line) <= 60 for line in lines)
     assert sum("failed  no such" in line for line in lines) == 7
-    assert any(line.startswith("not shown: ") and "1 finished" in line for line in lines)
+    assert "19 waiting · 20 failed · 1 finished" in lines
     assert "21/40 jobs" in lines[-1]
 
 

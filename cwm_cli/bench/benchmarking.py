@@ -6,7 +6,8 @@
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +24,30 @@ from cwm_cli.bench.configuration import (
     environments_of,
     shift_of,
 )
-from cwm_cli.bench.executor import Executor, chosen_executor
+from cwm_cli.bench.executor import (
+    Command,
+    Ended,
+    Executor,
+    Postponed,
+    Started,
+    carried_out,
+    chosen_executor,
+)
 from cwm_cli.bench.results import TrialGroup, TrialRow, groups_of, rows_of
-from cwm_cli.bench.run import BenchmarkRun, TaskRecord
+from cwm_cli.bench.run import BenchmarkRun, TaskRecord, TasksLeft
+from cwm_cli.bench.standings import (
+    FAILED,
+    FINISHED,
+    TO_PLAY,
+    WAITING,
+    WORKING,
+    Running,
+    StandingCounts,
+    Standings,
+    TaskTimes,
+    TrialStanding,
+    left_seconds,
+)
 from cwm_cli.bench.worker import TaskWork
 from cwm_cli.registry import default, find
 from cwm_cli.runs.observer import SILENT, Observer
@@ -35,14 +57,6 @@ from cwm_cli.runs.store import fresh_folder
 
 LOST = "its process ended without a result"
 
-WORKING = {
-    "search": "searching",
-    "play": "playing",
-    "prepare": "collecting",
-    "write": "writing",
-}
-"""What a job is doing, by the kind of the task that is at work for it."""
-
 ERRANDS = {
     "prepare": "transitions of {}",
     "write": "a program of {} to start from",
@@ -51,7 +65,14 @@ ERRANDS = {
 }
 """What is done for an environment and not for one of its jobs, by kind of task."""
 
-FINISHED, FAILED, WAITING, TO_PLAY = "finished", "failed", "waiting", "to play"
+LOOK_SECONDS = 60.0
+"""After so long the whole folder is looked at again, in case that others work on it, too."""
+
+READ_SECONDS = 0.2
+"""The journals of the searches at work are not read more often, whoever asks for standings."""
+
+LOOK_SHARE = 0.02
+"""The share of the time that this may take, however many jobs there are."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +174,7 @@ def benchmark(
         opened.update(opened.header.model_copy(update={"terms": terms}))
         observer.note(f"{opened.folder} {verb}", "Run")
         opened.tell(observer)
-        _work_observed(BenchmarkWork(opened, access, jobs), observer)
+        _work_observed(BenchmarkWork(opened, access, jobs, observer.note), observer)
         report = BenchmarkRun.report([opened])
         report.save(opened.folder)
     rows = rows_of(opened)
@@ -161,11 +182,17 @@ def benchmark(
 
 
 class TaskEvent(NamedTuple):
-    """A task that was begun, or one that is over; `reason` says why it failed."""
+    """A task that was begun, or one that is over; `reason` says why it failed.
+
+    One that `is_again` is to be begun once more, since it was lost or others work on it.
+    `changed` are the standings of the jobs that are in another state now.
+    """
 
     task: BenchmarkTask
     over: bool = False
     reason: str | None = None
+    is_again: bool = False
+    changed: tuple[TrialStanding, ...] = ()
 
 
 class Errand(NamedTuple):
@@ -175,176 +202,297 @@ class Errand(NamedTuple):
     seconds: float
 
 
-class TrialStanding(NamedTuple):
-    """How far a job is; `left_seconds` is what its search may still take at the present pace."""
+class _AtWork(NamedTuple):
+    """A task that a process does, since when, and its job's completions at that time."""
 
-    trial: Trial
-    state: str
+    task: BenchmarkTask
+    begun: float
     completions: int
-    best: float | None
-    cost: float | None
-    left_seconds: float | None
-    reason: str | None
-
-    @property
-    def is_working(self) -> bool:
-        """Whether a process works on it."""
-        return self.state in WORKING.values()
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing is left to do for it."""
-        return self.state == FINISHED
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it was finished or failed."""
-        return self.state in (FINISHED, FAILED)
-
-
-class _Known(NamedTuple):
-    """What is known of a job between two events: its state, and its completions when it began."""
-
-    state: str
-    begun: int
 
 
 @dataclass
 class BenchmarkWork:
     """A benchmark at work; whatever fails, the other jobs go on.
 
-    `running` says when tasks were started and `failed` why they failed, by their keys.
-    What failed before is tried again. `to_come` counts what is still to be begun for
-    environments.
+    `failed` says why tasks failed, by their keys; what failed before is tried again.
+    `is_stopping` is true once nothing is begun any more, since Ctrl-C was pressed, which
+    `told` hears in a line. What an event costs does not grow with the number of jobs.
     """
 
     run: BenchmarkRun
     access: BenchmarkAccess
     executor: Executor
-    running: dict[str, float] = field(default_factory=dict, init=False)
+    told: Callable[[str], None] = lambda words: None
     failed: dict[str, str] = field(default_factory=dict, init=False)
-    to_come: int = field(default=0, init=False)
-    _tried: dict[str, BenchmarkTask] = field(default_factory=dict, init=False)
-    _known: dict[Trial, _Known] = field(default_factory=dict, init=False)
-    _tails: dict[Trial, JournalTail] = field(default_factory=dict, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    is_stopping: bool = field(default=False, init=False)
+    _under_way: dict[str, BenchmarkTask] = field(default_factory=dict, init=False)
+    _running: dict[str, _AtWork] = field(default_factory=dict, init=False)
+    _tails: dict[int, JournalTail] = field(default_factory=dict, init=False)
+    _machines: dict[int, str] = field(default_factory=dict, init=False)
+    _times: TaskTimes = field(default_factory=TaskTimes, init=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
 
     def __post_init__(self) -> None:
-        trials = self.run.config.trials
-        self._tails = {trial: JournalTail(self.run.trial_folder(trial)) for trial in trials}
-        self._look()
+        self._left = TasksLeft(self.run)
+        self._standings = Standings(self.run.header.terms.budget)
+        self._looked, self._look_cost, self._read_at = time.monotonic(), 0.0, 0.0
+        for place in range(len(self._left.trials)):
+            self._put(place, read=True)
 
-    def events(self) -> Iterator[TaskEvent]:
-        """Do all that is left to do; yield what begins and what is over."""
+    def events(self) -> Generator[TaskEvent]:
+        """Do all that is left to do; yield what begins and what is over.
+
+        The first Ctrl-C lets finish what is at work, and raises `KeyboardInterrupt` then.
+        """
         try:
-            while True:
-                for event in self._begin():
-                    self._look()
-                    yield event
-                if not self.running:
-                    return
-                for ended in self.executor.wait():
-                    self.running = {k: v for k, v in self.running.items() if k != ended.name}
-                    event = self._over(self._tried[ended.name], ended.reason)
-                    self._look()
-                    yield event
+            with closing(
+                carried_out(self.executor, self._commands(), stopping=self._stopping)
+            ) as carried:
+                for event in carried:
+                    yield self._took(event)
         finally:
-            self.executor.close()
-            self.running = {}
+            with self._lock:
+                self._running = {}
 
     def measured(self) -> Measures:
         """Return what a tracker keeps: jobs that are over, their mean score and the cost of all."""
-        standings = self.standings()
-        over = [each for each in standings if each.is_over]
-        scores = [each.best for each in over if each.best is not None]
+        counts = self.counts()
         numbers = {
-            "jobs": len(over),
-            "failed": len(over) - sum(each.is_finished for each in over),
-            "best": sum(scores) / len(scores) if scores else None,
-            "completions": sum(each.completions for each in standings),
-            "cost": sum(each.cost or 0.0 for each in standings),
+            "jobs": counts.over,
+            "failed": counts.states.get(FAILED, 0),
+            "best": counts.best,
+            "completions": counts.completions,
+            "cost": counts.cost,
             "seconds": self.run.elapsed,
         }
-        return Measures(len(over), numbers)
+        return Measures(counts.over, numbers)
 
     def standings(self) -> list[TrialStanding]:
         """Return how far every job is; the journals of searches are read while they grow.
 
-        A view may ask in a thread of its own.
+        A view may ask in a thread of its own, as it may ask for all that follows.
         """
         with self._lock:
-            return [self._standing(trial) for trial in self.run.config.trials]
+            self._read()
+            return self._standings.listed()
+
+    def counts(self) -> StandingCounts:
+        """Return what all jobs come to so far."""
+        with self._lock:
+            self._read()
+            return self._standings.counts()
+
+    def shown(self, room: int) -> list[TrialStanding]:
+        """Choose the jobs that are shown where there is room for so many lines."""
+        with self._lock:
+            return self._standings.shown(room)
+
+    def working(self) -> list[TrialStanding]:
+        """Return how far the searches and plays are that are at work."""
+        with self._lock:
+            self._read()
+            tasks = [each.task for each in self._running.values() if each.task.kind in JOBS]
+            return [self._standings.at(self._left.place_of(task.name)) for task in tasks]
 
     def errands(self) -> list[Errand]:
         """Return the tasks at work that are for an environment."""
         now = time.monotonic()
-        tasks = ((self._tried[key], now - begun) for key, begun in self.running.items())
-        return [Errand(task, seconds) for task, seconds in tasks if task.kind in ERRANDS]
-
-    def _begin(self) -> Iterator[TaskEvent]:
-        """Start commands as long as there is room and something to do."""
-        for task in self.run.left({*self.failed, *self.running}):
-            if not self.executor.has_room():
-                return
-            if task.key in self._tried:
-                yield self._over(task, LOST)
-                continue
-            self._tried[task.key] = task
-            self.executor.start(TaskWork(self.run, task, self.access).command())
-            self.running = self.running | {task.key: time.monotonic()}
-            yield TaskEvent(task)
-
-    def _over(self, task: BenchmarkTask, reason: str | None) -> TaskEvent:
-        """Write down that a task is over."""
-        self.run.append(TaskRecord(task=task.key, reason=reason))
-        if reason:
-            self.failed = self.failed | {task.key: reason}
-        return TaskEvent(task, over=True, reason=reason)
-
-    def _look(self) -> None:
-        """Find out what every job is doing now, and how much is to come beside them."""
-        left = self.run.left({*self.failed, *self.running})
-        self.to_come = sum(task.kind in ERRANDS for task in left)
         with self._lock:
-            for trial, tail in self._tails.items():
-                state, known = self._state(trial), self._known.get(trial)
-                if known is None or known.state != state:
-                    tail.read()
-                    self._known[trial] = _Known(state, tail.completions)
+            running = list(self._running.values())
+        return [Errand(task, now - begun) for task, begun, _ in running if task.kind in ERRANDS]
 
-    def _standing(self, trial: Trial) -> TrialStanding:
-        """Return how far a job is."""
-        (state, begun), tail = self._known[trial], self._tails[trial]
-        if state == WORKING["search"]:
-            tail.read()
-        reason = self._reason(trial) if state == FAILED else None
-        left_seconds = None
-        started = self.running.get(BenchmarkTask("search", trial.name).key)
-        if started is not None and tail.completions > begun:
-            rest = max(0, self.run.header.terms.budget - tail.completions)
-            left_seconds = rest * (time.monotonic() - started) / (tail.completions - begun)
-        return TrialStanding(
-            trial, state, tail.completions, tail.best, tail.cost, left_seconds, reason
+    @property
+    def to_come(self) -> int:
+        """How many tasks for environments are still to be begun, beside the jobs."""
+        return self._left.to_come
+
+    def left_seconds(self) -> float | None:
+        """Guess how long everything takes, from tasks that are over and those at work."""
+        with self._lock:
+            counts, now = self._standings.counts(), time.monotonic()
+            running = [
+                Running(task.kind, now - begun, self._left_of(task))
+                for task, begun, _ in self._running.values()
+            ]
+            plays = counts.states.get(TO_PLAY, 0)
+            if self.run.header.terms.plan:
+                plays += counts.states.get(WAITING, 0) + counts.states.get(WORKING["search"], 0)
+            return left_seconds(
+                self._times,
+                running,
+                searches=counts.to_search + self._collecting(counts),
+                plays=plays,
+                errands=self.to_come,
+                workers=self.executor.workers,
+            )
+
+    @staticmethod
+    def _collecting(counts: StandingCounts) -> int:
+        """Count the jobs that wait for what is being done for their environment."""
+        return sum(counts.states.get(WORKING[kind], 0) for kind in ("prepare", "write"))
+
+    def _left_of(self, task: BenchmarkTask) -> float | None:
+        """Return what a search may still take at its pace."""
+        if task.kind != "search":
+            return None
+        return self._standings.at(self._left.place_of(task.name)).left_seconds
+
+    def _commands(self) -> Iterator[Command | None]:
+        """Yield what can be begun, None as long as that depends on what is under way."""
+        while True:
+            self._look_again()
+            task = self._left.take()
+            if task is not None:
+                self._under_way[task.key] = task
+                yield TaskWork(self.run, task, self.access).command()
+            elif self._under_way:
+                yield None
+            else:
+                return
+
+    def _took(self, event: Started | Postponed | Ended) -> TaskEvent:
+        """Take in what has become of a command."""
+        if isinstance(event, Started):
+            return self._begun(self._under_way[event.command.name])
+        if isinstance(event, Ended):
+            return self._over(self._under_way.pop(event.name), event)
+        task = self._under_way[event.command.name]
+        with self._lock:
+            self._running.pop(task.key, None)
+        return TaskEvent(task, reason=event.reason, is_again=True, changed=self._changed(task))
+
+    def _begun(self, task: BenchmarkTask) -> TaskEvent:
+        """Write down that a process works on a task."""
+        completions = 0
+        with self._lock:
+            if task.kind in JOBS:
+                tail = self._tail(self._left.place_of(task.name))
+                tail.read()
+                completions = tail.completions
+            self._running[task.key] = _AtWork(task, time.monotonic(), completions)
+        return TaskEvent(task, changed=self._changed(task))
+
+    def _over(self, task: BenchmarkTask, ended: Ended) -> TaskEvent:
+        """Write down that a task is over."""
+        with self._lock:
+            at_work = self._running.pop(task.key)
+            is_done = self._left.saw(task)
+        reason = ended.reason or (None if is_done else LOST)
+        if task.kind in JOBS and ended.place:
+            self._machines[self._left.place_of(task.name)] = ended.place
+        self.run.append(
+            TaskRecord(
+                task=task.key, reason=reason, peak_memory=ended.peak_memory, place=ended.place
+            )
         )
+        if reason:
+            self.failed[task.key] = reason
+        else:
+            self._times.saw(task.kind, time.monotonic() - at_work.begun)
+        return TaskEvent(task, over=True, reason=reason, changed=self._changed(task))
 
-    def _state(self, trial: Trial) -> str:
+    def _stopping(self, running: int) -> None:
+        """Say that nothing is begun any more."""
+        self.is_stopping = True
+        jobs = "1 job that runs is" if running == 1 else f"the {running} jobs that run are"
+        self.told(f"stopping: {jobs} let finish; Ctrl-C again ends them now")
+
+    def _look_again(self) -> None:
+        """Look at the whole folder from time to time: others may have worked on it."""
+        now = time.monotonic()
+        if now - self._looked < max(LOOK_SECONDS, self._look_cost / LOOK_SHARE):
+            return
+        self.look()
+
+    def look(self) -> None:
+        """Look at everything that is not finished."""
+        began = time.monotonic()
+        with self._lock:
+            self._left.look()
+            for place in range(len(self._left.trials)):
+                if not self._standings.at(place).is_over:
+                    self._put(place, read=True)
+        self._looked = time.monotonic()
+        self._look_cost = self._looked - began
+
+    def _changed(self, task: BenchmarkTask) -> tuple[TrialStanding, ...]:
+        """Find out what has become of the jobs that a task is for; return those that changed."""
+        if task.kind in JOBS:
+            places: Sequence[int] = (self._left.place_of(task.name),)
+        elif task.kind in ("prepare", "write"):
+            places = self._left.places_at(task.name)
+        else:
+            places = ()
+        with self._lock:
+            return tuple(
+                self._standings.at(place)
+                for place in places
+                if self._put(place, read=task.kind in JOBS)
+            )
+
+    def _put(self, place: int, *, read: bool = False) -> bool:
+        """Find out how far a job is, reading its journal if asked; say if its state changed."""
+        trial, state, tail = self._left.trials[place], self._state(place), self._tail(place)
+        if read:
+            tail.read()
+        at_work = self._running.get(BenchmarkTask("search", trial.name).key)
+        left = None
+        if at_work is not None and tail.completions > at_work.completions:
+            rest = max(0, self.run.header.terms.budget - tail.completions)
+            taken = time.monotonic() - at_work.begun
+            left = rest * taken / (tail.completions - at_work.completions)
+        reason = self._reason(trial) if state == FAILED else None
+        standing = TrialStanding(
+            trial,
+            state,
+            tail.completions,
+            tail.best,
+            tail.cost,
+            left,
+            reason,
+            tail.reused,
+            self._machines.get(place, ""),
+        )
+        before = self._standings.put(place, standing)
+        return before is None or before.state != state
+
+    def _read(self) -> None:
+        """Read what the journals of the searches at work say, if that is some time ago."""
+        now = time.monotonic()
+        if now - self._read_at < READ_SECONDS:
+            return
+        self._read_at = now
+        for task, _, _ in self._running.values():
+            if task.kind == "search":
+                self._put(self._left.place_of(task.name), read=True)
+
+    def _tail(self, place: int) -> JournalTail:
+        """Return the tail of the journal of a job."""
+        if place not in self._tails:
+            self._tails[place] = JournalTail(self.run.trial_folder(self._left.trials[place]))
+        return self._tails[place]
+
+    def _state(self, place: int) -> str:
         """Say what a job is doing."""
+        trial = self._left.trials[place]
         for task in _tasks(trial):
-            if task.key in self.running:
+            if task.key in self._running:
                 return WORKING[task.kind]
         if self._reason(trial):
             return FAILED
-        result = self.run.trial_result(trial)
-        if result is None or not self.run.is_settled(result):
+        if self._left.is_waiting(place):
             return WAITING
-        unplayed = self.run.header.terms.plan and self.run.play_of(trial) is None
         play_failed = BenchmarkTask("play", trial.name).key in self.failed
-        return TO_PLAY if unplayed and result.program and not play_failed else FINISHED
+        return TO_PLAY if self._left.is_to_play(place) and not play_failed else FINISHED
 
     def _reason(self, trial: Trial) -> str | None:
         """Say why a job failed, None if it did not."""
         keys = (task.key for task in _tasks(trial) if task.kind != "play")
         return next((self.failed[key] for key in keys if key in self.failed), None)
+
+
+JOBS = ("search", "play")
+"""The kinds of tasks that a job consists of."""
 
 
 def _tasks(trial: Trial) -> tuple[BenchmarkTask, ...]:
@@ -372,8 +520,9 @@ def _work_observed(work: BenchmarkWork, observer: Observer) -> None:
     """Do what is left to do; whatever ends it, what was found is kept."""
     observer.begins(work)
     try:
-        for event in work.events():
-            observer.advanced(event)
+        with closing(work.events()) as events:
+            for event in events:
+                observer.advanced(event)
     except KeyboardInterrupt:
         folder = work.run.folder
         raise KeyboardInterrupt(

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -226,7 +226,7 @@ def carried_out(
     commands: Iterable[Command | None],
     *,
     stopping: Callable[[int], None] = lambda running: None,
-) -> Iterator[Started | Postponed | Ended]:
+) -> Generator[Started | Postponed | Ended]:
     """Start commands while there is room, wait for them, and close the executor in the end.
 
     Commands are asked for when one can be started, so that they may depend on what was yielded

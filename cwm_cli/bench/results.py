@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer
 from cwm_cli.agents.comparison import Mean, Side, mean_of, relative_return
 from cwm_cli.agents.episodes import Episode
 from cwm_cli.bench.configuration import BenchmarkTask, Trial
-from cwm_cli.bench.run import AUTOMATIC, BenchmarkRun
+from cwm_cli.bench.run import AUTOMATIC, BenchmarkRun, TaskRecord
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.searches import JournalTail
 
@@ -56,6 +56,8 @@ class TrialRow(BaseModel):
     A program that fails when it is scored has the score 0. A job that failed
     has no score, and `reason` says why; of a finished one it says why nothing
     was played. `original` is the score of the program that the backend started from.
+    `peak_memory` is the most, in bytes, that a process of the job had in memory, and `place`
+    the machine that searched, where they are known.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -81,6 +83,8 @@ class TrialRow(BaseModel):
     ceiling: dict[str, Score | None] | None = None
     original: Score | None = None
     play: PlayOutcome | None = None
+    peak_memory: int | None = None
+    place: str = ""
 
 
 class GroupMean(BaseModel):
@@ -136,11 +140,17 @@ class TrialGroup(BaseModel):
 
 def rows_of(run: BenchmarkRun) -> list[TrialRow]:
     """Return a row for every job, whatever state it is in."""
-    failures = run.failures()
-    return [_row(run, trial, failures) for trial in run.config.trials]
+    ended = run.ended()
+    failures = {task: record.reason for task, record in ended.items() if record.reason is not None}
+    return [_row(run, trial, failures, ended) for trial in run.config.trials]
 
 
-def _row(run: BenchmarkRun, trial: Trial, failures: Mapping[str, str]) -> TrialRow:
+def _row(
+    run: BenchmarkRun,
+    trial: Trial,
+    failures: Mapping[str, str],
+    ended: Mapping[str, TaskRecord],
+) -> TrialRow:
     """Gather what is known of a job."""
     result, environment = run.trial_result(trial), trial.environment
     prepared, ceiling = run.prepared(environment), run.ceiling_of(environment)
@@ -154,6 +164,7 @@ def _row(run: BenchmarkRun, trial: Trial, failures: Mapping[str, str]) -> TrialR
         "budget": run.header.terms.budget,
         "ceiling": dict(ceiling) if ceiling else None,
         "original": original.train if original else None,
+        **_process_facts(trial, ended),
     }
     if result is None or not run.is_settled(result):
         tasks = (("prepare", environment), ("write", environment), ("search", trial.name))
@@ -171,6 +182,17 @@ def _row(run: BenchmarkRun, trial: Trial, failures: Mapping[str, str]) -> TrialR
     why = failures.get(BenchmarkTask("play", trial.name).key)
     missing = why if run.header.terms.plan and play is None else None
     return TrialRow(**about, **known, state="finished", reason=missing, play=play)
+
+
+def _process_facts(trial: Trial, ended: Mapping[str, TaskRecord]) -> dict[str, Any]:
+    """Say how much memory a job took and where it ran."""
+    keys = (BenchmarkTask(kind, trial.name).key for kind in ("search", "play"))
+    records = [ended[key] for key in keys if key in ended]
+    peaks = [record.peak_memory for record in records if record.peak_memory is not None]
+    return {
+        "peak_memory": max(peaks, default=None),
+        "place": records[0].place if records else "",
+    }
 
 
 def _play(run: BenchmarkRun, trial: Trial, failures: Mapping[str, str]) -> PlayOutcome | None:

@@ -1,9 +1,12 @@
 """The folder of a benchmark: where everything is, what is there, and what is left to do."""
 
+import heapq
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -26,12 +29,17 @@ AUTOMATIC = "auto"
 
 
 class TaskRecord(BaseModel):
-    """A line of the journal: a task that is over, and why it failed, if it did."""
+    """A line of the journal: a task that is over, and why it failed, if it did.
+
+    `peak_memory` is in bytes, as its executor tells it, and `place` the machine it ran on.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     task: str
     reason: str | None = None
+    peak_memory: int | None = None
+    place: str = ""
 
 
 class PreparedFacts(BaseModel):
@@ -134,10 +142,14 @@ class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
         """Write down what a task found."""
         write_object(self._found(task), found)
 
+    def ended(self) -> dict[str, TaskRecord]:
+        """Return how tasks ended when they were done last, by their keys."""
+        return {record.task: record for record in self.records()}
+
     def failures(self) -> dict[str, str]:
         """Return why tasks failed, by their keys; one that was done later has not failed."""
-        last = {record.task: record.reason for record in self.records()}
-        return {task: reason for task, reason in last.items() if reason is not None}
+        last = self.ended().items()
+        return {task: record.reason for task, record in last if record.reason is not None}
 
     def trial_result(self, trial: Trial) -> SearchFacts | None:
         """Read what came of a trial."""
@@ -164,15 +176,15 @@ class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
 
     def play_of(self, trial: Trial) -> PlayFacts | None:
         """Return what the present program of a trial came to in as many episodes as are asked."""
-        found = self._played(BenchmarkTask("play", trial.name))
+        found = self.played(BenchmarkTask("play", trial.name))
         return found if found and found.program_digest == self.digest(trial) else None
 
     def oracle_of(self, environment: str, planner: str | None) -> PlayFacts | None:
         """Return what the oracle with a model's planner came to, or what stands in for it."""
         tasks = (BenchmarkTask("oracle", environment, p) for p in (planner, AUTOMATIC) if p)
-        return next(filter(None, map(self._played, tasks)), None)
+        return next(filter(None, map(self.played, tasks)), None)
 
-    def _played(self, task: BenchmarkTask) -> PlayFacts | None:
+    def played(self, task: BenchmarkTask) -> PlayFacts | None:
         """Read what was played, if that is enough episodes."""
         found = read_found(self._found(task), PlayFacts)
         if found is None:
@@ -185,43 +197,7 @@ class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
 
         Searches come first; what concerns an environment only fills the gaps.
         """
-        trials = self.config.trials
-        tasks = dict.fromkeys(task for trial in trials for task in self._urgent(trial))
-        tasks |= dict.fromkeys(task for trial in trials for task in self._besides(trial))
-        return [task for task in tasks if task.key not in failed]
-
-    def _urgent(self, trial: Trial) -> Iterator[BenchmarkTask]:
-        """Yield the next task on the way to what a trial comes to."""
-        environment, result = trial.environment, self.trial_result(trial)
-        if self.prepared(environment) is None:
-            yield BenchmarkTask("prepare", environment)
-        elif self.config.needs_programs and self.program_result(environment) is None:
-            yield BenchmarkTask("write", environment)
-        elif not self.is_settled(result):
-            yield BenchmarkTask("search", trial.name)
-        elif self.header.terms.plan and result and result.program and self.play_of(trial) is None:
-            yield BenchmarkTask("play", trial.name)
-
-    def _besides(self, trial: Trial) -> Iterator[BenchmarkTask]:
-        """Yield what is to be found out about the environment of a trial."""
-        terms, environment = self.header.terms, trial.environment
-        if self.prepared(environment) is None:
-            return
-        if terms.ceilings and self.ceiling_of(environment) is None:
-            yield BenchmarkTask("ceiling", environment)
-        if not terms.plan:
-            return
-        oracle = BenchmarkTask("oracle", environment, AUTOMATIC)
-        usual, play = self._played(oracle), self.play_of(trial)
-        if usual is None:
-            yield oracle
-            return
-        planner = play.planner if play else None
-        if planner in (None, usual.planner) or f"not {planner}: " in (usual.note or ""):
-            return  # where the planner of a model was tried in vain, the usual oracle stands in
-        oracle = BenchmarkTask("oracle", environment, planner or "")
-        if self._played(oracle) is None:
-            yield oracle
+        return [task for task in TasksLeft(self).listed() if task.key not in failed]
 
     def summary(self) -> RunSummary:
         """Say what is compared, and how many jobs are over."""
@@ -254,6 +230,205 @@ class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
         from cwm_cli.bench.tables import benchmark_sections
 
         return super().sections(runs) if len(runs) > 1 else benchmark_sections(runs[0])
+
+
+@dataclass
+class _EnvironmentFacts:
+    """What the folder says of an environment; `oracles` by the planners that were asked for."""
+
+    is_prepared: bool = False
+    is_written: bool = False
+    has_ceiling: bool = False
+    oracles: dict[str, PlayFacts] = field(default_factory=dict)
+
+
+class _TrialFacts(NamedTuple):
+    """What the folder says of a trial, as far as it decides what is to be done for it."""
+
+    is_settled: bool = False
+    has_program: bool = False
+    is_played: bool = False
+    planner: str | None = None
+
+
+class _Ready(NamedTuple):
+    """A task that can be begun; the smallest is the most urgent."""
+
+    rank: int
+    place: int
+    number: int
+    task: BenchmarkTask
+
+
+SEARCHES, BESIDES = 0, 1
+"""The ranks of tasks: on the way to what a trial comes to, and what only fills the gaps."""
+
+
+class TasksLeft:
+    """The tasks of a benchmark that are left to do.
+
+    What the folder says is read once. After a task only what it touched is looked at again, so
+    that what an event costs does not grow with the number of jobs; `look` reads all that may
+    have changed by the hand of others.
+    """
+
+    def __init__(self, run: BenchmarkRun) -> None:
+        self.run = run
+        self.trials = run.config.trials
+        self.to_come = 0
+        """How many of the tasks that can be begun are for an environment, not on the way."""
+        self._places = {trial.name: place for place, trial in enumerate(self.trials)}
+        self._at: defaultdict[str, list[int]] = defaultdict(list)
+        for place, trial in enumerate(self.trials):
+            self._at[trial.environment].append(place)
+        self._environments = {name: _EnvironmentFacts() for name in self._at}
+        self._facts = [_TrialFacts()] * len(self.trials)
+        self._ready: list[_Ready] = []
+        self._offered: set[str] = set()
+        self.look()
+
+    def listed(self) -> list[BenchmarkTask]:
+        """Return all that can be begun now, the most urgent first."""
+        return [ready.task for ready in sorted(self._ready)]
+
+    def take(self) -> BenchmarkTask | None:
+        """Return the most urgent task that is still to be done, and offer it no more."""
+        while self._ready:
+            ready = heapq.heappop(self._ready)
+            self.to_come -= ready.rank == BESIDES
+            self._look_at(ready.task)
+            if not self.is_done(ready.task):
+                return ready.task
+            self._queue_after(ready.task)
+        return None
+
+    def saw(self, task: BenchmarkTask) -> bool:
+        """Look at what a task that is over has touched; return whether it was done."""
+        self._look_at(task)
+        self._queue_after(task)
+        return self.is_done(task)
+
+    def look(self) -> None:
+        """Look at everything that is not finished."""
+        for environment in self._environments:
+            self._look_at(BenchmarkTask("prepare", environment))
+        for place, facts in enumerate(self._facts):
+            if not self._is_finished(facts):
+                self._look_at_trial(place)
+        for place in range(len(self.trials)):
+            self._queue(place)
+
+    def is_done(self, task: BenchmarkTask) -> bool:
+        """Say whether a task is done, as far as it was looked at."""
+        if task.kind in ("search", "play"):
+            facts = self._facts[self._places[task.name]]
+            return facts.is_settled if task.kind == "search" else facts.is_played
+        known = self._environments[task.name]
+        return {
+            "prepare": known.is_prepared,
+            "write": known.is_written,
+            "ceiling": known.has_ceiling,
+            "oracle": task.planner in known.oracles,
+        }[task.kind]
+
+    def place_of(self, name: str) -> int:
+        """Return which of the trials has a name."""
+        return self._places[name]
+
+    def places_at(self, environment: str) -> Sequence[int]:
+        """Return which of the trials are in an environment."""
+        return self._at[environment]
+
+    def is_waiting(self, place: int) -> bool:
+        """Whether the search of a trial is not over."""
+        return not self._facts[place].is_settled
+
+    def is_to_play(self, place: int) -> bool:
+        """Whether the program of a trial is to be played with, and was not."""
+        facts = self._facts[place]
+        return facts.is_settled and not self._is_finished(facts)
+
+    def _is_finished(self, facts: _TrialFacts) -> bool:
+        """Whether nothing is left to do for a trial itself."""
+        if not facts.is_settled:
+            return False
+        return facts.is_played or not (self.run.header.terms.plan and facts.has_program)
+
+    def _look_at(self, task: BenchmarkTask) -> None:
+        """Read what a task has to do with."""
+        if task.kind in ("search", "play"):
+            self._look_at_trial(self._places[task.name])
+            return
+        run, name, known = self.run, task.name, self._environments[task.name]
+        terms = run.header.terms
+        known.is_prepared = run.prepared(name) is not None
+        if known.is_prepared and run.config.needs_programs:
+            known.is_written = run.program_result(name) is not None
+        if terms.ceilings:
+            known.has_ceiling = run.ceiling_of(name) is not None
+        if terms.plan:
+            planner = task.planner or AUTOMATIC
+            found = run.played(BenchmarkTask("oracle", name, planner))
+            if found is not None:
+                known.oracles[planner] = found
+
+    def _look_at_trial(self, place: int) -> None:
+        """Read how far a trial is."""
+        trial = self.trials[place]
+        result = self.run.trial_result(trial)
+        is_settled = self.run.is_settled(result)
+        has_program = bool(result and result.program)
+        wanted = self.run.header.terms.plan and is_settled and has_program
+        play = self.run.play_of(trial) if wanted else None
+        self._facts[place] = _TrialFacts(
+            is_settled, has_program, play is not None, play.planner if play else None
+        )
+
+    def _queue_after(self, task: BenchmarkTask) -> None:
+        """Queue what can be begun after a task."""
+        if task.kind in ("search", "play"):
+            self._queue(self._places[task.name])
+        elif task.kind != "ceiling" and task.planner in ("", AUTOMATIC):
+            for place in self._at[task.name]:
+                self._queue(place)
+
+    def _queue(self, place: int) -> None:
+        """Queue what can be begun for a trial and was not offered before."""
+        for rank, task in self._tasks(place):
+            if task.key in self._offered or self.is_done(task):
+                continue
+            self._offered.add(task.key)
+            if task.kind == "oracle":  # of which there may be one for every planner
+                self._look_at(task)
+            if not self.is_done(task):
+                self.to_come += rank == BESIDES
+                heapq.heappush(self._ready, _Ready(rank, place, len(self._offered), task))
+
+    def _tasks(self, place: int) -> Iterator[tuple[int, BenchmarkTask]]:
+        """Yield the next task on the way of a trial, and those for its environment beside it."""
+        trial, facts = self.trials[place], self._facts[place]
+        name, terms = trial.environment, self.run.header.terms
+        known = self._environments[name]
+        if not known.is_prepared:
+            yield SEARCHES, BenchmarkTask("prepare", name)
+            return
+        if self.run.config.needs_programs and not known.is_written:
+            yield SEARCHES, BenchmarkTask("write", name)
+        elif not facts.is_settled:
+            yield SEARCHES, BenchmarkTask("search", trial.name)
+        elif not self._is_finished(facts):
+            yield SEARCHES, BenchmarkTask("play", trial.name)
+        if terms.ceilings:
+            yield BESIDES, BenchmarkTask("ceiling", name)
+        if not terms.plan:
+            return
+        usual = known.oracles.get(AUTOMATIC)
+        if usual is None:
+            yield BESIDES, BenchmarkTask("oracle", name, AUTOMATIC)
+        elif facts.planner not in (None, usual.planner) and (
+            f"not {facts.planner}: " not in (usual.note or "")
+        ):  # where the planner of a model was tried in vain, the usual oracle stands in
+            yield BESIDES, BenchmarkTask("oracle", name, facts.planner or "")
 
 
 def _some(names: Sequence[str]) -> str:

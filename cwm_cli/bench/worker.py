@@ -16,7 +16,7 @@ from cwm_cli.agents.collecting import default_dataset
 from cwm_cli.agents.playing import plan
 from cwm_cli.agents.synthesizing import Choices, Order, open_job
 from cwm_cli.bench.configuration import BenchmarkAccess, BenchmarkTask, Group, Trial
-from cwm_cli.bench.executor import ERROR, Command, end_with_starter
+from cwm_cli.bench.executor import BUSY, ERROR, Command, end_with_starter
 from cwm_cli.bench.run import BenchmarkRun
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
@@ -24,6 +24,7 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import PaperMetric
 from cwm_cli.registry import default, environment, find
+from cwm_cli.runs.store import BusyError
 from cwm_cli.worlds import EnvironmentModel
 
 ACCESS = "CWM_BENCHMARK_ACCESS"
@@ -178,6 +179,8 @@ def main() -> None:
     work = TaskWork(BenchmarkRun.load(Path(folder)), BenchmarkTask(*task), access)
     try:
         TASKS[work.task.kind](work)
+    except BusyError as error:
+        sys.exit(f"{ERROR}{BUSY}: {' '.join(str(error).split())}")
     except CwmError as error:
         sys.exit(f"{ERROR}{' '.join(str(error).split())}")
 

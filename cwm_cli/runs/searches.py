@@ -251,6 +251,7 @@ class JournalTail:
     completions: int = 0
     best: float | None = None
     cost: float | None = 0.0
+    reused: int = 0
     _offset: int = 0
 
     def read(self) -> None:
@@ -267,9 +268,11 @@ class JournalTail:
             try:
                 node = parsed(line)["node"]
                 score, cost = float(node["verdict"]["score"]), node["usage"].get("cost")
+                reused = int(node["usage"].get("reused", 0))
             except (ValueError, KeyError, TypeError):
                 continue
             self.completions += bool(node.get("asked", True))
+            self.reused += reused
             self.best = score if self.best is None else max(self.best, score)
             self.cost = None if cost is None or self.cost is None else self.cost + cost
 

@@ -2,22 +2,23 @@
 
 import sys
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple, Protocol
 
 from rich.console import Console
 from rich.text import Text
 
-from cwm_cli.bench.benchmarking import ERRANDS, WORKING, BenchmarkWork, TaskEvent, TrialStanding
-from cwm_cli.bench.configuration import BenchmarkTask
+from cwm_cli.bench.benchmarking import ERRANDS, BenchmarkWork, TaskEvent
+from cwm_cli.bench.configuration import BenchmarkConfig, BenchmarkTask
 from cwm_cli.bench.run import AUTOMATIC
-from cwm_cli.text import share
+from cwm_cli.bench.standings import FAILED, FINISHED, StandingCounts, TrialStanding
+from cwm_cli.text import money, share
 from cwm_cli.views.lines import Lines, Pulse, progress_console
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
 
 GAP = "  "
+BETWEEN = " · "
 
 
 class BenchmarkView(Lines):
@@ -77,8 +78,6 @@ class BenchmarkLines:
         self._work = work
         self._console = console
         self._began = time.monotonic() - work.run.elapsed
-        self._told = {line.trial: line.state for line in work.standings()}
-        self._count(work.standings())
         self._pulse = Pulse(self._tell)
 
     def close(self) -> None:
@@ -88,43 +87,43 @@ class BenchmarkLines:
     def saw(self, event: TaskEvent) -> None:
         """Print what failed, and the jobs that are over or that a process begins to work on."""
         task = event.task
+        if event.is_again:
+            reason = event.reason or ""
+            self._print(printable(f"{task.kind} {task.name} is begun again later: {reason}"))
+            return
         if event.reason:
             self._print(printable(f"{task.kind} {task.name} failed: {event.reason}"))
-        lines = self._work.standings()
-        self._count(lines)
+        counts = self._work.counts()
         if task.kind in ERRANDS and not event.reason:
-            words = f"[{self._over}/{self._all}] {errand_words(task)}"
+            words = f"{_place(counts)} {errand_words(task)}"
             self._print(f"{words}{': done' * event.over}{GAP}{self._clock()}")
-        for line in lines:
-            changed = self._told.get(line.trial) != line.state
-            if changed and (line.is_over or line.trial.name == task.name):
-                self._print(self._words(line))
-            self._told[line.trial] = line.state
-
-    def _count(self, lines: Sequence[TrialStanding]) -> None:
-        """Count the jobs, and those that are over."""
-        self._over, self._all = sum(line.is_over for line in lines), len(lines)
+        for line in event.changed:
+            if line.is_over or line.trial.name == task.name:
+                self._print(self._words(line, counts))
 
     def _tell(self) -> None:
-        """Print what is at work."""
-        for line in self._work.standings():
-            if line.state in (WORKING["search"], WORKING["play"]):
-                self._print(self._words(line))
+        """Print what is at work, what all came to, and how long it may still take."""
+        counts = self._work.counts()
+        for line in self._work.working():
+            self._print(self._words(line, counts))
         for errand in self._work.errands():
-            words = f"[{self._over}/{self._all}] {errand_words(errand.task)}"
+            words = f"{_place(counts)} {errand_words(errand.task)}"
             self._print(f"{words}, for {duration(errand.seconds)}{GAP}{self._clock()}")
+        facts = BETWEEN.join([*_facts_of(counts, self._work), *_left_words(self._work)])
+        self._print(f"{_place(counts)} {facts}")
 
     def _clock(self) -> str:
         """Say how long the benchmark has been at work, in all of its sessions."""
         return duration(time.monotonic() - self._began)
 
-    def _words(self, line: TrialStanding) -> str:
+    def _words(self, line: TrialStanding, counts: StandingCounts) -> str:
         """Put a job into words."""
         best = "" if line.best is None else f" {share(line.best)}"
-        words = f"[{self._over}/{self._all}] {printable(line.trial.name)}: {line.state}{best}"
+        words = f"{_place(counts)} {printable(line.trial.name)}: {line.state}{best}"
         budget = self._work.run.header.terms.budget
         spent = f"{line.completions}/{budget}" if line.completions else ""
-        parts = [words, spent, self._clock()]
+        where = f"on {printable(line.place)}" if line.place else ""
+        parts = [words, spent, where, self._clock()]
         return GAP.join(part for part in parts if part)
 
     def _print(self, words: str) -> None:
@@ -133,7 +132,11 @@ class BenchmarkLines:
 
 
 class BenchmarkScreen:
-    """Draws a line per job below a title, and a bar; what does not fit is counted."""
+    """Draws a line per job below a title, what all came to, and a bar.
+
+    Where there are more jobs than lines, those at work and those that failed are shown. What is
+    drawn costs as much as is shown, however many jobs there are.
+    """
 
     def __init__(self, work: BenchmarkWork, console: Console) -> None:
         self.pane = Pane(self._lines, console, margin=ECHO)
@@ -141,71 +144,73 @@ class BenchmarkScreen:
         self._title = printable(f"cwm benchmark · {work.run.folder.name}")
         self._started = time.monotonic()
         self._before = work.run.elapsed
-        self._over_before = sum(line.is_over for line in work.standings())
+        self._over_before = work.counts().over
 
     def saw(self, event: TaskEvent) -> None:
         """Do nothing: the picture is drawn again and again."""
 
     def _lines(self, width: int, height: int) -> Sequence[Text]:
         """Put all into words."""
-        standings = self._work.standings()
-        errands = self._work.errands()
-        shown, hidden = chosen(standings, max(1, height - 3 - len(errands)))
-        table = _table(shown, standings, self._work.run.header.terms.budget)
-        counts = Counter(line.state for line in hidden)
-        words = ", ".join(f"{count} {state}" for state, count in counts.items())
-        rest = [Text(f"not shown: {words}", "dim")] if hidden else []
-        rest += [
+        counts, errands = self._work.counts(), self._work.errands()
+        shown = self._work.shown(max(1, height - 4 - len(errands)))
+        run = self._work.run
+        table = _table(shown, run.config, run.header.terms.budget)
+        besides = [
             Text(f"besides: {errand_words(task)}, for {duration(seconds)}", "bold")
             for task, seconds in errands
         ]
-        return [Text(self._title, "bold"), *table, *rest, self._progress(standings, width)]
+        style = "bold yellow" if self._work.is_stopping else ""
+        facts = Text(BETWEEN.join(_facts_of(counts, self._work)), style)
+        bar_line = self._bar(counts, width, is_crowded=len(shown) < counts.jobs)
+        return [Text(self._title, "bold"), *table, *besides, facts, bar_line]
 
-    def _progress(self, standings: Sequence[TrialStanding], width: int) -> Text:
-        """Draw how many jobs are over, and how long the others may take."""
-        over = sum(line.is_over for line in standings)
-        spent = time.monotonic() - self._started
-        words = [f"{over}/{len(standings)} jobs", duration(self._before + spent)]
-        besides = len(self._work.errands()) + self._work.to_come
-        if over == len(standings) and besides:
-            words.append(f"{besides} besides left")
-        elif made := over - self._over_before:
-            words.append(f"{duration(spent / made * (len(standings) - over))} left")
-        costs = [line.cost for line in standings]
-        if any(costs):
-            words.append(f"${sum(cost or 0.0 for cost in costs):.2f}")
-        return bar(over, len(standings), " " + " · ".join(words), width)
+    def _bar(self, counts: StandingCounts, width: int, *, is_crowded: bool) -> Text:
+        """Draw how many jobs are over, how many a minute, and how long the others may take."""
+        made, spent = counts.over - self._over_before, time.monotonic() - self._started
+        words = [f"{counts.over:,}/{counts.jobs:,} jobs", duration(self._before + spent)]
+        words += _left_words(self._work)
+        if made and is_crowded:
+            words.append(f"{60 * made / spent:,.2g}/min")
+        return bar(counts.over, counts.jobs, " " + BETWEEN.join(words), width)
+
+
+def _place(counts: StandingCounts) -> str:
+    """Say how many jobs are over, of all."""
+    return f"[{counts.over}/{counts.jobs}]"
+
+
+def _left_words(work: BenchmarkWork) -> Iterator[str]:
+    """Say how long everything may still take."""
+    counts, besides = work.counts(), len(work.errands()) + work.to_come
+    if counts.over == counts.jobs and besides:
+        yield f"{besides} besides left"
+    elif work.is_stopping or counts.over == counts.jobs:
+        return
+    elif (seconds := work.left_seconds()) is not None:
+        yield f"{duration(seconds)} left"
+
+
+def _facts_of(counts: StandingCounts, work: BenchmarkWork) -> Iterator[str]:
+    """Name what jobs are doing, what was spent of what may be, and what was paid for before."""
+    if work.is_stopping:
+        yield "stopping"
+    last = (FAILED, FINISHED)
+    for state in [*(each for each in counts.states if each not in last), *last]:
+        if count := counts.states.get(state):
+            yield f"{count:,} {state}"
+    limit = work.run.header.terms.max_cost
+    if counts.has_unknown_cost:
+        yield "cost unknown"
+    elif counts.cost or limit is not None:
+        yield money(counts.cost) + ("" if limit is None else f" of {money(limit)}")
+    if counts.reused:
+        yield f"{counts.reused:,} answers reused"
 
 
 def errand_words(task: BenchmarkTask) -> str:
     """Name what is done for an environment."""
     planner = f" with {task.planner}" if task.planner not in ("", AUTOMATIC) else ""
     return printable(ERRANDS[task.kind].format(task.name) + planner)
-
-
-def chosen(
-    standings: Sequence[TrialStanding], room: int
-) -> tuple[list[TrialStanding], list[TrialStanding]]:
-    """Choose the jobs that are shown, in their order, and return the others.
-
-    Those at work come first, then those that failed, those to come, and what
-    was finished last.
-    """
-    if len(standings) <= room:
-        return list(standings), []
-    places = range(len(standings))
-    visible = set(sorted(places, key=lambda place: _rank(standings[place], place))[: room - 1 or 1])
-    shown = [standings[place] for place in places if place in visible]
-    return shown, [standings[place] for place in places if place not in visible]
-
-
-def _rank(line: TrialStanding, place: int) -> tuple[int, int]:
-    """Order jobs by how much there is to see of them."""
-    if line.is_working:
-        return 0, place
-    if line.is_finished:
-        return 3, -place
-    return (1 if line.is_over else 2), place
 
 
 class _Column(NamedTuple):
@@ -222,14 +227,14 @@ class _Column(NamedTuple):
         return [line.rjust(width) if self.right else line.ljust(width) for line in lines]
 
 
-def _table(
-    shown: Sequence[TrialStanding], every: Sequence[TrialStanding], budget: int
-) -> list[Text]:
+def _table(shown: Sequence[TrialStanding], config: BenchmarkConfig, budget: int) -> list[Text]:
     """Write jobs as lines under heads; what all have in common has no column."""
-    names = ["environment"]
-    for name in ("strategy", "model", "seed"):
-        if len({getattr(line.trial, name) for line in every}) > 1:
-            names.append(name)
+    several = {
+        "strategy": len(config.strategies),
+        "model": len(config.models),
+        "seed": config.seeds,
+    }
+    names = ["environment", *(name for name, count in several.items() if count > 1)]
     columns = [
         _Column(name, [printable(str(getattr(line.trial, name))) for line in shown])
         for name in names
@@ -237,6 +242,8 @@ def _table(
     columns.append(_Column("state", [line.state for line in shown]))
     facts = zip(*(_facts(line, budget) for line in shown), strict=True)
     heads = ("best", "spent", "cost", "left")
+    if any(line.place for line in shown):
+        columns.append(_Column("place", [printable(line.place, 24) for line in shown]))
     columns += [_Column(head, list(cells), True) for head, cells in zip(heads, facts, strict=True)]
     head, *lines = (
         GAP.join(cells).rstrip() for cells in zip(*(c.aligned() for c in columns), strict=True)

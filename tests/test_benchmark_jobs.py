@@ -1,0 +1,138 @@
+"""What a benchmark does per event does not grow with its jobs, and what it asks twice or postpones.
+
+Files are counted as the interpreter opens them; the jobs are done at once, in this process.
+"""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cwm_cli.bench.benchmarking import BenchmarkWork
+from cwm_cli.bench.configuration import (
+    BenchmarkAccess,
+    BenchmarkConfig,
+    BenchmarkHeader,
+    BenchmarkTask,
+    BenchmarkTerms,
+    Trial,
+)
+from cwm_cli.bench.executor import BUSY, Command, Ended, Executor
+from cwm_cli.bench.results import rows_of
+from cwm_cli.bench.run import BenchmarkRun
+from cwm_cli.bench.standings import Running, TaskTimes, left_seconds
+
+opened = {"counting": False, "files": 0}
+
+
+def count(event: str, arguments: tuple[object, ...]) -> None:
+    if opened["counting"] and event == "open":
+        opened["files"] += 1
+
+
+sys.addaudithook(count)
+
+
+@dataclass
+class AtOnce(Executor):
+    """Does what a job would do in no time; tells of a place, of memory, and of what is busy."""
+
+    run: BenchmarkRun | None = None
+    busy: set[str] = field(default_factory=set)
+    ended: list[Ended] = field(default_factory=list)
+
+    def has_room(self) -> bool:
+        return len(self.ended) < self.workers
+
+    def start(self, command: Command) -> None:
+        if command.name in self.busy:
+            self.busy.remove(command.name)
+            self.ended.append(Ended(command.name, f"{BUSY}: it has the lock"))
+            return
+        assert self.run is not None
+        kind, name = command.words[4:6]
+        if kind == "prepare":
+            self.run.keep(BenchmarkTask(kind, name), {"group": "discrete"})
+        elif kind == "search":
+            folder = self.run.folder / name
+            folder.mkdir()
+            usage = {"cost": 0.25, "reused": 1}
+            line = {"node": {"verdict": {"score": 0.5}, "usage": usage}}
+            (folder / "nodes.jsonl").write_text(json.dumps(line) + "\n")
+            (folder / "best.py").write_text("program")
+            found = {"solved": True, "completions": 1, "program": "best.py"}
+            score = {"accuracy": 0.5}
+            (folder / "result.json").write_text(json.dumps(found | {"scores": score}))
+        self.ended.append(Ended(command.name, None, peak_memory=1 << 20, place="node-7"))
+
+    def wait(self) -> list[Ended]:
+        ended, self.ended = self.ended, []
+        return ended
+
+    def close(self) -> None:
+        self.ended = []
+
+
+def work_on(folder: Path, seeds: int, **executor: object) -> BenchmarkWork:
+    config = BenchmarkConfig(
+        environments=("CliffWalking-v1", "FrozenLake-v1"),
+        strategies=("gif-mcts",),
+        backend="induction",
+        seeds=seeds,
+    )
+    header = BenchmarkHeader(config=config, terms=BenchmarkTerms(), created="now")
+    run = BenchmarkRun.begin(folder, header)
+    return BenchmarkWork(run, BenchmarkAccess(), AtOnce(8, run=run, **executor))
+
+
+def test_what_an_event_costs_does_not_grow_with_the_number_of_jobs(tmp_path):
+    files = {}
+    for seeds in (10, 100):
+        work = work_on(tmp_path / str(seeds), seeds)
+        events = 0
+        with work.run:
+            opened.update(counting=True, files=0)
+            for _ in work.events():
+                events += 1
+            opened["counting"] = False
+        assert events == 2 * (2 * seeds + 2)
+        counts = work.counts()
+        assert counts.states == {"finished": 2 * seeds}
+        assert (counts.completions, counts.reused, counts.cost) == (2 * seeds, 2 * seeds, seeds / 2)
+        assert len(work.shown(20)) == min(20, 2 * seeds)
+        files[seeds] = opened["files"] / events
+    assert files[100] < 1.2 * files[10] < 20
+
+
+def test_a_job_of_another_process_is_postponed_and_what_it_took_is_in_its_row(tmp_path):
+    trial = Trial("FrozenLake-v1", "gif-mcts", "", 0)
+    key = BenchmarkTask("search", trial.name).key
+    work = work_on(tmp_path / "b", 1, busy={key})
+    with work.run:
+        events = [event for event in work.events() if event.task.key == key]
+    assert [(event.over, event.is_again) for event in events] == [
+        (False, False),
+        (False, True),
+        (False, False),
+        (True, False),
+    ]
+    states = [standing.state for event in events for standing in event.changed]
+    assert states == ["searching", "waiting", "searching", "finished"]
+    assert work.failed == {}
+    row = rows_of(work.run)[1]
+    assert (row.peak_memory, row.place) == (1 << 20, "node-7")
+    assert work.standings()[1].place == "node-7"
+
+
+def test_what_is_left_is_guessed_from_what_was_over_and_what_is_at_work():
+    times = TaskTimes()
+    running = [Running("search", 10.0, left=10.0), Running("search", 20.0, left=20.0)]
+    none = {"plays": 0, "errands": 0}
+    assert left_seconds(times, [], searches=2.0, **none, workers=2) is None
+    assert left_seconds(times, running, searches=2.0, **none, workers=2) == (60 + 10 + 10) / 2
+    times.saw("search", 12.0)
+    times.saw("search", 16.0)
+    assert left_seconds(times, running, searches=2.0, **none, workers=2) == (28 + 4 + 20) / 2
+    assert left_seconds(times, running[1:], searches=0.0, **none, workers=4) == 20.0
+    times.saw("play", 5.0)
+    assert left_seconds(times, [], searches=1.0, plays=2, errands=3, workers=1) == 24.0
