@@ -41,6 +41,7 @@ from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openin
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import Protection, check_access
+from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.around import innermost
 from cwm_cli.search.contracts import Node, Record, Refiner, Remark, total
 from cwm_cli.search.loop import Search
@@ -81,8 +82,8 @@ class SynthesisResult:
     It is `settled` where nothing tells what can be reached, and nothing better was found for long.
     `run` is its folder and `program` the file of the best program, None where
     nothing was written; `unasked` is the move that it came from where that cost no completion.
-    `cost` is in US dollars, None where it is unknown, and `models` say what each model took and
-    brought. `failure` says why
+    `cost` is in US dollars, None where it is unknown; of the completions so many were `reused`, at
+    no cost. `models` say what each model took and brought. `failure` says why
     the program scores 0 on rows that the search did not see, or would not confirm its answers.
     """
 
@@ -102,6 +103,7 @@ class SynthesisResult:
     contract: ContractName = "plain"
     finding: Finding | None = None
     models: tuple[ModelUse, ...] = ()
+    reused: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm synthesize --json` prints."""
@@ -137,6 +139,7 @@ def synthesize(
     temperature: float | None = None,
     tools: Iterable[str] = (),
     allow_gap: Iterable[str] = (),
+    cache: bool = False,
     run: Path | str | None = None,
     new: bool = False,
     observer: Observer = SILENT,
@@ -147,8 +150,9 @@ def synthesize(
     as `"KEY=VALUE"` or as a mapping, and `start` is one of them. Several models, each a text such
     as `"a"` or with a weight `"a=3"`, share the completions. The contract that the program
     has to keep is found out from the data unless it is named, and the metric follows it. The
-    observer is told the `SearchJob`, and each `Node` as it is learned. Raises `CwmError` for what
-    the user can mend.
+    observer is told the `SearchJob`, and each `Node` as it is learned. With a `cache` answers of
+    a language model are kept for this user, and what was asked before costs nothing. Raises
+    `CwmError` for what the user can mend.
     """
     spec, answers = environment(env), choose_backend(backend, named_models(model))
     flags = {"api_base": api_base, "temperature": temperature}
@@ -166,6 +170,7 @@ def synthesize(
         tools=tuple(sorted(set(tools))),
         accepted=tuple(allow_gap),
         contract=contract,
+        cache=cache,
     )
     settings = check_choices(choices)
     if run is not None and dataset is None:  # whose transitions may take long to record
@@ -184,7 +189,8 @@ def synthesize(
             refuse_pictures(space_of(made.observation_space), "a program")
     with _sandbox(choices, settings["sandbox"]) as sandbox:
         warn_of_gaps(sandbox.protection, observer)
-        for words in filter(None, (spec.note, answers.note)):  # the mistakes have been told
+        notes = (spec.note, answers.note, uncached(choices.backend) if cache else "")
+        for words in filter(None, notes):  # the mistakes have been told
             observer.note(words)
         rows, source = given or load()
         order = Order(spec, recorded_args(rows, env_args), rows, source, choices)
@@ -287,6 +293,13 @@ def check_names(choices: "Choices") -> None:
     check_access(choices.tools, choices.accepted)
 
 
+def uncached(backend: str) -> str:
+    """Say that no answer of a backend is kept, "" where that is not so."""
+    if find("backend", backend).is_language_model:
+        return ""
+    return f"--cache keeps answers of language models, and {backend!r} is none: nothing is kept"
+
+
 def warn_of_gaps(protection: Protection, observer: Observer) -> None:
     """Name the gaps that are open because somebody accepted them."""
     if protection.gaps:
@@ -302,7 +315,7 @@ class Choices(NamedTuple):
 
     `tools` are modules that programs may import, and `accepted` names gaps in
     the protection of this machine that do not matter. Without a `metric` it is the usual one of
-    the contract.
+    the contract. With a `cache` answers of a language model are kept and reused.
     """
 
     strategy: str
@@ -318,6 +331,7 @@ class Choices(NamedTuple):
     tools: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
     contract: str = AUTO
+    cache: bool = False
 
     def settled(self, contract: ContractName) -> Self:
         """Return the choices with what a finding, or an earlier run, decides where nobody did."""
@@ -393,6 +407,7 @@ class SearchJob:
             contract=self.problem.contract,
             finding=self.finding,
             models=tuple(model_uses(self.search.nodes, self.choices.model or self.choices.backend)),
+            reused=spent.reused,
         )
         self.run.save_result(result.as_json())
         self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {self.search.solved}")
@@ -568,7 +583,7 @@ def _make(choices: Choices) -> SearchParts:
     options = with_presets(options, owners)
     strategy = owners[0].factory(**options["strategy"])
     unasked = SearchOptions(**options["search"])
-    factory = owners[1].factory
+    factory = AnswerCache().making(owners[1].factory) if choices.cache else owners[1].factory
     backend = made_backend(factory, choices.model, options["backend"], unasked.models)
     start = chosen_start(unasked.start, backend, choices.seed)
     refiners = chosen_refiners(unasked.refine, backend, options)
@@ -716,6 +731,9 @@ def _search_observed(job: SearchJob, observer: Observer) -> None:
         ) from None
     finally:
         observer.ends()
+    if reused := sum(node.usage.reused for node in job.search.nodes):
+        every = job.search.completions
+        observer.note(f"{reused} of {every} completions were reused: they had been paid for before")
     if job.search.given_up:
         observer.note("nothing better is to be expected from data alone: gave up")
     if job.search.out_of_money:

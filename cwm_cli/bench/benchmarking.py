@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cwm_cli.agents.synthesizing import choose_backend
+from cwm_cli.agents.synthesizing import choose_backend, uncached
 from cwm_cli.agents.tracking import Measures
 from cwm_cli.bench.configuration import (
     BenchmarkAccess,
@@ -113,6 +113,7 @@ def benchmark(
     ceilings: bool = False,
     metric: str = "accuracy",
     max_cost: float | None = None,
+    cache: bool = False,
     shift: int | None = None,
     hide: Sequence[str] = (),
     noise: Mapping[str, float] | None = None,
@@ -161,14 +162,14 @@ def benchmark(
         episodes=episodes,
         ceilings=ceilings,
     )
-    access = BenchmarkAccess(api_base=api_base, accepted=tuple(allow_gap))
+    access = BenchmarkAccess(api_base=api_base, accepted=tuple(allow_gap), cache=cache)
     config.check(access, max_cost)
     header = BenchmarkHeader(
         config=config, terms=terms, caveat=find("backend", config.backend).caveat
     )
     opened = _opened(header, None if run is None else Path(run), new=new)
-    if answers.note:
-        observer.note(answers.note)
+    for words in filter(None, (answers.note, uncached(config.backend) if cache else "")):
+        observer.note(words)
     verb = "continues" if opened.is_continued else "started"
     with opened:
         opened.update(opened.header.model_copy(update={"terms": terms}))

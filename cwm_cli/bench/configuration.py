@@ -161,6 +161,7 @@ class BenchmarkConfig(BaseModel):
             budget=terms.budget,
             tools=self.tools,
             accepted=access.accepted,
+            cache=access.cache,
         )
 
     def _takes(self, strategy: str, pair: str) -> bool:
@@ -195,6 +196,7 @@ class BenchmarkAccess(BaseModel):
 
     api_base: str | None = None
     accepted: tuple[str, ...] = ()
+    cache: bool = False
 
     def flags(self, config: BenchmarkConfig) -> dict[str, Any]:
         """Return the options of the backend that have flags of their own."""

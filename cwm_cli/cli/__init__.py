@@ -1,7 +1,7 @@
 """The `cwm` command line."""
 
 import sys
-from functools import cache
+from functools import cache as once
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +13,7 @@ from cwm_cli import __version__
 from cwm_cli.cli import shared
 from cwm_cli.cli.bench_speed import bench_speed
 from cwm_cli.cli.benchmark import benchmark
+from cwm_cli.cli.cache import cache
 from cwm_cli.cli.calibrate import calibrate
 from cwm_cli.cli.collect import collect
 from cwm_cli.cli.completion import complete, for_shell, is_asked
@@ -83,6 +84,7 @@ COMMANDS = (
     bench_speed,
     benchmark,
     options,
+    cache,
     doctor,
 )
 for command in COMMANDS:
@@ -138,7 +140,7 @@ NO_COMMAND = 2
 """The exit code where no command is named, as Click has it."""
 
 
-@cache
+@once
 def command_line() -> typer.Typer:
     """Return the command line with the commands of every plugin."""
     from cwm_cli.registry import plugins as load

@@ -13,6 +13,7 @@ from cwm_cli.cli.shared import (
     AllowGapOption,
     ApiBaseOption,
     BackendOption,
+    CacheOption,
     EnvArgOption,
     EnvOption,
     HideOption,
@@ -95,6 +96,7 @@ def learn(
         int | None, typer.Option("--completions", min=0, help="Completions to spend at most.")
     ] = None,
     max_cost: MaxCostOption = None,
+    cache: CacheOption = False,
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -144,6 +146,7 @@ def learn(
             seconds=seconds,
             completions=completions,
             max_cost=max_cost,
+            cache=cache,
             options=option or (),
             seed=seed,
             run=run,

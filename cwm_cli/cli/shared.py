@@ -152,6 +152,14 @@ ModelsOption = Annotated[
         show_default=False,
     ),
 ]
+CacheOption = Annotated[
+    bool,
+    typer.Option(
+        "--cache/--no-cache",
+        help="Keep the answers of language models, and reuse those to what was asked before "
+        "(`cwm cache` shows them).",
+    ),
+]
 StrategyOption = Annotated[
     str | None,
     typer.Option(

@@ -12,6 +12,7 @@ import typer
 
 from cwm_cli.cli.shared import (
     ApiBaseOption,
+    CacheOption,
     DataSeedOption,
     EnvArgOption,
     EnvOption,
@@ -117,6 +118,7 @@ def theorize(
     ] = None,
     data_seed: DataSeedOption = 0,
     max_cost: MaxCostOption = None,
+    cache: CacheOption = False,
     parallel: ParallelOption = 1,
     option: OptionsOption = None,
     run: RunFolderOption = None,
@@ -166,6 +168,7 @@ def theorize(
             data_seed=data_seed,
             options=option or (),
             max_cost=max_cost,
+            cache=cache,
             parallel=parallel,
             seed=seed,
             run=run,

@@ -55,8 +55,9 @@ class RunSummary:
     """What a run is, and how far it is: a line of a list.
 
     `answers` is the model or backend that answers, `done` says how much was done, and
-    `result` what came of it; `best` is a score between 0 and 1, if there is one. `damage`
-    says what of it cannot be read.
+    `result` what came of it; `best` is a score between 0 and 1, if there is one. Of the
+    `completions` so many were `reused`, where that is known. `damage` says what of it cannot be
+    read.
     """
 
     run: str
@@ -71,6 +72,7 @@ class RunSummary:
     best: float | None = None
     created: str = ""
     damage: str = ""
+    reused: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` prints."""

@@ -20,7 +20,7 @@ from cwm_cli.runs.progress import score_curves, score_parts, spending_sections
 from cwm_cli.runs.prompts import PromptFile
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.runs.store import DATASET, RESULT, RowsAdded, RunHeader, read_journal
-from cwm_cli.search.contracts import ROOT, Node, Record, Remark
+from cwm_cli.search.contracts import ROOT, Node, Record, Remark, total
 from cwm_cli.search.models import ModelUse, model_uses
 from cwm_cli.text import UNKNOWN, share
 
@@ -169,7 +169,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
     def summary(self) -> RunSummary:
         """Say what was searched for, by whom, and how good the best program is."""
         config, nodes = self.config, list(self.nodes())
-        asked = sum(node.asked for node in nodes)
+        asked, reused = sum(node.asked for node in nodes), total([n.usage for n in nodes]).reused
         best = max((node.verdict.score for node in nodes), default=None)
         return RunSummary(
             str(self.folder),
@@ -179,10 +179,12 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
             answers=config.model or config.backend,
             seed=config.seed,
             completions=asked,
-            done=f"{asked} completion{'' if asked == 1 else 's'}",
+            done=f"{asked} completion{'' if asked == 1 else 's'}"
+            + (f", {reused} of them reused" if reused else ""),
             result="" if best is None else f"best {share(best)}",
             best=best,
             created=self.header.created,
+            reused=reused,
         )
 
     def models(self) -> list[ModelUse]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cwm_cli.search.contracts import (
+    AnswerLength,
     Backend,
     Completion,
     Node,
@@ -73,6 +74,11 @@ class BackendAround(Backend):
         return self.inner.reads_messages
 
     @property
+    def is_language_model(self) -> bool:
+        """As the inner one."""
+        return self.inner.is_language_model
+
+    @property
     def starts_from(self) -> str:
         """As the inner one."""
         return self.inner.starts_from
@@ -106,6 +112,10 @@ class BackendAround(Backend):
     def price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
         """Return the price of the inner one."""
         return self.inner.price(prompt_tokens, completion_tokens)
+
+    def answer_length(self) -> AnswerLength:
+        """Return the tokens of an answer of the inner one."""
+        return self.inner.answer_length()
 
     def complete(self, request: Request) -> Completion:
         """Have the inner one answer."""

@@ -222,6 +222,14 @@ def total(usages: Sequence[Usage]) -> Usage:
     )
 
 
+class AnswerLength(NamedTuple):
+    """Tokens that a `usual` answer has, and at `most`; of a model that `thinks`, with those."""
+
+    usual: int = 0
+    most: int = 0
+    thinks: bool = False
+
+
 class Completion(NamedTuple):
     """An answer and what it took; `final` if further questions would bring nothing better.
 
@@ -553,13 +561,15 @@ class Backend:
       its searches begin with what data alone tell, and that refiners better its answers;
       `can_score` that it knows log-probabilities (an instance may find out that it does not),
       `normalises` that each is one number, the logarithm of a probability among all candidates,
-      and `reads_messages` that it looks at the messages of what it scores, not at the question.
+      and `reads_messages` that it looks at the messages of what it scores, not at the question;
+      `is_language_model` that answers take tokens, money or time that nobody wants to spend twice:
+      they may be kept (`--cache`), and what they will take is told before a benchmark.
     - `ready` refuses what the user can mend before anything is begun.
     - `prepare` tells it of the environment that it will weigh predictions of.
     - `assign` names the model that is to answer a question, where there are several, and `update`
       tells it of every node, in the order of their ids: all that it may choose by.
-    - `worst_cost` is asked before a completion where `--max-cost` is given, and `price` before a
-      benchmark, for the estimate.
+    - `worst_cost` is asked before a completion where `--max-cost` is given, and `price` and
+      `answer_length` before a benchmark, for the estimate.
     - `complete` answers; called from several threads at once.
     - `recorded` are the turns of a search whose answers it repeats.
     - `score`, where `can_score`, weighs texts, many at a time; `weighed` is what that took so far;
@@ -583,6 +593,7 @@ class Backend:
     can_score: ClassVar[bool] = False
     normalises: ClassVar[bool] = False
     reads_messages: ClassVar[bool] = True
+    is_language_model: ClassVar[bool] = False
     starts_from: ClassVar[str] = ""
     caveat: ClassVar[str] = ""
 
@@ -616,6 +627,10 @@ class Backend:
     def price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
         """Return what so many tokens cost in US dollars, None where the price is unknown."""
         return 0.0
+
+    def answer_length(self) -> AnswerLength:
+        """Return how many tokens an answer takes where nobody has counted any; here none."""
+        return AnswerLength()
 
     def complete(self, request: Request) -> Completion:
         """Answer; raises `CwmError` for what the user can mend, such as a refused key.

@@ -18,6 +18,7 @@ import numpy as np
 
 from cwm_cli.errors import CwmError
 from cwm_cli.search import threads
+from cwm_cli.search.around import innermost
 from cwm_cli.search.contracts import (
     GENERATE,
     Backend,
@@ -170,10 +171,10 @@ def weigher(backend: Backend, tell: Callable[[str], None]) -> Backend:
     """
     if backend.can_score:
         return backend
-    name = getattr(backend, "model", "") or type(backend).__name__
+    name = getattr(innermost(backend), "model", "") or type(backend).__name__
     if not backend.needs_model:
         raise CwmError(f"{name} knows no log-probabilities: choose another --statistician")
-    votes = getattr(backend, "votes", VOTES)
+    votes = getattr(innermost(backend), "votes", VOTES)
     tell(
         f"{name} tells no log-probabilities of a prompt: it chooses among the candidates, "
         f"{votes} times for each question"

@@ -10,6 +10,7 @@ import typer
 from cwm_cli.cli.shared import (
     AllowGapOption,
     ApiBaseOption,
+    CacheOption,
     JsonOption,
     ModelBackendOption,
     ModelsOption,
@@ -69,6 +70,7 @@ def apps(
             "--max-cost", metavar="USD", min=0.0, help="Stop before all problems exceed this."
         ),
     ] = None,
+    cache: CacheOption = False,
     api_base: ApiBaseOption = None,
     temperature: TemperatureOption = None,
     judge: Annotated[
@@ -141,6 +143,7 @@ def apps(
             budget=budget,
             parallel=parallel,
             max_cost=max_cost,
+            cache=cache,
             api_base=api_base,
             temperature=temperature,
             observer=view,

@@ -27,6 +27,7 @@ from cwm_cli.agents.synthesizing import (
     check_flags,
     choose_backend,
     named_models,
+    uncached,
     warn_of_gaps,
 )
 from cwm_cli.data.reading import read_bytes
@@ -35,6 +36,7 @@ from cwm_cli.registry import Owner, default, find, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.store import HEADER, fresh_folder, remove
 from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.around import innermost
 from cwm_cli.search.contracts import Backend
 from cwm_cli.search.models import ModelChoice, ModelPool, made_backend
@@ -79,6 +81,7 @@ def solve(
     parallel: int = 1,
     seed: int = 0,
     max_cost: float | None = None,
+    cache: bool = False,
     api_base: str | None = None,
     temperature: float | None = None,
     judge: JudgeRules | None = None,
@@ -112,7 +115,10 @@ def solve(
     read_in = with_presets(read_in, owners)
     make_strategy = partial(owners[0].factory, **read_in["strategy"])
     choosing = ModelChoice(**read_in["search"]).models
-    answers = made_backend(owners[1].factory, models, read_in["backend"], choosing)
+    factory = AnswerCache().making(owners[1].factory) if cache else owners[1].factory
+    answers = made_backend(factory, models, read_in["backend"], choosing)
+    if cache and (words := uncached(backend)):
+        observer.note(words)
     answers.ready(max_cost)
     problems = _problems(data, idx, total, difficulty)
     config = CodingConfig(

@@ -12,9 +12,16 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cwm_cli.errors import CwmError
-from cwm_cli.search.contracts import Backend, Completion, Request, ScoreRequest, Usage
+from cwm_cli.search.contracts import (
+    AnswerLength,
+    Backend,
+    Completion,
+    Request,
+    ScoreRequest,
+    Usage,
+)
 from cwm_litellm.limits import ModelLimits
-from cwm_litellm.models import check_model, check_price
+from cwm_litellm.models import answer_length, check_model, check_price, price
 
 if TYPE_CHECKING:
     from cwm_litellm.scoring import Weigher
@@ -96,6 +103,7 @@ class LiteLLM(Backend):
 
     needs_model = True
     takes_help = True
+    is_language_model = True
 
     model: str
     api_base: str | None = field(default=None, metadata=NOT_IDENTITY)
@@ -182,6 +190,14 @@ class LiteLLM(Backend):
         usual = usual_tokens(self.model)
         usual = min(most_output(self.model) or usual, usual)
         return cost.prompt + cost.token * (self.max_tokens or usual)
+
+    def price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
+        """Return what so many tokens cost at list price, without the time of importing LiteLLM."""
+        return price(self.model, prompt_tokens, completion_tokens)
+
+    def answer_length(self) -> AnswerLength:
+        """Return how many tokens an answer of the model has, thinking included."""
+        return answer_length(self.model, self.max_tokens)
 
     @property
     def can_score(self) -> bool:  # type: ignore[override]  # a server has to be asked

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cwm_cli.errors import CwmError
+from cwm_cli.search.contracts import AnswerLength
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
@@ -38,6 +39,13 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 
 BY_SIZE = ("fireworks_ai", "together_ai")
 """Providers whose models have a price though they are on no list."""
+
+FREE = ("ollama", "ollama_chat")
+"""Providers that are the user's own machine."""
+
+USUAL_LENGTH, THINKING_LENGTH = (1_500, 16_384), (6_000, 32_768)
+"""Tokens of answers, usual ones and the longest that are reckoned with: a program takes some 1,500,
+and models that think about it several times that."""
 
 PRICES = "model_prices_and_context_window_backup.json"
 PROVIDERS = re.compile(r"^class LlmProviders\(.*?^(?=\S)", re.DOTALL | re.MULTILINE)
@@ -65,6 +73,39 @@ def check_price(model: str) -> None:
     sure = provider_of(model) in KEYS.keys() - set(BY_SIZE) and "ft:" not in model
     if listed and sure and not listed.keys() & set(names):
         raise CwmError("--max-cost needs a model of known price: leave it out for this model")
+
+
+def price(model: str, prompt_tokens: int, answer_tokens: int) -> float | None:
+    """Return what so many tokens cost at list price in US dollars, None where it is not known.
+
+    What is read from a provider's cache costs less, and long prompts of some models cost more.
+    """
+    if provider_of(model) in FREE:
+        return 0.0
+    known = listed(model)
+    prompt, answer = (known.get(f"{kind}_cost_per_token") for kind in ("input", "output"))
+    if prompt is None or answer is None:
+        return None
+    return float(prompt) * prompt_tokens + float(answer) * answer_tokens
+
+
+def answer_length(model: str, most_tokens: int | None = None) -> AnswerLength:
+    """Return how many tokens answers have; `most_tokens` is what a user allows."""
+    known = listed(model)
+    thinks = bool(known.get("supports_reasoning"))
+    usual, most = THINKING_LENGTH if thinks else USUAL_LENGTH
+    bounds = [most_tokens or most, known.get("max_output_tokens")]
+    most = min(int(bound) for bound in bounds if bound)
+    return AnswerLength(min(usual, most), most, thinks)
+
+
+def listed(model: str) -> Mapping[str, Any]:
+    """Return what the list of prices says of a model, by its own name or that at its provider."""
+    every, (provider, _, name) = prices(), model.partition("/")
+    if model in every:
+        return every[model]  # type: ignore[no-any-return]
+    known: Mapping[str, Any] = every.get(name, {})
+    return known if known.get("litellm_provider") == provider else {}
 
 
 def provider_of(model: str) -> str | None:

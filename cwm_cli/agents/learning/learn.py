@@ -30,7 +30,13 @@ from cwm_cli.agents.learning.strategy import LearningTask
 from cwm_cli.agents.learning.unsure import UnsureModel
 from cwm_cli.agents.plays import PlayRun, wrong_rows
 from cwm_cli.agents.subjects import protected, read_program
-from cwm_cli.agents.synthesizing import ChosenBackend, check_flags, choose_backend, named_models
+from cwm_cli.agents.synthesizing import (
+    ChosenBackend,
+    check_flags,
+    choose_backend,
+    named_models,
+    uncached,
+)
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.envs.spec import EnvironmentSpec, refuse_pictures, space_of
@@ -43,6 +49,7 @@ from cwm_cli.runs.programs import program_run
 from cwm_cli.runs.store import DATASET, HEADER, folder_word, fresh_folder, kind_of
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
+from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.around import innermost
 from cwm_cli.search.contracts import Backend
 from cwm_cli.search.models import ModelChoice, ModelPool, made_backend, models_text, read_models
@@ -75,6 +82,7 @@ def learn(
     seconds: float | None = None,
     completions: int | None = None,
     max_cost: float | None = None,
+    cache: bool = False,
     options: Sequence[str] | Mapping[str, Any] = (),
     seed: int = 0,
     run: Path | str | None = None,
@@ -90,7 +98,8 @@ def learn(
     one. It goes on for so many `steps` of the environment and `seconds`, or
     until it `stop`s: certified, `return=X` once the mean return of its play reaches X, or never.
     A language `model` is asked where data alone do not explain every row, for so many
-    `completions` and US dollars at most. The environments of a `curriculum` are learned before
+    `completions` and US dollars at most; with a `cache` what was asked before costs nothing. The
+    environments of a `curriculum` are learned before
     this one, each beginning with the program of the one before. Another `strategy` than the usual
     loop learns them in its own way. With a `goal`, a condition on what is observed such as
     `position >= 0.6`, reaching that pays instead, and what was learned before needs no new data.
@@ -101,6 +110,9 @@ def learn(
     budget = _budget(steps, seconds, stop)
     flags = {"api_base": api_base, "temperature": temperature}
     chosen = _choices(choose_backend(backend, named_models(model)), strategy, options, flags)
+    chosen = chosen._replace(cache=cache)
+    if cache and (words := uncached(chosen.answers.backend)):
+        observer.note(words)
     folder = None if run is None else Path(run)
     if curriculum and strategy is None:
         folder = folder or fresh_folder(env, "learn", str(seed))
@@ -117,6 +129,7 @@ def learn(
             seconds=seconds,
             completions=completions,
             max_cost=max_cost,
+            cache=cache,
             options=options,
             seed=seed,
             tools=tools,
@@ -199,6 +212,7 @@ class _Choices(NamedTuple):
     options: Mapping[str, Mapping[str, Any]]
     limits: Limits
     strategy: Any
+    cache: bool = False
 
     @property
     def asks(self) -> bool:
@@ -217,6 +231,7 @@ class _Choices(NamedTuple):
     def backend(self) -> Backend:
         """Those who are asked, as one."""
         factory, options = find("backend", self.answers.backend), self.options["backend"]
+        factory = AnswerCache().making(factory) if self.cache else factory
         choice = ModelChoice(**self.options["search"])
         return made_backend(factory, self.answers.model, options, choice.models)
 

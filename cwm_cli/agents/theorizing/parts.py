@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.problems.theory import TheoryProblem
 from cwm_cli.registry import Owner, default, find, names, read_options, with_presets
 from cwm_cli.runs.observer import Observer
+from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.contracts import Backend, Strategy
 from cwm_cli.search.models import one_model
 from cwm_cli.worlds.choosing import weigher
@@ -157,6 +158,15 @@ class TheorizingParts(NamedTuple):
     statistician: Backend
     problem: dict[str, Any]
     identity: dict[str, dict[str, Any]]
+
+    def kept(self, cache: AnswerCache) -> Self:
+        """Return the parts with answers that are kept; who does both stays one."""
+        theorist = cache.around(self.theorist)
+        is_one = self.statistician is self.theorist
+        return self._replace(
+            theorist=theorist,
+            statistician=theorist if is_one else cache.around(self.statistician),
+        )
 
 
 FLAGS = {

@@ -18,6 +18,7 @@ import numpy as np
 
 from cwm_cli.agents.collecting import find_environment, recorded_args
 from cwm_cli.agents.policies import Policy, Stage
+from cwm_cli.agents.synthesizing import uncached
 from cwm_cli.agents.theorizing.experimenters import (
     Discoveries,
     Experimenter,
@@ -49,6 +50,7 @@ from cwm_cli.registry import default
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import SearchRecord
 from cwm_cli.runs.store import DATASET, RowsAdded, fresh_folder
+from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.contracts import Record, Remark, Usage, total
 from cwm_cli.search.loop import Search
 from cwm_cli.worlds.choosing import weigher
@@ -82,6 +84,7 @@ def theorize(
     data_seed: int = 0,
     options: Sequence[str] | Mapping[str, Any] = (),
     max_cost: float | None = None,
+    cache: bool = False,
     parallel: int = 1,
     seed: int = 0,
     run: Path | str | None = None,
@@ -96,7 +99,8 @@ def theorize(
     by name, or `PROVIDER/NAME` for a language model; `model` names both at once. What rules
     predict is measured by the held-out rows of a `dataset`, or by rows that are collected for
     that from starts that no phase has. `hastings`, `evidence`, `reward` and `particles` are short
-    for options of the method, the problem and the experimenter. The observer is told the
+    for options of the method, the problem and the experimenter. With a `cache` what a language
+    model was asked before costs nothing. The observer is told the
     `Theorizing`, each `Gathered`, `Node` and `PhaseRecord`. Raises `CwmError` for what the user
     can mend.
     """
@@ -118,6 +122,10 @@ def theorize(
         "statistician.api_base": api_base,
     }
     parts = chosen.made(options, {name: v for name, v in flags.items() if v is not None})
+    if cache:
+        parts = parts.kept(AnswerCache())
+        if not parts.theorist.is_language_model and not parts.statistician.is_language_model:
+            observer.note(uncached(chosen.theorist.backend))
     for backend in (parts.theorist, parts.statistician):
         backend.ready(max_cost)
     spec = find_environment(env, observer)
