@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sizes: list[list[int]] = []
     for env in chosen.envs or (SHOWN if chosen.show else NINETEEN):
         asked = problem(env, 0)
-        prompts = [_asked(env, asked, nearly_right=nearly) for nearly in (False, True)]
+        prompts = [asked_to_improve(env, asked, nearly_right=nearly) for nearly in (False, True)]
         sizes.append([sum(count(each.content) for each in prompt) for prompt in prompts])
         nothing, nearly = sizes[-1]
         print(f"{env:26} {nothing:6,} tokens where nothing changes, {nearly:6,} nearly right")
@@ -70,7 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{'median':26} {medians[0]:6,.0f} and {medians[1]:,.0f}, of both {every:,.0f} ({name})")
 
 
-def _asked(env: str, asked: WorldModelProblem, *, nearly_right: bool) -> tuple[Message, ...]:
+def asked_to_improve(
+    env: str, asked: WorldModelProblem, *, nearly_right: bool
+) -> tuple[Message, ...]:
     """Return the prompt to improve one of the programs."""
     rows = asked.dataset[asked.dataset.fitted]
     guess = _nearly_right(rows) if nearly_right else _unchanged(rows)

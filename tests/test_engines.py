@@ -9,7 +9,7 @@ import pytest
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request, Usage
 from cwm_cli.search.reading import extract_program, without_thinking
 from cwm_litellm.backend import LiteLLM
-from engines import Ollama, llama_cpp, lm_studio, particular, vllm
+from engines import Ollama, llama_cpp, lm_studio, particular, said, vllm
 from openai_server import OpenAIServer, answer, error, hang, rate_limited, reset, truncated_json
 
 SYSTEM = Message(role="system", content="You write programs.")
@@ -304,3 +304,48 @@ def test_the_log_explains_each_of_the_retries():
     for line, pattern in zip(lines, expected, strict=True):
         assert re.fullmatch(rf"step 3: openai/gpt-4o-mini {pattern}", line), line
     assert not any(words in "".join(lines) for words in ("secret", "Write one", "You write"))
+
+
+def anthropic(body):
+    """Answer as Anthropic's messages do, which count what was kept apart."""
+    return said(
+        {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": body["model"],
+            "content": [
+                {"type": "thinking", "thinking": "wrong = 1", "signature": "x"},
+                {"type": "text", "text": "right = 1"},
+            ],
+            "stop_reason": "end_turn",
+            "usage": {
+                "input_tokens": 200,
+                "cache_creation_input_tokens": 0,
+                "cache_read_input_tokens": 1800,
+                "output_tokens": 50,
+            },
+        }
+    )
+
+
+def test_a_mark_says_how_far_prompts_are_alike_where_providers_want_one(monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-very-secret-key")
+    stable = "What it is about. "
+    asked = request(SYSTEM, Message(role="user", content=f"{stable}What now?", stable=len(stable)))
+    with OpenAIServer(anthropic) as server:
+        root = server.url.removesuffix("/v1")
+        done = backend(server, "anthropic/claude-sonnet-4-5", api_base=root).complete(asked)
+        body = server.requests[-1].body
+    first, second = body["messages"][0]["content"]
+    assert (first["text"], second["text"]) == (stable, "What now?")
+    assert first["cache_control"] == {"type": "ephemeral"}
+    assert "cache_control" not in second
+    assert done.text == "right = 1"
+    assert (done.usage.prompt_tokens, done.usage.cached_tokens) == (2000, 1800)
+    assert done.usage.cost == pytest.approx(200 * 3e-6 + 1800 * 0.3e-6 + 50 * 15e-6)
+    for name in ("openai/gpt-4o-mini", "hosted_vllm/llama"):
+        with OpenAIServer([answer("x")]) as server:
+            backend(server, name).complete(asked)
+            assert server.requests[0].body["messages"][1]["content"] == f"{stable}What now?"
+    assert asked.messages[1].model_dump() == {"role": "user", "content": f"{stable}What now?"}

@@ -17,7 +17,8 @@ from cwm_cli.problems.templates import template
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import environment
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.search.contracts import GENERATE, Move
+from cwm_cli.sandbox.failures import Failure
+from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Move, Verdict
 from cwm_cli.text import estimated_tokens
 
 SHIPPED = Path(__file__).parents[1] / "data" / "cwm_data"
@@ -305,8 +306,27 @@ def test_a_prompt_holds_evidence_unless_it_is_the_published_one() -> None:
     assert published.messages(Move(GENERATE))[-1].content == (
         problem(train, feedback="paper", evidence_tokens=0).messages(Move(GENERATE))[-1].content
     )
-    assert "$interface$evidence$prefix" in without
+    assert "$description$evidence$prefix" in without
     assert "What was recorded" not in published.messages(Move(GENERATE))[-1].content
+
+
+def test_all_prompts_of_a_search_begin_alike_with_what_is_stable() -> None:
+    """Providers keep what prompts begin with, byte for byte."""
+    asked = problem(fall(400))
+    mismatch, raised = Failure("mismatch", "It is wrong."), Failure("step_error", "It raises.")
+    settled = Verdict(score=0.9, failure=mismatch, parts={"reward": 1.0})
+    prompts = [
+        asked.messages(Move(GENERATE)),
+        asked.varied(Move(GENERATE), 1),
+        asked.messages(Move(IMPROVE, 0, "x = 1", Verdict(score=0.5, failure=mismatch))),
+        asked.messages(Move(IMPROVE, 1, "x = 2", settled)),
+        asked.messages(Move(FIX, 2, "x = 3", Verdict(score=0.0, failure=raised))),
+    ]
+    assert len({system for system, _ in prompts}) == 1
+    assert len({user.content[: user.stable] for _, user in prompts}) == 1
+    for _, user in prompts:
+        assert 500 < user.stable < len(user.content)
+        assert "What was recorded" not in user.content[: user.stable]
 
 
 def test_a_prompt_that_is_too_long_loses_chosen_steps_before_facts() -> None:

@@ -91,7 +91,7 @@ def test_a_prompt_that_is_too_long_costs_no_run_and_is_said_in_one_line(ask):
     small = holds(1700)  # tokens: the first prompt has fewer, and the next one more
 
     def respond(body):
-        improves = body["messages"][-1]["content"].startswith("This program runs")
+        improves = "This program runs" in body["messages"][-1]["content"]
         return small(RIGHT if improves else WRONG)(body)
 
     with OpenAIServer(respond) as server:

@@ -1,5 +1,6 @@
 """The texts that prompts are made of."""
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -18,6 +19,10 @@ def template(name: str, package: str = __package__) -> Template:
     file = files(package) / "prompts" / f"{name}.md"
     return Template(file.read_text(encoding="utf-8"))
 
+
+ALIKE = re.compile(r"\$(?:interface|description|question)\b")
+"""What templates hold of the problem itself, which is the same in each prompt of a search and so
+comes before all that is not: providers read it once, and sell it for less when it comes again."""
 
 LEAST_FIRST = (
     ("examples", 0),
@@ -69,14 +74,22 @@ def messages(
     system = template(f"{kind}/system", package).substitute().strip()
     if room is not None:
         fields = fitted(asking, fields, room - len(system))
+    said = asking.substitute(fields).strip()
     asked = (
         Message(role="system", content=system),
-        Message(role="user", content=asking.substitute(fields).strip()),
+        Message(role="user", content=said, stable=_stable(asking, fields, said)),
     )
     if not prefill or move.action not in OPENINGS:
         return asked
     begun = Template(OPENINGS[move.action]).substitute(prefix=move.prefix.rstrip("\n"))
     return (*asked, Message(role="assistant", content=begun.rstrip()))
+
+
+def _stable(asking: Template, fields: Mapping[str, str], said: str) -> int:
+    """Return how many characters of a prompt are what all prompts of a search begin with."""
+    ends = [found.end() for found in ALIKE.finditer(asking.template)]
+    begins = Template(asking.template[: max(ends, default=0)].lstrip()).substitute(fields)
+    return len(begins) if said.startswith(begins) else 0
 
 
 def fitted(asking: Template, fields: Mapping[str, str], room: int) -> dict[str, str]:

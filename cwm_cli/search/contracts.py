@@ -120,12 +120,18 @@ class Move(NamedTuple):
 
 
 class Message(BaseModel):
-    """One turn of a conversation."""
+    """One turn of a conversation.
+
+    So many characters at its start are `stable`: other prompts of the search begin with them as
+    well, with all messages before, so that a provider may keep what it read. That is not written
+    down.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     role: Literal["system", "user", "assistant"]
     content: str
+    stable: int = Field(default=0, exclude=True, repr=False)
 
 
 def prompt_hash(messages: Sequence[Message]) -> str:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import litellm
@@ -37,6 +37,7 @@ from cwm_litellm.failures import (
 )
 from cwm_litellm.limits import (
     CHARACTERS_PER_TOKEN,
+    MARKED,
     OLLAMA,
     ModelLimits,
     adapted,
@@ -233,7 +234,7 @@ class Question:
         """Return what LiteLLM is asked with, as far as the model takes it."""
         asked = self.settings | {
             "model": chat_model(self.model),
-            "messages": worded(self.messages, self.fit),
+            "messages": worded(self.messages, self.fit, marked=keeps(self.model)),
             "seed": seed,
             "timeout": self.timeout,
         }
@@ -461,6 +462,16 @@ def most_output(model: str) -> int | None:
     except Exception:  # noqa: BLE001  # and for unknown models
         return None
     return int(most) if most else None
+
+
+@cache
+def keeps(model: str) -> bool:
+    """Whether a provider keeps what a prompt begins with where a mark says how far."""
+    try:
+        _, provider, *_ = litellm.get_llm_provider(model)
+        return provider in MARKED and bool(litellm.utils.supports_prompt_caching(model))
+    except Exception:  # noqa: BLE001  # as above
+        return False
 
 
 def usual_tokens(model: str) -> int:

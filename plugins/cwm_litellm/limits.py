@@ -131,7 +131,7 @@ def left_out(names: Sequence[str]) -> str:
 def worded(
     messages: Sequence[Message], limits: ModelLimits, *, marked: bool = False
 ) -> list[dict[str, Any]]:
-    """Return messages as the model takes them, with the mark of what stays the same if wanted."""
+    """Return messages as the model takes them, with a mark where what is stable ends if wanted."""
     said = list(messages)
     if said[-1].role == "assistant" and not limits.begun:
         begun = BEGIN_WITH.format(begun=said.pop().content)
@@ -139,9 +139,19 @@ def worded(
     if not limits.system:
         first = [message.content for message in said if message.role == "system"]
         said = [message for message in said if message.role != "system"]
-        first.append(said[0].content)
-        said[0] = said[0].model_copy(update={"content": "\n\n".join(first)})
-    return [message.model_dump() for message in said]
+        text = "".join(f"{each}\n\n" for each in first)
+        changed = {"content": text + said[0].content, "stable": len(text) + said[0].stable}
+        said[0] = said[0].model_copy(update=changed)
+    return [_marked(message) if marked else message.model_dump() for message in said]
+
+
+def _marked(message: Message) -> dict[str, Any]:
+    """Return a message in two parts, the first of which may be kept by the provider."""
+    text, stable = message.content, message.stable
+    if not 0 < stable < len(text):
+        return message.model_dump()
+    kept = {"type": "text", "text": text[:stable], "cache_control": {"type": "ephemeral"}}
+    return {"role": message.role, "content": [kept, {"type": "text", "text": text[stable:]}]}
 
 
 def provider_of(model: str) -> str:
