@@ -47,6 +47,7 @@ EXTRAS = {
     "minari": Extra("minari", "cwm-cli[minari]", "datasets of Minari"),
     "parquet": Extra("pyarrow", "cwm-cli[parquet]", "transitions as Parquet"),
     "track": Extra("trackio", "cwm-cli[track]", "numbers of runs in a tracker of experiments"),
+    "slurm": Extra("submitit", "cwm-cli[slurm]", "jobs on a cluster that Slurm manages"),
     "hub": Extra(
         "huggingface_hub", "cwm-cli[hub]", "what is downloaded from the hub of Hugging Face"
     ),

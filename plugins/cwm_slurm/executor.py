@@ -1,0 +1,349 @@
+"""The executor `slurm`: commands as arrays of jobs of Slurm, through submitit."""
+
+import io
+import math
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import Field
+
+from cwm_cli.bench.executor import LONGEST_REASON, Command, Ended, Executor
+from cwm_cli.errors import CwmError
+from cwm_cli.search.spending import SPENDING
+from cwm_cli.text import clean
+from cwm_slurm.job import JobOutcome, carry_out
+
+LONGEST_WAIT = 1.0
+"""Seconds after which `wait` returns though nothing has ended: Ctrl-C has to be heard."""
+
+LOCAL_TICK, SLURM_TICK = 0.05, 1.0
+"""Every how many seconds results are looked for; a shared file system is not asked more often."""
+
+LONGEST_ARRAY = 1000
+"""Jobs of one array: Slurm allows 1001 unless it is told otherwise (`MaxArraySize`)."""
+
+SIGNAL_SECONDS = 30
+"""So long before its time is up a job is told: its command is ended at once."""
+
+LOST = {
+    "BOOT_FAIL": "its node did not start",
+    "CANCELLED": "its job was cancelled",
+    "COMPLETED": "its job ended without a result",
+    "DEADLINE": "the deadline of its job has passed",
+    "NODE_FAIL": "its node failed",
+    "PREEMPTED": "another job took its place",
+    "REVOKED": "its job was taken to another cluster",
+    "TIMEOUT": "its time was up: more is had by -o executor.minutes=",
+}
+"""What the states of Slurm mean in which a job is over that is worth another try."""
+
+BROKEN = {
+    "FAILED": "its job broke before the command began",
+    "OUT_OF_MEMORY": "its job had too little memory: more is had by -o executor.memory_gb=",
+}
+"""Those in which it would end again."""
+
+GONE = "GONE"
+"""The state of a job that neither the accounts nor the queue know."""
+
+
+class _Submitted(NamedTuple):
+    """A command, and the job of submitit that carries it out."""
+
+    command: Command
+    job: Any
+
+
+@dataclass
+class SlurmExecutor(Executor):
+    """Runs commands as jobs of Slurm, many of them submitted at once as an array.
+
+    At most `workers` are submitted at a time. Every node needs the same file system, with this
+    Python and with the folders that the commands write. A job that Slurm ended is lost, and
+    Slurm never starts one again: that is left to who started the command.
+    """
+
+    cluster: Literal["slurm", "local"] = "slurm"
+    """local: processes on this machine, to try out what is meant for a cluster"""
+    partition: str | None = None
+    """the partition to which jobs are submitted; by default that of the cluster"""
+    account: str | None = None
+    """the account that pays for the jobs"""
+    minutes: Annotated[int, Field(gt=0)] = 24 * 60
+    """how long a job may take; one that takes longer is lost, and goes on in the next"""
+    memory_gb: Annotated[float, Field(gt=0)] | None = None
+    """memory of a job in GB; by default what the cluster gives"""
+    cores: Annotated[int, Field(gt=0)] | None = None
+    """cores of a job; by default as many as its command keeps busy"""
+    setup: str = ""
+    """a line of shell that every job begins with, such as `module load cuda`"""
+    flags: dict[str, str] = field(default_factory=dict)
+    """further flags of sbatch, such as {"gres": "gpu:1", "constraint": "a100"}"""
+    folder: Path | None = None
+    """where files of submitit are kept while jobs run, on every node; by default beside the logs"""
+    poll_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """every how many seconds Slurm is asked for states; so long new jobs wait for others"""
+    _collected: list[Command] = field(default_factory=list, init=False, repr=False)
+    _submitted: dict[str, _Submitted] = field(default_factory=dict, init=False, repr=False)
+    _over: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+    _files: Path | None = field(default=None, init=False, repr=False)
+    _due: float = field(default=0.0, init=False, repr=False)
+    _asked: float = field(default=0.0, init=False, repr=False)
+    _keeps_files: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            import submitit
+        except ImportError as error:
+            raise CwmError(
+                "the executor 'slurm' needs an extra: pip install 'cwm-cli[slurm]'"
+            ) from error
+        submitit.core.logger.get_logger().setLevel("CRITICAL")  # it would write into live views
+        missing = [name for name in ("sbatch", "srun", "squeue") if shutil.which(name) is None]
+        if self.cluster == "slurm" and missing:
+            raise CwmError(
+                f"there is no Slurm on this machine ({missing[0]} is missing): start this where "
+                "jobs are submitted, or try it out here with -o executor.cluster=local"
+            )
+
+    @classmethod
+    def example(cls, _: object) -> Self:
+        """Make one that works without a cluster."""
+        return cls(workers=2, cluster="local")
+
+    def has_room(self) -> bool:
+        """Whether fewer jobs than allowed are submitted, or about to be."""
+        return len(self._collected) + len(self._submitted) < self.workers
+
+    def start(self, command: Command) -> None:
+        """Take a command into the next array."""
+        if not self._collected:
+            self._due = time.monotonic() + (self.poll_seconds if self._is_slurm else 0.0)
+        self._collected.append(command)
+
+    def wait(self) -> list[Ended]:
+        """Submit what was collected, and wait for jobs to end, for a second at most."""
+        deadline = time.monotonic() + LONGEST_WAIT
+        while True:
+            if self._collected and (not self._submitted or time.monotonic() >= self._due):
+                self._submit()
+            if (ended := self._ended()) or time.monotonic() >= deadline:
+                return ended
+            time.sleep(min(SLURM_TICK, self.poll_seconds) if self._is_slurm else LOCAL_TICK)
+
+    def close(self) -> None:
+        """Cancel all jobs; files of submitit are removed unless a job broke without a result."""
+        jobs = [submitted.job for submitted in self._submitted.values()]
+        if self._is_slurm and jobs:
+            arrays = {job.job_id.partition("_")[0] for job in jobs}
+            _said("scancel", *sorted(arrays))
+        elif jobs:
+            _end_local(jobs)
+        self._collected, self._submitted, self._over = [], {}, {}
+        if self._files and not self._keeps_files:
+            shutil.rmtree(self._files, ignore_errors=True)
+        self._files = None
+
+    @property
+    def _is_slurm(self) -> bool:
+        return self.cluster == "slurm"
+
+    def _submit(self) -> None:
+        """Submit what was collected, as one array for all that need as many cores.
+
+        What Slurm does not take now is left for later while other jobs run: users have limits.
+        """
+        by_cores: dict[int, list[Command]] = {}
+        for command in self._collected:
+            cores = self.cores or max(1, math.ceil(command.cores))
+            by_cores.setdefault(cores, []).append(command)
+        for cores, commands in by_cores.items():
+            for first in range(0, len(commands), LONGEST_ARRAY):
+                array = commands[first : first + LONGEST_ARRAY]
+                try:
+                    jobs = self._jobs(array, cores)
+                except CwmError:
+                    if not self._submitted:
+                        raise
+                    self._due = time.monotonic() + self.poll_seconds
+                    return
+                for command, job in zip(array, jobs, strict=True):
+                    self._submitted[job.job_id] = _Submitted(command, job)
+                    self._collected.remove(command)
+
+    def _jobs(self, commands: list[Command], cores: int) -> list[Any]:
+        """Submit commands as an array."""
+        import submitit
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+        from submitit.helpers import clean_env
+
+        if self._files is None:
+            parent = (self.folder or commands[0].log.parent).absolute()
+            parent.mkdir(parents=True, exist_ok=True)
+            self._files = Path(mkdtemp(prefix="slurm-", dir=parent))
+        executor = submitit.AutoExecutor(self._files, cluster=self.cluster)
+        executor.update_parameters(
+            name="cwm",
+            timeout_min=self.minutes,
+            mem_gb=self.memory_gb,
+            cpus_per_task=cores,
+            slurm_partition=self.partition,
+            slurm_account=self.account,
+            slurm_setup=[self.setup] if self.setup else None,
+            slurm_array_parallelism=self.workers,
+            slurm_signal_delay_s=SIGNAL_SECONDS,
+            slurm_additional_parameters={"no-requeue": True, **self.flags},
+        )
+        columns = (
+            [tuple(command.words) for command in commands],
+            [_environment(command) for command in commands],
+            [command.log.absolute() for command in commands],
+            [Path.cwd()] * len(commands),
+        )
+        said = io.StringIO()  # submitit prints what sbatch says
+        try:
+            with _deaf(), clean_env(), redirect_stderr(said):
+                return list(executor.map_array(carry_out, *columns))
+        except (FailedJobError, FailedSubmissionError, OSError) as error:
+            lines = str(error).strip().splitlines() or ["sbatch failed"]
+            words = clean(lines[-1], limit=LONGEST_REASON)
+            raise CwmError(f"Slurm does not take the jobs: {words}") from error
+
+    def _ended(self) -> list[Ended]:
+        """Return what has ended: where there is a result, or where Slurm says twice that it is."""
+        if self._files is None:
+            return []
+        over: set[str] = set()
+        if not self._is_slurm or time.monotonic() >= self._asked + self.poll_seconds:
+            states = self._states()
+            self._asked = time.monotonic()
+            over, before = set(), self._over
+            self._over = {
+                n: state for n, state in states.items() if state in {*LOST, *BROKEN, GONE}
+            }
+            over = self._over.keys() & before.keys()  # its result may not be seen here yet
+        with suppress(OSError):  # makes NFS look again
+            self._files.chmod(self._files.stat().st_mode)
+        files = {file.name for file in self._files.iterdir()} if self._submitted else set()
+        found = []
+        for number, (command, job) in list(self._submitted.items()):
+            if job.paths.result_pickle.name in files:
+                found.append(self._told(command, job))
+            elif number in over:
+                found.append(self._broken(command, job, self._over[number]))
+            else:
+                continue
+            del self._submitted[number]
+            self._over.pop(number, None)
+        return found
+
+    def _told(self, command: Command, job: Any) -> Ended:
+        """Say how a command ended by what its job wrote, and remove its files."""
+        from submitit.core.utils import pickle_load
+
+        success, outcome = pickle_load(job.paths.result_pickle)
+        if success != "success":
+            lines = str(outcome).strip().splitlines()
+            return Ended(command.name, clean(lines[-1], limit=LONGEST_REASON))
+        paths = job.paths
+        for file in (paths.result_pickle, paths.submitted_pickle, paths.stdout, paths.stderr):
+            file.unlink(missing_ok=True)
+        return Ended(command.name, *JobOutcome(*outcome))
+
+    def _broken(self, command: Command, job: Any, state: str) -> Ended:
+        """Say how a job ended that wrote no result."""
+        if state in BROKEN:
+            self._keeps_files = True
+            reason = BROKEN[state]
+            if state == "FAILED":
+                reason += f": {_last_line(job.paths.stderr) or f'see {job.paths.stderr}'}"
+            return Ended(command.name, clean(reason, limit=LONGEST_REASON))
+        return Ended(command.name, LOST.get(state, LOST["COMPLETED"]), lost=True)
+
+    def _states(self) -> dict[str, str]:
+        """Return the state of each job, as far as it is known."""
+        if not self._is_slurm:
+            return {
+                number: "RUNNING" if submitted.job.state == "RUNNING" else "COMPLETED"
+                for number, submitted in self._submitted.items()
+            }
+        states = _accounted({number.partition("_")[0] for number in self._submitted})
+        unknown = self._submitted.keys() - states.keys()
+        if unknown and (queued := _queued()) is not None:
+            states |= {number: queued.get(number, GONE) for number in unknown}
+        return states
+
+
+def _environment(command: Command) -> dict[str, str]:
+    """Return what a command finds in its environment beside what everybody there finds."""
+    spending = {SPENDING: f"file:{command.spending.absolute()}"} if command.spending else {}
+    return {**command.environment, **spending}
+
+
+def _accounted(arrays: set[str]) -> dict[str, str]:
+    """Return the states of jobs in the accounts of Slurm, which not every cluster keeps."""
+    from submitit.slurm.slurm import SlurmInfoWatcher
+
+    if not arrays or shutil.which("sacct") is None:
+        return {}
+    words = ("-X", "-o", "JobID,State,NodeList", "--parsable2", "-j", ",".join(sorted(arrays)))
+    said = _said("sacct", *words) or ""
+    found: Mapping[str, Mapping[str, str]] = SlurmInfoWatcher().read_info(said)
+    # such as "CANCELLED by 1000"
+    return {n: facts["State"].split()[0] for n, facts in found.items() if facts.get("State")}
+
+
+def _queued() -> dict[str, str] | None:
+    """Return the states of jobs in the queue; None where Slurm does not answer."""
+    said = _said("squeue", "--me", "--noheader", "--array", "--format=%i %T")
+    if said is None:
+        return None
+    return dict(line.split(maxsplit=1) for line in said.splitlines() if " " in line)
+
+
+def _said(*words: str) -> str | None:
+    """Return what a command of Slurm printed; None where it failed."""
+    asked = subprocess.run(words, capture_output=True, text=True, check=False)
+    return None if asked.returncode else asked.stdout
+
+
+def _end_local(jobs: list[Any]) -> None:
+    """End processes on this machine; asked once they may not be listening yet."""
+    left = list(jobs)
+    while left := [job for job in left if job.state == "RUNNING"]:
+        for job in left:
+            with suppress(ProcessLookupError):
+                os.kill(int(job.job_id), signal.SIGTERM)
+        time.sleep(LOCAL_TICK)
+
+
+def _last_line(file: Path) -> str:
+    """Return the last line of what a job printed, if it came so far."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Keep Ctrl-C from what is started meanwhile: sbatch has to say which jobs there are.
+
+    Processes of a local cluster never hear it: whoever started them ends them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
