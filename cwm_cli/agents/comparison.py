@@ -12,6 +12,7 @@ import numpy as np
 
 from cwm_cli.agents.episodes import Episode, PlanningCost
 from cwm_cli.evaluation.mismatches import Mismatches
+from cwm_cli.runs.storage import named
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import PlannedWith
 
@@ -114,7 +115,7 @@ class LearnFrom(NamedTuple):
         words = ["cwm", "learn", "--env", self.env]
         for name, value in self.env_args.items():
             words += ["--env-arg", f"{name}={json.dumps(value)}"]
-        return [*words, "--from", str(self.run)]
+        return [*words, "--from", named(self.run)]
 
 
 @dataclass(frozen=True)

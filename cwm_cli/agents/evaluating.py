@@ -29,6 +29,7 @@ from cwm_cli.problems.feedback import Diagnosis, diagnose
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import ModelRun
+from cwm_cli.runs.storage import placed
 from cwm_cli.sandbox import Limits
 from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.failures import Failure
@@ -207,6 +208,6 @@ def _run(subject: ProgramSource | RunSource, env: str | None) -> RunSource | Non
         return subject
     if isinstance(subject, str) and "\n" in subject:
         return None
-    place = Path(subject)
+    place = placed(subject)
     is_bare = env is None and not place.suffix and not place.exists()
     return subject if place.is_dir() or is_bare else None

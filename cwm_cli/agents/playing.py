@@ -239,7 +239,7 @@ class Playing:
             self.run.forget(self.wanted)
         elif self.played:
             words = f"{self.played} of {len(self.wanted)} episodes were played"
-            observer.note(f"continuing {self.run.folder}: {words}")
+            observer.note(f"continuing {self.run.place}: {words}")
         if filmed:
             self.run.forget([EpisodeKey(self.asked, 0)])  # its actions are not written down
 
@@ -493,10 +493,10 @@ def _play_through(
     except CwmError as error:
         if not playing.played:
             raise
-        raise CwmError(f"{error} (kept in {playing.run.folder}: {rest})") from error
+        raise CwmError(f"{error} (kept in {playing.run.place}: {rest})") from error
     except KeyboardInterrupt:
         words = f"interrupted after {playing.played} of {len(playing.wanted)} episodes"
-        raise KeyboardInterrupt(f"{words}: {rest} {playing.run.folder}") from None
+        raise KeyboardInterrupt(f"{words}: {rest} {playing.run.place}") from None
     finally:
         observer.ends()
     return ""

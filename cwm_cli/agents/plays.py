@@ -18,6 +18,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.charts import ChartLine, LineChart, table
 from cwm_cli.runs.report import RunSummary, Section
+from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import HEADER, Run, RunHeader
 from cwm_cli.worlds.model import PlannedWith
 
@@ -122,7 +123,7 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise CwmError(
-                f"{folder} cannot be written ({reason}): choose another folder"
+                f"{named(folder)} cannot be written ({reason}): choose another folder"
             ) from error
         run._anew = new
         return run
@@ -199,7 +200,7 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         counts = Counter(side for side, _ in self.known)
         means = [f"{side} {self.side(side, n).mean.mean:.5g}" for side, n in counts.items()]
         return RunSummary(
-            str(self.folder),
+            self.place,
             self.kind,
             environment=config.env,
             strategy=config.planner,

@@ -16,6 +16,7 @@ from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import ModelRun, Options, ProgramRun, model_run, program_run
+from cwm_cli.runs.storage import located, placed
 from cwm_cli.runs.store import RUNS
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds.model import WorldModel
@@ -108,18 +109,20 @@ def _of_run(
     observer: Observer,
 ) -> Subject:
     """Gather what a run has; what is named otherwise is refused."""
-    if not isinstance(run, ModelRun) and Path(run).is_file():
+    if not isinstance(run, ModelRun) and located(run).is_file():
         raise CwmError(f"{run} is a file, and no run: write --program {run} --env ID")
-    place = run.folder if isinstance(run, ModelRun) else Path(run)
+    place = run.folder if isinstance(run, ModelRun) else placed(run)
     found = program_run(place) if options is None else model_run(place)
     config, folder = found.config, found.folder
     spec = find_environment(config.env, observer)
     if env not in (None, config.env) and find_environment(env).id != spec.id:
-        raise CwmError(f"{folder} is a run of {config.env}: name that as --env, or none")
+        raise CwmError(f"{found.place} is a run of {config.env}: name that as --env, or none")
     if env_args and dict(env_args) != config.env_args:
-        raise CwmError(f"{folder} was started with other environment arguments: leave them out")
+        raise CwmError(
+            f"{found.place} was started with other environment arguments: leave them out"
+        )
     subject = Subject(
-        name=str(folder),
+        name=found.place,
         spec=spec,
         env=config.env,
         env_args=config.env_args,

@@ -37,6 +37,7 @@ from cwm_cli.registry import (
 )
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
+from cwm_cli.runs.storage import named, placed
 from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openings, package_versions
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure
@@ -111,7 +112,8 @@ class SynthesisResult:
             name: getattr(self, name) for name in self.__dataclass_fields__ if name != "scores"
         }
         facts |= {"models": [use.as_json() for use in self.models]}
-        facts |= {"run": str(self.run), "program": str(self.program) if self.program else None}
+        facts |= {"run": named(self.run)}
+        facts |= {"program": named(self.program) if self.program else None}
         facts |= {"failure": asdict(self.failure) if self.failure else None}
         facts |= {"finding": self.finding.model_dump() if self.finding else None}
         scores = self.scores._asdict().items()
@@ -174,7 +176,7 @@ def synthesize(
     )
     settings = check_choices(choices)
     if run is not None and dataset is None:  # whose transitions may take long to record
-        _check_folder(Path(run), spec, env_args, choices, settings)
+        _check_folder(placed(run), spec, env_args, choices, settings)
     load = partial(
         load_transitions,
         spec,
@@ -194,7 +196,7 @@ def synthesize(
             observer.note(words)
         rows, source = given or load()
         order = Order(spec, recorded_args(rows, env_args), rows, source, choices)
-        folder = None if run is None else Path(run)
+        folder = None if run is None else placed(run)
         return _synthesized(order, sandbox, observer, folder=folder, new=new)
 
 
@@ -206,7 +208,7 @@ def _synthesized(
         done = len(job.search.nodes)
         observer.note(order.source, "Data")
         verb = f"continues with {done} nodes" if done else "started"
-        observer.note(f"{job.run.folder} {verb}", "Run")
+        observer.note(f"{job.run.place} {verb}", "Run")
         observer.note(job.contract_words(), "Contract")
         job.run.tell(observer)
         _search_observed(job, observer)
@@ -719,7 +721,7 @@ def _search_observed(job: SearchJob, observer: Observer) -> None:
         job.run.log(f"stopped: {error}")
         if not job.search.nodes:
             raise
-        raise CwmError(f"{error} (kept in {job.run.folder}: the same command continues)") from error
+        raise CwmError(f"{error} (kept in {job.run.place}: the same command continues)") from error
     except KeyboardInterrupt:
         job.run.log("interrupted")
         if not job.search.nodes:
@@ -727,7 +729,7 @@ def _search_observed(job: SearchJob, observer: Observer) -> None:
             raise KeyboardInterrupt(words) from None
         raise KeyboardInterrupt(
             f"interrupted after {job.search.completions} completions: "
-            f"the same command continues the run {job.run.folder}"
+            f"the same command continues the run {job.run.place}"
         ) from None
     finally:
         observer.ends()

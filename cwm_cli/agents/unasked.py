@@ -23,6 +23,7 @@ from cwm_cli.problems.refining.joining import from_data
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import default, find, names
 from cwm_cli.runs.programs import program_run
+from cwm_cli.runs.storage import placed
 from cwm_cli.search.contracts import GENERATE, Backend, Move, Refinement, Refiner
 from cwm_cli.search.models import ModelChoice
 from cwm_cli.worlds import ProgramModel
@@ -66,7 +67,7 @@ def chosen_start(name: str, backend: Backend, seed: int) -> ChosenStart | None:
         raise CwmError("a replayed run begins as it did: leave out --start")
     if name in names("backend") and find("backend", name).from_data:
         return ChosenStart(name, lambda problem, tell: _from_data(name, problem, seed, tell))
-    text = _program(Path(name))
+    text = _program(placed(name))
     digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     words = "It is the program that the search was given to begin with."
     return ChosenStart(f"sha256:{digest}", lambda problem, tell: Refinement(text, words))

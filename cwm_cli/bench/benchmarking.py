@@ -7,7 +7,7 @@
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,6 +53,7 @@ from cwm_cli.registry import default, find
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.report import RunReport
 from cwm_cli.runs.searches import JournalTail
+from cwm_cli.runs.storage import StorageError, placed, storage_of
 from cwm_cli.runs.store import fresh_folder
 
 LOST = "its process ended without a result"
@@ -70,6 +71,9 @@ LOOK_SECONDS = 60.0
 
 READ_SECONDS = 0.2
 """The journals of the searches at work are not read more often, whoever asks for standings."""
+
+BRING_SECONDS = 5.0
+"""How often that is where they are kept on an object store: each is a request."""
 
 LOOK_SHARE = 0.02
 """The share of the time that this may take, however many jobs there are."""
@@ -167,13 +171,13 @@ def benchmark(
     header = BenchmarkHeader(
         config=config, terms=terms, caveat=find("backend", config.backend).caveat
     )
-    opened = _opened(header, None if run is None else Path(run), new=new)
+    opened = _opened(header, None if run is None else placed(run), new=new)
     for words in filter(None, (answers.note, uncached(config.backend) if cache else "")):
         observer.note(words)
     verb = "continues" if opened.is_continued else "started"
     with opened:
         opened.update(opened.header.model_copy(update={"terms": terms}))
-        observer.note(f"{opened.folder} {verb}", "Run")
+        observer.note(f"{opened.place} {verb}", "Run")
         opened.tell(observer)
         _work_observed(BenchmarkWork(opened, access, jobs, observer.note), observer)
         report = BenchmarkRun.report([opened])
@@ -375,6 +379,7 @@ class BenchmarkWork:
 
     def _over(self, task: BenchmarkTask, ended: Ended) -> TaskEvent:
         """Write down that a task is over."""
+        self.run.bring(task)
         with self._lock:
             at_work = self._running.pop(task.key)
             is_done = self._left.saw(task)
@@ -460,11 +465,14 @@ class BenchmarkWork:
     def _read(self) -> None:
         """Read what the journals of the searches at work say, if that is some time ago."""
         now = time.monotonic()
-        if now - self._read_at < READ_SECONDS:
+        is_elsewhere = storage_of(self.run.folder) is not None
+        if now - self._read_at < (BRING_SECONDS if is_elsewhere else READ_SECONDS):
             return
         self._read_at = now
         for task, _, _ in self._running.values():
             if task.kind == "search":
+                with suppress(StorageError):  # it is only to be looked at
+                    self.run.bring(task)
                 self._put(self._left.place_of(task.name), read=True)
 
     def _tail(self, place: int) -> JournalTail:
@@ -525,7 +533,7 @@ def _work_observed(work: BenchmarkWork, observer: Observer) -> None:
             for event in events:
                 observer.advanced(event)
     except KeyboardInterrupt:
-        folder = work.run.folder
+        folder = work.run.place
         raise KeyboardInterrupt(
             f"interrupted: the same command continues {folder}; "
             f"`cwm runs report {folder}` shows what there is"

@@ -13,6 +13,7 @@ from cwm_cli.bench.configuration import BenchmarkTask, Trial
 from cwm_cli.bench.run import AUTOMATIC, BenchmarkRun, TaskRecord
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.searches import JournalTail
+from cwm_cli.runs.storage import named
 
 NOTHING = "no completion was paid for: raise --max-cost"
 
@@ -160,7 +161,7 @@ def _row(
         **trial._asdict(),
         "backend": run.config.backend,
         "group": prepared.group if prepared else None,
-        "run": str(run.trial_folder(trial)),
+        "run": named(run.trial_folder(trial)),
         "budget": run.header.terms.budget,
         "ceiling": dict(ceiling) if ceiling else None,
         "original": original.train if original else None,

@@ -22,6 +22,7 @@ from cwm_cli.data.reading import UnreadableError, read_bytes
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.files import read_found, write_object
 from cwm_cli.runs.report import RunReport, RunSummary, Section
+from cwm_cli.runs.storage import bring, placed, send, storage_of
 from cwm_cli.runs.store import RESULT, Run
 
 AUTOMATIC = "auto"
@@ -141,6 +142,35 @@ class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
     def keep(self, task: BenchmarkTask, found: Mapping[str, Any]) -> None:
         """Write down what a task found."""
         write_object(self._found(task), found)
+        send(self._found(task))
+
+    def bring(self, task: BenchmarkTask) -> None:
+        """Bring what tells how far a task is, where the benchmark is kept on an object store."""
+        searched = self._searched(task)
+        if searched is None:
+            bring(self._found(task))
+        elif storage := storage_of(searched):
+            storage.bring(light=True)
+
+    def bring_for(self, task: BenchmarkTask) -> None:
+        """Bring what a task needs to be done on this machine, and what it has found so far."""
+        if storage_of(self.folder) is None:
+            return
+        environments = {trial.name: trial.environment for trial in self.config.trials}
+        environment = environments.get(task.name, task.name)
+        searched = self.folder / task.name if task.kind == "play" else self._searched(task)
+        if searched is not None:
+            placed(searched)
+        if task.kind in ("search", "write", "ceiling"):
+            bring(self.data_file(environment))
+        if task.kind == "search" and self.config.needs_programs:
+            placed(self.program_folder(environment))
+
+    def _searched(self, task: BenchmarkTask) -> Path | None:
+        """Where the run of a task is, None if it has none."""
+        if task.kind == "search":
+            return self.folder / task.name
+        return self.program_folder(task.name) if task.kind == "write" else None
 
     def ended(self) -> dict[str, TaskRecord]:
         """Return how tasks ended when they were done last, by their keys."""
@@ -206,7 +236,7 @@ class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
         over = [result for result in results if result and self.is_settled(result)]
         answers = ", ".join(filter(None, config.models)) or config.backend
         return RunSummary(
-            str(self.folder),
+            self.place,
             self.kind,
             environment=_some(config.environments),
             strategy=_some(config.strategies),

@@ -8,7 +8,6 @@ which reports both systems with one model.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from cwm_cli.agents.comparison import Mean
@@ -19,6 +18,7 @@ from cwm_cli.runs.charts import rounded, table, table_of
 from cwm_cli.runs.progress import BestSoFar
 from cwm_cli.runs.report import Grid, RunReport, Section
 from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.storage import located
 from cwm_cli.text import UNKNOWN, money, share, tokens
 
 ERROR = "\N{PLUS-MINUS SIGN}"
@@ -94,7 +94,7 @@ def benchmark_report(run: BenchmarkRun) -> RunReport:
     lines = [row.model_dump(mode="json") for row in rows]
     caveat = run.header.caveat
     return RunReport(
-        title=f"cwm benchmark: {answers}, {most}, {run.folder}",
+        title=f"cwm benchmark: {answers}, {most}, {run.place}",
         grids=[*group_grids(groups), *job_grids(rows)],
         notes=notes,
         facts={
@@ -188,7 +188,7 @@ def jobs_data(run: BenchmarkRun, rows: Sequence[TrialRow]) -> dict[str, Any]:
 def _curve(run: BenchmarkRun, row: TrialRow) -> dict[str, Any]:
     """Return the best score of a job after each completion; empty where it has none."""
     try:
-        nodes = list(SearchRun.load(Path(row.run)).nodes())
+        nodes = list(SearchRun.load(located(row.run)).nodes())
     except CwmError:
         nodes = []
     best = BestSoFar.of(nodes)

@@ -24,6 +24,7 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import PaperMetric
 from cwm_cli.registry import default, environment, find
+from cwm_cli.runs.storage import HEADER, bring, located, named, send
 from cwm_cli.runs.store import BusyError
 from cwm_cli.worlds import EnvironmentModel
 
@@ -46,7 +47,7 @@ class TaskWork(NamedTuple):
 
     def command(self) -> Command:
         """Return the command that does the task."""
-        words = (sys.executable, "-m", "cwm_cli.bench.worker", str(self.run.folder))
+        words = (sys.executable, "-m", "cwm_cli.bench.worker", self.run.place)
         return Command(
             name=self.task.key,
             words=(*words, *filter(None, self.task)),
@@ -73,6 +74,7 @@ def prepare(work: TaskWork) -> None:
     cached, _ = default_dataset(spec, env_args=env_args, data_seed=work.run.config.data_seed)
     dataset = Dataset.load(cached)
     dataset.save(work.run.data_file(name))
+    send(work.run.data_file(name))
     facts = {
         "environment": spec.id,
         "group": group,
@@ -157,7 +159,7 @@ def _search(work: TaskWork, name: str, choices: Choices, folder: Path) -> None:
     """Search as `cwm synthesize` does; the result has the published score or the skill as well."""
     file = work.run.data_file(name)
     dataset = Dataset.load(file)
-    order = Order(environment(name), work.run.config.env_args, dataset, str(file), choices)
+    order = Order(environment(name), work.run.config.env_args, dataset, named(file), choices)
     with open_job(order, folder=folder) as job:
         try:
             for _ in job.nodes():
@@ -176,8 +178,11 @@ def main() -> None:
     end_with_starter()
     folder, *task = sys.argv[1:]
     access = BenchmarkAccess.model_validate_json(os.environ.pop(ACCESS, "{}"))
-    work = TaskWork(BenchmarkRun.load(Path(folder)), BenchmarkTask(*task), access)
     try:
+        place = located(folder)
+        bring(place / HEADER)
+        work = TaskWork(BenchmarkRun.load(place), BenchmarkTask(*task), access)
+        work.run.bring_for(work.task)
         TASKS[work.task.kind](work)
     except BusyError as error:
         sys.exit(f"{ERROR}{BUSY}: {' '.join(str(error).split())}")

@@ -29,6 +29,7 @@ from cwm_cli.cli.shared import (
     console,
     emit_json,
     parse_env_args,
+    run_folder,
 )
 from cwm_cli.errors import CwmError
 
@@ -36,7 +37,9 @@ from cwm_cli.errors import CwmError
 def bench_speed(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUN]", help="A run; its best program.", show_default=False),
+        typer.Argument(
+            metavar="[RUN]", help="A run; its best program.", show_default=False, parser=run_folder
+        ),
     ] = None,
     env: Annotated[
         str | None,

@@ -27,6 +27,7 @@ from cwm_cli.cli.shared import (
     TrackOption,
     WorkersOption,
     parse_env_args,
+    run_folder,
     tracked,
 )
 from cwm_cli.errors import CwmError
@@ -94,7 +95,12 @@ def benchmark(
     allow_gap: AllowGapOption = None,
     run: Annotated[
         Path | None,
-        typer.Option("--run", metavar="DIR", help="Folder of all runs; continued if it exists."),
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            help="Folder of all runs; continued if it exists.",
+            parser=run_folder,
+        ),
     ] = None,
     executor: ExecutorOption = "local",
     new: Annotated[

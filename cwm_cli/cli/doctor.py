@@ -46,6 +46,9 @@ EXTRAS = {
     "rl": Extra("stable_baselines3", "cwm-cli[rl]", "deep reinforcement learning to compare with"),
     "minari": Extra("minari", "cwm-cli[minari]", "datasets of Minari"),
     "parquet": Extra("pyarrow", "cwm-cli[parquet]", "transitions as Parquet"),
+    "storage": Extra("fsspec", "cwm-cli[storage]", "runs on storage that fsspec knows"),
+    "s3": Extra("s3fs", "cwm-cli[s3]", "runs on S3"),
+    "gs": Extra("gcsfs", "cwm-cli[gs]", "runs on Google Cloud Storage"),
     "track": Extra("trackio", "cwm-cli[track]", "numbers of runs in a tracker of experiments"),
     "slurm": Extra("submitit", "cwm-cli[slurm]", "jobs on a cluster that Slurm manages"),
     "hub": Extra(

@@ -32,6 +32,7 @@ from cwm_cli.cli.shared import (
     console,
     emit_json,
     parse_env_args,
+    shown,
     tracked,
 )
 
@@ -157,11 +158,11 @@ def learn(
         )
     curve = save_curve(f"{env}: return while learning", result.returns, result.run)
     if json:
-        emit_json(result.as_json() | {"curve": [str(file) for file in curve]})
+        emit_json(result.as_json() | {"curve": [shown(file) for file in curve]})
     out = console(json=json)
-    next_command = shlex.join(["cwm", "plan", str(result.run)])
+    next_command = shlex.join(["cwm", "plan", shown(result.run)])
     if result.program is None and not result.trained:
-        next_command = shlex.join(["cwm", "runs", "show", str(result.run)])
+        next_command = shlex.join(["cwm", "runs", "show", shown(result.run)])
     for line in learning_report(result, next_command):
         out.print(line, highlight=False, soft_wrap=True)
-    out.print(f"curve     {curve[0]}", highlight=False, markup=False, soft_wrap=True)
+    out.print(f"curve     {shown(curve[0])}", highlight=False, markup=False, soft_wrap=True)

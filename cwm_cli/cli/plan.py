@@ -24,13 +24,16 @@ from cwm_cli.cli.shared import (
     console,
     emit_json,
     parse_env_args,
+    run_folder,
 )
 
 
 def plan(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUN]", help="A run; its best program.", show_default=False),
+        typer.Argument(
+            metavar="[RUN]", help="A run; its best program.", show_default=False, parser=run_folder
+        ),
     ] = None,
     env: Annotated[
         str | None,

@@ -23,6 +23,7 @@ from cwm_cli.cli.shared import (
     console,
     emit_json,
     parse_env_args,
+    run_folder,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 def play(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUN]", help="A run; its world model.", show_default=False),
+        typer.Argument(
+            metavar="[RUN]", help="A run; its world model.", show_default=False, parser=run_folder
+        ),
     ] = None,
     env: Annotated[
         str | None,

@@ -17,6 +17,7 @@ from cwm_cli.cli.shared import (
     emit,
     emit_json,
     guarded,
+    run_folder,
 )
 from cwm_cli.views.lines import complain
 
@@ -27,7 +28,15 @@ if TYPE_CHECKING:
 
 
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run.", show_default=False)],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="A run.",
+            show_default=False,
+            parser=run_folder,
+        ),
+    ],
     out: Annotated[
         str | None,
         typer.Option("--out", metavar="PLACE", help="Where to write. Default: DIR/export."),
@@ -89,6 +98,7 @@ def export(
     from cwm_cli.agents.collecting import writing
     from cwm_cli.errors import CwmError
     from cwm_cli.export import export_of, publish
+    from cwm_cli.runs.storage import send_all
 
     asked = {
         "episodes": episodes,
@@ -112,6 +122,7 @@ def export(
     target = Path(out) if out else folder / "export"
     with writing(target):
         publish(made, target)
+    send_all(target)
     for note in made.notes:
         complain(note, kind="Note")
     _report(made, target, json=json)
@@ -149,19 +160,36 @@ def _report(made: Export, target: Path, *, json: bool) -> None:
     import shlex
     from string import Template
 
+    from cwm_cli.runs.storage import named
     from cwm_cli.text import clean
 
-    paths = {name: str(target / path) for name, path in made.paths.items()}
+    paths = {name: named(target / path) for name, path in made.paths.items()}
     if json:
-        typer.echo(jsonlib.dumps({"folder": str(target), **paths, **made.facts}))
+        typer.echo(jsonlib.dumps({"folder": named(target), **paths, **made.facts}))
         return
-    typer.echo(f"exported  {clean(str(target))}")
+    typer.echo(f"exported  {clean(named(target))}")
     for line in made.use:
-        typer.echo(f"use       {Template(line).safe_substitute(folder=shlex.quote(str(target)))}")
+        typer.echo(f"use       {Template(line).safe_substitute(folder=shlex.quote(named(target)))}")
 
 
-FolderArgument = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
-FoldersArgument = Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)]
+FolderArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FOLDER",
+        help="A run folder.",
+        show_default=False,
+        parser=run_folder,
+    ),
+]
+FoldersArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FOLDER...",
+        help="Run folders.",
+        show_default=False,
+        parser=run_folder,
+    ),
+]
 
 runs = typer.Typer(no_args_is_help=True, help="Look at run folders.")
 
@@ -170,7 +198,13 @@ runs = typer.Typer(no_args_is_help=True, help="Look at run folders.")
 @guarded
 def list_(
     folder: Annotated[
-        list[Path] | None, typer.Argument(help="Where the runs are.", show_default="runs")
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FOLDER]...",
+            help="Where the runs are.",
+            show_default="runs",
+            parser=run_folder,
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -185,6 +219,7 @@ def list_(
     from cwm_cli.cli.shared import console
     from cwm_cli.runs.listing import UnreadableRun, list_runs
     from cwm_cli.runs.report import Grid
+    from cwm_cli.runs.storage import named
     from cwm_cli.runs.store import RUNS
     from cwm_cli.views.tables import GridTable, fits
     from cwm_cli.views.terminal import printable
@@ -195,7 +230,7 @@ def list_(
         emit_json({"runs": [run.as_json() for run in found]})
         return
     if not found:
-        where = " and ".join(map(str, places))
+        where = " and ".join(map(named, places))
         typer.echo(f"there are no runs in {where}: start one with `cwm synthesize`")
         return
     about = [
@@ -291,7 +326,7 @@ def _show_node(run: Run[Any, Any], number: int, *, json: bool) -> None:
     from cwm_cli.views.nodes import node_parts
 
     if not isinstance(run, SearchRun):
-        words = f"{run.folder} is a run of kind {run.kind!r}, which has no nodes"
+        words = f"{run.place} is a run of kind {run.kind!r}, which has no nodes"
         raise CwmError(f"{words}: name one of `cwm synthesize`")
     found = find_node(run, number)
     if json:
@@ -341,11 +376,12 @@ def report(
     if html is None:
         print_report(report_on(folder), json=json)
         return
+    from cwm_cli.runs.storage import named
     from cwm_cli.views.page import PAGE, write_page
 
     file = Path(html) if html else folder[0] / PAGE
     write_page(folder, file)
-    emit({"page": str(file)}, json=json)
+    emit({"page": named(file)}, json=json)
 
 
 @runs.command("diff")
@@ -385,14 +421,15 @@ def rm(folder: FoldersArgument, json: JsonOption = False) -> None:
 
     Example: cwm runs rm runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
+    from cwm_cli.runs.storage import named, placed
     from cwm_cli.runs.store import remove
 
     for one in folder:
-        remove(one)
+        remove(placed(one))
         if not json:
-            typer.echo(f"removed {one}")
+            typer.echo(f"removed {named(one)}")
     if json:
-        emit_json({"removed": [str(one) for one in folder]})
+        emit_json({"removed": [named(one) for one in folder]})
 
 
 runs.command("export")(guarded(export))

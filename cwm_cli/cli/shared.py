@@ -31,6 +31,22 @@ if TYPE_CHECKING:
 ALLOW_GAP = "CWM_ALLOW_GAP"
 """The environment variable with the gaps that are accepted, a space between any two."""
 
+
+def run_folder(place: Path | str) -> Path:
+    """Read what names the folder of a run: a path, or a URL such as s3://bucket/folder."""
+    from cwm_cli.runs.storage import located
+
+    with boundary():
+        return located(place)
+
+
+def shown(path: Path) -> str:
+    """Return what a user calls a path: the URL that it is a copy of, or the path."""
+    from cwm_cli.runs.storage import named
+
+    return named(path)
+
+
 EnvOption = Annotated[
     str, typer.Option("--env", help="Environment id, such as CartPole-v1.", show_default=False)
 ]
@@ -100,12 +116,22 @@ ProgramOption = Annotated[
 ]
 RunOption = Annotated[
     Path | None,
-    typer.Option("--run", metavar="DIR", help="A run; its best program.", show_default=False),
+    typer.Option(
+        "--run",
+        metavar="DIR",
+        help="A run; its best program.",
+        show_default=False,
+        parser=run_folder,
+    ),
 ]
 RunFolderOption = Annotated[
     Path | None,
     typer.Option(
-        "--run", metavar="DIR", help="Run folder; continued if it exists.", show_default=False
+        "--run",
+        metavar="DIR",
+        help="Run folder, or its URL; continued if it exists.",
+        show_default=False,
+        parser=run_folder,
     ),
 ]
 BackendOption = Annotated[

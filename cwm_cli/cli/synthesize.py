@@ -34,6 +34,7 @@ from cwm_cli.cli.shared import (
     console,
     emit_json,
     parse_env_args,
+    shown,
     tracked,
 )
 from cwm_cli.errors import CwmError
@@ -160,7 +161,10 @@ def synthesize(
         outcome = "settled: nothing tells what can be reached, and nothing got better any more,"
     out.print(f"{outcome} after {spent}, {result.seconds:.1f} s", highlight=False)
     plain: Any = {"highlight": False, "markup": False, "soft_wrap": True}
-    lines = {"program": str(result.program or "none"), "next": _next(result, budget)}
+    lines = {
+        "program": shown(result.program) if result.program else "none",
+        "next": _next(result, budget),
+    }
     if found := _advice(result, backend, model or ()):
         lines["advice"] = found
     if words := _learning(
@@ -194,11 +198,11 @@ def _next(result: SynthesisResult, budget: int) -> str:
     if score is None:
         return "nothing to plan with: no program was written"
     if _above(score) is None or score.value > score.least:
-        return shlex.join(["cwm", "plan", str(result.run)])
+        return shlex.join(["cwm", "plan", shown(result.run)])
     words = "not worth planning with: no better than saying that nothing changes"
     if result.given_up or result.solved:
         return words
-    run = shlex.quote(str(result.run))
+    run = shlex.quote(shown(result.run))
     return f"{words}; --run {run} --budget {result.completions + budget} goes on"
 
 

@@ -33,6 +33,7 @@ from cwm_cli.cli.shared import (
     console,
     emit_json,
     parse_env_args,
+    shown,
     tracked,
 )
 
@@ -177,10 +178,10 @@ def theorize(
         )
     curve = save_theory_curves(env, result)
     if json:
-        emit_json(result.as_json() | {"curve": [str(file) for file in curve]})
+        emit_json(result.as_json() | {"curve": [shown(file) for file in curve]})
     out = console(json=json)
-    next_command = shlex.join(["cwm", "runs", "show", str(result.run)])
+    next_command = shlex.join(["cwm", "runs", "show", shown(result.run)])
     for line in theorizing_report(result, next_command):
         out.print(line, highlight=False, soft_wrap=True)
     for file in curve:
-        out.print(f"curve     {file}", highlight=False, markup=False, soft_wrap=True)
+        out.print(f"curve     {shown(file)}", highlight=False, markup=False, soft_wrap=True)

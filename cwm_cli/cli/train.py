@@ -26,6 +26,8 @@ from cwm_cli.cli.shared import (
     console,
     emit_json,
     parse_env_args,
+    run_folder,
+    shown,
     tracked,
 )
 
@@ -90,6 +92,7 @@ def train(
             metavar="RUN|FILE",
             help="Train an agent in this world model, such as a program; no model is trained.",
             show_default=False,
+            parser=run_folder,
         ),
     ] = None,
     steps: Annotated[
@@ -166,10 +169,10 @@ def train(
         )
     curve = save_training_curves(env, result)
     if json:
-        emit_json(result.as_json() | {"curve": [str(file) for file in curve]})
+        emit_json(result.as_json() | {"curve": [shown(file) for file in curve]})
     out = console(json=json)
-    next_command = shlex.join(["cwm", "runs", "show", str(result.run)])
+    next_command = shlex.join(["cwm", "runs", "show", shown(result.run)])
     for line in training_report(result, next_command):
         out.print(line, highlight=False, soft_wrap=True)
     for file in curve:
-        out.print(f"curve     {file}", highlight=False, markup=False, soft_wrap=True)
+        out.print(f"curve     {shown(file)}", highlight=False, markup=False, soft_wrap=True)

@@ -29,6 +29,7 @@ from cwm_cli.planning.model import key
 from cwm_cli.registry import environment
 from cwm_cli.runs.listing import load, run_folders
 from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.storage import named, placed
 from cwm_cli.runs.store import DATASET, kind_of
 from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.search.contracts import Node, total
@@ -372,7 +373,7 @@ def _findings(run: SearchRun, program: bytes) -> RunFindings:
         raise CwmError(f"{run.folder / BEST} is of no node of the run: continue it to restore that")
     best = max(same, key=lambda node: node.verdict.score)
     if best.verdict.is_bug or not program.strip():
-        raise CwmError(f"{run.folder} has no program that runs yet: continue it first")
+        raise CwmError(f"{run.place} has no program that runs yet: continue it first")
     result = run.result()
     is_over = result is not None and result.get("completions") == sum(node.asked for node in nodes)
     known = run.scores() if is_over else {}
@@ -405,17 +406,18 @@ def _distributions(tools: tuple[str, ...]) -> list[str]:
     return sorted(top if top in owning else owning[0] for top, owning in names.items())
 
 
-def export_of(folder: Path) -> Export:
+def export_of(folder: Path | str) -> Export:
     """Make an export of a run; one of another kind than a search says what is exported of it."""
+    folder = placed(folder)
     kind = kind_of(folder)
     if kind != SearchRun.kind:
         made: Export | None = load(folder).export()
         if made is not None:
             return made
         parts = (f", such as {part}" for part in run_folders(folder) if part != folder)
-        words = f"{folder} is a run of kind {kind!r}: export a search"
+        words = f"{named(folder)} is a run of kind {kind!r}: export a search"
         raise CwmError(f"{words}{next(parts, '')}")
     if not (folder / DATASET).exists():
         above = folder.absolute().parent.parent
-        raise CwmError(f"{folder} is part of a larger run: export {above}")
+        raise CwmError(f"{named(folder)} is part of a larger run: export {named(above)}")
     return package_of(SearchRun.load(folder))

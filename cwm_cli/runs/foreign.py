@@ -65,7 +65,7 @@ class ForeignRun(Run[ForeignHeader, ForeignLine]):
         words = {name: value if isinstance(value, str) else "" for name, value in named.items()}
         seed, lines = named["seed"], self.lines()
         return RunSummary(
-            str(self.folder),
+            self.place,
             self.header.kind,
             environment=words["env"],
             strategy=words["strategy"],
@@ -79,7 +79,7 @@ class ForeignRun(Run[ForeignHeader, ForeignLine]):
     def report(cls, runs: Sequence[ForeignRun]) -> RunReport:
         """Return its choices and its result as they are written."""
         base = super().report(runs)
-        return RunReport(f"{runs[0].header.kind} run, {runs[0].folder}", facts=base.facts)
+        return RunReport(f"{runs[0].header.kind} run, {runs[0].place}", facts=base.facts)
 
     @classmethod
     def sections(cls, runs: Sequence[ForeignRun]) -> list[Section]:
@@ -115,7 +115,7 @@ def read_foreign(folder: Path, complaint: CwmError) -> Run[Any, Any]:
             raise complaint from None
         lacking = f"its kind of run or its choices cannot be read here ({_reason(complaint)})"
     by = f"cwm {clean(writer, limit=40)}" if writer else "another version"
-    run.foreign = f"{folder} was written by {by}, read by cwm {__version__}: {lacking}"
+    run.foreign = f"{run.place} was written by {by}, read by cwm {__version__}: {lacking}"
     return run
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
 from cwm_cli.runs.report import RunReport, RunSummary
+from cwm_cli.runs.storage import StorageError, located, named, placed
 from cwm_cli.runs.store import HEADER, Difference, Run, changes, kind_of
 
 PLACES = ("run", "program")
@@ -51,13 +52,13 @@ class RunDifferences:
 
 def load(folder: Path | str) -> Run[Any, Any]:
     """Return the run of a folder, of whatever kind."""
-    folder = Path(folder)
+    folder = placed(folder)
     kind = kind_of(folder)
     of_kind: type[Run[Any, Any]] = find("run kind", kind)
     return of_kind.load(folder)
 
 
-def load_readable(folder: Path) -> Run[Any, Any]:
+def load_readable(folder: Path | str) -> Run[Any, Any]:
     """Return the run of a folder; one that another version wrote as far as it can be read.
 
     What cannot is said by the run (`foreign`). To continue a run, or to use what it found, it has
@@ -65,20 +66,22 @@ def load_readable(folder: Path) -> Run[Any, Any]:
     """
     try:
         return load(folder)
+    except StorageError:
+        raise
     except CwmError as error:
         from cwm_cli.runs.foreign import read_foreign
 
-        return read_foreign(folder, error)
+        return read_foreign(located(folder), error)
 
 
-def run_folders(*places: Path) -> Iterator[Path]:
+def run_folders(*places: Path | str) -> Iterator[Path]:
     """Yield the folders of runs below some places, the newest first.
 
     The parts of a run, such as the jobs of a benchmark, are found where its own folder
     is named as a place.
     """
     found: dict[Path, float] = {}
-    for place in places:
+    for place in map(placed, places):
         for root, folders, files in os.walk(place):
             if HEADER not in files:
                 continue
@@ -90,13 +93,13 @@ def run_folders(*places: Path) -> Iterator[Path]:
     return iter(sorted(found, key=lambda folder: (found[folder], folder), reverse=True))
 
 
-def list_runs(*places: Path) -> Iterator[RunSummary | UnreadableRun]:
+def list_runs(*places: Path | str) -> Iterator[RunSummary | UnreadableRun]:
     """Say what every run below some places is, and how far it is, the newest first."""
     for folder in run_folders(*places):
         try:
             yield summary_of(load_readable(folder))
         except CwmError as error:
-            yield UnreadableRun(str(folder), str(error))
+            yield UnreadableRun(named(folder), str(error))
 
 
 def summary_of(run: Run[Any, Any]) -> RunSummary:
@@ -104,12 +107,12 @@ def summary_of(run: Run[Any, Any]) -> RunSummary:
     return replace(run.summary(), damage=run.damage)
 
 
-def report_on(folders: Sequence[Path]) -> RunReport:
+def report_on(folders: Sequence[Path | str]) -> RunReport:
     """Return what a run came to, or several of one kind that belong together."""
     return report_of(load_alike(folders))
 
 
-def load_alike(folders: Sequence[Path]) -> list[Run[Any, Any]]:
+def load_alike(folders: Sequence[Path | str]) -> list[Run[Any, Any]]:
     """Return the runs of some folders, which have to be of one kind."""
     runs = [load_readable(folder) for folder in dict.fromkeys(folders)]
     if kinds := {run.kind for run in runs} - {runs[0].kind}:
@@ -127,7 +130,7 @@ def report_of(runs: Sequence[Run[Any, Any]]) -> RunReport:
     return replace(report, notes=[*report.notes, *damage], facts={**report.facts, "damage": damage})
 
 
-def compare(first: Path, second: Path) -> RunDifferences:
+def compare(first: Path | str, second: Path | str) -> RunDifferences:
     """Say in what two runs differ: their choices and versions, and what came of them."""
     runs = [load(folder) for folder in (first, second)]
     settings = [
@@ -138,4 +141,6 @@ def compare(first: Path, second: Path) -> RunDifferences:
         for run in runs
     ]
     changed = [one for one in changes(*results) if DERIVED not in one.name]
-    return RunDifferences((str(first), str(second)), changes(*settings), changed)
+    return RunDifferences(
+        (named(located(first)), named(located(second))), changes(*settings), changed
+    )

@@ -126,7 +126,7 @@ def find_node(run: SearchRun, number: int) -> NodeDetails:
         if one.node.id == number:
             return one
     known = f"they are 0 to {len(found) - 1}" if found else "it has none yet"
-    raise CwmError(f"{run.folder} has no node {number}: {known}")
+    raise CwmError(f"{run.place} has no node {number}: {known}")
 
 
 def tree_data(nodes: Iterable[NodeDetails]) -> dict[str, Any]:

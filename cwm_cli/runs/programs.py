@@ -75,7 +75,7 @@ class ProgramRun(ModelRun[H, R]):
         except UnreadableError as error:
             hint = "continue the run, which writes it anew"
             if error.is_missing:
-                raise CwmError(f"{self.folder} has no program yet: continue it first") from error
+                raise CwmError(f"{self.place} has no program yet: continue it first") from error
             raise UnreadableError(error.file, error.reason, hint) from error
 
     def write_best(self, program: str) -> None:
@@ -107,7 +107,7 @@ def program_run(folder: Path) -> ProgramRun[Any, Any]:
     """Return the run of a folder, which has to have come to a program."""
     run = load(folder)
     if not isinstance(run, ProgramRun):
-        words = f"{folder} is a run of kind {run.kind!r}, which has no program"
+        words = f"{run.place} is a run of kind {run.kind!r}, which has no program"
         raise CwmError(f"{words}: name one of `cwm synthesize` or `cwm learn`")
     return run
 
@@ -116,7 +116,7 @@ def model_run(folder: Path) -> ModelRun[Any, Any]:
     """Return the run of a folder, which has to have come to a world model of any kind."""
     run = load(folder)
     if not isinstance(run, ModelRun):
-        words = f"{folder} is a run of kind {run.kind!r}, which has no world model"
+        words = f"{run.place} is a run of kind {run.kind!r}, which has no world model"
         known = "`cwm synthesize`, `cwm learn`, `cwm theorize` or `cwm train`"
         raise CwmError(f"{words}: name one of {known}")
     return run

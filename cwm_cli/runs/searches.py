@@ -172,7 +172,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         asked, reused = sum(node.asked for node in nodes), total([n.usage for n in nodes]).reused
         best = max((node.verdict.score for node in nodes), default=None)
         return RunSummary(
-            str(self.folder),
+            self.place,
             self.kind,
             environment=config.env,
             strategy=config.strategy,

@@ -42,12 +42,16 @@ from cwm_cli.errors import CwmError
 from cwm_cli.runs.files import flat, modelled, read_header, read_object, replace
 from cwm_cli.runs.observer import Observer
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
+from cwm_cli.runs.storage import HEADER as HEADER
+from cwm_cli.runs.storage import LOCK as LOCK
+from cwm_cli.runs.storage import BusyError as BusyError
+from cwm_cli.runs.storage import Storage, StorageError, named, storage_of
 from cwm_cli.sandbox.protection import Protection
 
 RUNS = Path("runs")
 """Where runs are kept that were given no folder."""
 
-HEADER, RESULT, DATASET, LOG, LOCK = "run.json", "result.json", "dataset.npz", "log.txt", "lock"
+RESULT, DATASET, LOG = "result.json", "dataset.npz", "log.txt"
 CLOCK = "clock.json"
 
 WRITER = "cwm"
@@ -144,7 +148,7 @@ class Journal(NamedTuple, Generic[R]):
         if not self.left_out:
             return ""
         count, whole = len(self.left_out), len(self.events) + len(self.left_out)
-        lines = f"{count} of the {whole} lines of {self.file}"
+        lines = f"{count} of the {whole} lines of {named(self.file)}"
         return f"{lines} cannot be used (the first is line {self.left_out[0]}): they are left out"
 
 
@@ -153,10 +157,6 @@ class Savable(Protocol):
 
     def save(self, path: Path) -> None:
         """Write it to a file."""
-
-
-class BusyError(CwmError):
-    """Another process works on what is asked for."""
 
 
 class Difference(NamedTuple):
@@ -208,6 +208,8 @@ class Run(Generic[H, R]):
     _is_whole: bool = field(default=False, init=False, repr=False, compare=False)
     _lock: IO[bytes] | None = field(default=None, repr=False, compare=False)
     _journal: IO[bytes] | None = field(default=None, repr=False, compare=False)
+    _storage: Storage | None = field(default=None, init=False, repr=False, compare=False)
+    """What the folder is a copy of, while the run is open for writing."""
     _began: float = field(default=0.0, repr=False, compare=False)
     _new: "_Started | None" = field(default=None, repr=False, compare=False)
     _grown: int | None = field(default=None, init=False, repr=False, compare=False)
@@ -249,7 +251,7 @@ class Run(Generic[H, R]):
         """Read a run folder."""
         if (kind := kind_of(folder)) != cls.kind:
             words = f"a run of kind {kind!r}, not {cls.kind!r}"
-            raise CwmError(f"{folder} is {words}: choose another folder")
+            raise CwmError(f"{named(folder)} is {words}: choose another folder")
         return cls(folder, read_header(folder / HEADER, cls.header_type, ""))
 
     @classmethod
@@ -266,12 +268,17 @@ class Run(Generic[H, R]):
         """Refuse to go on with other choices than the run was started with."""
         if changed := differences(self.header.config, config):
             names = ", ".join(map(str, changed))
-            raise CwmError(f"{self.folder} was started with another {names}: choose another --run")
+            raise CwmError(f"{self.place} was started with another {names}: choose another --run")
 
     @property
     def config(self) -> Any:
         """The choices that make the run what it is."""
         return self.header.config
+
+    @property
+    def place(self) -> str:
+        """What a user calls the folder: its path, or the URL that it is a copy of."""
+        return named(self.folder)
 
     @property
     def is_continued(self) -> bool:
@@ -281,17 +288,36 @@ class Run(Generic[H, R]):
     def __enter__(self) -> Self:
         """Lock the run and cut off what a crash left of the last line of its journal.
 
-        Where other lines cannot be used, a copy of the journal is kept beside it.
+        Where other lines cannot be used, a copy of the journal is kept beside it. A run on an
+        object store is claimed there, and brought as it is now.
         """
         self._lock = _locked(self.folder, self.patience)
         try:
+            self._claim()
             self._open()
         except BaseException:
+            self._release()
             self._lock.close()
             raise
         self._began = time.monotonic() - self._seconds_before()
-        log.info("the run %s is %s", self.folder, "continued" if self.is_continued else "begun")
+        log.info("the run %s is %s", self.place, "continued" if self.is_continued else "begun")
         return self
+
+    def _claim(self) -> None:
+        """Claim the run where it is, if that is not on this machine."""
+        storage = storage_of(self.folder)
+        if storage is None:
+            return
+        storage.claim(self.patience, fresh=self._new is not None)
+        self._storage = storage
+        if self._new is not None:
+            storage.send(HEADER)
+
+    def _release(self) -> None:
+        """Let other machines claim the run."""
+        storage, self._storage = self._storage, None
+        if storage is not None:
+            storage.release()
 
     def _open(self) -> None:
         """Open the journal for writing, once it is whole."""
@@ -307,7 +333,7 @@ class Run(Generic[H, R]):
         copy = next(place for place in places if not os.path.lexists(place))
         shutil.copyfile(file, copy)
         self.rewrite(found.events)
-        self.mended = f"{found.damage}, and kept in {copy}"
+        self.mended = f"{found.damage}, and kept in {named(copy)}"
 
     def tell(self, observer: Observer) -> None:
         """Say what was left out of the journal when the run was opened for writing."""
@@ -353,15 +379,18 @@ class Run(Generic[H, R]):
         if self._journal:
             self._journal.close()
             self._journal = adding_to(path)
+        self._send(self.journal_name)
 
     def update(self, header: H) -> None:
         """Replace the header, where what is no part of the identity has changed."""
         replace(self.folder / HEADER, header.model_dump_json(indent=2) + "\n")
         self.header = header
+        self._send()
 
     def save_result(self, result: Mapping[str, Any]) -> None:
         """Write down what the run came to."""
         replace(self.folder / RESULT, json.dumps(result, indent=2) + "\n")
+        self._send(self.journal_name, RESULT)
 
     def log(self, text: str) -> None:
         """Add a line to the log, with the time."""
@@ -371,14 +400,38 @@ class Run(Generic[H, R]):
 
     def __exit__(self, kind: object, *_: object) -> None:
         """Release the run; one that failed before anything was found is removed."""
-        if self._new and kind is not None and self._is_bare():
-            self._new.undo(self.folder)
-        elif self.folder.exists():
-            self._save_clock()
-        for file in (self._journal, self._lock):
-            if file:
-                file.close()
-        self._journal = self._lock = self._new = None
+        try:
+            if self._new and kind is not None and self._is_bare():
+                self._new.undo(self.folder)
+                if self._storage:
+                    self._storage.clear()
+            elif self.folder.exists():
+                self._save_clock()
+                self._send_rest(failed=kind is not None)
+        finally:
+            try:
+                self._release()
+            finally:
+                for file in (self._journal, self._lock):
+                    if file:
+                        file.close()
+                self._journal = self._lock = self._new = None
+
+    def _send(self, *last: str) -> None:
+        """Send what has changed to where the run is kept, if that is not here."""
+        if self._storage:
+            self._storage.send(*last)
+
+    def _send_rest(self, *, failed: bool) -> None:
+        """Send what is left when the run is released; what has failed before is told instead."""
+        if self._storage is None:
+            return
+        try:
+            self._storage.send(self.journal_name, RESULT, lazily=False)
+            self._storage.compact()
+        except CwmError:
+            if not failed:
+                raise
 
     def records(self) -> Iterator[R]:
         """Read the journal; a last line that a crash cut short is left out."""
@@ -431,7 +484,7 @@ class Run(Generic[H, R]):
 
     def summary(self) -> RunSummary:
         """Say what the run is, and how far it is, in a line of `cwm runs list`."""
-        return RunSummary(str(self.folder), self.kind, created=self.header.created)
+        return RunSummary(self.place, self.kind, created=self.header.created)
 
     @classmethod
     def report(cls, runs: Sequence[Self]) -> RunReport:
@@ -439,7 +492,7 @@ class Run(Generic[H, R]):
         if len(runs) > 1:
             raise CwmError(f"runs of kind {cls.kind!r} cannot be merged: report them one by one")
         summary = runs[0].summary().as_json()
-        return RunReport(str(runs[0].folder), facts=summary | (runs[0].result() or {}))
+        return RunReport(runs[0].place, facts=summary | (runs[0].result() or {}))
 
     @classmethod
     def sections(cls, runs: Sequence[Self]) -> list[Section]:
@@ -460,7 +513,8 @@ class Run(Generic[H, R]):
             while lines:
                 lines = lines[self._journal.write(lines) :]
             os.fsync(self._journal.fileno())
-        except OSError:
+            self._send(self.journal_name)
+        except (OSError, StorageError):
             self._journal.truncate(size)  # a line that is there in part would spoil the next
             raise
         self._save_clock()
@@ -510,7 +564,7 @@ class _Kind(BaseModel):
 
 def kind_of(folder: Path) -> str:
     """Return the kind of the run in a folder."""
-    missing = f"{folder} is no run: `cwm runs list` shows the runs here"
+    missing = f"{named(folder)} is no run: `cwm runs list` shows the runs here"
     if folder.is_file():
         raise CwmError(missing)
     return read_header(folder / HEADER, _Kind, missing).kind
@@ -552,7 +606,7 @@ def is_free(folder: Path, files: Mapping[str, Any] | Sequence[str] = ()) -> bool
 def check_free(folder: Path, files: Mapping[str, Any] | Sequence[str] = ()) -> None:
     """Refuse a folder in which no run may start."""
     if (folder.exists() and not folder.is_dir()) or not is_free(folder, files):
-        raise CwmError(f"{folder} holds something else: choose another --run")
+        raise CwmError(f"{named(folder)} holds something else: choose another --run")
 
 
 def folder_word(word: str) -> str:
@@ -587,13 +641,16 @@ def openings(protection: Protection) -> str:
 def remove(folder: Path) -> None:
     """Remove a run with all that is in its folder, unless a process works on some of it."""
     if not (folder / HEADER).exists() or folder.is_symlink():
-        raise CwmError(f"{folder} is no run: `cwm runs list` shows the runs here")
+        raise CwmError(f"{named(folder)} is no run: `cwm runs list` shows the runs here")
     locks = []
     try:
         for file in folder.rglob(LOCK):
             if file.is_file():
                 locks.append(_locked(file.parent))
-        shutil.rmtree(folder)
+        if storage := storage_of(folder):
+            storage.remove()
+        else:
+            shutil.rmtree(folder)
     finally:
         for lock in locks:
             lock.close()
@@ -610,7 +667,7 @@ def _locked(folder: Path, patience: float = 0.0) -> IO[bytes]:
                 return file  # otherwise it was removed before it was locked
         except BlockingIOError as error:
             if time.monotonic() >= deadline:
-                words = f"another process is working on {folder}"
+                words = f"another process is working on {named(folder)}"
                 raise BusyError(f"{words}: wait for it or choose another --run") from error
             time.sleep(0.05)
         file.close()

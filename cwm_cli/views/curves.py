@@ -20,6 +20,7 @@ from rich.text import Text
 from cwm_cli.agents.learning.actor import PLAY
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.files import replace
+from cwm_cli.runs.storage import send
 
 WIDTH, HEIGHT = 760, 430
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 54, 50
@@ -332,4 +333,6 @@ def save_curve(title: str, returns: Sequence[Mapping[str, Any]], folder: Path) -
     chart = learning_chart(title, returns)
     replace(folder / "curve.svg", chart.svg())
     files = [folder / "curve.svg", folder / "curve.csv"]
-    return [*files, folder / "curve.png"] if chart.png(folder / "curve.png") else files
+    files += [folder / "curve.png"] if chart.png(folder / "curve.png") else []
+    send(*files)
+    return files

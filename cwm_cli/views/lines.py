@@ -59,6 +59,7 @@ class LogLines(logging.Handler):
 
 def complain(text: str, kind: str = "Error") -> None:
     """Print one line to stderr; foreign text cannot do more than be read."""
+    from cwm_cli.runs.storage import with_urls
     from cwm_cli.text import clean
 
     if _loudness == "quiet" and kind not in KEPT_WHEN_QUIET:
@@ -66,7 +67,7 @@ def complain(text: str, kind: str = "Error") -> None:
     colour = typer.colors.RED if kind == "Error" else typer.colors.YELLOW
     title, plain = f"{kind}: " if kind else "", False if _is_plain() else None
     typer.secho(title, err=True, nl=False, fg=colour, bold=True, color=plain)
-    typer.echo(clean(text).strip(), err=True)
+    typer.echo(clean(with_urls(text)).strip(), err=True)
 
 
 def _is_plain() -> bool:

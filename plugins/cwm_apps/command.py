@@ -22,6 +22,7 @@ from cwm_cli.cli.shared import (
     TemperatureOption,
     console,
     emit_json,
+    run_folder,
 )
 from cwm_cli.errors import CwmError
 
@@ -85,7 +86,12 @@ def apps(
     allow_gap: AllowGapOption = None,
     run: Annotated[
         Path | None,
-        typer.Option("--run", metavar="DIR", help="Folder of all runs; continued if it exists."),
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            help="Folder of all runs; continued if it exists.",
+            parser=run_folder,
+        ),
     ] = None,
     new: NewOption = False,
     judge_only: Annotated[

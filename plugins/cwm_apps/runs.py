@@ -26,6 +26,7 @@ from cwm_cli.runs.charts import table_of
 from cwm_cli.runs.files import read_found, replace
 from cwm_cli.runs.report import Grid, RunSummary, Section
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
+from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import HEADER, RESULT, Run, RunHeader, differences
 
 TASK = "task.json"
@@ -167,7 +168,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
                 run = SearchRun.load(folder)
                 if run.config.dataset != header.config.dataset:
                     words = "was started with another text or tests: choose another --run"
-                    raise CwmError(f"{folder} {words}")
+                    raise CwmError(f"{named(folder)} {words}")
             return SearchRun.begin(folder, header, {TASK: TaskFile(task)})
 
     def started(self) -> list[Path]:
@@ -218,7 +219,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         """Say what was searched for, by whom, and how many problems are solved."""
         config, whole = self.header.config, self.report([self]).summary
         return RunSummary(
-            str(self.folder),
+            self.place,
             self.kind,
             environment="apps",
             strategy=config.strategy,
@@ -238,7 +239,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         for run in runs[1:]:
             if changed := differences(config, run.header.config):
                 names = ", ".join(change.name for change in changed)
-                words = f"{first.folder} and {run.folder} differ in {names}"
+                words = f"{first.place} and {run.place} differ in {names}"
                 raise CwmError(f"{words}: report them one by one")
         outcomes, passes, remarks = _searched(runs) if config.strategy else _judged(runs)
         problems = {number for run in runs for number in run.header.problems}
@@ -259,7 +260,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
             is_published=config.data == "hub" and competition,
             remarks=remarks,
         )
-        run_names = " ".join(str(run.folder) for run in runs)
+        run_names = " ".join(run.place for run in runs)
         facts = {**report.facts, "unfinished": unfinished, "run": run_names}
         return dataclasses.replace(report, facts=facts)
 
@@ -287,7 +288,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
             if program.strip():
                 programs[str(int(problem.name))] = program
         if not programs:
-            raise CwmError(f"{self.folder} has found no program: continue it first")
+            raise CwmError(f"{self.place} has found no program: continue it first")
         config, report = self.header.config, self.report([self])
         unfinished = report.facts["unfinished"]
         facts = {
@@ -333,7 +334,7 @@ def _searched(runs: Sequence[CodingRun]) -> _Gathered:
     for run in runs:
         for found in run.results():
             first, before = known.setdefault(found.id, (run, found))
-            where = f"in {first.folder} and {run.folder}"
+            where = f"in {first.place} and {run.place}"
             if before.digest != found.digest:
                 words = f"problem {found.id} is not the same {where}"
                 raise CwmError(f"{words}: report them one by one")
@@ -355,7 +356,7 @@ def _judged(runs: Sequence[CodingRun]) -> _Gathered:
         judged = run.judged()
         if known := sorted({number for number, _ in judged.keys() & lines.keys()}):
             words = f"problem {known[0]}" + (f" and {len(known) - 1} more" if known[1:] else "")
-            remarks.append(f"{words} of {run.folder} was judged before: the first counts")
+            remarks.append(f"{words} of {run.place} was judged before: the first counts")
         lines = {key: line.outcome for key, line in judged.items()} | lines
     verdicts: defaultdict[int, list[bool]] = defaultdict(list)
     for (number, _), outcome in sorted(lines.items()):

@@ -34,6 +34,7 @@ from cwm_cli.data.reading import read_bytes
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, default, find, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.runs.storage import named, placed
 from cwm_cli.runs.store import HEADER, fresh_folder, remove
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.answers import AnswerCache
@@ -216,9 +217,9 @@ def judge_again(
     run: Path | str, *, allow_gap: Sequence[str] = (), observer: Observer = SILENT
 ) -> CodingResult:
     """Judge what the searches of a run have found once more, and write down what changed."""
-    coding = CodingRun.load(Path(run))
+    coding = CodingRun.load(placed(run))
     if not coding.header.config.strategy:
-        raise CwmError(f"{coding.folder} holds programs from elsewhere: use --solutions FILE --new")
+        raise CwmError(f"{coding.place} holds programs from elsewhere: use --solutions FILE --new")
     with _sandbox(coding.header.config, allow_gap, observer) as sandbox, _kept(coding.folder):
         work = Rejudging(coding, sandbox)
         _follow(work.work(), len(work.finished()), coding, observer)
@@ -289,7 +290,7 @@ def _worked(
             versions={"cwm-cli": __version__},
             protection=sandbox.protection,
         )
-        folder = None if run is None else Path(run)
+        folder = None if run is None else placed(run)
         if folder is None and not new:
             alike = (r for r in CodingRun.alike(config) if r.header.problems == header.problems)
             folder = next((r.folder for r in alike if make(r, sandbox).is_left()), None)
@@ -297,7 +298,7 @@ def _worked(
             folder = fresh_folder("apps", config.strategy or config.backend, str(config.seed))
         is_new = not (folder / HEADER).exists()
         coding = CodingRun.join(folder, header)
-        observer.note(f"{folder} {'started' if is_new else 'continues'}", kind="Run")
+        observer.note(f"{coding.place} {'started' if is_new else 'continues'}", kind="Run")
         coding.tell(observer)
         try:
             with _kept(folder):
@@ -320,10 +321,10 @@ def _kept(folder: Path) -> Iterator[None]:
     try:
         yield
     except CwmError as error:
-        raise CwmError(f"{error} (kept in {folder}: the same command continues)") from error
+        raise CwmError(f"{error} (kept in {named(folder)}: the same command continues)") from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
-            f"interrupted: the same command continues the run {folder}"
+            f"interrupted: the same command continues the run {named(folder)}"
         ) from None
 
 

@@ -21,6 +21,7 @@ from cwm_apps.scoring import ProblemOutcome
 from cwm_apps.tasks import CodingTask
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import RESULT, BusyError
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import (
@@ -273,8 +274,8 @@ class Searches(ProblemWork):
             tokens=spent.tokens,
             cost=spent.cost,
             seconds=round(spent.seconds, 3),
-            run=str(run.folder),
-            program=str(run.folder / "best.py") if search.best else None,
+            run=run.place,
+            program=named(run.folder / "best.py") if search.best else None,
             solved=search.solved,
             given_up=search.given_up,
             digest=run.config.dataset,

@@ -46,6 +46,7 @@ from cwm_cli.problems.feedback import documented_names
 from cwm_cli.registry import Owner, default, find, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import program_run
+from cwm_cli.runs.storage import named, placed
 from cwm_cli.runs.store import DATASET, HEADER, folder_word, fresh_folder, kind_of
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
@@ -113,7 +114,7 @@ def learn(
     chosen = chosen._replace(cache=cache)
     if cache and (words := uncached(chosen.answers.backend)):
         observer.note(words)
-    folder = None if run is None else Path(run)
+    folder = None if run is None else placed(run)
     if curriculum and strategy is None:
         folder = folder or fresh_folder(env, "learn", str(seed))
         start = _before(
@@ -178,7 +179,7 @@ def learn(
             asked = _asked(chosen, completions, max_cost) if chosen.asks else None
             with _learner(opened, task, sandbox, budget, asked, observer) as learner:
                 verb = f"continues after {learner.steps:,} steps" if learner.steps else "started"
-                observer.note(f"{opened.folder} {verb}", "Run")
+                observer.note(f"{opened.place} {verb}", "Run")
                 return _learned(learner)
 
 
@@ -191,7 +192,7 @@ def _before(
     """
     folders = [
         *(
-            folder.with_name(f"{folder.name}-{n}-{folder_word(env)}")
+            placed(folder.with_name(f"{folder.name}-{n}-{folder_word(env)}"))
             for n, env in enumerate(curriculum, 1)
         ),
         folder,
@@ -327,17 +328,17 @@ def _begun(start: RunOrRows | None) -> _Begun:
         return _Begun()
     if isinstance(start, Dataset):
         return _Begun(start.train)
-    if Path(start).suffix == ".py":
+    folder = placed(start)
+    if folder.suffix == ".py":
         return _Begun(None, read_program(start)[1])
-    if not Path(start).is_dir():
-        return _Begun(Dataset.load(Path(start)).train)
-    folder = Path(start)
+    if not folder.is_dir():
+        return _Begun(Dataset.load(folder).train)
     wrong = wrong_rows(folder)
     if kind_of(folder) == PlayRun.kind:
         searched = folder.parent.parent  # mostly it is kept within the run whose program was played
         if not (searched / HEADER).is_file():
             if wrong is None:
-                words = f"nothing was predicted wrongly in {folder}, a plan"
+                words = f"nothing was predicted wrongly in {named(folder)}, a plan"
                 raise CwmError(f"{words}: name a run of `cwm synthesize` or `cwm learn`")
             return _Begun(wrong)
         folder = searched
@@ -559,11 +560,11 @@ def _learned(learner: Learner) -> LearningResult:
         stopped = learner.learn()
     except KeyboardInterrupt:
         words = f"interrupted after {learner.steps:,} steps"
-        raise KeyboardInterrupt(f"{words}: the same command continues {run.folder}") from None
+        raise KeyboardInterrupt(f"{words}: the same command continues {run.place}") from None
     except CwmError as error:
         if not learner.steps:
             raise
-        raise CwmError(f"{error} (kept in {run.folder}: the same command continues)") from error
+        raise CwmError(f"{error} (kept in {run.place}: the same command continues)") from error
     result = _result(learner, stopped)
     if learner.known.program:
         run.write_best(described(learner.known.program, _account(learner, result)))

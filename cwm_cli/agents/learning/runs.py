@@ -25,6 +25,7 @@ from cwm_cli.runs import files
 from cwm_cli.runs.charts import ChartLine, LineChart, table
 from cwm_cli.runs.programs import Options, ProgramRun
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
+from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import DATASET, RunHeader
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         whole = [each for each in played if not each.is_cut]
         words = f"return {whole[-1].returned:.5g}" if whole else ""
         return RunSummary(
-            str(self.folder),
+            self.place,
             self.kind,
             environment=self.config.env,
             answers=", ".join(self.config.models),
@@ -302,8 +303,8 @@ class LearningResult:
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         certificate = self.certificate.model_dump(mode="json") if self.certificate else None
         return facts | {
-            "run": str(self.run),
-            "program": str(self.program) if self.program else None,
+            "run": named(self.run),
+            "program": named(self.program) if self.program else None,
             "certificate": certificate,
             "questions": [each.model_dump(mode="json") for each in self.questions],
             "gaps": list(self.gaps),

@@ -42,7 +42,7 @@ class RecordedSession(LearningSession):
     ) -> Self:
         """Gather the tasks."""
         if any(run.records()):
-            raise CwmError(f"{run.folder} was begun and cannot go on: choose another --run")
+            raise CwmError(f"{run.place} was begun and cannot go on: choose another --run")
         made = cls(tasks, sandbox, seed=run.config.seed, observer=observer, run=run)
         made._begun = run.began()
         return made
@@ -122,7 +122,7 @@ def learned_by(strategy: LearningStrategy, session: RecordedSession) -> Learning
     """Have a strategy learn, and write down what came of it."""
     if strategy.needs_answers and session.backend is None:
         raise CwmError("this strategy asks a language model: add --model PROVIDER/NAME")
-    session.observer.note(f"{session.run.folder} started", "Run")
+    session.observer.note(f"{session.run.place} started", "Run")
     session.observer.begins(session)
     try:
         strategy.learn(session)

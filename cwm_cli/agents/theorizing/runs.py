@@ -22,6 +22,7 @@ from cwm_cli.runs.observer import Observer
 from cwm_cli.runs.programs import ModelRun, Options
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.runs.searches import SearchRecord, connected_nodes
+from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import RowsAdded, RunHeader
 from cwm_cli.search.contracts import Usage
 from cwm_cli.text import UNKNOWN
@@ -142,7 +143,7 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
             return read_text(file).strip()
         except UnreadableError as error:
             if error.is_missing:
-                raise CwmError(f"{self.folder} has no rules yet: continue it first") from error
+                raise CwmError(f"{self.place} has no rules yet: continue it first") from error
             raise UnreadableError(file, error.reason, "continue the run") from error
 
     def trusted_model(self, options: Options, observer: Observer) -> Theory:
@@ -155,7 +156,7 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
         reads = statistician_of(asked, chosen, spec, config.env_args, observer)
         for words in reads.backend.unread(reads.view, rules):
             observer.note(words, "Warning")
-        return Theory(rules, reads, str(self.folder))
+        return Theory(rules, reads, self.place)
 
     def held_out(self) -> Dataset:
         """Return the rows that rules are measured by."""
@@ -177,7 +178,7 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
         last = phases[-1] if phases else None
         told = f"held-out log-likelihood {last.held_out_total:.2f}" if last else ""
         return RunSummary(
-            str(self.folder),
+            self.place,
             self.kind,
             environment=config.env,
             strategy=config.method,
@@ -352,7 +353,7 @@ class TheorizingResult:
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         found, first = discovered(self.phases)
         return facts | {
-            "run": str(self.run),
+            "run": named(self.run),
             "file": str(self.file) if self.file else None,
             "phases": [each.model_dump(mode="json", exclude={"kind"}) for each in self.phases],
             "found": dict(found),

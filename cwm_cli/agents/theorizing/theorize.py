@@ -49,6 +49,7 @@ from cwm_cli.problems.theory import TheoryProblem
 from cwm_cli.registry import default
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import SearchRecord
+from cwm_cli.runs.storage import placed
 from cwm_cli.runs.store import DATASET, RowsAdded, fresh_folder
 from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.contracts import Record, Remark, Usage, total
@@ -155,7 +156,7 @@ def theorize(
             seed=seed,
         )
         header = TheoryHeader(config=config, guide=view.guide(), versions=dict(spec.versions()))
-        folder = None if run is None else Path(run)
+        folder = None if run is None else placed(run)
         with _open_run(header, held_out, folder=folder, phases=phases, new=new) as opened:
             opened.tell(observer)
             problem = TheoryProblem(statistics, **parts.problem)
@@ -173,7 +174,7 @@ def theorize(
             work.resume()
             done = len(work.phases)
             verb = f"continues after phase {done}" if done else "started"
-            observer.note(f"{opened.folder} {verb}", "Run")
+            observer.note(f"{opened.place} {verb}", "Run")
             return _theorized(work)
 
 
@@ -495,12 +496,12 @@ def _theorized(work: Theorizing) -> TheorizingResult:
         stopped = work.theorize()
     except KeyboardInterrupt:
         words = f"interrupted in phase {work.number}"
-        raise KeyboardInterrupt(f"{words}: the same command continues {run.folder}") from None
+        raise KeyboardInterrupt(f"{words}: the same command continues {run.place}") from None
     except CwmError as error:
         run.log(f"stopped: {error}")
         if not work.search.nodes:
             raise
-        raise CwmError(f"{error} (kept in {run.folder}: the same command continues)") from error
+        raise CwmError(f"{error} (kept in {run.place}: the same command continues)") from error
     finally:
         observer.ends()
     result = _result(work, stopped)

@@ -23,6 +23,7 @@ from cwm_cli.runs.charts import ChartLine, LineChart, table_of
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import ModelRun, Options
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
+from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import RunHeader
 from cwm_cli.text import UNKNOWN
 from cwm_cli.worlds.model import WorldModel
@@ -225,7 +226,7 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         choice = CheckpointChoice(**read_options(options, [CHECKPOINT])[CHECKPOINT.label])
         number = self.chosen(choice.checkpoint)
         if not number:
-            raise CwmError(f"{self.folder} has learned nothing yet: continue it first")
+            raise CwmError(f"{self.place} has learned nothing yet: continue it first")
         config, folder = self.config, self.checkpoint(number)
         if not folder.is_dir():
             raise CwmError(f"{folder} is missing: restore it, or choose another checkpoint")
@@ -244,15 +245,15 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
             agent.load(folder / "agent")
         assert agent is not None
         agent.model = training.model if training is not None else None
-        observer.note(f"{choice.checkpoint} (epoch {number}) of {self.folder}", "Checkpoint")
+        observer.note(f"{choice.checkpoint} (epoch {number}) of {self.place}", "Checkpoint")
         return training, agent
 
     def trusted_model(self, options: Options, observer: Observer) -> WorldModel:
         """Return the world model that was trained; `checkpoint.checkpoint` says by which epoch."""
         if not self.has_model:
             world = self.header.world
-            instead = f"name {world}" if world else f"see `cwm runs show {self.folder}`"
-            raise CwmError(f"{self.folder} trained an agent, and no world model: {instead}")
+            instead = f"name {world}" if world else f"see `cwm runs show {self.place}`"
+            raise CwmError(f"{self.place} trained an agent, and no world model: {instead}")
         training, _ = self.restored(options, observer)
         assert training is not None
         return training.model
@@ -271,7 +272,7 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         played = [each for each in self.played() if each.number]
         best = max((each.mean for each in played), default=None)
         return RunSummary(
-            str(self.folder),
+            self.place,
             self.kind,
             environment=config.env,
             strategy=config.agent or "its own agent",
@@ -486,7 +487,7 @@ class TrainingResult:
         """Return what `cwm train --json` prints."""
         best, last = self.best, self.epochs[-1] if self.epochs else None
         return {
-            "run": str(self.run),
+            "run": named(self.run),
             "steps": self.steps,
             "epochs": len(self.epochs),
             "losses": dict(last.losses) if last else {},

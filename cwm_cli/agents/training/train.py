@@ -42,6 +42,7 @@ from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.planning import Unsuited
 from cwm_cli.registry import Owner, default, find, names, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.runs.storage import located, placed
 from cwm_cli.runs.store import (
     DATASET,
     HEADER,
@@ -179,7 +180,7 @@ def train(
             with closing(loop):
                 loop.resume()
                 verb = f"continues after {loop.steps:,} steps" if loop.steps else "started"
-                observer.note(f"{kept.folder} {verb}, on {at}", "Run")
+                observer.note(f"{kept.place} {verb}, on {at}", "Run")
                 return _trained(loop)
 
 
@@ -334,7 +335,7 @@ def _world(
     if source is None:
         yield None
         return
-    if Path(source).is_file():
+    if located(source).is_file():
         subject = find_subject(program=source, env=env, env_args=env_args, observer=observer)
     else:
         subject = find_subject(source, env=env, env_args=env_args, options=(), observer=observer)
@@ -391,7 +392,7 @@ def _init_folders(init: Sequence[str] | Mapping[str, Path | str]) -> dict[str, P
     pairs = init.items() if isinstance(init, Mapping) else [_part(text) for text in init]
     folders = {}
     for part, place in pairs:
-        folder = Path(place)
+        folder = placed(place)
         if (folder / HEADER).is_file() and kind_of(folder) == TrainRun.kind:
             run = TrainRun.load(folder)
             folder = run.checkpoint(run.chosen("best"))
@@ -435,7 +436,7 @@ def _open_run(
         alike = TrainRun.alike(config)
         folder = next((run.folder for run in alike if not run.is_over(steps)), None)
     words = [config.env, config.model or "world", config.agent, "train", str(config.seed)]
-    folder = Path(folder) if folder else fresh_folder(*filter(None, words))
+    folder = placed(folder) if folder else fresh_folder(*filter(None, words))
     return TrainRun.begin(folder, header, {DATASET: rows})
 
 
@@ -683,7 +684,7 @@ class TrainingLoop:
             if "rate" in name
         ]
         what = f"a smaller rate ({' or '.join(rates)})" if rates else "other options"
-        kept = f", what was learned before is kept in {self.run.folder}" if self.epochs else ""
+        kept = f", what was learned before is kept in {self.run.place}" if self.epochs else ""
         return f"{found.words}, by step {found.steps:,}{kept}: start another run with {what}"
 
 
@@ -701,7 +702,7 @@ def _trained(loop: TrainingLoop) -> TrainingResult:
         loop.train()
     except KeyboardInterrupt:
         words = f"interrupted after {loop.steps:,} steps"
-        raise KeyboardInterrupt(f"{words}: the same command continues {run.folder}") from None
+        raise KeyboardInterrupt(f"{words}: the same command continues {run.place}") from None
     except Unsuited as reason:
         raise CwmError(
             f"no planner can plan in {loop.run.config.model} (it {reason}): name another --agent"

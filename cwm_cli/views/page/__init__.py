@@ -24,6 +24,7 @@ from cwm_cli.runs.files import replace
 from cwm_cli.runs.listing import load_alike, report_of
 from cwm_cli.runs.programs import ProgramRun
 from cwm_cli.runs.report import RunReport, Section
+from cwm_cli.runs.storage import placed, send
 from cwm_cli.runs.store import Run
 from cwm_cli.views.page.measured import measured_sections
 
@@ -40,7 +41,7 @@ def report(*folders: Path | str, html: Path | str | None = None) -> RunReport:
     The page is what `cwm runs report --html` writes. Raises `CwmError` for folders that are no
     runs, or that do not belong together.
     """
-    places = [Path(folder) for folder in folders]
+    places = [placed(folder) for folder in folders]
     found = report_of(load_alike(places))
     if html is not None:
         write_page(places, Path(html))
@@ -61,6 +62,7 @@ def write_page(folders: Sequence[Path], file: Path) -> None:
         "written": f"cwm {__version__}, {datetime.now().astimezone():%Y-%m-%d %H:%M}",
     }
     replace(file, _document(title, page))
+    send(file)
 
 
 def _found(runs: Sequence[Run[Any, Any]]) -> tuple[str, Sequence[Section]]:
@@ -75,7 +77,7 @@ def _found(runs: Sequence[Run[Any, Any]]) -> tuple[str, Sequence[Section]]:
     for run in runs:
         if isinstance(run, ProgramRun):
             parts += run.program_sections()
-    return f"{runs[0].kind} run, {runs[0].folder}", parts
+    return f"{runs[0].kind} run, {runs[0].place}", parts
 
 
 def _header(run: Run[Any, Any]) -> Iterator[tuple[str, str]]:
