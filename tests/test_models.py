@@ -11,6 +11,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import (
     GENERATE,
     IMPROVE,
+    AnswerLength,
     Backend,
     Completion,
     Message,
@@ -124,6 +125,9 @@ class Closing(Backend):
     def worst_cost(self, request):
         return self.cost
 
+    def answer_length(self):
+        return AnswerLength(round(100 * (self.cost or 0)), round(200 * (self.cost or 0)), True)
+
     def price(self, prompt_tokens, completion_tokens):
         return self.cost
 
@@ -158,6 +162,7 @@ def test_models_take_turns_by_weight_evenly_spread():
     assert unassigned.worst_cost(request) == 2.0
     assert unassigned.worst_cost(request._replace(model="a")) == 1.0
     assert unassigned.price(1, 1) == 1.25
+    assert unassigned.answer_length() == (125, 400, True)
     assert pool(a=Closing(0, cost=1.0), b=Closing(0, cost=None)).price(1, 1) is None
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from cwm_cli.errors import CwmError
 from cwm_cli.search.around import BackendAround
 from cwm_cli.search.contracts import (
+    AnswerLength,
     Backend,
     Completion,
     Node,
@@ -47,11 +48,11 @@ changes as the score rises, and the one that finds the outlines need not be the 
 PRIOR = (0.5, 0.5)
 """The beta distribution of the chance that an answer improves on the best, before any answer."""
 
-LEAST_PRICE = 0.3
-"""What any completion is taken to cost besides its price, as a share of the mean price of the
-models: it takes time and one of the budget of completions. With it a model that costs next to
-nothing, and brings nothing, is not asked a hundred times before one that costs a hundred times as
-much."""
+LEAST_PRICE = 1.0
+"""What any completion is taken to cost besides its price, in mean prices of the models: it takes
+time and one of the budget of completions. With it two models are never further apart than three to
+one: one that costs next to nothing, and brings nothing, is not asked a hundred times before one
+that costs a hundred times as much."""
 
 
 class NamedModel(NamedTuple):
@@ -168,15 +169,15 @@ class ModelPool(BackendAround):
       weight to within one, evenly spread.
     - `bandit` is Thompson sampling for bandits with costs: the model is asked of which an answer
       is drawn to gain most for what it costs [1]. What is gained is the share of what is left,
-      1 minus the best normalised score so far, that an answer closes, with what refiners make of
+      1 minus the best score so far, that an answer closes, with what refiners make of
       it: as much for a step from 0.9 to 0.95 as for one from 0 to 0.5, since scores rise ever
       less. The chance that an answer improves on the best is drawn from its beta posterior, and
       taken times what an improvement of the model closed on the mean. Answers are forgotten
       little by little [2], as models that lead early may not lead late. The first answers of each
-      are asked for by weight. Costs are means over the answers in the journal, failures among
-      them, plus a least price (`LEAST_PRICE`). Where the cost of an answer is unknown, or all are
-      0, what is gained per completion counts. Seconds would tell models apart that run here, but
-      no second run would choose as the first one did.
+      are asked for by weight. Costs are means at list price, failures among them, plus a least
+      price (`LEAST_PRICE`). Where the cost of an answer is unknown, or all are 0, what is gained
+      per completion counts. Seconds would tell models apart that run here, but no second run would
+      choose as the first one did.
 
     [1] Y. Xia, H. Li, T. Qin, N. Yu, T.-Y. Liu: Thompson Sampling for Budgeted Multi-armed
         Bandits, IJCAI 2015.
@@ -268,7 +269,7 @@ class ModelPool(BackendAround):
             tried.costs = None if cost is None or tried.costs is None else tried.costs + cost
             self._left[node.step] = 1.0 - self._best
             self._models[node.step] = node.model
-        score = 1.0 if node.verdict.solved else min(1.0, node.verdict.normalised)
+        score = 1.0 if node.verdict.solved else min(1.0, node.verdict.score)
         if score > self._best and node.step in self._models:
             tried = self._tried[self._models[node.step]]
             tried.closed += (score - self._best) / self._left[node.step]
@@ -284,6 +285,16 @@ class ModelPool(BackendAround):
         }
         known = [cost * self.weights[name] for name, cost in found.items() if cost is not None]
         return sum(known) / sum(self.weights.values()) if len(known) == len(found) else None
+
+    def answer_length(self) -> AnswerLength:
+        """Return the mean by weight of usual answers, and the most of any."""
+        found = {name: each.answer_length() for name, each in self.members.items()}
+        usual = sum(each.usual * self.weights[name] for name, each in found.items())
+        return AnswerLength(
+            round(usual / sum(self.weights.values())),
+            max(each.most for each in found.values()),
+            any(each.thinks for each in found.values()),
+        )
 
     def complete(self, request: Request) -> Completion:
         """Have the model answer that the request names."""
@@ -338,11 +349,13 @@ class ModelPool(BackendAround):
         return max(self.members, key=lambda n: number * self.weights[n] - counts[n] * every)
 
     def _cost(self, node: Node) -> float | None:
-        """Return what an answer costs, though it may have been paid for before."""
+        """Return what an answer costs: at list price where there is one.
+
+        Then a second run chooses as the first did, though its answers were paid for before.
+        """
         usage = node.usage
-        if not usage.reused:
-            return usage.cost
-        return self._priced[node.model].price(usage.prompt_tokens, usage.completion_tokens)
+        listed = self._priced[node.model].price(usage.prompt_tokens, usage.completion_tokens)
+        return listed or (None if usage.reused and listed is None else usage.cost)
 
     def _costs(self) -> dict[str, float]:
         """Return what an answer of each model is taken to cost, relative to their mean."""
