@@ -1,17 +1,26 @@
-"""Benchmarks in parts: cases that are measured with several seeds, and nothing twice."""
+"""Benchmarks in parts: cases that are measured with several seeds, and nothing twice.
+
+Each is measured by a process of its own, here or where `--executor` says.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.cases import (
+    add_executor_options,
+    executor_of,
+    kept_cases,
+    measure_cases,
+    measure_one,
+)
 from benchmarks.machine import machine
-from cwm_cli.errors import CwmError
+from cwm_cli.bench.executor import Executor
 
 FIRST_SEED = 100
 """Seeds begin here: nothing was tuned on them."""
@@ -43,8 +52,13 @@ class Part:
     about: str = field(default="", compare=False)
 
 
-def measure_parts(parts: Sequence[Part], folder: Path, words: str) -> Mapping[Job, Figures]:
-    """Measure what is missing of what the command line names, print tables, return all there is."""
+def measure_parts(
+    parts: Sequence[Part], folder: Path, words: str, module: str
+) -> Mapping[Job, Figures]:
+    """Measure what is missing of what the command line names, print tables, return all there is.
+
+    `python -m MODULE` has to do this, too: that is how a case is measured elsewhere.
+    """
     parser = argparse.ArgumentParser(
         description=words, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -54,20 +68,22 @@ def measure_parts(parts: Sequence[Part], folder: Path, words: str) -> Mapping[Jo
     parser.add_argument("--folder", type=Path, default=folder)
     parser.add_argument("--case", help="only cases that begin so")
     parser.add_argument("--table", action="store_true", help="run nothing, print what there is")
+    add_executor_options(parser, workers=1)  # what takes how long is measured, too
     chosen = parser.parse_args()
+    if chosen.one:
+        _measure_job(parts, Job(chosen.one[0], chosen.one[1], int(chosen.one[2])), chosen.folder)
+        return {}
     if unknown := set(chosen.names) - set(names):
         parser.error(f"there is no {min(unknown)}: choose from {', '.join(names)}")
-    file = chosen.folder / "results.jsonl"
     for part in parts:
         if chosen.names and part.name not in chosen.names:
             continue
         cases = [case for case in part.cases if case.startswith(chosen.case or "")]
         seeds = range(FIRST_SEED, FIRST_SEED + (chosen.seeds or part.seeds))
         if not chosen.table:
-            for seed in seeds:
-                for case in cases:
-                    _measure(part, Job(part.name, case, seed), chosen.folder, file)
-        kept = _kept(file)
+            jobs = [Job(part.name, case, seed) for seed in seeds for case in cases]
+            _measure_missing(jobs, chosen.folder, module, executor_of(chosen))
+        kept = _kept(chosen.folder)
         found = {
             case: [kept[job] for seed in seeds if (job := Job(part.name, case, seed)) in kept]
             for case in cases
@@ -75,29 +91,34 @@ def measure_parts(parts: Sequence[Part], folder: Path, words: str) -> Mapping[Jo
         print(f"\n{part.name}: {part.about}")
         print("\n".join(part.table({case: runs for case, runs in found.items() if runs})))
     print(f"\n{machine()}")
-    return _kept(file)
+    return _kept(chosen.folder)
 
 
-def _kept(file: Path) -> dict[Job, Figures]:
-    """Return what was measured."""
+def _kept(folder: Path) -> dict[Job, Figures]:
+    """Return what was measured; earlier results are lines of one file."""
+    file = folder / "results.jsonl"
     lines = file.read_text().splitlines() if file.exists() else []
-    found = map(json.loads, lines)
-    return {Job(each["part"], each["case"], each["seed"]): each["figures"] for each in found}
+    earlier = map(json.loads, lines)
+    found = {Job(each["part"], each["case"], each["seed"]): each["figures"] for each in earlier}
+    for (part, case, seed), each in kept_cases(folder).items():
+        found[Job(part, case, int(seed))] = each["figures"]
+    return found
 
 
-def _measure(part: Part, job: Job, folder: Path, file: Path) -> None:
-    """Measure a case that was not measured before, and write that down."""
-    if job in _kept(file):
-        return
-    began = time.monotonic()
+def _measure_missing(jobs: Sequence[Job], folder: Path, module: str, executor: Executor) -> None:
+    """Measure the cases that were not measured before."""
+    known = _kept(folder)
+    missing = [(job.part, job.case, str(job.seed)) for job in jobs if job not in known]
+    cases = {words: words for words in missing}
+    for (part, case, seed), found, reason in measure_cases(module, cases, folder, executor):
+        end = f": {reason}" if found is None else f" ({found['seconds']:.0f} s)"
+        print(f"{part}, {case}, seed {seed}{end}", flush=True)
+
+
+def _measure_job(parts: Sequence[Part], job: Job, folder: Path) -> None:
+    """Measure a case in this process, and write that down."""
+    part = next(part for part in parts if part.name == job.part)
     words: Sequence[str] = (job.part, *job.case.replace(":", "").split(), str(job.seed))
-    try:
-        figures = part.measure(job.case, job.seed, folder / "-".join(words))
-    except CwmError as error:
-        print(f"{job.part}, {job.case}, seed {job.seed}: {error}", flush=True)
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as lines:
-        lines.write(json.dumps({**job._asdict(), "figures": figures}) + "\n")
-    seconds = time.monotonic() - began
-    print(f"{job.part}, {job.case}, seed {job.seed} ({seconds:.0f} s)", flush=True)
+    own = folder / "-".join(words)
+    name = (job.part, job.case, str(job.seed))
+    measure_one(folder, name, lambda: {"figures": part.measure(job.case, job.seed, own)})

@@ -110,4 +110,4 @@ PARTS = (Part(ENV, list(VARIANTS), measured, table, seeds=2, about=f"after {UPDA
 
 
 if __name__ == "__main__":
-    measure_parts(PARTS, Path("runs/sequences"), __doc__)
+    measure_parts(PARTS, Path("runs/sequences"), __doc__, "benchmarks.sequences")

@@ -23,7 +23,7 @@ PARTS = tuple(
 
 
 if __name__ == "__main__":
-    found = measure_parts(PARTS, Path("runs/kinds"), __doc__)
+    found = measure_parts(PARTS, Path("runs/kinds"), __doc__, "benchmarks.kinds")
     for env in ENVIRONMENTS:
         if chart := drawn(env, found):
             file = Path("docs") / f"kinds-{env}.svg"

@@ -4,36 +4,46 @@
     python -m benchmarks.learning objects held-out --seeds 10 11 12
     python -m benchmarks.learning CartPole-v1 --seeds 3 4 5
     python -m benchmarks.learning --baselines         # theirs; needs the extra rl, and hours
+    python -m benchmarks.learning --executor ray --workers 64
     python -m benchmarks.learning --table             # run nothing, print what there is
 
 Without a language model. Steps count until 20 fresh episodes, which nothing learns from, return
 what is asked for; who stops below that has not reached it. Every certificate is checked with
-5,000 further steps. What was measured is kept in `runs/learning`, one line each, and not measured
-again. The baselines that ship are in `baselines.csv`; whatever was measured here comes first.
+5,000 further steps. What was measured is kept in `runs/learning`, a file each, and not measured
+again: several of these commands, and several machines, may share it. The baselines that ship are
+in `baselines.csv`; whatever was measured here comes first.
 """
 
 import argparse
 import csv
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.cases import (
+    add_executor_options,
+    executor_of,
+    kept_cases,
+    measure_cases,
+    measure_one,
+)
 from benchmarks.learning.baselines import TABLE, algorithms, reached
 from benchmarks.learning.goals import HELD_OUT, SUITES, Goal, exists, threshold
 from benchmarks.learning.ours import Case, measured
 from benchmarks.machine import machine
+from cwm_cli.bench.executor import Executor
 from cwm_cli.text import percent
 from cwm_cli.views.curves import Chart, Series
 
 SHIPPED = Path(__file__).parent / "baselines.csv"
 SEEDS = range(10, 20)
 """None of which the agent was tuned on."""
+
+MODULE, THEIRS = "benchmarks.learning", "baseline"
+"""What a case is measured by, and what the words of those begin with that are not ours."""
 
 PATIENCE = 600.0
 """Seconds for a baseline."""
@@ -49,17 +59,20 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", help=f"environments, or {', '.join(SUITES)}")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
-    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) // 2))
     parser.add_argument("--folder", type=Path, default=Path("runs/learning"))
     parser.add_argument("--baselines", action="store_true", help="measure theirs, not ours")
     parser.add_argument("--table", action="store_true", help="run nothing, print what there is")
     parser.add_argument("--figure", type=Path, help="draw the share reached over steps, as SVG")
+    add_executor_options(parser, workers=None)
     chosen = parser.parse_args()
+    if chosen.one:
+        _measure_here(chosen.one, chosen.folder)
+        return
     chosen.folder.mkdir(parents=True, exist_ok=True)
     goals = _chosen(chosen.names)
     if not chosen.table:
         run = _their_part if chosen.baselines else _our_part
-        run(goals, chosen.seeds, chosen.folder, chosen.workers)
+        run(goals, chosen.seeds, chosen.folder, executor_of(chosen))
     ours, theirs = kept(chosen.folder), baselines(chosen.folder)
     print("\n".join(table(goals, ours, theirs, chosen.seeds)))
     print("\n".join(conclusions(goals, ours, chosen.seeds)))
@@ -78,25 +91,43 @@ def _chosen(names: Sequence[str]) -> list[Goal]:
 
 
 def kept(folder: Path) -> Results:
-    """Return what was measured of ours."""
+    """Return what was measured of ours; earlier results are lines of one file."""
     file = folder / "ours.jsonl"
     lines = file.read_text().splitlines() if file.exists() else []
-    return {Case(*found.pop("case")): found for found in map(json.loads, lines)}
+    ours = {Case(*found.pop("case")): found for found in map(json.loads, lines)}
+    for words, found in kept_cases(folder).items():
+        if words[0] != THEIRS:
+            ours[Case(words[0], int(words[1]))] = found
+    return ours
 
 
 def baselines(folder: Path) -> list[Baseline]:
     """Return what was measured of theirs: here, or where nothing was, elsewhere."""
-    here = folder / "baselines.csv"
     found: dict[tuple[str, str, str], Baseline] = {}
-    for file in (SHIPPED, here):
-        if file.exists():
-            with file.open() as lines:
-                for row in csv.DictReader(lines):
-                    found[row["name"], row["algorithm"], row["seed"]] = dict(row)
+    for row in (*_rows(SHIPPED), *_measured_here(folder)):
+        found[row["name"], row["algorithm"], row["seed"]] = row
     return list(found.values())
 
 
-def _our_part(goals: Sequence[Goal], seeds: Sequence[int], folder: Path, workers: int) -> None:
+def _measured_here(folder: Path) -> Iterator[Baseline]:
+    """Yield the baselines that were measured here; earlier ones are rows of one file."""
+    yield from _rows(folder / "baselines.csv")
+    for words, row in kept_cases(folder).items():
+        if words[0] == THEIRS:
+            # as such a file has them: what was not reached is empty
+            yield {name: "" if value is None else str(value) for name, value in row.items()}
+
+
+def _rows(file: Path) -> Iterator[Baseline]:
+    """Yield the rows of a table."""
+    if file.exists():
+        with file.open() as lines:
+            yield from csv.DictReader(lines)
+
+
+def _our_part(
+    goals: Sequence[Goal], seeds: Sequence[int], folder: Path, executor: Executor
+) -> None:
     """Learn what was not learned yet."""
     known = kept(folder)
     missing = [
@@ -110,17 +141,31 @@ def _our_part(goals: Sequence[Goal], seeds: Sequence[int], folder: Path, workers
         print(f"{name} cannot be made here, and is left out", flush=True)
     missing = [(goal, case) for goal, case in missing if here[goal.name]]
     wanted = {goal.name: threshold(goal, folder) for goal, _ in missing}
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        jobs = {
-            pool.submit(measured, goal, wanted[goal.name], case.seed): (case, goal)
-            for goal, case in missing
-        }
-        for job in as_completed(jobs):
-            case, goal = jobs[job]
-            found = job.result() | {"returned": wanted[goal.name]}
-            with (folder / "ours.jsonl").open("a") as lines:
-                lines.write(json.dumps({"case": case, **found}) + "\n")
-            print(_line(case, found), flush=True)
+    cases = {
+        (case.name, str(case.seed)): (case.name, str(case.seed), repr(wanted[goal.name]))
+        for goal, case in missing
+    }
+    for (name, seed), found, reason in measure_cases(MODULE, cases, folder, executor):
+        print(_line(Case(name, int(seed)), found or {"error": reason}), flush=True)
+
+
+def _measure_here(words: Sequence[str], folder: Path) -> None:
+    """Measure a case in this process: a goal, the seed and the return, and theirs by algorithm."""
+    *about, returned = words
+    asked = float(returned)
+    every = {goal.name: goal for goals in SUITES.values() for goal in goals}
+    if about[0] != THEIRS:
+        goal, seed = every[about[0]], int(about[1])
+        measure_one(folder, about, lambda: measured(goal, asked, seed) | {"returned": asked})
+        return
+    _, name, algorithm, number = about
+
+    def outcome() -> dict[str, Any]:
+        found = reached(every[name], asked, algorithm, int(number), PATIENCE)
+        row = {"name": name, "algorithm": algorithm, "seed": number}
+        return row | {"returned": asked, "machine": machine()} | found._asdict()
+
+    measure_one(folder, about, outcome)
 
 
 def _line(case: Case, found: dict[str, Any]) -> str:
@@ -141,43 +186,26 @@ def is_reached(found: dict[str, Any]) -> bool:
     return bool(found["final"] >= found["returned"] - room)
 
 
-FIELDS = ["name", "algorithm", "seed", "returned", "hit", "steps", "best", "seconds", "machine"]
-
-
-def _their_part(goals: Sequence[Goal], seeds: Sequence[int], folder: Path, workers: int) -> None:
+def _their_part(
+    goals: Sequence[Goal], seeds: Sequence[int], folder: Path, executor: Executor
+) -> None:
     """Measure the baselines that were not measured here yet."""
-    file = folder / "baselines.csv"
-    done = set()
-    if file.exists():
-        with file.open() as lines:
-            done = {(r["name"], r["algorithm"], int(r["seed"])) for r in csv.DictReader(lines)}
-    else:
-        file.write_text(",".join(FIELDS) + "\n")
-    jobs = [
-        (goal, algorithm, seed)
+    done = {(row["name"], row["algorithm"], row["seed"]) for row in _measured_here(folder)}
+    cases = {
+        (THEIRS, goal.name, algorithm, str(seed)): (
+            *(THEIRS, goal.name, algorithm, str(seed)),
+            repr(threshold(goal, folder)),
+        )
         for seed in seeds
         for goal in goals
         for algorithm in algorithms(goal)
-        if (goal.name, algorithm, seed) not in done
-    ]
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        running = {
-            pool.submit(reached, goal, threshold(goal, folder), algorithm, seed, PATIENCE): (
-                goal,
-                algorithm,
-                seed,
-            )
-            for goal, algorithm, seed in jobs
-        }
-        for job in as_completed(running):
-            goal, algorithm, seed = running[job]
-            found = job.result()._asdict()
-            about = {"name": goal.name, "algorithm": algorithm, "seed": seed}
-            more = {"returned": threshold(goal, folder), "machine": machine()}
-            with file.open("a", newline="") as out:
-                writer = csv.DictWriter(out, FIELDS, lineterminator="\n")
-                writer.writerow(about | more | found)
-            print(f"{goal.name} {algorithm} {seed}: {found['hit'] or 'not reached'}", flush=True)
+        if (goal.name, algorithm, str(seed)) not in done
+    }
+    for (_, name, algorithm, number), found, reason in measure_cases(
+        MODULE, cases, folder, executor
+    ):
+        told = reason if found is None else found["hit"] or "not reached"
+        print(f"{name} {algorithm} {number}: {told}", flush=True)
 
 
 def table(

@@ -2,10 +2,12 @@
 
     python -m benchmarks.theories                      # all of it: an hour and more
     python -m benchmarks.theories door --seeds 2
+    python -m benchmarks.theories --executor slurm --workers 100 -o executor.partition=long
     python -m benchmarks.theories --table              # run nothing, print what there is
 
-Runs and results are kept in a folder, one line for each case and seed, and nothing is measured
-twice. The seeds begin at 100, which nothing was tuned on.
+Runs and results are kept in a folder, a file for each case and seed, and nothing is measured
+twice: several of these commands, and several machines, may share it.
+The seeds begin at 100, which nothing was tuned on.
 """
 
 from pathlib import Path
@@ -51,4 +53,4 @@ PARTS = (
 
 
 if __name__ == "__main__":
-    measure_parts(PARTS, Path("runs/theories"), __doc__)
+    measure_parts(PARTS, Path("runs/theories"), __doc__, "benchmarks.theories")
