@@ -98,6 +98,13 @@ def tokens(count: int | None) -> str:
     return "unknown" if count is None else f"{count:,}"
 
 
+def cached_words(cached: int, reasoning: int = 0) -> str:
+    """Say how many of the tokens before it a provider had read, and how many were thoughts."""
+    parts = [(cached, "cached"), (reasoning, "thinking")]
+    words = [f"{count:,} of them {what}" for count, what in parts if count]
+    return f" ({', '.join(words)})" if words else ""
+
+
 def estimated_tokens(text: str) -> int:
     """Return about how many tokens a language model reads in a text, mostly a few too many.
 

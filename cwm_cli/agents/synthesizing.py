@@ -84,8 +84,10 @@ class SynthesisResult:
     `run` is its folder and `program` the file of the best program, None where
     nothing was written; `unasked` is the move that it came from where that cost no completion.
     `cost` is in US dollars, None where it is unknown; of the completions so many were `reused`, at
-    no cost. `models` say what each model took and brought. `failure` says why
-    the program scores 0 on rows that the search did not see, or would not confirm its answers.
+    no cost, and of the tokens so many were `cached_tokens`, which providers had read before, or
+    `reasoning_tokens`, which nobody sees. `models` say what each model took and brought. `failure`
+    says why the program scores 0 on rows that the search did not see, or would not confirm its
+    answers.
     """
 
     run: Path
@@ -105,6 +107,8 @@ class SynthesisResult:
     finding: Finding | None = None
     models: tuple[ModelUse, ...] = ()
     reused: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm synthesize --json` prints."""
@@ -410,6 +414,8 @@ class SearchJob:
             finding=self.finding,
             models=tuple(model_uses(self.search.nodes, self.choices.model or self.choices.backend)),
             reused=spent.reused,
+            cached_tokens=spent.cached_tokens,
+            reasoning_tokens=spent.reasoning_tokens,
         )
         self.run.save_result(result.as_json())
         self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {self.search.solved}")

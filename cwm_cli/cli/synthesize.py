@@ -38,7 +38,7 @@ from cwm_cli.cli.shared import (
     tracked,
 )
 from cwm_cli.errors import CwmError
-from cwm_cli.text import money, tokens
+from cwm_cli.text import cached_words, money, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,7 +154,8 @@ def synthesize(
     if len(result.models) > 1:
         out.print(GridTable(models_grid(result.models)))
     spent = f"{result.completions} completion{'' if result.completions == 1 else 's'}"
-    spent += f", {tokens(result.tokens)} tokens, cost {money(result.cost)}"
+    cached = cached_words(result.cached_tokens, result.reasoning_tokens)
+    spent += f", {tokens(result.tokens)} tokens{cached}, cost {money(result.cost)}"
     by = f" by {result.unasked}" if result.unasked else ""
     outcome = f"solved{by}" if result.solved else "not solved"
     if result.settled:

@@ -74,7 +74,9 @@ class NodeDetails:
             "standard error": verdict.stderr,
             "log-likelihood": verdict.log_likelihood,
             "tokens of the prompt": usage.prompt_tokens or None,
+            "of them cached": usage.cached_tokens or None,
             "tokens of the completion": usage.completion_tokens or None,
+            "of them thinking": usage.reasoning_tokens or None,
             "cost in US dollars": usage.cost if self.node.asked else None,
             "seconds": round(usage.seconds, 3) or None,
         }

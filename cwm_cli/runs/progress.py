@@ -10,7 +10,7 @@ from cwm_cli.runs.charts import ChartLine, LineChart, rounded, table
 from cwm_cli.runs.report import Grid, Section
 from cwm_cli.search.contracts import Node, total
 from cwm_cli.search.models import ModelUse, model_gains, model_uses
-from cwm_cli.text import money, share
+from cwm_cli.text import cached_words, money, share
 
 COMPLETIONS = "completions"
 SCORE = "score"
@@ -191,8 +191,9 @@ def _spent(nodes: Sequence[Node]) -> list[list[Any]]:
 def _facts(nodes: Sequence[Node]) -> dict[str, Any]:
     """Return what all completions took."""
     spent = total([node.usage for node in nodes])
+    words = cached_words(spent.cached_tokens, spent.reasoning_tokens)
     rows = [
-        ["tokens", spent.tokens],
+        ["tokens", f"{spent.tokens:,}{words}" if words else spent.tokens],
         ["cost", money(spent.cost)],
         ["seconds", rounded(spent.seconds)],
     ]

@@ -63,6 +63,7 @@ class SearchTree:
         self.branches: dict[int, Subtree] = {ROOT: Subtree()}
         self.completions = 0
         self.tokens = 0
+        self.cached = 0
         self.cost: float | None = 0.0
         for node in nodes:
             self.add(node)
@@ -90,6 +91,7 @@ class SearchTree:
         usage = node.usage
         self.completions += node.asked
         self.tokens += usage.tokens
+        self.cached += usage.cached_tokens
         if self.cost is not None:
             self.cost = None if usage.cost is None else self.cost + usage.cost
         rank = (-node.verdict.score, -node.verdict.validation, node.id)
@@ -357,7 +359,7 @@ def draw(rows: Sequence[Row], tree: SearchTree, states: Mapping[int, str]) -> li
 def facts_of(tree: SearchTree) -> list[str]:
     """Name the best score and what was spent."""
     best = [best_words(tree.best.verdict)] if tree.best else []
-    return best + spent_words(tree.tokens, tree.cost)
+    return best + spent_words(tree.tokens, tree.cost, tree.cached)
 
 
 def _line(row: Row, tree: SearchTree, states: Mapping[int, str]) -> Text:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import Verdict
-from cwm_cli.text import clean, money, share, tokens
+from cwm_cli.text import cached_words, clean, money, share, tokens
 
 UNSURE = "\ufffd"
 
@@ -55,9 +55,9 @@ def best_words(verdict: Verdict) -> str:
     return f"best {train} (validation {validation})" if told else f"best {train}"
 
 
-def spent_words(count: int, cost: float | None) -> list[str]:
-    """Name the tokens and the money that were spent, if any."""
-    words = [f"{tokens(count)} tokens"] if count else []
+def spent_words(count: int, cost: float | None, cached: int = 0) -> list[str]:
+    """Name the tokens and the money that were spent, if any, and how many a provider had read."""
+    words = [f"{tokens(count)} tokens{cached_words(cached)}"] if count else []
     if cost is None:
         return [*words, "cost unknown"]
     return [*words, money(cost)] if cost else words

@@ -18,6 +18,11 @@ NOT_IDENTITY = {"identity": False}
 """A run may be continued with another value of such a field."""
 
 
+RULES_TOKENS, PROGRAM_TOKENS = 200, 4096
+"""Most tokens of an answer: of rules as published (Levy et al., 2025), of a program four times what
+those of this project's tests have, so that a model may say a little beside it."""
+
+
 @dataclass
 class Held:
     """A model that was read, and what it weighed so far."""
@@ -48,8 +53,9 @@ class Transformers(Backend):
     """How many texts are read at once."""
     temperature: float = 1.0
     """Sampling temperature of answers (`--temperature`)."""
-    max_tokens: int = 200
-    """Most tokens of an answer, as published for rules."""
+    max_tokens: int | None = None
+    """Most tokens of an answer; without it 200 where rules are asked for, as published, and 4096
+    for a program, as far as the model has room."""
     _held: Held = field(default_factory=Held, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -72,12 +78,20 @@ class Transformers(Backend):
         """Sample an answer."""
         with self._held.lock:
             model = self._loaded()
-            return model.answer(
+            done = model.answer(
                 request.messages,
                 seed=request.seed,
                 temperature=self.temperature,
-                most=self.max_tokens,
+                most=self.max_tokens or _usual_tokens(request.problem),
+                shorter=request.shorter,
             )
+            usage = done.usage
+            request.log(
+                f"step {request.step}: {self.model} answered in {usage.seconds:.1f} s: "
+                f"{usage.prompt_tokens:,} tokens of prompt, {usage.completion_tokens:,} of answer"
+                f"{', ' * bool(done.lacking)}{done.lacking}"
+            )
+        return done
 
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
         """Weigh texts, many at a time.
@@ -103,3 +117,10 @@ class Transformers(Backend):
 
             self._held.model = LanguageModel(self.model, device=self.device, dtype=self.dtype)
         return self._held.model
+
+
+def _usual_tokens(problem: object) -> int:
+    """Return how many tokens an answer has at most where the user does not say it."""
+    from cwm_cli.problems.theory import TheoryProblem
+
+    return RULES_TOKENS if isinstance(problem, TheoryProblem) else PROGRAM_TOKENS

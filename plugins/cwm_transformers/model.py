@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,9 +17,21 @@ from jinja2 import TemplateError
 
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import Completion, Message, Usage
+from cwm_cli.search.reading import without_thinking
 
 Asked = tuple[Sequence[Message], str, bool]
 """Messages, the text of an answer, and whether it is weighed without the marks of its turn."""
+
+
+Shorter = Callable[[int], tuple[Message, ...]]
+
+LEAST_ANSWER = 256
+"""Tokens that a prompt leaves for an answer: in fewer no program is written."""
+
+SMALLER = 0.95
+"""Share of the characters that should fit, as some have more tokens than others."""
+
+MOST_SHORTENINGS = 5
 
 
 class Read(NamedTuple):
@@ -46,6 +58,8 @@ class LanguageModel:
                 "transformers library, or a model of its hub"
             ) from None
 
+        most = getattr(self.model.config, "max_position_embeddings", None)
+        self._context: int | None = most if isinstance(most, int) and most > 0 else None
         self._skips = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
     def weigh(
@@ -126,12 +140,23 @@ class LanguageModel:
         ]
 
     def answer(
-        self, messages: Sequence[Message], *, seed: int, temperature: float, most: int
+        self,
+        messages: Sequence[Message],
+        *,
+        seed: int,
+        temperature: float,
+        most: int,
+        shorter: Shorter | None = None,
     ) -> Completion:
-        """Sample an answer; its log-probability leaves out the mark that ended it."""
+        """Sample an answer; its log-probability leaves out the mark that ended it.
+
+        A prompt that the model has no room for is said `shorter`; what a model thinks aloud before
+        it answers is no part of the answer.
+        """
         start, device = time.perf_counter(), self.model.device
-        asked = self._prompt(messages)
-        tokens = self.tokenizer(asked, add_special_tokens=self._plain, return_tensors="pt")
+        tokens, note = self._fitting(messages, shorter, min(most, LEAST_ANSWER))
+        if self._context:
+            most = min(most, self._context - tokens["input_ids"].shape[1])
         ends = {*_numbers(self.model.generation_config.eos_token_id), self.tokenizer.eos_token_id}
         ends.discard(None)
         settings = transformers.GenerationConfig(
@@ -159,12 +184,38 @@ class LanguageModel:
             if token not in ends
         ]
         text = self.tokenizer.decode(said, skip_special_tokens=True)
-        cut = said[-1] not in ends
+        spoken = without_thinking(text)
+        lacking = "" if spoken.done else "the model thought, and answered nothing"
+        if said[-1] not in ends:
+            where = "" if spoken.done else " of thinking"
+            lacking = f"the answer was cut off after {len(said):,} tokens{where}"
         return Completion(
-            text,
+            spoken.text,
             Usage(before, len(said), 0.0, time.perf_counter() - start),
-            lacking=f"the answer was cut off after {len(said):,} tokens" if cut else "",
-            log_probability=sum(likely),
+            lacking=lacking,
+            note=note,
+            log_probability=sum(likely) if spoken.text == text else None,
+        )
+
+    def _fitting(
+        self, messages: Sequence[Message], shorter: Shorter | None, answer: int
+    ) -> tuple[Any, str]:
+        """Return the tokens of a prompt that leaves room for an answer, and what was done to it."""
+        size, said = _size(messages), messages
+        for _ in range(MOST_SHORTENINGS):
+            asked = self._prompt(said)
+            tokens = self.tokenizer(asked, add_special_tokens=self._plain, return_tensors="pt")
+            count = tokens["input_ids"].shape[1]
+            room = (self._context or count + answer) - answer
+            if count <= room:
+                words = f"shortened from {size:,} to {_size(said):,} characters, examples first"
+                return tokens, "" if said is messages else f"the prompt was too long: {words}"
+            if shorter is None or room <= 0:
+                break
+            said = shorter(int(SMALLER * _size(said) * room / count))
+        raise CwmError(
+            f"the prompt is too long for a context of {self._context:,} tokens, even when it is "
+            "shortened: choose a model with a longer one"
         )
 
     @property
@@ -218,6 +269,11 @@ class LanguageModel:
         return str(
             self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=header)
         )
+
+
+def _size(messages: Sequence[Message]) -> int:
+    """Count the characters of messages."""
+    return sum(len(message.content) for message in messages)
 
 
 def _turns(messages: Sequence[Message], *, whole: bool = False) -> list[dict[str, str]]:
