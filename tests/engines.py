@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from openai_server import Behaviour, Handler, OpenAIServer, answer, error
+from openai_server import Behaviour, Handler, OpenAIServer, Received, answer, error
 
 PER_TOKEN = 4
 Answers = Callable[[dict[str, Any]], Behaviour]
@@ -45,8 +45,11 @@ class Ollama(OpenAIServer):
     can_think: bool = True
     shown: list[str] = field(default_factory=list)
 
-    def respond_to(self, path: str, body: dict[str, Any]) -> Behaviour:
+    def respond_to(self, path: str, request: Received) -> Behaviour:
         """Answer at one of its addresses."""
+        body = request.body
+        with self._lock:
+            self.requests.append(request)
         if path == "/api/show":
             self.shown += [body["model"]] if "model" in body else []  # LiteLLM asks by `name`
             facts = {"general.architecture": "llama", "llama.context_length": self.context_length}

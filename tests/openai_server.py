@@ -60,16 +60,12 @@ class OpenAIServer:
         """What clients call `api_base`."""
         return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
-    def respond_to(self, path: str, body: dict[str, Any]) -> Behaviour | None:
-        """Answer at an address of its own, which servers of other protocols have."""
+    def respond_to(self, path: str, request: Received) -> Behaviour | None:
+        """Answer at an address that servers of other protocols have; here there is none."""
         return None
 
-    def respond(self, request: Received, path: str = "") -> Behaviour:
+    def respond(self, request: Received) -> Behaviour:
         """Take a request in and return what to do about it."""
-        if (told := self.respond_to(path, request.body)) is not None:
-            with self._lock:
-                self.requests.append(request)
-            return told
         with self._lock:
             self.requests.append(request)
             count = len(self.requests)
@@ -105,7 +101,9 @@ class Handler(BaseHTTPRequestHandler):
         self.request_body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         received = Received(self.request_body, dict(self.headers), time.monotonic())
         try:
-            self.server.openai.respond(received, self.path)(self)
+            server = self.server.openai
+            told = server.respond_to(self.path, received)
+            (told or server.respond(received))(self)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True  # the client gave up, as some tests want it to
 

@@ -350,6 +350,12 @@ PHI = (
 )
 """As that of the published model: a conversation ends with a mark of its own."""
 
+NO_SYSTEM = (
+    "{% for each in messages %}{% if each.role == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}"
+    "<|{{ each.role }}|>{{ each.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
 CHATML = (
     "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
@@ -510,6 +516,29 @@ class TestTransformers:
                     assert sum(found) == pytest.approx(said.log_probability, abs=1e-5)
                     weighed += 1
             assert weighed > 3
+
+    def test_a_search_asks_it_within_its_context(self, saved, tmp_path):
+        import transformers
+
+        folder = self.templated(saved, tmp_path / "model", NO_SYSTEM)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        model.config.max_position_embeddings = 1500
+        model.save_pretrained(folder)
+        made = cwm_cli.synthesize(
+            "CartPole-v1",
+            model=f"transformers/{folder}",
+            strategy="zero-shot",
+            budget=2,
+            run=tmp_path / "run",
+            options=["max_tokens=40"],
+        )
+        log = (tmp_path / "run" / "log.txt").read_text()
+        assert (made.completions, made.solved, made.cost) == (2, False, 0.0)
+        assert "the prompt was too long: shortened from" in log
+        assert (
+            len(re.findall(r"answered in [\d.]+ s: [\d,]+ tokens of prompt, 40 of answer", log))
+            == 2
+        )
 
     def test_mistakes_are_told_in_a_line(self, tmp_path):
         pytest.importorskip("transformers")

@@ -2,7 +2,12 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -349,3 +354,49 @@ def test_a_mark_says_how_far_prompts_are_alike_where_providers_want_one(monkeypa
             backend(server, name).complete(asked)
             assert server.requests[0].body["messages"][1]["content"] == f"{stable}What now?"
     assert asked.messages[1].model_dump() == {"role": "user", "content": f"{stable}What now?"}
+
+
+TRACED = """
+import os, sys
+os.environ["OPENAI_API_KEY"] = "a-very-secret-key"
+from openai_server import OpenAIServer, answer, error
+from test_engines import backend, request
+with OpenAIServer([error(500), answer("the answer itself")]) as server:
+    asking = backend(server, "openai/gpt-4o-mini", spans=sys.argv[1])
+    print(asking.complete(request()).text)
+"""
+
+
+@pytest.mark.long
+def test_a_span_of_each_request_is_sent_without_what_is_asked_and_answered():
+    pytest.importorskip("opentelemetry.sdk")
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    found = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            found.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            """Keep quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
+        Thread(target=collector.serve_forever, args=(0.02,), daemon=True).start()
+        address = f"http://127.0.0.1:{collector.server_address[1]}"
+        done = subprocess.run(
+            [sys.executable, "-c", TRACED, address],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parent,
+            timeout=120,
+        )
+        collector.shutdown()
+    assert (done.stdout, done.stderr) == ("the answer itself\n", "")
+    sent = b"".join(body for path, body in found if path == "/v1/traces")
+    for words in (b"litellm_request", b"gpt-4o-mini", b"chatcmpl-1", b"it broke"):
+        assert words in sent
+    for words in (b"the answer itself", b"You write", b"secret"):
+        assert words not in sent

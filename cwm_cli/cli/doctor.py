@@ -40,6 +40,7 @@ EXTRAS = {
     "transformers": Extra(
         "transformers", "cwm-cli[transformers]", "language models in this process"
     ),
+    "otel": Extra("opentelemetry", "cwm-cli[otel]", "spans of requests to language models"),
     "neural": Extra("torch", "cwm-cli[neural]", "neural world models and tiny language models"),
     "mujoco": Extra("mujoco", "cwm-cli[mujoco]", "MuJoCo environments"),
     "minigrid": Extra("minigrid", "cwm-cli[minigrid]", "MiniGrid environments"),

@@ -20,6 +20,7 @@ from cwm_cli.search.contracts import (
     ScoreRequest,
     Usage,
 )
+from cwm_litellm import spans
 from cwm_litellm.limits import ModelLimits
 from cwm_litellm.models import answer_length, check_model, check_price, price
 
@@ -132,6 +133,9 @@ class LiteLLM(Backend):
     """Seconds before the second attempt, doubled before each further one."""
     longest_wait: float = field(default=60.0, metadata=NOT_IDENTITY)
     """Most seconds between two attempts."""
+    spans: str | None = field(default=None, metadata=NOT_IDENTITY)
+    """Address of a collector of OpenTelemetry, such as http://localhost:4318, that a span of each
+    request is sent to, without what is asked and answered."""
     template: str = ""
     """Chat template that texts are weighed with, where a server echoes log-probabilities: a file in
     Jinja, a tokenizer's JSON, or `plain`; without it the server's own, or a plain one."""
@@ -146,6 +150,8 @@ class LiteLLM(Backend):
 
     def __post_init__(self) -> None:
         check()
+        if self.spans:
+            spans.check()
 
     def ready(self, max_cost: float | None = None) -> None:
         """Refuse a model that there is not, that has no key, or under a limit no known price."""
@@ -164,7 +170,9 @@ class LiteLLM(Backend):
                 "servers tell how likely an answer is at temperature 1, and proposals are weighed "
                 "by that: leave out --temperature, top_p and top_k"
             )
-        load()
+        litellm = load()
+        if self.spans:
+            spans.send(litellm, self.spans)
         from cwm_litellm.asking import Question
         from cwm_litellm.failures import Patience
 
