@@ -25,6 +25,9 @@ from cwm_slurm.job import JobOutcome, carry_out
 LONGEST_WAIT = 1.0
 """Seconds after which `wait` returns though nothing has ended: Ctrl-C has to be heard."""
 
+LONGEST_REMOVAL = 3.0
+"""Seconds that files are removed again: jobs that were cancelled write until they have ended."""
+
 LOCAL_TICK, SLURM_TICK = 0.05, 1.0
 """Every how many seconds results are looked for; a shared file system is not asked more often."""
 
@@ -108,7 +111,9 @@ class SlurmExecutor(Executor):
                 "the executor 'slurm' needs an extra: pip install 'cwm-cli[slurm]'"
             ) from error
         submitit.core.logger.get_logger().setLevel("CRITICAL")  # it would write into live views
-        missing = [name for name in ("sbatch", "srun", "squeue") if shutil.which(name) is None]
+        missing = [
+            name for name in ("sbatch", "srun", "squeue", "scancel") if shutil.which(name) is None
+        ]
         if self.cluster == "slurm" and missing:
             raise CwmError(
                 f"there is no Slurm on this machine ({missing[0]} is missing): start this where "
@@ -150,7 +155,11 @@ class SlurmExecutor(Executor):
             _end_local(jobs)
         self._collected, self._submitted, self._over = [], {}, {}
         if self._files and not self._keeps_files:
+            deadline = time.monotonic() + LONGEST_REMOVAL
             shutil.rmtree(self._files, ignore_errors=True)
+            while self._files.exists() and time.monotonic() < deadline:  # jobs write until they end
+                time.sleep(LOCAL_TICK)
+                shutil.rmtree(self._files, ignore_errors=True)
         self._files = None
 
     @property
