@@ -22,7 +22,7 @@ from cwm_cli.search.contracts import (
     Usage,
     Verdict,
 )
-from cwm_cli.search.loop import Search
+from cwm_cli.search.loop import Pending, Search
 from cwm_cli.search.models import (
     ModelPool,
     model_gains,
@@ -31,6 +31,7 @@ from cwm_cli.search.models import (
     one_model,
     read_models,
 )
+from cwm_cli.views.search import in_flight
 from openai_server import OpenAIServer
 from recordings import cartpole, record
 
@@ -176,8 +177,19 @@ def test_a_search_that_goes_on_chooses_as_if_it_had_not_stopped(choosing):
     for stop in (1, 2, 3, 7, 19):
         assert searched(made(), 30, seed=3, nodes=whole[:stop]) == whole
     assert len(counts(whole)) == 2
+    paid = [replace(n, usage=replace(n.usage, cost=0.0, reused=1)) for n in whole]
+    went_on = searched(made(), 30, seed=3, nodes=paid[:15])
+    assert [node.model for node in went_on] == [node.model for node in whole]
     again = made().fresh(made())
     assert searched(again, 30, seed=3) == whole
+
+
+def test_the_live_view_names_the_models_of_what_is_in_flight():
+    def pending(*models):
+        return {n: Pending(n, Move(GENERATE), 0.0, model=model) for n, model in enumerate(models)}
+
+    assert in_flight(pending("a", "b", "a")) == "3 in flight (a 2, b 1)"
+    assert in_flight(pending("", "")) == "2 in flight"
 
 
 def shares(members, budget=60, runs=10, **weights):
