@@ -181,3 +181,69 @@ def test_what_asks_without_a_limit_shares_pauses_alone(tmp_path, monkeypatch):
     RateLimit("p").wait(tell=told.append)
     assert time.monotonic() - began >= 0.15
     assert len(told) == 1
+
+
+PRICED = """
+import os, signal, time
+from dataclasses import dataclass
+from pathlib import Path
+
+from cwm_cli import hookimpl
+from cwm_cli.search.contracts import Backend
+
+
+@hookimpl
+def cwm_backends():
+    return {"priced": Priced}
+
+
+@dataclass
+class Priced(Backend):
+    model: str = ""
+
+    def complete(self, request):
+        from cwm_cli.search.contracts import Completion, Usage
+
+        with Path("charged.txt").open("a") as file:
+            file.write("0.01\\n")
+        if Path("charged.txt").stat().st_size == 25:  # the fifth of all
+            os.kill(os.getpid(), signal.SIGKILL)
+        text = f"```python\\nclass Environment: # {request.seed}\\n  pass\\n```"
+        return Completion(text, Usage(cost=0.01))
+
+    def worst_cost(self, request):
+        return 0.02
+"""
+
+
+@pytest.mark.long
+def test_eight_jobs_of_a_benchmark_keep_to_one_limit_and_go_on_with_a_higher_one(cwm):
+    cwm.install("priced", PRICED)
+    words = (
+        "benchmark",
+        "--env",
+        "FrozenLake-v1",
+        "--backend",
+        "priced",
+        "--strategy",
+        "zero-shot",
+    )
+    words = (*words, "--seeds", "8", "--budget", "4", "--workers", "4", "-o", "start=none")
+    words = (*words, "--run", "r", "--json")
+    charged, place = cwm.folder / "charged.txt", cwm.folder / "r" / "spending.json"
+
+    poor = cwm(*words, "--max-cost", "0.16")
+    assert poor.returncode == 0, poor.stderr
+    state = read_spending(place)
+    assert len(charged.read_text().split()) * 0.01 <= 0.16
+    assert (state.lost, state.reserved) == (0.02, {})
+    assert 0 <= state.left < 0.02  # which the next completion might cost
+    assert "jobs stopped before --max-cost 0.16 was exceeded" in poor.stderr
+    rows = json.loads(poor.stdout)["rows"]
+    assert [row["state"] for row in rows].count("failed") == 1  # the one that was killed
+
+    rich = cwm(*words, "--max-cost", "1")
+    assert {row["completions"] for row in json.loads(rich.stdout)["rows"]} == {4}
+    assert "--max-cost" not in rich.stderr
+    spent = len(charged.read_text().split()) * 0.01
+    assert read_spending(place).spent == pytest.approx(spent - 0.01)  # the lost one was more

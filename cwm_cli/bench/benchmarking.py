@@ -33,7 +33,7 @@ from cwm_cli.bench.executor import (
     carried_out,
     chosen_executor,
 )
-from cwm_cli.bench.results import TrialGroup, TrialRow, groups_of, rows_of
+from cwm_cli.bench.results import NOTHING, TrialGroup, TrialRow, groups_of, rows_of
 from cwm_cli.bench.run import BenchmarkRun, TaskRecord, TasksLeft
 from cwm_cli.bench.standings import (
     FAILED,
@@ -90,8 +90,8 @@ class BenchmarkResult:
 
     @property
     def why_nothing(self) -> str | None:
-        """Why the first job failed, where every job did."""
-        failed = all(row.state == "failed" for row in self.rows)
+        """Why there is nothing of the first job, where there is nothing of any."""
+        failed = all(row.state == "failed" or row.reason == NOTHING for row in self.rows)
         return self.rows[0].reason or "unknown" if failed else None
 
     def as_json(self) -> dict[str, Any]:
@@ -527,6 +527,7 @@ def _opened(header: BenchmarkHeader, named: Path | None, *, new: bool) -> Benchm
 
 def _work_observed(work: BenchmarkWork, observer: Observer) -> None:
     """Do what is left to do; whatever ends it, what was found is kept."""
+    work.run.begin_spending()
     observer.begins(work)
     try:
         with closing(work.events()) as events:
@@ -540,3 +541,9 @@ def _work_observed(work: BenchmarkWork, observer: Observer) -> None:
         ) from None
     finally:
         observer.ends()
+    if stopped := work.run.out_of_money():
+        most, jobs = work.run.header.terms.max_cost, len(work.run.config.trials)
+        observer.note(
+            f"{len(stopped)} of {jobs} jobs stopped before --max-cost {most:g} was exceeded: "
+            "the same command with a higher one goes on"
+        )

@@ -176,7 +176,8 @@ class BenchmarkConfig(BaseModel):
 class BenchmarkTerms(BaseModel):
     """How far a benchmark goes; other terms may be given when it is continued.
 
-    `parallel` completions of each search are in flight.
+    `parallel` completions of each search are in flight. All of them together cost `max_cost` US
+    dollars at most.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -176,7 +176,7 @@ def _row(
         journal.read()
         return TrialRow(**about, completions=journal.completions)
     if result.train is None:
-        return TrialRow(**about, state="failed", reason=NOTHING)
+        return TrialRow(**about, state="unfinished", reason=NOTHING)
     names = ("solved", "completions", "tokens", "cost", "seconds", "train", "test")
     known = {name: getattr(result, name) for name in names}
     play = _play(run, trial, failures)

@@ -22,8 +22,10 @@ from cwm_cli.data.reading import UnreadableError, read_bytes
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.files import read_found, write_object
 from cwm_cli.runs.report import RunReport, RunSummary, Section
+from cwm_cli.runs.searches import JournalTail
 from cwm_cli.runs.storage import bring, placed, send, storage_of
 from cwm_cli.runs.store import RESULT, Run
+from cwm_cli.search.spending import open_spending
 
 AUTOMATIC = "auto"
 """With this planner the oracle plays, and again with that of a model where they differ."""
@@ -122,6 +124,28 @@ class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
     def data_file(self, environment: str) -> Path:
         """Where the transitions of an environment are."""
         return self.folder / "data" / f"{slug(environment)}.npz"
+
+    @property
+    def spending_file(self) -> Path:
+        """What all jobs may spend together, and when (`cwm_cli.search.spending`)."""
+        return self.folder / "spending.json"
+
+    def begin_spending(self) -> None:
+        """Say what jobs may spend from now on; what they spent before counts."""
+        open_spending(self.spending_file, self.header.terms.max_cost, self._recorded_cost)
+
+    def _recorded_cost(self) -> float:
+        """Add up what the journals of all jobs say."""
+        tails = [JournalTail(self.trial_folder(trial)) for trial in self.config.trials]
+        for tail in tails:
+            tail.read()
+        return sum(tail.cost or 0.0 for tail in tails)
+
+    def out_of_money(self) -> list[Trial]:
+        """Return the trials that were stopped for want of money, and go on with more of it."""
+        results = ((trial, self.trial_result(trial)) for trial in self.config.trials)
+        limit = self.header.terms.max_cost
+        return [t for t, r in results if r and r.out_of_money and r.max_cost == limit]
 
     def log_file(self, task: BenchmarkTask) -> Path:
         """Where the process of a task prints."""

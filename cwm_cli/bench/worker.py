@@ -26,6 +26,7 @@ from cwm_cli.evaluation import PaperMetric
 from cwm_cli.registry import default, environment, find
 from cwm_cli.runs.storage import HEADER, bring, located, named, send
 from cwm_cli.runs.store import BusyError
+from cwm_cli.search.spending import CostLimit
 from cwm_cli.worlds import EnvironmentModel
 
 ACCESS = "CWM_BENCHMARK_ACCESS"
@@ -54,6 +55,7 @@ class TaskWork(NamedTuple):
             log=self.run.log_file(self.task),
             environment={ACCESS: self.access.model_dump_json()},
             held=(self.run.lock_descriptor,),
+            spending=self.run.spending_file,
         )
 
 
@@ -161,6 +163,8 @@ def _search(work: TaskWork, name: str, choices: Choices, folder: Path) -> None:
     dataset = Dataset.load(file)
     order = Order(environment(name), work.run.config.env_args, dataset, named(file), choices)
     with open_job(order, folder=folder) as job:
+        if choices.max_cost is not None:
+            job.search.limit = CostLimit.shared(work.task.key) or job.search.limit
         try:
             for _ in job.nodes():
                 pass

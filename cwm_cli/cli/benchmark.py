@@ -82,7 +82,9 @@ def benchmark(
     metric: MetricOption = "accuracy",
     max_cost: Annotated[
         float | None,
-        typer.Option("--max-cost", metavar="USD", min=0.0, help="Stop a job before it costs more."),
+        typer.Option(
+            "--max-cost", metavar="USD", min=0.0, help="Stop before all jobs together cost more."
+        ),
     ] = None,
     cache: CacheOption = False,
     shift: ShiftOption = None,
