@@ -151,6 +151,7 @@ OPTION_KINDS: tuple[Kind, ...] = (
     "refiner",
     "problem",
     "planner",
+    "executor",
     "policy",
     "importer",
     "exporter",

@@ -114,6 +114,7 @@ class Executor:
     """
 
     workers: int = 1
+    """Most commands at a time."""
 
     def has_room(self) -> bool:
         """Whether another command may be started now."""

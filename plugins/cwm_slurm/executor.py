@@ -75,6 +75,8 @@ class SlurmExecutor(Executor):
     Slurm never starts one again: that is left to who started the command.
     """
 
+    workers: int = 100
+    """most jobs that are submitted at a time"""
     cluster: Literal["slurm", "local"] = "slurm"
     """local: processes on this machine, to try out what is meant for a cluster"""
     partition: str | None = None
