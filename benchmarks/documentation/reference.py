@@ -345,7 +345,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "Rules in words": ("cwm_cli/agents/theorizing", "plugins/cwm_theories"),
     "Neural world models": ("cwm_cli/agents/training", "plugins/cwm_neural"),
     "Run folders": ("cwm_cli/runs", "cwm_cli/agents/tracking"),
-    "Benchmarks": ("cwm_cli/bench", "plugins/cwm_slurm"),
+    "Benchmarks": ("cwm_cli/bench", "plugins/cwm_slurm", "plugins/cwm_ray"),
     "Coding problems": ("plugins/cwm_apps",),
     "Exported packages": ("cwm_cli/export", "cwm_cli/agents/imagining"),
 }

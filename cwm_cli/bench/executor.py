@@ -113,8 +113,8 @@ class Executor:
                 submit(command.words, command.environment, command.log)
     """
 
-    workers: int = 1
-    """Most commands at a time."""
+    workers: int = field(default_factory=lambda: max(1, (os.cpu_count() or 1) // 2))
+    """Most commands at a time; by default one for every two cores."""
 
     def has_room(self) -> bool:
         """Whether another command may be started now."""
@@ -357,12 +357,13 @@ def chosen_executor(
 ) -> tuple[Executor, list[str]]:
     """Make an executor with its options, and return the other options.
 
-    Its own are written `executor.KEY=VALUE`; by default it has one worker for every two cores.
+    Its own are written `executor.KEY=VALUE`; None for `workers` leaves their number to it.
     """
     own = [pair for pair in pairs if pair.startswith(OWN)]
     owner = Owner("executor", find("executor", name))
     options = read_options(own, [owner])["executor"]
-    made = owner.factory(workers=workers or max(1, (os.cpu_count() or 1) // 2), **options)
+    given = {} if workers is None else {"workers": workers}
+    made = owner.factory(**{**options, **given})
     return made, [pair for pair in pairs if pair not in own]
 
 

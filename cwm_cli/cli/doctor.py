@@ -45,6 +45,7 @@ EXTRAS = {
     "mujoco": Extra("mujoco", "cwm-cli[mujoco]", "MuJoCo environments"),
     "minigrid": Extra("minigrid", "cwm-cli[minigrid]", "MiniGrid environments"),
     "rl": Extra("stable_baselines3", "cwm-cli[rl]", "deep reinforcement learning to compare with"),
+    "ray": Extra("ray", "cwm-cli[ray]", "jobs on a cluster of Ray"),
     "minari": Extra("minari", "cwm-cli[minari]", "datasets of Minari"),
     "parquet": Extra("pyarrow", "cwm-cli[parquet]", "transitions as Parquet"),
     "storage": Extra("fsspec", "cwm-cli[storage]", "runs on storage that fsspec knows"),

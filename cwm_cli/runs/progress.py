@@ -75,13 +75,14 @@ def models_grid(uses: Sequence[ModelUse]) -> Grid:
             f"{use.completions:,}",
             f"{use.tokens:,}",
             money(use.cost),
+            f"{use.failing:,}",
             f"{use.improved:,}",
-            share(use.gain),
+            f"{100 * use.gain:+.1f} points",
             share(use.mean_score),
         ]
         for use in uses
     ]
-    heads = ["model", "completions", "tokens", "cost", "new bests", "gain", "mean score"]
+    heads = ["model", "completions", "tokens", "cost", "failing", "new bests", "gain", "mean score"]
     return Grid("", heads, cells)
 
 

@@ -1,0 +1,323 @@
+"""The executor `ray`: commands as tasks of a Ray cluster, or of one on this machine alone."""
+
+import logging
+import math
+import os
+import socket
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+from cwm_cli.bench.executor import (
+    LEASH,
+    LONGEST_REASON,
+    LONGEST_WAIT,
+    Command,
+    Ended,
+    Executor,
+    reason_of,
+)
+from cwm_cli.errors import CwmError
+from cwm_cli.search.spending import SPENDING
+from cwm_cli.text import clean
+from cwm_ray.job import RemoteJob, RemoteOutcome, SpendingAnswers, carry_out
+
+PASSED_ON = (
+    "CWM_",
+    "OPENAI_",
+    "ANTHROPIC_",
+    "AZURE_",
+    "AWS_",
+    "GEMINI_",
+    "HF_",
+    "FSSPEC_",
+    "OTEL_",
+)
+"""What the environment variables begin with that jobs need wherever they are."""
+
+ENDINGS = ("_API_KEY", "_API_BASE", "_BASE_URL", "_API_VERSION")
+"""What the names of variables end with by which providers of language models are asked."""
+
+KEPT = (LEASH, SPENDING)
+"""Variables that mean something on this machine only."""
+
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # by default Ray would hide the GPUs of a machine from tasks that reserve none
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # by default Ray would upload the working folder of what `uv run` has started
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+}
+"""Variables for Ray, where the user has not set them."""
+
+OF_OWN_CLUSTER = {"kill_child_processes_on_worker_exit_with_raylet_subreaper": True}
+"""Whatever a worker leaves behind is ended within ten seconds, in whatever session it is; Ray's
+successor of this setting, process groups, does not reach what has a session of its own."""
+
+OBJECT_STORE_BYTES = 128 << 20
+"""Memory for results on a cluster of our own: each is the last of what a job printed."""
+
+COUNTED_SECONDS = 5.0
+"""For how long the size of the cluster is remembered; machines may join it."""
+
+KNOCKING_SECONDS = 5.0
+"""How long it is waited for the head of a cluster that was named."""
+
+CLOSING_SECONDS = 10.0
+"""How long it is waited for tasks that were ended to be gone."""
+
+
+@dataclass
+class RayExecutor(Executor):
+    """Runs commands as tasks of Ray (`cwm-cli[ray]`), each in a fresh process on some node.
+
+    Run folders have to be where all nodes reach them. A job whose node or worker is lost has
+    lost nothing that it has written down: it is started again elsewhere, by whoever asked for it
+    and not by Ray. API keys and variables that begin with `CWM_` are passed on to the nodes. A
+    node takes the Python that its Ray runs with, which needs the same version of this package.
+    """
+
+    workers: int = 0
+    """Most jobs at a time; 0: as many as the cluster has cores for."""
+    address: str = "auto"
+    """Which cluster: the one that this machine belongs to or else this machine alone (`auto`),
+    this machine alone (`local`), or the HOST:PORT of the head of one."""
+    cores: float | None = None
+    """Cores that a job reserves with its sandbox, if not as many as it says itself."""
+    gpus: float = 0.0
+    """GPUs that a job reserves."""
+    _pending: dict[Any, Command] = field(default_factory=dict, init=False, repr=False)
+    _cluster: "RayCluster | None" = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def example(cls, material: Any) -> Self:
+        """Return one that joins no cluster that happens to be here."""
+        return cls(workers=2, address="local")
+
+    def __post_init__(self) -> None:
+        """Refuse what is not installed, and what Ray cannot do."""
+        if find_spec("ray") is None:
+            raise CwmError("the executor 'ray' needs an extra: pip install 'cwm-cli[ray]'")
+        if "://" in self.address:
+            raise CwmError(
+                f"the address {self.address!r} is not on the cluster: run the same command on one "
+                "of its nodes, without executor.address"
+            )
+
+    def has_room(self) -> bool:
+        """Whether another command may be started now."""
+        if self.workers:
+            return len(self._pending) < self.workers
+        taken = sum(self._reserved(command) for command in self._pending.values())
+        reserved = self._reserved(next(iter(self._pending.values()), None))
+        return not self._pending or taken + reserved <= self._joined().cores()
+
+    def start(self, command: Command) -> None:
+        """Send a command to the cluster."""
+        command.log.parent.mkdir(parents=True, exist_ok=True)
+        command.log.unlink(missing_ok=True)
+        job = RemoteJob(
+            words=tuple(command.words),
+            environment={**passed_on(), **command.environment},
+            python=sys.executable,
+            folder=str(Path.cwd()),
+            spending=str(command.spending.absolute()) if command.spending else None,
+        )
+        reference = self._joined().sent(job, cores=self._reserved(command), gpus=self.gpus)
+        self._pending[reference] = command
+
+    def wait(self) -> list[Ended]:
+        """Wait for tasks to end, for a second at most."""
+        if not self._pending:
+            return []
+        ended = self._joined().ended(list(self._pending), LONGEST_WAIT)
+        return [self._told(self._pending.pop(reference), reference) for reference in ended]
+
+    def close(self) -> None:
+        """End all tasks with their processes, and leave the cluster, or end our own."""
+        if self._cluster is not None:
+            self._cluster.leave(list(self._pending))
+        self._pending, self._cluster = {}, None
+
+    def _joined(self) -> "RayCluster":
+        """Return the cluster, which is joined when it is first needed."""
+        if self._cluster is None:
+            self._cluster = RayCluster.join(self.address, self.workers)
+        return self._cluster
+
+    def _reserved(self, command: Command | None) -> float:
+        """Return the cores to reserve; Ray takes parts of a core, or whole ones."""
+        cores = self.cores if self.cores is not None else command.cores if command else 1.0
+        return cores if cores <= 1 else math.ceil(cores)
+
+    def _told(self, command: Command, reference: Any) -> Ended:
+        """Say how a task ended, and keep what it printed."""
+        from ray.exceptions import (
+            RayError,
+            RayTaskError,
+            RuntimeEnvSetupError,
+            TaskUnschedulableError,
+        )
+
+        try:
+            outcome = self._joined().result(reference)
+        except RayTaskError as error:
+            cause = getattr(error, "cause", None) or error
+            return Ended(command.name, _line(f"{type(cause).__name__}: {cause}"))
+        except (RuntimeEnvSetupError, TaskUnschedulableError) as error:
+            return Ended(command.name, _line(str(error)))
+        except RayError as error:
+            kind = type(error).__name__
+            return Ended(command.name, f"its worker or its node was lost ({kind})", lost=True)
+        command.log.write_bytes(outcome.printed)
+        text = outcome.printed.decode(errors="replace")
+        return Ended(
+            command.name,
+            reason_of(outcome.code, text),
+            peak_memory=outcome.peak_memory,
+            place=outcome.place,
+        )
+
+
+def passed_on() -> dict[str, str]:
+    """Return the environment variables of this process that jobs need on other machines."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if (name.startswith(PASSED_ON) or name.endswith(ENDINGS)) and name not in KEPT
+    }
+
+
+@dataclass
+class RayCluster:
+    """A Ray cluster that this process has joined; `is_ours` if joining it was our doing."""
+
+    is_ours: bool
+    _task: Any = field(init=False, repr=False)
+    _answers: Any = field(default=None, init=False, repr=False)
+    _nodes: list[float] = field(default_factory=list, init=False, repr=False)
+    _counted: float = field(default=-math.inf, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Make a task of what is done on nodes; Ray tries nothing again, it would go unseen."""
+        import ray
+
+        self._task = ray.remote(max_retries=0, scheduling_strategy="SPREAD")(carry_out)
+
+    @classmethod
+    def join(cls, address: str, workers: int) -> Self:
+        """Join a cluster, or start one for at least so many jobs; one that was joined is kept."""
+        os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
+        import ray
+        import ray._private.worker as printing
+
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        # `log_to_driver` leaves out what jobs print, not what Ray says of nodes, on standard output
+        printing._worker_logs_enabled = False
+        if ray.is_initialized():
+            return cls(is_ours=False)
+        how = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+        if address != "local":
+            try:
+                if address != "auto":
+                    _knock(address)
+                ray.init(address=address, **how)
+                return cls(is_ours=True)
+            except ConnectionError as error:
+                if address != "auto":
+                    raise _unreachable(address, error) from error
+            except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+                raise _unreachable(address, error) from error
+        ray.init(
+            address="local",
+            num_cpus=max(workers, os.cpu_count() or 1),
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _system_config=OF_OWN_CLUSTER,
+            **how,
+        )
+        return cls(is_ours=True)
+
+    def cores(self) -> float:
+        """Return how many cores all nodes have, or had a moment ago."""
+        import ray
+
+        if time.monotonic() > self._counted + COUNTED_SECONDS:
+            nodes = [node for node in ray.nodes() if node["Alive"]]
+            self._nodes = [node["Resources"].get("CPU", 0.0) for node in nodes]
+            self._counted = time.monotonic()
+        return sum(self._nodes)
+
+    def sent(self, job: RemoteJob, *, cores: float, gpus: float) -> Any:
+        """Send a job; one that asks for more cores than any node has gets all of one."""
+        self.cores()
+        cores = min(cores, max(self._nodes, default=0.0) or cores)
+        answers = self._answering() if job.spending else None
+        return self._task.options(num_cpus=cores, num_gpus=gpus).remote(job, answers)
+
+    def ended(self, references: list[Any], seconds: float) -> list[Any]:
+        """Wait for some of what was sent, and return all that has ended; none after a while."""
+        import ray
+
+        ended, _ = ray.wait(references, timeout=seconds)
+        if ended:
+            ended, _ = ray.wait(references, num_returns=len(references), timeout=0)
+        return list(ended)
+
+    def result(self, reference: Any) -> RemoteOutcome:
+        """Return what came of a job; raises an error of Ray's."""
+        import ray
+
+        outcome: RemoteOutcome = ray.get(reference)
+        return outcome
+
+    def leave(self, references: list[Any]) -> None:
+        """End what was sent and has not ended, and leave."""
+        import ray
+
+        with suppress(ray.exceptions.RayError, ConnectionError):
+            for reference in references:
+                ray.cancel(reference, force=True)
+            if references:
+                ray.wait(references, num_returns=len(references), timeout=CLOSING_SECONDS)
+            if self._answers is not None:
+                ray.kill(self._answers)
+        if self.is_ours:
+            ray.shutdown()
+
+    def _answering(self) -> Any:
+        """Return the actor that answers from files of this machine; it takes no core."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        if self._answers is None:
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), False)
+            actor = ray.remote(num_cpus=0, scheduling_strategy=here)(SpendingAnswers)
+            self._answers = actor.remote()
+        return self._answers
+
+
+def _knock(address: str) -> None:
+    """Find out whether anything listens at HOST:PORT; Ray itself would try it for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError("it is not HOST:PORT")
+    socket.create_connection((host, int(port)), timeout=KNOCKING_SECONDS).close()
+
+
+def _unreachable(address: str, error: Exception) -> CwmError:
+    """Say that a cluster cannot be joined."""
+    return CwmError(
+        f"no cluster of Ray can be joined at {address!r} ({_line(str(error))}): start one there "
+        "by `ray start --head`, or leave out executor.address"
+    )
+
+
+def _line(text: str) -> str:
+    """Say in a line what Ray says in many."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return clean(lines[0] if lines else "unknown", limit=LONGEST_REASON)
