@@ -21,6 +21,7 @@ from tenacity import RetryCallState
 
 from cwm_cli.search.contracts import Completion, Message, Request, Usage, total
 from cwm_cli.search.reading import without_thinking
+from cwm_cli.search.spending import RateLimit
 from cwm_cli.search.threads import waited
 from cwm_cli.text import clean
 from cwm_litellm.failures import (
@@ -63,6 +64,12 @@ thinking about them aloud most of the rest."""
 THINKING_TOKENS = 32_768
 """The same for models that think before they answer, as long as they like: an answer that ends
 within its thoughts is paid for and worth nothing."""
+
+USUAL_ANSWER = 1000
+"""Tokens that an answer is counted with in the rate of a provider until it is there."""
+
+LEAST_LOGGED = 0.1
+"""Seconds of waiting for a turn below which nothing is said."""
 
 LEAST_TOKENS = 256
 """In fewer no program is written."""
@@ -131,6 +138,7 @@ class Question:
     most_tokens: int | None = None
     stream: bool = False
     context: int | None = None
+    rate: RateLimit = field(default_factory=partial(RateLimit, ""))
     messages: tuple[Message, ...] = field(init=False)
     _tokens: int | None = field(init=False)
     _limit: int | None = field(default=None, init=False)
@@ -139,6 +147,7 @@ class Question:
     _usages: list[Usage] = field(default_factory=list, init=False)
     _spent: float = field(default=0.0, init=False)
     _attempts: int = field(default=0, init=False)
+    _expected: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.messages, self._tokens = self.request.messages, self.most_tokens
@@ -161,7 +170,7 @@ class Question:
                 if kind is Kind.TOO_LONG and self._smaller(str(error), shorten=not tries):
                     continue
                 if kind not in ANSWERS and not tries:
-                    raise explain(error, self.model, self._attempts) from None
+                    raise explain(error, self.model, self._attempts, self._spent) from None
                 if kind not in ANSWERS:
                     break  # what was answered before is better than nothing
                 answer = Answer(lacking=words_of(error, self.model, self._attempts))
@@ -195,6 +204,7 @@ class Question:
         usage = usage_of(self.model, response)
         self._log_answer(response, usage, time.perf_counter() - began)
         self._usages.append(usage)
+        self.rate.correct(usage.tokens - self._expected if usage.tokens else 0)
         self._spent += self._worst() if usage.cost is None else usage.cost
         answer = read(response)
         context = self.fit.context if self._is_ollama else None
@@ -215,10 +225,14 @@ class Question:
             raise UnpayableError
         while True:
             asked = self._arguments(seed)
+            self._wait_for_turn()
             try:
                 return waited(partial(self._ask, asked), self.timeout)
             except (OpenAIError, TimeoutError) as error:
-                kind = classify(error)
+                kind, pause = classify(error), retry_after(error)
+                if kind is Kind.RATE_LIMIT or pause is not None:
+                    least = self.patience.backoff if pause is None else pause
+                    self.rate.pause(min(least, self.patience.longest_wait))
                 if kind in (Kind.TIMEOUT, Kind.OVERSIZED):
                     self._spent += self._worst()  # nobody says what it took
                 if kind not in (Kind.REFUSED, Kind.BROKEN):
@@ -229,6 +243,16 @@ class Question:
                 self._log(f"{brief(error)}: asked otherwise, from now on")
                 if told:
                     self._notes.append(f"{self.model} {told}")
+
+    def _wait_for_turn(self) -> None:
+        """Wait until the provider may be asked, by all who ask it together."""
+        self._expected = 0
+        if self.rate.tokens_per_minute:
+            said = [message.model_dump() for message in self.messages]
+            self._expected = litellm.token_counter(self.model, messages=said) + USUAL_ANSWER
+        seconds = self.rate.wait(self._expected, self.request.tell)
+        if seconds >= LEAST_LOGGED:
+            self._log(f"waited {seconds:.1f} s for its turn: {self.rate.provider} is asked by all")
 
     def _arguments(self, seed: int) -> dict[str, Any]:
         """Return what LiteLLM is asked with, as far as the model takes it."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from cwm_cli.errors import CwmError
@@ -20,9 +21,10 @@ from cwm_cli.search.contracts import (
     ScoreRequest,
     Usage,
 )
+from cwm_cli.search.spending import RateLimit
 from cwm_litellm import spans
 from cwm_litellm.limits import ModelLimits
-from cwm_litellm.models import answer_length, check_model, check_price, price
+from cwm_litellm.models import answer_length, check_model, check_price, price, provider_of
 
 if TYPE_CHECKING:
     from cwm_litellm.scoring import Weigher
@@ -133,6 +135,10 @@ class LiteLLM(Backend):
     """Seconds before the second attempt, doubled before each further one."""
     longest_wait: float = field(default=60.0, metadata=NOT_IDENTITY)
     """Most seconds between two attempts."""
+    requests_per_minute: float | None = field(default=None, metadata=NOT_IDENTITY)
+    """How often the provider is asked at most, by all searches and jobs together."""
+    tokens_per_minute: float | None = field(default=None, metadata=NOT_IDENTITY)
+    """How many tokens it is given and asked for at most, by all of them together."""
     spans: str | None = field(default=None, metadata=NOT_IDENTITY)
     """Address of a collector of OpenTelemetry, such as http://localhost:4318, that a span of each
     request is sent to, without what is asked and answered."""
@@ -186,7 +192,18 @@ class LiteLLM(Backend):
             most_tokens=self.max_tokens,
             stream=self.stream,
             context=self.context,
+            rate=self._rate(),
         ).answered()
+
+    def _rate(self) -> RateLimit:
+        """Return how often the provider may be asked."""
+        for name in ("requests_per_minute", "tokens_per_minute"):
+            if (most := getattr(self, name)) is not None and not 0 < most < inf:
+                raise CwmError(f"{name} is {most}: it takes a number above 0")
+        provider = provider_of(self.model) or self.model
+        if self.api_base:
+            provider = f"{provider} at {self.api_base}"
+        return RateLimit(provider, self.requests_per_minute, self.tokens_per_minute)
 
     def worst_cost(self, request: Request) -> float | None:
         """Return the price of the prompt and of as many tokens as a usual answer has at most."""

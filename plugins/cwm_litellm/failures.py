@@ -20,7 +20,7 @@ from tenacity import (
     wait_random,
 )
 
-from cwm_cli.errors import CwmError
+from cwm_cli.search.contracts import UnansweredError
 from cwm_cli.text import clean
 from cwm_litellm.models import hint
 from cwm_litellm.transport import LateError, TooManyBytesError
@@ -115,9 +115,11 @@ def retry_after(error: BaseException) -> float | None:
         return _seconds_until(value)
 
 
-def explain(error: BaseException, model: str, attempts: int) -> CwmError:
-    """Make an error of what happened and what to do."""
-    return CwmError(words_of(error, model, attempts))
+def explain(
+    error: BaseException, model: str, attempts: int, cost: float | None = None
+) -> UnansweredError:
+    """Make an error of what happened and what to do; asking may have cost so many US dollars."""
+    return UnansweredError(words_of(error, model, attempts), cost)
 
 
 def words_of(error: BaseException, model: str, attempts: int) -> str:
