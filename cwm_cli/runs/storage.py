@@ -170,9 +170,12 @@ def _copies() -> Path:
             base, prefix = Path(tempfile.gettempdir()), f"cwm-runs-{os.getuid()}-"
             for left in base.glob(f"{prefix}*"):
                 _remove_left(left)
-            _ROOT = Path(tempfile.mkdtemp(prefix=prefix)).absolute()
-            lock = os.open(_ROOT / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            made = Path(tempfile.mkdtemp(prefix=prefix)).absolute()
+            partial = made / f".{LOCK}.part"
+            lock = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)  # it is held as long as this process lives
+            partial.rename(made / LOCK)  # others see it only once it is held
+            _ROOT = made
             atexit.register(_remove_own, _ROOT, os.getpid())
         return _ROOT
 
