@@ -54,9 +54,12 @@ QUIET = {
 }
 """Variables for Ray, where the user has not set them."""
 
-OF_OWN_CLUSTER = {"kill_child_processes_on_worker_exit_with_raylet_subreaper": True}
-"""Whatever a worker leaves behind is ended within ten seconds, in whatever session it is; Ray's
-successor of this setting, process groups, does not reach what has a session of its own."""
+OF_OWN_CLUSTER = {
+    "kill_child_processes_on_worker_exit_with_raylet_subreaper": True,
+    "process_group_cleanup_enabled": False,
+}
+"""Whatever a worker leaves behind is ended within ten seconds, in whatever session it is. Process
+groups, which Ray prefers, do not reach what has a session of its own, as sandboxes have."""
 
 OBJECT_STORE_BYTES = 128 << 20
 """Memory for results on a cluster of our own: each is the last of what a job printed."""
