@@ -12,6 +12,8 @@ import time
 import pytest
 
 from cwm_cli.errors import CwmError
+from cwm_cli.registry import find
+from cwm_cli.search.contracts import GENERATE, Message, Move, Request
 from cwm_cli.search.spending import (
     SPENDING,
     CostLimit,
@@ -25,6 +27,7 @@ from cwm_cli.search.spending import (
     open_spending,
     read_spending,
 )
+from openai_server import OpenAIServer, answer, rate_limited
 
 
 @pytest.fixture
@@ -247,3 +250,21 @@ def test_eight_jobs_of_a_benchmark_keep_to_one_limit_and_go_on_with_a_higher_one
     assert "--max-cost" not in rich.stderr
     spent = len(charged.read_text().split()) * 0.01
     assert read_spending(place).spent == pytest.approx(spent - 0.01)  # the lost one was more
+
+
+@pytest.mark.slow
+def test_a_provider_that_limits_the_rate_is_waited_for_by_all_who_share_the_file(
+    tmp_path, monkeypatch
+):
+    place, began = tmp_path / "spending.json", time.time()
+    open_spending(place, None, lambda: 0.0)
+    monkeypatch.setenv(SPENDING, f"file:{place}")
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with OpenAIServer([rate_limited("1"), answer("42")]) as server:
+        options = {"api_base": server.url, "backoff": 0.01, "requests_per_minute": 600}
+        asked = Request((Message(role="user", content="?"),), 0, Move(GENERATE), None)
+        for model in ("openai/gpt-4o-mini", "openai/gpt-4o"):
+            assert find("backend", "litellm")(model=model, **options).complete(asked).text == "42"
+        (rate,) = read_spending(place).providers.values()
+    assert rate.paused_until >= began + 1
+    assert rate.requests_due >= rate.paused_until + 0.2  # two requests after the pause
