@@ -168,23 +168,26 @@ def test_what_was_lost_with_a_worker_or_a_node_is_started_again_and_leaves_nothi
 
 
 @pytest.mark.long
-def test_commands_end_when_the_executor_closes_or_its_process_is_killed(tmp_path):
+def test_a_command_ends_when_the_executor_closes_or_its_process_is_killed(tmp_path):
+    """Ray ends with them, so that what a job has started must end by itself."""
     jobs, _ = chosen_executor("ray", None, ["executor.address=local", "executor.cores=0.5"])
     with closing(jobs):
         jobs.start(stays("closed", tmp_path))
-        _, *family = pids("closed", tmp_path)
+        _, job, child = pids("closed", tmp_path)
         assert jobs.has_room()
-    assert wait_until(lambda: not any(map(alive, family)), 30)
+    os.kill(child, signal.SIGKILL)
+    assert wait_until(lambda: not alive(job), 30)
     script = (
         "import sys; sys.path.insert(0, 'tests'); import test_ray as t; from pathlib import Path\n"
+        "jobs = t.executor('local'); jobs.start(t.stays('killed', Path(sys.argv[1])))\n"
+        "while True: jobs.wait()"
     )
-    script += "jobs = t.executor('local'); folder = Path(sys.argv[1])\n"
-    script += "jobs.start(t.stays('killed', folder))\nwhile True: jobs.wait()"
     driver = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
-    _, *family = pids("killed", tmp_path)
+    _, job, child = pids("killed", tmp_path)
     driver.kill()
     driver.wait()
-    assert wait_until(lambda: not any(map(alive, family)), 30)
+    os.kill(child, signal.SIGKILL)
+    assert wait_until(lambda: not alive(job), 30)
 
 
 @pytest.mark.parametrize(
