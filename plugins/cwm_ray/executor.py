@@ -3,8 +3,10 @@
 import logging
 import math
 import os
+import signal
 import socket
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -243,6 +245,9 @@ class RayCluster:
             _system_config=OF_OWN_CLUSTER,
             **how,
         )
+        if threading.current_thread() is threading.main_thread():
+            # Ray has ignored it with that setting: what this process starts had no exit codes
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return cls(is_ours=True)
 
     def cores(self) -> float:
