@@ -174,6 +174,37 @@ def test_a_search_cut_anywhere_resumes_to_the_same_nodes(strategy):
         assert resumed.best == uncut.best
 
 
+class Telling(Counting):
+    """Says of how many programs it knows where a question is asked again."""
+
+    def __init__(self):
+        super().__init__()
+        self.known = 0
+
+    def update(self, node):
+        self.known += 1
+
+    def messages(self, move):
+        return (Message(role="user", content=f"{move.action} {move.parent}"),)
+
+    def varied(self, move, number):
+        words = f"{move.action} {move.parent}, {number} of {self.known}"
+        return (Message(role="user", content=words),)
+
+
+def test_a_question_asked_again_has_the_same_words_when_the_search_goes_on():
+    def telling():
+        return Search(Telling(), GifMcts(), Writer(skill=0.02), seed=3)
+
+    uncut = telling()
+    records = list(uncut.run(30))
+    assert sum("of" in record.messages[0].content for record in records) > 3
+    for cut in range(0, 31, 3):
+        resumed = telling()
+        resumed.resume(uncut.nodes[:cut])
+        assert [*records[:cut], *resumed.run(30)] == records
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_another_seed_gives_another_search(strategy):
     one, other = searching(strategy, seed=1), searching(strategy, seed=2)

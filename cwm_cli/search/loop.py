@@ -123,7 +123,7 @@ class Search:
     _known: int = field(default=0, init=False)
     _last_step: int = field(default=-1, init=False)
     _asked: Counter[str] = field(default_factory=Counter, init=False)
-    _variants: Counter[str] = field(default_factory=Counter, init=False)
+    _moves: Counter[tuple[str, int]] = field(default_factory=Counter, init=False)
     _refining: dict[int, Refining] = field(default_factory=dict, init=False)
     _refined: set[str] = field(default_factory=set, init=False)
     _turns: list[Turn] = field(default_factory=list, init=False)
@@ -201,6 +201,7 @@ class Search:
                     del self.pending[event.step]
                 else:
                     self._asked[event.prompt] += 1
+                    self._moves[event.action, event.parent] += 1
             self.learn(event)
         if self.limit:
             self.limit.recall(self.spent - before)
@@ -274,12 +275,10 @@ class Search:
         if ROOT in self.pending or waits:
             return
         while self._in_flight < self.parallel and self._asked_for < budget:
-            variants = self._variants.copy() if self.limit else self._variants
             request = self._request(self._next_step())
             kept = self._reserve(request) if self.limit else None
             if isinstance(kept, Refusal):
                 self.out_of_money = kept is Refusal.NEVER
-                self._variants = variants  # it was not asked
                 return
             self._register(request)
             work = partial(self._answered, request, kept)
@@ -323,13 +322,11 @@ class Search:
         move = self._remarked(self.strategy.select(rng, awaited))
         seed = int(rng.integers(2**31))
         request = Request(self.problem.messages(move), seed, move, self.problem, step)
-        first, number, known = request.key, 0, set[str]()
+        number, known = self._moves[move.action, move.parent] - 1, set[str]()
         while not self.strategy.repeats and self._asked[request.key] and request.key not in known:
             known.add(request.key)
-            number = max(number, self._variants[first]) + 1
+            number = max(number, 0) + 1
             request = request._replace(messages=self.problem.varied(move, number))
-        if number:
-            self._variants[first] = number
         return request._replace(
             occurrence=self._asked[request.key],
             tell=partial(self.doing.__setitem__, step),
@@ -349,8 +346,9 @@ class Search:
 
     def _register(self, request: Request) -> None:
         """Count a request among those in flight."""
-        self._asked[request.key] += 1
         step, move = request.step, request.move
+        self._asked[request.key] += 1
+        self._moves[move.action, move.parent] += 1
         self.pending[step] = Pending(step, move, self._known, self.best, model=request.model)
 
     def _repeat(self, turns: Sequence[Turn], budget: int) -> Iterator[Record]:
