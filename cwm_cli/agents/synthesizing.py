@@ -44,7 +44,7 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import Protection, check_access
 from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.around import innermost
-from cwm_cli.search.contracts import Node, Record, Refiner, Remark, total
+from cwm_cli.search.contracts import Backend, Node, Record, Refiner, Remark, total
 from cwm_cli.search.loop import Search
 from cwm_cli.search.models import (
     ModelPool,
@@ -278,6 +278,12 @@ def choose_backend(backend: str | None, models: Sequence[str] = ()) -> ChosenBac
 def _models_named(texts: Iterable[str]) -> tuple[str, ...]:
     """Write each text of models in one way, and name none twice."""
     return tuple(dict.fromkeys(",".join(map(str, read_models([text]))) for text in texts if text))
+
+
+def backend_of(choices: "Choices") -> Backend:
+    """Return the backend that a search of these choices asks."""
+    backend: Backend = _make(choices).backend
+    return backend
 
 
 def check_choices(choices: "Choices") -> "Settings":

@@ -6,13 +6,14 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cwm_cli.agents.synthesizing import choose_backend, uncached
+from cwm_cli.agents.synthesizing import backend_of, choose_backend, uncached
 from cwm_cli.agents.tracking import Measures
 from cwm_cli.bench.configuration import (
     BenchmarkAccess,
@@ -24,6 +25,7 @@ from cwm_cli.bench.configuration import (
     environments_of,
     shift_of,
 )
+from cwm_cli.bench.estimate import Ask, CostEstimate, SearchesToCome, agreed, estimated
 from cwm_cli.bench.executor import (
     Command,
     Ended,
@@ -129,6 +131,7 @@ def benchmark(
     run: Path | str | None = None,
     new: bool = False,
     executor: str = "local",
+    ask: Ask | None = None,
     observer: Observer = SILENT,
 ) -> BenchmarkResult:
     """Search with every strategy, model and seed in many environments, and compare.
@@ -137,7 +140,9 @@ def benchmark(
     own, made by a process of its own: one that fails is left out of the means, counted, and
     tried again when the same call continues. A shifted suite, or `shift`, gives environments
     other constants and rules, `hide` leaves out a part of what they show, and `noise` disturbs
-    them. Raises `CwmError` for what the user can mend.
+    them. What a language model will take is told before anything is done, and with `ask`, which
+    is given the `CostEstimate`, nothing is done unless that says so. Raises `CwmError` for what the
+    user can mend.
     """
     answers = choose_backend(backend, models)
     pairs = [f"{k}={v}" for k, v in options.items()] if isinstance(options, Mapping) else options
@@ -176,6 +181,8 @@ def benchmark(
         observer.note(words)
     verb = "continues" if opened.is_continued else "started"
     with opened:
+        if find("backend", config.backend).is_language_model:
+            agreed(_estimate(opened.folder, header, access, jobs.workers), ask, observer)
         opened.update(opened.header.model_copy(update={"terms": terms}))
         observer.note(f"{opened.place} {verb}", "Run")
         opened.tell(observer)
@@ -523,6 +530,37 @@ def _opened(header: BenchmarkHeader, named: Path | None, *, new: bool) -> Benchm
                 break
     folder = (named or fresh_folder("benchmark")).absolute()
     return BenchmarkRun.begin(folder, header)
+
+
+def _estimate(
+    folder: Path, header: BenchmarkHeader, access: BenchmarkAccess, workers: int
+) -> CostEstimate:
+    """Say what the jobs that are left will take; what is done already has been paid for."""
+    run, config, terms = BenchmarkRun(folder, header), header.config, header.terms
+    jobs, left, spent = Counter[str](), Counter[str](), 0.0
+    for trial in config.trials:
+        tail = JournalTail(run.trial_folder(trial))
+        tail.read()
+        spent += tail.cost or 0.0
+        rest = max(0, terms.budget - tail.completions)
+        if rest and not run.is_settled(run.trial_result(trial)):
+            jobs[trial.model] += 1
+            left[trial.model] += rest
+    to_come = [
+        SearchesToCome(
+            model,
+            backend_of(config.choices(config.strategies[0], model, terms, access)),
+            jobs[model],
+            left[model],
+        )
+        for model in config.models
+    ]
+    return estimated(
+        to_come,
+        in_flight=min(workers, sum(jobs.values())) * terms.parallel,
+        left=None if terms.max_cost is None else terms.max_cost - spent,
+        folders=[run.trial_folder(trial) for trial in config.trials],
+    )
 
 
 def _work_observed(work: BenchmarkWork, observer: Observer) -> None:

@@ -11,6 +11,7 @@ from cwm_cli.cli.runs import print_report
 from cwm_cli.cli.shared import (
     AllowGapOption,
     ApiBaseOption,
+    AskAboveOption,
     BackendOption,
     CacheOption,
     DataSeedOption,
@@ -26,6 +27,8 @@ from cwm_cli.cli.shared import (
     TrackerOption,
     TrackOption,
     WorkersOption,
+    YesOption,
+    asking,
     parse_env_args,
     run_folder,
     tracked,
@@ -86,6 +89,8 @@ def benchmark(
             "--max-cost", metavar="USD", min=0.0, help="Stop before all jobs together cost more."
         ),
     ] = None,
+    ask_above: AskAboveOption = 5.0,
+    yes: YesOption = False,
     cache: CacheOption = False,
     shift: ShiftOption = None,
     hide: HideOption = None,
@@ -141,6 +146,7 @@ def benchmark(
         ceilings=ceilings,
         metric=metric,
         max_cost=max_cost,
+        ask=asking(ask_above, yes=yes),
         cache=cache,
         shift=shift,
         **parse_env_args(None, hide=hide, noise=noise),

@@ -26,6 +26,7 @@ from cwm_cli.views.lines import complain
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from cwm_cli.bench.estimate import Ask, CostEstimate
     from cwm_cli.runs.observer import Observer
 
 ALLOW_GAP = "CWM_ALLOW_GAP"
@@ -178,6 +179,19 @@ ModelsOption = Annotated[
         show_default=False,
     ),
 ]
+AskAboveOption = Annotated[
+    float,
+    typer.Option(
+        "--ask-above",
+        metavar="USD",
+        min=0.0,
+        envvar="CWM_ASK_ABOVE",
+        help="Ask before what is expected to cost more is begun.",
+    ),
+]
+YesOption = Annotated[
+    bool, typer.Option("--yes", help="Begin whatever it is expected to cost, without a question.")
+]
 CacheOption = Annotated[
     bool,
     typer.Option(
@@ -304,6 +318,24 @@ def tracked(view: "Observer", track: str | None, tracker: str | None) -> "Observ
     from cwm_cli.agents.tracking import Tracking
 
     return Tracking(track, tracker, beside=view)
+
+
+def asking(above: float, *, yes: bool) -> "Ask":
+    """Return what asks a user whether so much may be paid as is expected, if that is much."""
+
+    def ask(estimate: "CostEstimate") -> bool:
+        if yes or estimate.expected <= above:
+            return True
+        words = f"${estimate.expected:,.2f} are expected, more than --ask-above {above:g}"
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise CwmError(f"{words}: add --yes to begin, or limit it with --max-cost")
+        typer.echo(f"{words}: begin? [y/N] ", nl=False, err=True)
+        try:
+            return sys.stdin.readline().strip().lower() in ("y", "yes")
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("interrupted: nothing was begun, and nothing paid") from None
+
+    return ask
 
 
 INTERRUPTED = 130

@@ -1,0 +1,246 @@
+"""What a benchmark will take, told before anything is asked or paid: tokens, dollars, hours.
+
+`estimated` says it of searches that are to be made, from what completions of the same model took
+in runs of before, or else from what they usually take, and says which.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cwm_cli.errors import CwmError
+from cwm_cli.runs.observer import Observer
+from cwm_cli.runs.searches import JOURNAL, SearchRun
+from cwm_cli.runs.store import HEADER, RUNS
+from cwm_cli.search.contracts import Backend, Usage
+
+PROMPT_TOKENS = 3_000
+"""Tokens of a prompt where none was measured: the published medians are 2,500 to generate a program
+and 3,500 to improve one."""
+
+SECONDS, THINKING_SECONDS = 20.0, 60.0
+"""Seconds of a completion where none was measured; models that think take several times longer."""
+
+MOST_MEASURED = 200
+"""Completions of a model that are looked at, those of the newest runs: a mean needs no more."""
+
+MOST_LOOKED = 60
+"""Runs that are looked at for them, so that a folder with thousands costs no time."""
+
+
+class SearchesToCome(NamedTuple):
+    """Searches that a backend is to answer: how many, and how many completions they have left."""
+
+    model: str
+    backend: Backend
+    jobs: int
+    completions: int
+
+
+@dataclass(frozen=True)
+class ModelEstimate:
+    """What a model will take: tokens of a prompt and of an answer, and seconds, on the mean.
+
+    They are means over so many `measured` completions, and assumed where there are none. An answer
+    has `most_tokens` at most, with its thoughts where the model `thinks`. `expected` and `worst`
+    are US dollars for all completions, None where the price is unknown; the worst is that every
+    answer is as long as it can be.
+    """
+
+    model: str
+    jobs: int
+    completions: int
+    prompt_tokens: int
+    answer_tokens: int
+    most_tokens: int
+    thinks: bool
+    seconds: float
+    measured: int
+    expected: float | None
+    worst: float | None
+
+
+@dataclass(frozen=True)
+class CostEstimate:
+    """What searches that are to come will take, model by model.
+
+    `in_flight` completions are under way at a time. Of the limit of the cost `left` is what it
+    still allows, None where there is no limit.
+    """
+
+    models: tuple[ModelEstimate, ...]
+    in_flight: int
+    left: float | None = None
+
+    @property
+    def completions(self) -> int:
+        """All completions, if no search is right before its budget is spent."""
+        return sum(each.completions for each in self.models)
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """The models whose price is unknown."""
+        return tuple(each.model for each in self.models if each.expected is None)
+
+    @property
+    def expected(self) -> float:
+        """US dollars that are to be expected, of models of known price, within the limit."""
+        return self._limited(sum(each.expected or 0.0 for each in self.models))
+
+    @property
+    def worst(self) -> float:
+        """US dollars at most, of models of known price, within the limit."""
+        return self._limited(sum(each.worst or 0.0 for each in self.models))
+
+    @property
+    def hours(self) -> float:
+        """Hours of waiting for answers, which is most of what searches do."""
+        seconds = sum(each.completions * each.seconds for each in self.models)
+        return seconds / max(1, min(self.in_flight, self.completions)) / 3600
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """What to tell a user: what is to be done, and what it takes."""
+        jobs = sum(each.jobs for each in self.models)
+        prompts = sum(each.completions * each.prompt_tokens for each in self.models)
+        answers = sum(each.completions * each.answer_tokens for each in self.models)
+        measured = sum(each.measured for each in self.models)
+        assumed = [each.model for each in self.models if not each.measured]
+        basis = f"measured on {measured:,} completions" if measured else "assumed, none is known"
+        if measured and assumed:
+            basis += f", of {', '.join(assumed)} assumed"
+        thoughts = " with thoughts" * any(each.thinks for each in self.models)
+        return (
+            f"{jobs:,} jobs with up to {self.completions:,} completions to come: some "
+            f"{_many(prompts)} tokens of prompts and {_many(answers)} of answers{thoughts} "
+            f"({basis})",
+            f"{self._money()}; some {_time(self.hours)} of waiting with {self.in_flight} in flight",
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it in plain data."""
+        names = ("completions", "unpriced", "expected", "worst", "hours", "in_flight", "left")
+        facts = {name: getattr(self, name) for name in names}
+        return facts | {"models": [asdict(each) for each in self.models]}
+
+    def _money(self) -> str:
+        """Say what it costs; what is unknown is never nothing."""
+        unknown = f"the price of {', '.join(self.unpriced)} is unknown" * bool(self.unpriced)
+        if len(self.unpriced) == len(self.models):
+            return unknown
+        most = max(each.most_tokens for each in self.models if each.expected is not None)
+        words = (
+            f"about ${self.expected:,.2f}, ${self.worst:,.2f} if every answer had {most:,} tokens"
+        )
+        if self.left is not None and sum(each.worst or 0.0 for each in self.models) > self.left:
+            words += f" (no more than --max-cost leaves, ${self.left:,.2f})"
+        return "; ".join(filter(None, (words, unknown)))
+
+    def _limited(self, cost: float) -> float:
+        return cost if self.left is None else min(cost, max(0.0, self.left))
+
+
+Ask = Callable[[CostEstimate], bool]
+"""Says whether what is estimated is to be done."""
+
+
+def estimated(
+    to_come: Iterable[SearchesToCome],
+    *,
+    in_flight: int,
+    left: float | None = None,
+    folders: Sequence[Path] = (),
+) -> CostEstimate:
+    """Return what searches will take, each model by what it took in these folders, or in others.
+
+    `left` is what a limit of the cost still allows, in US dollars.
+    """
+    found = (_of_model(each, folders) for each in to_come if each.completions)
+    return CostEstimate(tuple(found), in_flight, left)
+
+
+def agreed(estimate: CostEstimate, ask: Ask | None, observer: Observer) -> None:
+    """Tell what is estimated, and ask; `CwmError` where it is not to be done."""
+    if not estimate.completions:
+        return
+    for line in estimate.lines:
+        observer.note(line, "Estimate")
+    if ask is not None and not ask(estimate):
+        raise CwmError("not started, and nothing was paid: --yes starts it, --max-cost limits it")
+
+
+def _of_model(searches: SearchesToCome, folders: Sequence[Path]) -> ModelEstimate:
+    """Return what a model will take."""
+    backend, count = searches.backend, searches.completions
+    known = list(islice(_usages(searches.model, folders), MOST_MEASURED))
+    length = backend.answer_length()
+    if known:
+        prompt = round(sum(each.prompt_tokens for each in known) / len(known))
+        answer = round(sum(each.completion_tokens for each in known) / len(known))
+        seconds = sum(each.seconds for each in known) / len(known)
+    else:
+        prompt, answer = PROMPT_TOKENS, length.usual
+        seconds = THINKING_SECONDS if length.thinks else SECONDS
+    most = max(length.most, answer)
+    expected, worst = backend.price(prompt, answer), backend.price(prompt, most)
+    return ModelEstimate(
+        model=searches.model,
+        jobs=searches.jobs,
+        completions=count,
+        prompt_tokens=prompt,
+        answer_tokens=answer,
+        most_tokens=most,
+        thinks=length.thinks or any(each.reasoning_tokens for each in known),
+        seconds=seconds,
+        measured=len(known),
+        expected=None if expected is None else count * expected,
+        worst=None if worst is None else count * worst,
+    )
+
+
+def _usages(model: str, folders: Sequence[Path]) -> Iterator[Usage]:
+    """Yield what completions of a model took, first in these folders, then in the newest runs."""
+    usual = sorted(_newest(RUNS), reverse=True)[:MOST_LOOKED]
+    own = (folder for folder in folders if (folder / JOURNAL).exists())
+    for folder in dict.fromkeys(chain(islice(own, MOST_LOOKED), (place for _, place in usual))):
+        with suppress(CwmError, OSError, ValueError):
+            if model in _model_of(folder):
+                for node in SearchRun.load(folder).nodes():
+                    usage = node.usage
+                    is_its = (node.model or model) == model
+                    if node.asked and is_its and usage.tokens and not usage.reused:
+                        yield usage
+
+
+def _newest(place: Path) -> Iterator[tuple[float, Path]]:
+    """Yield the searches in a folder, and the jobs in those of benchmarks, with their times."""
+    for pattern in (f"*/{JOURNAL}", f"*/*/{JOURNAL}"):
+        for file in place.glob(pattern):
+            with suppress(OSError):
+                yield file.stat().st_mtime, file.parent
+
+
+def _model_of(folder: Path) -> list[str]:
+    """Return the models of a run, by the names that estimates have for them."""
+    named = json.loads((folder / HEADER).read_bytes())["config"].get("model", "")
+    return [named, *(each.partition("=")[0] for each in str(named).split(","))]
+
+
+def _many(count: int) -> str:
+    """Write a large number in few digits."""
+    if count >= 1_000_000:
+        return f"{count / 1e6:.3g} million"
+    return f"{round(count, -2):,}" if count >= 1000 else str(count)
+
+
+def _time(hours: float) -> str:
+    """Write hours, or minutes."""
+    if hours >= 1:
+        return f"{hours:,.1f} hours"
+    return "a minute" if hours < 1.5 / 60 else f"{60 * hours:.0f} minutes"

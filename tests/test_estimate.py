@@ -1,0 +1,119 @@
+"""What a benchmark will take is told before anything is paid, and much is asked about first."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cwm_cli.bench.estimate import CostEstimate, SearchesToCome, estimated
+from cwm_litellm.backend import LiteLLM
+from openai_server import OpenAIServer, answer
+from recordings import cartpole
+
+WRONG = f"```python\n{cartpole(gravity=5)}```"
+MODEL = "openai/gpt-4o-mini"  # $0.15 and $0.60 per million tokens
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-tests")
+
+
+def of(model: str, completions: int, *, left: float | None = None, **options: int) -> CostEstimate:
+    backend = LiteLLM(model, **options)  # type: ignore[arg-type]
+    return estimated([SearchesToCome(model, backend, 2, completions)], in_flight=4, left=left)
+
+
+def test_tokens_dollars_and_hours_are_what_they_amount_to() -> None:
+    usual = of(MODEL, 1000)
+    assert usual.expected == pytest.approx(1000 * (3000 * 0.15e-6 + 1500 * 0.6e-6))
+    assert usual.worst == pytest.approx(1000 * (3000 * 0.15e-6 + 16384 * 0.6e-6))
+    assert usual.hours == pytest.approx(1000 * 20 / 4 / 3600)
+    first, second = usual.lines
+    assert "2 jobs with up to 1,000 completions to come" in first
+    assert "3 million tokens of prompts and 1.5 million of answers (assumed" in first
+    assert "about $1.35, $10.28 if every answer had 16,384 tokens" in second
+    assert "1.4 hours of waiting with 4 in flight" in second
+    limited = of(MODEL, 1000, left=1.0)
+    assert (limited.expected, limited.worst) == (1.0, 1.0)
+    assert "no more than --max-cost leaves, $1.00" in limited.lines[1]
+    assert of(MODEL, 1000, max_tokens=1000).worst < usual.expected
+    assert "with thoughts" in of("openai/gpt-5", 10).lines[0]
+    unknown = of("hosted_vllm/own", 10)
+    assert unknown.unpriced == ("hosted_vllm/own",)
+    assert "the price of hosted_vllm/own is unknown" in unknown.lines[1]
+    assert "$" not in unknown.lines[1]
+
+
+@pytest.mark.long
+def test_what_is_left_is_reckoned_by_what_was_measured(cwm) -> None:
+    cwm.environment["OPENAI_API_KEY"] = "sk-of-the-tests"
+    words = ["benchmark", "--env", "CartPole-v1", "--strategy", "zero-shot", "--model", MODEL]
+    words += ["-o", "start=none", "-o", "refine=none", "--run", "r", "--workers", "1"]
+    with OpenAIServer([answer(WRONG, prompt_tokens=2000, completion_tokens=500)]) as server:
+        words += ["--api-base", server.url]
+        refused = cwm.inside(*words, "--budget", "2", "--ask-above", "0")
+        assert refused.returncode == 1
+        assert "--yes" in refused.stderr.splitlines()[-1]
+        assert server.requests == []
+        assert not (cwm.folder / "r").exists()
+        assert "assumed" in refused.stderr
+        done = cwm.inside(*words, "--budget", "2", "--ask-above", "0", "--yes")
+        assert done.returncode == 0, done.stderr
+        assert len(server.requests) == 2
+        more = cwm.inside(*words, "--budget", "5", "--json")
+    told = " ".join(more.stderr.split())
+    assert "1 jobs with up to 3 completions to come: some 6,000 tokens of prompts" in told
+    assert "1,500 of answers (measured on 2 completions)" in told
+    offline = cwm.inside("benchmark", "--env", "CartPole-v1", "--ask-above", "0", "--run", "o")
+    assert offline.returncode == 0, offline.stderr
+    assert "Estimate" not in offline.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("typed", "code"),
+    [pytest.param("y\n", 0, marks=pytest.mark.long), ("n\n", 1), ("\n", 1), ("", 130)],
+)
+def test_much_is_asked_about_on_a_terminal(typed: str, code: int, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "cwm_cli", "benchmark", "--env", "CartPole-v1", "--run", "r"]
+    words += ["--model", MODEL, "--strategy", "zero-shot", "--budget", "1", "--ask-above", "0"]
+    words += ["-o", "start=none", "-o", "refine=none", "--json"]
+    with OpenAIServer([answer(WRONG)]) as server:
+        terminal, end = pty.openpty()
+        variables = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+        process = subprocess.Popen(
+            [*words, "--api-base", server.url],
+            stdin=end,
+            stderr=end,
+            stdout=subprocess.PIPE,
+            env=variables,
+            start_new_session=True,
+        )
+        os.close(end)
+        told = b""
+        while b"begin? [y/N]" not in told:
+            told += os.read(terminal, 4096)
+        assert server.requests == []
+        if typed:
+            os.write(terminal, typed.encode())
+        else:
+            process.send_signal(signal.SIGINT)
+        os.set_blocking(terminal, False)
+        while process.poll() is None:  # a terminal that nobody reads from fills
+            try:
+                told += os.read(terminal, 4096)
+            except OSError:
+                time.sleep(0.05)
+        out = process.stdout.read() if process.stdout else b""
+        assert process.returncode == code, told
+        assert len(server.requests) == (code == 0)
+    assert (tmp_path / "r").exists() == (code == 0)
+    assert not out if code else json.loads(out)["rows"]
