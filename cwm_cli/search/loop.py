@@ -312,7 +312,7 @@ class Search:
     @property
     def _in_flight(self) -> int:
         """How many completions are in flight."""
-        return sum(flight.asked for flight in self.pending.values())
+        return len([flight for flight in self.pending.values() if flight.asked])
 
     def _request(self, step: int) -> Request:
         """Choose a move and word it."""
