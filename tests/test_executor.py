@@ -49,6 +49,7 @@ class LosingProcesses(LocalProcesses):
 
 
 COUNTED = """
+import time
 from pathlib import Path
 file = Path({file!r})
 count = len(file.read_text()) if file.exists() else 0
@@ -56,6 +57,7 @@ file.write_text("x" * (count + 1))
 if count < {busy}:
     raise SystemExit("Error: another process works on it: wait")
 memory = bytearray({size})
+time.sleep(0.3)
 """
 
 

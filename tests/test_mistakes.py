@@ -54,7 +54,7 @@ MISTAKES = {
     (*MANY, "--model", "openai/gpt-5"): "set OPENAI_API_KEY",
     (*MANY, "--model", "opneai/gpt-5"): "did you mean openai/gpt-5?",
     (*MANY, "--strategy", "foo"): "unknown strategy 'foo'",
-    (*MANY, "--executor", "ray"): "unknown executor 'ray'",
+    (*MANY, "--executor", "rya"): "unknown executor 'rya'",
     (*MANY, "--tool", "nope"): "the tool 'nope' is not installed",
     (*MANY, "--run", "good.py"): "holds something else",
     ("apps", "--model", "openai/gpt-5"): "set OPENAI_API_KEY",

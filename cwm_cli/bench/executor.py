@@ -1,9 +1,9 @@
 """Where the jobs of a benchmark run: commands that may be repeated, several at a time."""
 
 import os
+import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -132,11 +132,23 @@ class Executor:
         """End all commands that are still running."""
 
 
-class _Child(NamedTuple):
-    """A process on this machine, and the command that it carries out."""
+@dataclass
+class _Child:
+    """A process on this machine, the command that it carries out, and its memory so far."""
 
     command: Command
     process: "subprocess.Popen[bytes]"
+    peak: int = 0
+
+    def look(self) -> None:
+        """See how much memory it has had: what is told in the end counts that of its starter, too.
+
+        Before a process becomes another program it is a copy of this one.
+        """
+        with suppress(OSError):
+            status = Path(f"/proc/{self.process.pid}/status").read_text()
+            found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+            self.peak = max(self.peak, 1024 * int(found[1]) if found else 0)
 
 
 @dataclass
@@ -186,17 +198,16 @@ class LocalProcesses(Executor):
         """Take leave of the processes that have ended."""
         ended, left = [], []
         for child in self._children:
-            command, process = child
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            command, process = child.command, child.process
+            child.look()
+            pid, status, _ = os.wait4(process.pid, os.WNOHANG)
             if pid == 0:
                 left.append(child)
                 continue
             process.returncode = os.waitstatus_to_exitcode(status)
             text = "" if process.returncode == 0 else _printed(command.log)
-            unit = 1 if sys.platform == "darwin" else 1024
-            peak = usage.ru_maxrss * unit
             reason = reason_of(process.returncode, text)
-            ended.append(Ended(command.name, reason, peak_memory=peak))
+            ended.append(Ended(command.name, reason, peak_memory=child.peak or None))
         self._children = left
         return ended
 

@@ -504,7 +504,8 @@ class Search:
         if isinstance(event, Remark):
             return event
         found = Refinement(event.program, event.verdict.findings)
-        return self._unasked(Move(event.action, event.parent), event.step, found, self.best)
+        best = None if event.verdict.confirmed else event  # confirmed only if it was then
+        return self._unasked(Move(event.action, event.parent), event.step, found, best)
 
     def _to_refine(self, node: Node) -> None:
         """Note which refiners are to look at a new node: all but the one that made it.
