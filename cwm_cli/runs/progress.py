@@ -88,14 +88,19 @@ def models_grid(uses: Sequence[ModelUse]) -> Grid:
 
 def _models(uses: Sequence[ModelUse]) -> dict[str, Any]:
     """Return a table with a line for each model."""
-    heads = ["model", "completions", "failing", "mean score", "best score", "new bests", "gain"]
-    rows = [
-        [u.model, u.completions, u.failing, u.mean_score, u.best_score, u.improved, u.gain]
-        for u in uses
-    ]
-    tokens = [[use.tokens, money(use.cost), use.seconds] for use in uses]
-    cells = [[*row, *more] for row, more in zip(rows, tokens, strict=True)]
-    return table([*heads, "tokens", "cost", "seconds"], cells)
+    columns: dict[str, list[Any]] = {
+        "model": [use.model for use in uses],
+        "completions": [use.completions for use in uses],
+        "failing": [use.failing for use in uses],
+        "mean score": [use.mean_score for use in uses],
+        "best score": [use.best_score for use in uses],
+        "new bests": [use.improved for use in uses],
+        "gain": [use.gain for use in uses],
+        "tokens": [use.tokens for use in uses],
+        "cost": [money(use.cost) for use in uses],
+        "seconds": [use.seconds for use in uses],
+    }
+    return table([*columns], [list(row) for row in zip(*columns.values(), strict=True)])
 
 
 def _about(nodes: Sequence[Node]) -> str:

@@ -322,10 +322,10 @@ class Search:
         move = self._remarked(self.strategy.select(rng, awaited))
         seed = int(rng.integers(2**31))
         request = Request(self.problem.messages(move), seed, move, self.problem, step)
-        number, known = self._moves[move.action, move.parent] - 1, set[str]()
+        number, known = max(0, self._moves[move.action, move.parent] - 1), set[str]()
         while not self.strategy.repeats and self._asked[request.key] and request.key not in known:
             known.add(request.key)
-            number = max(number, 0) + 1
+            number += 1
             request = request._replace(messages=self.problem.varied(move, number))
         return request._replace(
             occurrence=self._asked[request.key],
