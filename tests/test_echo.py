@@ -522,7 +522,7 @@ class TestTransformers:
 
         folder = self.templated(saved, tmp_path / "model", NO_SYSTEM)
         model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-        model.config.max_position_embeddings = 1500
+        model.config.max_position_embeddings = 3500
         model.save_pretrained(folder)
         made = cwm_cli.synthesize(
             "CartPole-v1",

@@ -259,7 +259,8 @@ def named_models(model: Sequence[str] | str | None) -> tuple[str, ...]:
 def choose_backend(backend: str | None, models: Sequence[str] = ()) -> ChosenBackend:
     """Choose who answers: what is named, a language model if one is, or the offline backend.
 
-    Where no model is named that of `$CWM_MODEL` is.
+    Where no model is named that of `$CWM_MODEL` is. BACKEND/MODEL names both, such as
+    `transformers/FOLDER`.
     """
     named = _models_named(models)
     asks = find("backend", backend).needs_model if backend else True
@@ -267,6 +268,10 @@ def choose_backend(backend: str | None, models: Sequence[str] = ()) -> ChosenBac
         named = _models_named([os.environ.get(MODEL_VARIABLE, "")])
     if backend == default("model") and not named:
         raise CwmError(f"the backend {backend!r} needs a model: add --model PROVIDER/NAME")
+    if backend is None and len(named) == 1:
+        head, _, rest = named[0].partition("/")
+        if rest and head in names("backend") and find("backend", head).needs_model:
+            return ChosenBackend(head, (rest,))
     chosen = backend or (default("model") if named else default("backend"))
     note = (
         f"no model named: the offline backend {chosen!r} writes the program from "

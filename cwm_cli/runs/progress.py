@@ -75,14 +75,13 @@ def models_grid(uses: Sequence[ModelUse]) -> Grid:
             f"{use.completions:,}",
             f"{use.tokens:,}",
             money(use.cost),
-            f"{use.failing:,}",
             f"{use.improved:,}",
-            f"{100 * use.gain:+.1f} points",
+            share(use.gain),
             share(use.mean_score),
         ]
         for use in uses
     ]
-    heads = ["model", "completions", "tokens", "cost", "failing", "new bests", "gain", "mean score"]
+    heads = ["model", "completions", "tokens", "cost", "new bests", "gain", "mean score"]
     return Grid("", heads, cells)
 
 
