@@ -45,6 +45,11 @@ class Ollama(OpenAIServer):
     can_think: bool = True
     shown: list[str] = field(default_factory=list)
 
+    @property
+    def chats(self) -> list[dict[str, Any]]:
+        """What was asked in conversations; LiteLLM asks what a model is at any time besides."""
+        return [each.body for each in self.requests if "messages" in each.body]
+
     def respond_to(self, path: str, request: Received) -> Behaviour:
         """Answer at one of its addresses."""
         body = request.body

@@ -57,7 +57,7 @@ def test_ollama_holds_as_much_as_a_prompt_and_its_answer_need():
             first = asking.complete(request())
             asking.complete(request(*LONG))
             asking.complete(request())
-            chats = [each.body for each in server.requests if "messages" in each.body]
+            chats = server.chats
         assert (first.text, first.lacking, first.usage.cost) == ("print('hello')", "", 0.0), model
         assert server.shown == ["llama3"], "asked once"
         assert [each["options"]["num_ctx"] for each in chats] == [16_384, 32_768, 32_768]
@@ -78,15 +78,11 @@ def test_what_ollama_would_cut_without_a_word_is_shortened_or_held():
     assert done.note.startswith("the prompt is too long for ollama/small: shortened from 60,")
     with Ollama("x" * 80_000) as server:  # 20,000 tokens, for which nothing was said to be held
         done = backend(server, "ollama/llama3").complete(request())
-        held = [
-            each.body["options"]["num_ctx"] for each in server.requests if "options" in each.body
-        ]
+        held = [each["options"]["num_ctx"] for each in server.chats]
     assert (len(done.text), done.lacking, held) == (80_000, "", [16_384, 32_768])
     with Ollama("x" * 80_000) as server:
         done = backend(server, "ollama/llama3", context=2048).complete(request())
-        held = {
-            each.body["options"]["num_ctx"] for each in server.requests if "options" in each.body
-        }
+        held = {each["options"]["num_ctx"] for each in server.chats}
         assert server.shown == []
     assert (held, done.lacking) == (
         {2048},
@@ -94,17 +90,17 @@ def test_what_ollama_would_cut_without_a_word_is_shortened_or_held():
     )
     with Ollama(parameters='stop "<|eot|>"\nnum_ctx 65536') as server:
         backend(server, "ollama/wide").complete(request())
-        assert server.requests[-1].body["options"]["num_ctx"] == 65_536, "as its author wants"
+        assert server.chats[-1]["options"]["num_ctx"] == 65_536, "as its author wants"
 
 
 def test_what_ollama_thinks_is_no_answer():
     with Ollama("right = 1", thinking="wrong = 1") as server:
         done = backend(server, "ollama/qwen3", reasoning_effort="high").complete(request())
-        assert server.requests[-1].body["think"] is True
+        assert server.chats[-1]["think"] is True
     assert (done.text, done.note) == ("right = 1", "")
     with Ollama("right = 1", can_think=False) as server:
         done = backend(server, "ollama/llama3", reasoning_effort="high").complete(request())
-        assert "think" not in server.requests[-1].body
+        assert "think" not in server.chats[-1]
     assert done.text == "right = 1"
     assert done.note == "ollama/llama3 takes no reasoning_effort: left to the model"
     with Ollama("<think>\nwrong = 1\n</think>\n\nright = 1") as server:
