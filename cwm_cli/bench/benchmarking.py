@@ -395,7 +395,11 @@ class BenchmarkWork:
             self._machines[self._left.place_of(task.name)] = ended.place
         self.run.append(
             TaskRecord(
-                task=task.key, reason=reason, peak_memory=ended.peak_memory, place=ended.place
+                task=task.key,
+                reason=reason,
+                peak_memory=ended.peak_memory,
+                place=ended.place,
+                cpu_seconds=ended.cpu_seconds,
             )
         )
         if reason:

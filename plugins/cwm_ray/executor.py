@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from cwm_cli.bench.executor import (
-    LEASH,
     LONGEST_REASON,
     LONGEST_WAIT,
     Command,
@@ -23,6 +22,7 @@ from cwm_cli.bench.executor import (
     Executor,
     reason_of,
 )
+from cwm_cli.bench.processes import LEASH
 from cwm_cli.errors import CwmError
 from cwm_cli.search.spending import SPENDING
 from cwm_cli.text import clean
@@ -182,9 +182,10 @@ class RayExecutor(Executor):
         text = outcome.printed.decode(errors="replace")
         return Ended(
             command.name,
-            reason_of(outcome.code, text),
-            peak_memory=outcome.peak_memory,
+            reason_of(outcome.end.code, text),
+            peak_memory=outcome.end.peak_memory,
             place=outcome.place,
+            cpu_seconds=outcome.end.cpu_seconds,
         )
 
 
