@@ -115,10 +115,10 @@ def die_with_parent() -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends."""
+def adopt_orphans(*, adopts: bool = True) -> None:
+    """Become the parent of every descendant whose own parent ends, or do so no more."""
     if sys.platform == "linux":
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        _prctl(_PR_SET_CHILD_SUBREAPER, int(adopts))
 
 
 def hide_from_others() -> None:

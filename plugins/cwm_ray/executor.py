@@ -24,6 +24,7 @@ from cwm_cli.bench.executor import (
 )
 from cwm_cli.bench.processes import LEASH
 from cwm_cli.errors import CwmError
+from cwm_cli.sandbox.linux import adopt_orphans
 from cwm_cli.search.spending import SPENDING
 from cwm_cli.text import clean
 from cwm_ray.job import RemoteJob, RemoteOutcome, SpendingAnswers, carry_out
@@ -246,6 +247,8 @@ class RayCluster:
             _system_config=OF_OWN_CLUSTER,
             **how,
         )
+        # Ray has this process adopt orphans, too: a worker would not see that its raylet is gone
+        adopt_orphans(adopts=False)
         if threading.current_thread() is threading.main_thread():
             # Ray has ignored it with that setting: what this process starts had no exit codes
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
