@@ -121,6 +121,27 @@ def adopt_orphans(*, adopts: bool = True) -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, int(adopts))
 
 
+class ProcessStat(NamedTuple):
+    """What the system tells of a process: its state, and when it began.
+
+    The state is a letter, such as `Z` of one that nobody has waited for; the time is counted in
+    ticks since the machine was started.
+    """
+
+    state: str
+    begun: str
+
+
+def process_stat(pid: int) -> ProcessStat | None:
+    """Return what is told of a process, None where it is gone or nothing is told of any."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    state, *rest = text.rpartition(")")[2].split()  # what is before it may have any name
+    return ProcessStat(state, rest[18])
+
+
 def hide_from_others() -> None:
     """Keep the memory of this process from other processes of the same user."""
     _prctl(_PR_SET_DUMPABLE, 0)
