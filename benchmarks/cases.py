@@ -26,8 +26,8 @@ from cwm_cli.bench.executor import (
     Executor,
     carried_out,
     chosen_executor,
-    end_with_starter,
 )
+from cwm_cli.bench.processes import end_with_starter
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.files import write_object
 

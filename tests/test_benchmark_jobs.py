@@ -63,7 +63,9 @@ class AtOnce(Executor):
             found = {"solved": True, "completions": 1, "program": "best.py"}
             score = {"accuracy": 0.5}
             (folder / "result.json").write_text(json.dumps(found | {"scores": score}))
-        self.ended.append(Ended(command.name, None, peak_memory=1 << 20, place="node-7"))
+        self.ended.append(
+            Ended(command.name, None, peak_memory=1 << 20, place="node-7", cpu_seconds=1.5)
+        )
 
     def wait(self) -> list[Ended]:
         ended, self.ended = self.ended, []
@@ -121,6 +123,7 @@ def test_a_job_of_another_process_is_postponed_and_what_it_took_is_in_its_row(tm
     assert work.failed == {}
     row = rows_of(work.run)[1]
     assert (row.peak_memory, row.place) == (1 << 20, "node-7")
+    assert row.cpu_seconds == 1.5
     assert work.standings()[1].place == "node-7"
 
 

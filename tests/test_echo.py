@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import time
 from dataclasses import replace
 from functools import partial
 from math import log
@@ -15,6 +16,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
 from cwm_cli.runs.observer import Observer
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request, ScoreRequest
+from cwm_cli.search.spending import SPENDING, open_spending, read_spending
 from cwm_cli.worlds import choosing
 from cwm_cli.worlds.choosing import chosen
 from cwm_cli.worlds.statistician import Statistician, TextTransition
@@ -24,7 +26,7 @@ from cwm_playground.door import CHANGES, Door, DoorWords
 from cwm_tiny.backend import SHIPPED, Tiny, words_key
 from cwm_tiny.model import TinyModel
 from language_server import BOS, Echoes, LanguageServer, Reader, Trigrams
-from openai_server import WRONG_KEY, OpenAIServer, answer, error
+from openai_server import WRONG_KEY, OpenAIServer, answer, error, rate_limited
 
 MODEL = "openai/some-local-model"
 CORPUS = (
@@ -185,6 +187,38 @@ class TestEchoes:
             server._weighed = lambda handler: (failures.pop() if failures else well)(handler)
             assert len(model.score(asked())) == 3
             assert not failures
+
+    def test_requests_take_their_turns_among_all_that_a_provider_is_asked(
+        self, tmp_path, monkeypatch
+    ):
+        """What a request is expected to take counts until it is known what it took."""
+        place, due = tmp_path / "spending.json", []
+        open_spending(place, None, lambda: 0.0)
+        monkeypatch.setenv(SPENDING, f"file:{place}")
+        monkeypatch.setattr("litellm.token_counter", lambda *_, **__: 40_000)
+        completes = Request(ASKED, 7, Move(GENERATE), problem=None)
+        with LanguageServer([answer("Yes.")], speaker=self.speaker) as server:
+            well, failures = server._weighed, [rate_limited("0.8")]
+
+            def behave(handler):
+                (rate,) = read_spending(place).providers.values()
+                due.append(rate.tokens_due - time.time())
+                well(handler)
+
+            server._weighed = behave
+            model = weigher(server, requests_per_minute=600, tokens_per_minute=60_000)
+            assert model.score(asked())
+            model.complete(completes)
+            weighing, completion = [each.seconds for each in server.requests][-2:]
+            assert completion - weighing >= 0.09, "there are ten a second"
+            (rate,) = read_spending(place).providers.values()
+            assert min(due) > 30 > rate.tokens_due - time.time()
+            server._weighed = lambda handler: (failures.pop() if failures else well)(handler)
+            with pytest.raises(CwmError, match="still limits the rate"):
+                weigher(server, retries=0).score(asked())
+            model.complete(completes)
+            refused, completion = [each.seconds for each in server.requests][-2:]
+            assert completion - refused >= 0.75, "all pause where the provider says so"
 
 
 class TestTemplates:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from cwm_cli.bench.executor import (
     carried_out,
     reason_of,
 )
+from cwm_cli.bench.processes import JobProcess, ProcessEnd
 from processes import wait_until
 
 
@@ -99,6 +101,65 @@ def test_lost_commands_are_started_again_busy_ones_later_and_what_comes_may_depe
     assert (ended["large"].peak_memory or 0) > 200 << 20
     assert 0 < (ended["after"].peak_memory or 0) < 200 << 20
     assert executor.has_room()
+
+
+def run(script: str, *words: str) -> ProcessEnd:
+    with (
+        Path(os.devnull).open("wb") as nothing,
+        JobProcess((sys.executable, "-c", script, *words), nothing, os.environ) as process,
+    ):
+        return process.wait()
+
+
+SPENDS = """
+import os, sys, time
+def spend(seconds):
+    while time.process_time() < seconds:
+        pass
+read, write = os.pipe()
+if os.fork() == 0:
+    spend(0.4)
+    os.close(write)
+    time.sleep(float(sys.argv[2]))
+    os._exit(0)
+os.close(write)
+os.read(read, 1)
+if sys.argv[1] == "waits":
+    os.wait()
+"""
+IN_A_SANDBOX = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, "tests")
+from candidates import BOX, predicting, program
+from cwm_cli.sandbox import Sandbox
+spends = "import time\\nwhile time.process_time() < 0.8: pass"
+with Sandbox() as sandbox:
+    sandbox.run(predicting(program(top=spends), BOX))
+Path(sys.argv[1]).write_text(str(time.process_time()))
+"""
+
+
+def test_time_of_processors_is_that_of_a_process_and_of_what_was_waited_for(tmp_path):
+    waits, leaves = run(SPENDS, "waits", "0"), run(SPENDS, "leaves", "1")
+    assert waits.cpu_seconds > 0.4 > leaves.cpu_seconds > 0
+    own = tmp_path / "own"
+    assert run(IN_A_SANDBOX, str(own)).cpu_seconds > float(own.read_text()) + 0.8
+
+
+def test_a_short_process_is_not_waited_for_and_one_that_is_left_is_over(tmp_path):
+    begun = time.monotonic()
+    assert run("import sys; sys.exit(3)").code == 3
+    seconds = time.monotonic() - begun
+    begun = time.monotonic()
+    subprocess.run((sys.executable, "-c", "import sys; sys.exit(3)"))
+    assert seconds < 2 * (time.monotonic() - begun) + 0.1
+    with pytest.raises(KeyError), Path(os.devnull).open("wb") as nothing:
+        words = (sys.executable, "-c", "import time; time.sleep(60)")
+        with JobProcess(words, nothing, os.environ) as process:
+            raise KeyError
+    end = process.ended()
+    assert end is not None and end.code == -signal.SIGKILL
 
 
 def test_a_reason_is_one_line_whatever_was_printed():

@@ -18,7 +18,6 @@ import pytest
 
 pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
-pytestmark = pytest.mark.long
 
 MOST_REQUESTS = 6
 """Per completion, beside those of the beginning and the end: its prompt, its node, the program."""
@@ -89,6 +88,27 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         server.wait()
 
 
+COUNTING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_storage import Count, begin, counted
+with begin(sys.argv[2]) as run:
+    done = counted(run)
+    for n in range(len(done), len(done) + 10):
+        run.append(Count(n=n))
+print(len(done))
+"""
+
+
+def test_a_run_is_begun_and_continued_by_processes_that_share_nothing_else(store: Store) -> None:
+    command = [sys.executable, "-c", COUNTING, str(Path(__file__).parent), "s3://bucket/count"]
+    for wanted in ("0\n", "10\n"):
+        before = store.requests()
+        done = subprocess.run(command, env=store.environment, capture_output=True, text=True)
+        assert done.stdout == wanted, done.stderr
+        assert store.requests() - before < 10 + 40, "each line is a request, and little besides"
+
+
 def nodes(text: str) -> list[dict[str, object]]:
     """Read the nodes of a journal, without what they cost, which has times and depends on prompts.
 
@@ -100,6 +120,7 @@ def nodes(text: str) -> list[dict[str, object]]:
     return found
 
 
+@pytest.mark.long
 def test_a_search_that_was_killed_goes_on_elsewhere_as_if_it_had_not_been(
     store: Store, tmp_path: Path
 ) -> None:
@@ -144,6 +165,7 @@ def test_a_search_that_was_killed_goes_on_elsewhere_as_if_it_had_not_been(
     assert "there are no runs in s3://bucket/runs" in store.done("runs", "list", "s3://bucket/runs")
 
 
+@pytest.mark.long
 def test_a_benchmark_is_done_by_workers_that_have_copies_of_their_own(store: Store) -> None:
     place = "s3://bucket/bench"
     words = ["--env", "CartPole-v1", "--seeds", "2", "--budget", "2", "--workers", "2", "--json"]

@@ -97,7 +97,8 @@ def test_commands_are_carried_out_in_fresh_processes_and_ask_what_they_may_spend
     assert {name: one.reason for name, one in ended.items()} == {**REASONS, "asking": None}
     assert not any(one.lost for one in ended.values())
     assert all(one.place for one in ended.values())
-    assert ended["large"].peak_memory > 400 << 20
+    assert ended["large"].peak_memory > 400 << 20 > ended["facts"].peak_memory
+    assert all(one.cpu_seconds > 0 for one in ended.values())
     assert (tmp_path / "logs" / "facts").read_text().splitlines() == [
         "key open sesame told",
         "of Ray []",
@@ -114,7 +115,7 @@ def test_commands_are_carried_out_in_fresh_processes_and_ask_what_they_may_spend
 STAYS = """
 import os, subprocess, sys, time
 from pathlib import Path
-from cwm_cli.bench.executor import end_with_starter
+from cwm_cli.bench.processes import end_with_starter
 file = Path({file!r})
 if file.exists():
     raise SystemExit

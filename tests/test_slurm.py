@@ -76,6 +76,7 @@ def test_a_job_that_is_killed_is_lost_and_what_is_left_ends_with_the_executor(tm
     found = all_ended(executor, 1)
     assert found["asks"].reason is None and not found["asks"].lost
     assert found["asks"].place and found["asks"].peak_memory > 1 << 20
+    assert found["asks"].cpu_seconds > 0
     printed = (tmp_path / "logs" / "asks.txt").read_text()
     assert printed == f"yes file:{tmp_path / 'spent.json'} {Path.cwd()}\n"
     process = processes_of(first)
@@ -169,7 +170,7 @@ def plain(text: str) -> str:
     """Leave times, memory and paths of runs out of what a benchmark prints."""
     facts = json.loads(text)
     for row in (*facts["rows"], *facts["groups"]):
-        for name in ("seconds", "peak_memory", "place", "run", "folder"):
+        for name in ("seconds", "cpu_seconds", "peak_memory", "place", "run", "folder"):
             row.pop(name, None)
     return json.dumps([facts["rows"], facts["groups"]])
 

@@ -17,18 +17,9 @@ import pytest
 from pydantic import BaseModel
 
 from cwm_cli.errors import CwmError
+from cwm_cli.runs.claims import CLAIMS, BusyError, LostClaimError
 from cwm_cli.runs.files import write_object
-from cwm_cli.runs.storage import (
-    CLAIMS,
-    BusyError,
-    LostClaimError,
-    Storage,
-    located,
-    named,
-    placed,
-    storage_of,
-    with_urls,
-)
+from cwm_cli.runs.storage import Storage, located, named, placed, storage_of, with_urls
 from cwm_cli.runs.store import Run, RunHeader, remove
 
 pytest.importorskip("fsspec")
@@ -191,6 +182,29 @@ def test_a_claim_holds_for_its_lease_and_is_lost_to_a_newer_one(
     write_object(claims / f"{number + 3:08}", {**other, "lease": 1000.0, "released": True})
     with begin(url) as run:
         assert counted(run) == kept
+
+
+def test_a_large_file_travels_on_its_own_and_a_run_that_is_held_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cwm_cli.runs.storage.LARGE", 1000)
+    url, folder = "local://store/large", tmp_path / "store" / "large"
+    content = bytes(range(250)) * 8
+    with begin(url) as run:
+        (run.folder / "large.npz").write_bytes(content)
+        run.append(Count(n=0))
+    copy = Storage(tmp_path / "copy", url)
+    copy.bring()
+    assert (copy.folder / "large.npz").read_bytes() == content
+    assert not list(copy.folder.glob(".*")), "nothing that is partial"
+    claim = {"id": "other", "host": "elsewhere", "process": 7, "machine": "else", "begun": "1"}
+    write_object(folder / CLAIMS / "00000099", {**claim, "lease": 1000.0})
+    with pytest.raises(BusyError, match="process 7 on elsewhere"):
+        remove(placed(url))
+    write_object(folder / CLAIMS / "00000099", {**claim, "lease": 1000.0, "released": True})
+    remove(placed(url))
+    assert not list(folder.rglob("*.npz"))
 
 
 def test_a_missing_part_is_told_and_left_out(

@@ -52,10 +52,11 @@ from cwm_cli.bench.standings import (
 )
 from cwm_cli.bench.worker import TaskWork
 from cwm_cli.registry import default, find
+from cwm_cli.runs.objects import StorageError
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.report import RunReport
 from cwm_cli.runs.searches import JournalTail
-from cwm_cli.runs.storage import StorageError, placed, storage_of
+from cwm_cli.runs.storage import placed, storage_of
 from cwm_cli.runs.store import fresh_folder
 
 LOST = "its process ended without a result"
@@ -395,7 +396,11 @@ class BenchmarkWork:
             self._machines[self._left.place_of(task.name)] = ended.place
         self.run.append(
             TaskRecord(
-                task=task.key, reason=reason, peak_memory=ended.peak_memory, place=ended.place
+                task=task.key,
+                reason=reason,
+                peak_memory=ended.peak_memory,
+                place=ended.place,
+                cpu_seconds=ended.cpu_seconds,
             )
         )
         if reason:

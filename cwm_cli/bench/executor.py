@@ -1,9 +1,7 @@
 """Where the jobs of a benchmark run: commands that may be repeated, several at a time."""
 
 import os
-import re
 import signal
-import subprocess
 import threading
 import time
 from collections import deque
@@ -13,12 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cwm_cli.bench.processes import TICK_SECONDS, JobProcess, fresh_log
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.search.spending import SPENDING, lapse
 from cwm_cli.text import clean
-
-TICK_SECONDS = 0.05
-"""How often it is looked whether a process has ended; tasks take seconds at least."""
 
 LONGEST_WAIT = 1.0
 """Seconds after which `LocalProcesses.wait` returns though no process has ended."""
@@ -39,9 +35,6 @@ LONGEST_REASON = 300
 
 OWN = "executor."
 """What the options of an executor begin with."""
-
-LEASH = "CWM_LEASH"
-"""The environment variable with a descriptor that is closed when whoever started a process ends."""
 
 
 class Command(NamedTuple):
@@ -67,8 +60,9 @@ class Ended(NamedTuple):
     """A command that is over; `reason` says in a line why it failed, None if it did not.
 
     One that was `lost`, with the machine that it was on, is worth another try. `peak_memory` is
-    the most that one of its processes had in memory at a time, in bytes (not the sum of all of
-    them), and `place` the machine that it ran on, where known.
+    the most that its process had in memory at a time, in bytes, and `cpu_seconds` what that and
+    its children took, as far as `cwm_cli.bench.processes.ProcessEnd` counts them; `place` is the
+    machine that it ran on. All are None, or empty, where they are not known.
     """
 
     name: str
@@ -76,6 +70,7 @@ class Ended(NamedTuple):
     lost: bool = False
     peak_memory: int | None = None
     place: str = ""
+    cpu_seconds: float | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -132,23 +127,11 @@ class Executor:
         """End all commands that are still running."""
 
 
-@dataclass
-class _Child:
-    """A process on this machine, the command that it carries out, and its memory so far."""
+class _Child(NamedTuple):
+    """A command, and the process on this machine that carries it out."""
 
     command: Command
-    process: "subprocess.Popen[bytes]"
-    peak: int = 0
-
-    def look(self) -> None:
-        """See how much memory it has had: what is told in the end counts that of its starter, too.
-
-        Before a process becomes another program it is a copy of this one.
-        """
-        with suppress(OSError):
-            status = Path(f"/proc/{self.process.pid}/status").read_text()
-            found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-            self.peak = max(self.peak, 1024 * int(found[1]) if found else 0)
+    process: JobProcess
 
 
 @dataclass
@@ -159,7 +142,6 @@ class LocalProcesses(Executor):
     """
 
     _children: list[_Child] = field(default_factory=list, init=False, repr=False)
-    _leash: tuple[int, int] | None = field(default=None, init=False, repr=False)
 
     def has_room(self) -> bool:
         """Whether fewer processes than allowed are running."""
@@ -167,24 +149,10 @@ class LocalProcesses(Executor):
 
     def start(self, command: Command) -> None:
         """Start a process; it reads nothing, and prints to its log."""
-        self._leash = self._leash or os.pipe()
-        command.log.parent.mkdir(parents=True, exist_ok=True)
-        command.log.unlink(missing_ok=True)  # whatever it was: a pipe would be waited for
-        with command.log.open("wb") as output:
-            process = subprocess.Popen(
-                command.words,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    **command.environment,
-                    **({SPENDING: f"file:{command.spending}"} if command.spending else {}),
-                    LEASH: str(self._leash[0]),
-                },
-                pass_fds=(self._leash[0], *command.held),
-            )
+        spending = {SPENDING: f"file:{command.spending}"} if command.spending else {}
+        environment = {**os.environ, **command.environment, **spending}
+        with fresh_log(command.log) as output:
+            process = JobProcess(command.words, output, environment, held=command.held)
         self._children.append(_Child(command, process))
 
     def wait(self) -> list[Ended]:
@@ -198,39 +166,29 @@ class LocalProcesses(Executor):
         """Take leave of the processes that have ended."""
         ended, left = [], []
         for child in self._children:
-            command, process = child.command, child.process
-            child.look()
-            pid, status, _ = os.wait4(process.pid, os.WNOHANG)
-            if pid == 0:
+            end = child.process.ended()
+            if end is None:
                 left.append(child)
                 continue
-            process.returncode = os.waitstatus_to_exitcode(status)
-            text = "" if process.returncode == 0 else _printed(command.log)
-            reason = reason_of(process.returncode, text)
-            ended.append(Ended(command.name, reason, peak_memory=child.peak or None))
+            reason = logged_reason(end.code, child.command.log)
+            ended.append(
+                Ended(
+                    child.command.name,
+                    reason,
+                    peak_memory=end.peak_memory,
+                    cpu_seconds=end.cpu_seconds,
+                )
+            )
         self._children = left
         return ended
 
     def close(self) -> None:
         """End all processes and whatever descends from them, whatever they do."""
-        families = [_family(child.process.pid) for child in self._children]
-        for child, family in zip(self._children, families, strict=True):
-            for pid in (child.process.pid, *family):
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+        for child in self._children:
+            child.process.kill()
+        for child in self._children:
             child.process.wait()
-        for descriptor in self._leash or ():
-            os.close(descriptor)
-        self._children, self._leash = [], None
-
-
-def _family(pid: int) -> list[int]:
-    """Return what descends from a process, as far as the system tells: sandboxes have sessions."""
-    children: list[int] = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            children += map(int, file.read_text().split())
-    return [each for child in children for each in (child, *_family(child))]
+        self._children = []
 
 
 def carried_out(
@@ -378,25 +336,13 @@ def chosen_executor(
     return made, [pair for pair in pairs if pair not in own]
 
 
-def end_with_starter() -> None:
-    """Have this process end at once when the one that started it has ended, if that is asked."""
-    if descriptor := os.environ.pop(LEASH, ""):
-        threading.Thread(target=_watch, args=(int(descriptor),), daemon=True).start()
-
-
-def _watch(descriptor: int) -> None:
-    """End at once when a descriptor is closed at its other end."""
-    while os.read(descriptor, 4096):
-        pass
-    os._exit(1)
-
-
-def _printed(log: Path) -> str:
-    """Read what a process has printed."""
-    try:
-        return log.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+def logged_reason(code: int, log: Path) -> str | None:
+    """Say in a line why a process did not do what it was to do, by the log that it printed to."""
+    text = ""
+    if code > 0:
+        with suppress(OSError):
+            text = log.read_text(encoding="utf-8", errors="replace")
+    return reason_of(code, text)
 
 
 def reason_of(code: int, text: str) -> str | None:

@@ -57,8 +57,10 @@ class TrialRow(BaseModel):
     A program that fails when it is scored has the score 0. A job that failed
     has no score, and `reason` says why; of a finished one it says why nothing
     was played. `original` is the score of the program that the backend started from.
-    `peak_memory` is the most, in bytes, that a process of the job had in memory, and `place`
-    the machine that searched, where they are known.
+    `peak_memory` is the most, in bytes, that one of its processes had in memory (one searches,
+    one plays; sandboxes are not counted), `cpu_seconds` what both took together with their
+    sandboxes, and `place` the machine that searched, where they are known. A process that was
+    lost or failed before, and was begun again, is not counted.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -85,6 +87,7 @@ class TrialRow(BaseModel):
     original: Score | None = None
     play: PlayOutcome | None = None
     peak_memory: int | None = None
+    cpu_seconds: float | None = None
     place: str = ""
 
 
@@ -186,12 +189,14 @@ def _row(
 
 
 def _process_facts(trial: Trial, ended: Mapping[str, TaskRecord]) -> dict[str, Any]:
-    """Say how much memory a job took and where it ran."""
+    """Say how much memory and time of processors a job took, and where it ran."""
     keys = (BenchmarkTask(kind, trial.name).key for kind in ("search", "play"))
     records = [ended[key] for key in keys if key in ended]
     peaks = [record.peak_memory for record in records if record.peak_memory is not None]
+    times = [record.cpu_seconds for record in records if record.cpu_seconds is not None]
     return {
         "peak_memory": max(peaks, default=None),
+        "cpu_seconds": round(sum(times), 3) if times else None,
         "place": records[0].place if records else "",
     }
 

@@ -34,7 +34,8 @@ AUTOMATIC = "auto"
 class TaskRecord(BaseModel):
     """A line of the journal: a task that is over, and why it failed, if it did.
 
-    `peak_memory` is in bytes, as its executor tells it, and `place` the machine it ran on.
+    `peak_memory` is in bytes, as its executor tells it and `cpu_seconds`, and `place` the machine
+    that it ran on.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,6 +44,7 @@ class TaskRecord(BaseModel):
     reason: str | None = None
     peak_memory: int | None = None
     place: str = ""
+    cpu_seconds: float | None = None
 
 
 class PreparedFacts(BaseModel):

@@ -16,7 +16,8 @@ from cwm_cli.agents.collecting import default_dataset
 from cwm_cli.agents.playing import plan
 from cwm_cli.agents.synthesizing import Choices, Order, open_job
 from cwm_cli.bench.configuration import BenchmarkAccess, BenchmarkTask, Group, Trial
-from cwm_cli.bench.executor import BUSY, ERROR, Command, end_with_starter
+from cwm_cli.bench.executor import BUSY, ERROR, Command
+from cwm_cli.bench.processes import end_with_starter
 from cwm_cli.bench.run import BenchmarkRun
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space

@@ -39,13 +39,14 @@ from cwm_cli import __version__
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, adding_to, read_lines
 from cwm_cli.errors import CwmError
+from cwm_cli.runs.claims import BusyError as BusyError
 from cwm_cli.runs.files import flat, modelled, read_header, read_object, replace
+from cwm_cli.runs.objects import StorageError
 from cwm_cli.runs.observer import Observer
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.runs.storage import HEADER as HEADER
 from cwm_cli.runs.storage import LOCK as LOCK
-from cwm_cli.runs.storage import BusyError as BusyError
-from cwm_cli.runs.storage import Storage, StorageError, named, storage_of
+from cwm_cli.runs.storage import Storage, named, storage_of
 from cwm_cli.sandbox.protection import Protection
 
 RUNS = Path("runs")

@@ -115,10 +115,31 @@ def die_with_parent() -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends."""
+def adopt_orphans(*, adopts: bool = True) -> None:
+    """Become the parent of every descendant whose own parent ends, or do so no more."""
     if sys.platform == "linux":
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        _prctl(_PR_SET_CHILD_SUBREAPER, int(adopts))
+
+
+class ProcessStat(NamedTuple):
+    """What the system tells of a process: its state, and when it began.
+
+    The state is a letter, such as `Z` of one that nobody has waited for; the time is counted in
+    ticks since the machine was started.
+    """
+
+    state: str
+    begun: str
+
+
+def process_stat(pid: int) -> ProcessStat | None:
+    """Return what is told of a process, None where it is gone or nothing is told of any."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    state, *rest = text.rpartition(")")[2].split()  # what is before it may have any name
+    return ProcessStat(state, rest[18])
 
 
 def hide_from_others() -> None:

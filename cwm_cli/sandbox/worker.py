@@ -32,7 +32,7 @@ from cwm_cli.sandbox.confinement import Guards
 from cwm_cli.sandbox.handlers import handler_class
 from cwm_cli.sandbox.job import CONTROL_BYTES, Phase
 from cwm_cli.sandbox.limits import Limits
-from cwm_cli.sandbox.linux import adopt_orphans, fork_sibling, landlock_version
+from cwm_cli.sandbox.linux import adopt_orphans, fork_sibling, landlock_version, process_stat
 from cwm_cli.sandbox.protocol import (
     BEGINNING,
     BEGUN,
@@ -540,10 +540,8 @@ class WatchedProcess:
 
     def is_asleep(self) -> bool:
         """Return whether the process waits or is stopped, as opposed to having no turn."""
-        with suppress(OSError):
-            _, _, state = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b") ")
-            return state[:1] in (b"S", b"T", b"t")
-        return False
+        stat = process_stat(self.pid)
+        return stat is not None and stat.state in "STt"
 
     def has_children(self) -> bool:
         """Return whether the process has started others, which no limit stops root from."""

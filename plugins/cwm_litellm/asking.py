@@ -68,9 +68,6 @@ within its thoughts is paid for and worth nothing."""
 USUAL_ANSWER = 1000
 """Tokens that an answer is counted with in the rate of a provider until it is there."""
 
-LEAST_LOGGED = 0.1
-"""Seconds of waiting for a turn below which nothing is said."""
-
 LEAST_TOKENS = 256
 """In fewer no program is written."""
 
@@ -147,7 +144,6 @@ class Question:
     _usages: list[Usage] = field(default_factory=list, init=False)
     _spent: float = field(default=0.0, init=False)
     _attempts: int = field(default=0, init=False)
-    _expected: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.messages, self._tokens = self.request.messages, self.most_tokens
@@ -204,7 +200,6 @@ class Question:
         usage = usage_of(self.model, response)
         self._log_answer(response, usage, time.perf_counter() - began)
         self._usages.append(usage)
-        self.rate.correct(usage.tokens - self._expected if usage.tokens else 0)
         self._spent += self._worst() if usage.cost is None else usage.cost
         answer = read(response)
         context = self.fit.context if self._is_ollama else None
@@ -225,14 +220,13 @@ class Question:
             raise UnpayableError
         while True:
             asked = self._arguments(seed)
-            self._wait_for_turn()
+            ask = partial(waited, partial(self._ask, asked), self.timeout)
             try:
-                return waited(partial(self._ask, asked), self.timeout)
+                return self.patience.in_turn(
+                    self.rate, ask, self._expected, tell=self.request.tell, log=self._log
+                )
             except (OpenAIError, TimeoutError) as error:
-                kind, pause = classify(error), retry_after(error)
-                if kind is Kind.RATE_LIMIT or pause is not None:
-                    least = self.patience.backoff if pause is None else pause
-                    self.rate.pause(min(least, self.patience.longest_wait))
+                kind = classify(error)
                 if kind in (Kind.TIMEOUT, Kind.OVERSIZED):
                     self._spent += self._worst()  # nobody says what it took
                 if kind not in (Kind.REFUSED, Kind.BROKEN):
@@ -244,15 +238,10 @@ class Question:
                 if told:
                     self._notes.append(f"{self.model} {told}")
 
-    def _wait_for_turn(self) -> None:
-        """Wait until the provider may be asked, by all who ask it together."""
-        self._expected = 0
-        if self.rate.tokens_per_minute:
-            said = [message.model_dump() for message in self.messages]
-            self._expected = litellm.token_counter(self.model, messages=said) + USUAL_ANSWER
-        seconds = self.rate.wait(self._expected, self.request.tell)
-        if seconds >= LEAST_LOGGED:
-            self._log(f"waited {seconds:.1f} s for its turn: {self.rate.provider} is asked by all")
+    def _expected(self) -> int:
+        """Return about how many tokens the question and its answer take."""
+        said = [message.model_dump() for message in self.messages]
+        return int(litellm.token_counter(self.model, messages=said)) + USUAL_ANSWER
 
     def _arguments(self, seed: int) -> dict[str, Any]:
         """Return what LiteLLM is asked with, as far as the model takes it."""

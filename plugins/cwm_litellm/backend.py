@@ -256,6 +256,7 @@ class LiteLLM(Backend):
             self.model,
             settings={"api_base": self.api_base, "max_retries": 0, "num_retries": 0},
             patience=Patience(self.retries, self.backoff, self.longest_wait),
+            rate=self._rate(),
             known=self._weighing,
             timeout=self.timeout,
             batch=self.batch,

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from json import JSONDecodeError
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import litellm
+from openai import OpenAIError  # what all of LiteLLM's errors derive from
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -20,12 +21,16 @@ from tenacity import (
     wait_random,
 )
 
-from cwm_cli.search.contracts import UnansweredError
+from cwm_cli.search.contracts import UnansweredError, unheard
+from cwm_cli.search.spending import RateLimit
 from cwm_cli.text import clean
 from cwm_litellm.models import hint
 from cwm_litellm.transport import LateError, TooManyBytesError
 
 E = TypeVar("E", bound=BaseException)
+
+LEAST_LOGGED = 0.1
+"""Seconds of waiting for a turn below which nothing is said."""
 
 
 class Kind(StrEnum):
@@ -286,6 +291,35 @@ class Patience:
             before_sleep=heard,
             reraise=True,
         )
+
+    def in_turn(
+        self,
+        rate: RateLimit,
+        ask: Callable[[], Any],
+        expected: Callable[[], int],
+        *,
+        tell: Callable[[str], None] = unheard,
+        log: Callable[[str], None] = unheard,
+    ) -> Any:
+        """Ask once when the provider may be asked, by all who ask it together; return the response.
+
+        It counts with the tokens that are `expected`, where those are limited, until it says what
+        it took. Where the provider says that too much is asked, or when to ask again, all pause.
+        """
+        tokens = expected() if rate.tokens_per_minute else 0
+        seconds = rate.wait(tokens, tell)
+        if seconds >= LEAST_LOGGED:
+            log(f"waited {seconds:.1f} s for its turn: {rate.provider} is asked by all")
+        try:
+            response = ask()
+        except (OpenAIError, TimeoutError) as error:
+            pause = retry_after(error)
+            if classify(error) is Kind.RATE_LIMIT or pause is not None:
+                rate.pause(min(self.backoff if pause is None else pause, self.longest_wait))
+            raise
+        took = response.usage.prompt_tokens + response.usage.completion_tokens
+        rate.correct(took - tokens if took else 0)
+        return response
 
     def pause(self, state: RetryCallState) -> float:
         """Return the seconds to wait: what the server asked for, else exponentially more.

@@ -27,6 +27,7 @@ from openai import OpenAIError
 from cwm_cli.errors import CwmError
 from cwm_cli.search import threads
 from cwm_cli.search.contracts import Message, Request, ScoreRequest, Usage, total
+from cwm_cli.search.spending import RateLimit
 from cwm_litellm.asking import usage_of
 from cwm_litellm.backend import Weighing
 from cwm_litellm.failures import Kind, Patience, classify, explain
@@ -134,6 +135,7 @@ class Weigher:
     model: str
     settings: Mapping[str, Any]
     patience: Patience
+    rate: RateLimit
     known: Weighing
     timeout: float
     batch: int
@@ -261,8 +263,15 @@ class Weigher:
             until(time.monotonic() + self.timeout)
             return litellm.text_completion(**asked)
 
+        def expected() -> int:
+            said = "".join(map("".join, pairs))
+            made = len(pairs) * (0 if self.known.forced else self.known.generated)
+            return int(litellm.token_counter(self.model, text=said)) + made
+
         try:
-            return threads.waited(ask, self.timeout)
+            return self.patience.in_turn(
+                self.rate, partial(threads.waited, ask, self.timeout), expected
+            )
         except OpenAIError as error:
             if self.known.can is None and _cannot(error):
                 return None

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from cwm_cli.bench.executor import (
-    LEASH,
     LONGEST_REASON,
     LONGEST_WAIT,
     Command,
@@ -23,7 +22,9 @@ from cwm_cli.bench.executor import (
     Executor,
     reason_of,
 )
+from cwm_cli.bench.processes import LEASH
 from cwm_cli.errors import CwmError
+from cwm_cli.sandbox.linux import adopt_orphans
 from cwm_cli.search.spending import SPENDING
 from cwm_cli.text import clean
 from cwm_ray.job import RemoteJob, RemoteOutcome, SpendingAnswers, carry_out
@@ -182,9 +183,10 @@ class RayExecutor(Executor):
         text = outcome.printed.decode(errors="replace")
         return Ended(
             command.name,
-            reason_of(outcome.code, text),
-            peak_memory=outcome.peak_memory,
+            reason_of(outcome.end.code, text),
+            peak_memory=outcome.end.peak_memory,
             place=outcome.place,
+            cpu_seconds=outcome.end.cpu_seconds,
         )
 
 
@@ -245,6 +247,8 @@ class RayCluster:
             _system_config=OF_OWN_CLUSTER,
             **how,
         )
+        # Ray has this process adopt orphans, too: a worker would not see that its raylet is gone
+        adopt_orphans(adopts=False)
         if threading.current_thread() is threading.main_thread():
             # Ray has ignored it with that setting: what this process starts had no exit codes
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

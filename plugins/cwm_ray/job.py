@@ -7,7 +7,6 @@ forbids itself, by seccomp and Landlock, would stay forbidden.
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -16,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from cwm_cli.bench.executor import LEASH
+from cwm_cli.bench.processes import JobProcess, ProcessEnd
 from cwm_cli.search.spending import SPENDING, answered
 
 LONGEST_PRINTED = 256 << 10
@@ -42,11 +41,10 @@ class RemoteJob(NamedTuple):
 
 
 class RemoteOutcome(NamedTuple):
-    """How a process ended: exit code, the end of what it printed, peak memory in bytes, place."""
+    """How a process ended, the end of what it printed, and where it ran."""
 
-    code: int
+    end: ProcessEnd
     printed: bytes
-    peak_memory: int
     place: str
 
 
@@ -70,44 +68,28 @@ def carry_out(job: RemoteJob, answers: Any = None) -> RemoteOutcome:
         return reply
 
     with tempfile.TemporaryFile() as output, _asking(ask if job.spending else None) as spending:
-        code, peak = _run(job, output, spending)
+        end = _run(job, output, spending)
         size = output.seek(0, os.SEEK_END)
         output.seek(max(0, size - LONGEST_PRINTED))
-        return RemoteOutcome(code, output.read(), peak, _place())
+        return RemoteOutcome(end, output.read(), _place())
 
 
-def _run(job: RemoteJob, output: IO[bytes], spending: socket.socket | None) -> tuple[int, int]:
-    """Return the exit code of the process of a job, and its peak memory."""
+def _run(job: RemoteJob, output: IO[bytes], spending: socket.socket | None) -> ProcessEnd:
+    """Carry a job out, and return how it ended."""
     python = job.words[0] == job.python
     words = [sys.executable if python else job.words[0], *job.words[1:]]
-    watched, held = os.pipe()
     environment = {k: v for k, v in os.environ.items() if not k.startswith(OF_RAY)}
-    environment |= {**job.environment, LEASH: str(watched)}
-    descriptors = [watched]
+    environment |= job.environment
+    held = [spending.fileno()] if spending else []
     if spending:
-        descriptors.append(spending.fileno())
         environment[SPENDING] = f"fd:{spending.fileno()}"
+    folder = Path(job.folder) if Path(job.folder).is_dir() else None
     # Ray ignores this signal: nobody would get exit codes, nor would the job, which inherits that
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    try:
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=job.folder if Path(job.folder).is_dir() else None,
-            env=environment,
-            pass_fds=descriptors,
-            start_new_session=True,  # Ctrl-C is the driver's
-        )
+    with JobProcess(words, output, environment, folder=folder, held=held) as process:
         if spending:
             spending.close()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    finally:
-        os.close(watched)
-        os.close(held)
-    return process.returncode, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return process.wait()
 
 
 @contextmanager
