@@ -215,7 +215,11 @@ class TestEchoes:
             assert min(due) > 30 > rate.tokens_due - time.time()
             server._weighed = lambda handler: (failures.pop() if failures else well)(handler)
             with pytest.raises(CwmError, match="still limits the rate"):
-                weigher(server, retries=0).score(asked())
+                weigher(server, retries=0, requests_per_minute=600, tokens_per_minute=60_000).score(
+                    asked()
+                )
+            (rate,) = read_spending(place).providers.values()
+            assert rate.tokens_due - time.time() < 30, "what was refused took no tokens"
             model.complete(completes)
             refused, completion = [each.seconds for each in server.requests][-2:]
             assert completion - refused >= 0.75, "all pause where the provider says so"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
-LEASH = "CWM_LEASH"
+STARTER = "CWM_STARTER"
 """The environment variable with a descriptor that is closed when whoever started a process ends."""
 
 TICK_SECONDS = 0.05
@@ -43,7 +43,7 @@ class ProcessEnd(NamedTuple):
 class JobProcess:
     """A command as a process, which ends when this one does, however this one ends.
 
-    For that it calls `end_with_starter`: `LEASH` in its environment names a pipe that the system
+    For that it calls `end_with_starter`: `STARTER` in its environment names a pipe that the system
     closes once this process is gone. Otherwise it finds there what `environment` says. It runs once
     it is made, reads nothing, and prints to `output`. `held` are further descriptors that it keeps
     open. Left as a context, it is over.
@@ -63,7 +63,7 @@ class JobProcess:
 
         Ctrl-C of a terminal reaches all of a session.
         """
-        watched, self._leash = os.pipe()
+        watched, self._open_end = os.pipe()
         try:
             self._process = subprocess.Popen(
                 words,
@@ -71,12 +71,12 @@ class JobProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                env={**environment, LEASH: str(watched)},
+                env={**environment, STARTER: str(watched)},
                 pass_fds=(watched, *held),
                 start_new_session=not in_session,
             )
         except BaseException:
-            os.close(self._leash)
+            os.close(self._open_end)
             raise
         finally:
             os.close(watched)
@@ -111,7 +111,7 @@ class JobProcess:
         if pid == 0:
             return None
         code = self._process.returncode = os.waitstatus_to_exitcode(status)
-        os.close(self._leash)
+        os.close(self._open_end)
         peak = self._peak
         if not Path("/proc/self/status").exists():
             peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -157,7 +157,7 @@ def fresh_log(place: Path) -> IO[bytes]:
 
 def end_with_starter() -> None:
     """Have this process end at once when the one that started it has ended, if that is asked."""
-    if descriptor := os.environ.pop(LEASH, ""):
+    if descriptor := os.environ.pop(STARTER, ""):
         threading.Thread(target=_watch, args=(int(descriptor),), daemon=True).start()
 
 

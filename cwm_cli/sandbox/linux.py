@@ -18,7 +18,6 @@ MACHINE = platform.machine()
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
-_LIBC.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_SECCOMP = 22
@@ -190,7 +189,8 @@ def filter_system_calls(instructions: bytes) -> None:
 
 def _prctl(option: int, *values: int) -> None:
     """Change an attribute of this process."""
-    _checked(_LIBC.prctl(option, *(*values, 0, 0, 0, 0)[:4]))
+    padded = (ctypes.c_ulong(value) for value in (*values, 0, 0, 0, 0)[:4])
+    _checked(_LIBC.prctl(option, *padded))  # nothing of it is looked up where there is no Linux
 
 
 def _call(number: int, *values: int | bytes | None) -> int:

@@ -314,6 +314,8 @@ class Patience:
             response = ask()
         except (OpenAIError, TimeoutError) as error:
             pause = retry_after(error)
+            if classify(error) is Kind.RATE_LIMIT:
+                rate.correct(-tokens)  # nothing was taken: the next attempt counts them anew
             if classify(error) is Kind.RATE_LIMIT or pause is not None:
                 rate.pause(min(self.backoff if pause is None else pause, self.longest_wait))
             raise

@@ -22,7 +22,7 @@ from cwm_cli.bench.executor import (
     Executor,
     reason_of,
 )
-from cwm_cli.bench.processes import LEASH
+from cwm_cli.bench.processes import STARTER
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.linux import adopt_orphans
 from cwm_cli.search.spending import SPENDING
@@ -45,7 +45,7 @@ PASSED_ON = (
 ENDINGS = ("_API_KEY", "_API_BASE", "_BASE_URL", "_API_VERSION")
 """What the names of variables end with by which providers of language models are asked."""
 
-KEPT = (LEASH, SPENDING)
+KEPT = (STARTER, SPENDING)
 """Variables that mean something on this machine only."""
 
 QUIET = {
