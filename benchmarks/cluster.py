@@ -9,9 +9,9 @@ and another one joins. A server on the loopback answers, in the protocol of Open
 that are wrong and that the seed of the request decides, and counts what is asked. Told are: whether
 all journals, best programs and results are what they are without a cluster, byte for byte but for
 times; how many completions were asked for twice, and whether any of them had been written down;
-seconds of a job that does nothing, on Ray and here; peak memory of jobs by node; what the command
-itself takes for a job, by the number of jobs. Runs are kept in `runs/cluster` until they are
-measured anew.
+seconds of a job that does nothing, on Ray and here; peak memory of jobs by node, and the seconds
+of processors that a search takes; what the command itself takes for a job, by the number of jobs.
+Runs are kept in `runs/cluster` until they are measured anew.
 """
 
 import argparse
@@ -33,6 +33,7 @@ import cwm_cli
 from benchmarks.machine import machine
 from benchmarks.world_models import PROGRAMS
 from cwm_cli.bench.executor import Command, Ended, carried_out
+from cwm_cli.bench.results import TrialRow
 from cwm_cli.registry import find
 from cwm_cli.runs.searches import JOURNAL
 from cwm_cli.runs.store import RESULT
@@ -71,8 +72,9 @@ def compared(asked: argparse.Namespace) -> Iterator[str]:
 
     with Answers(asked.latency) as here:
         began = time.perf_counter()
-        searched(asked, here.url, asked.folder / "local")
+        result = searched(asked, here.url, asked.folder / "local")
         yield f"local: {asked.searches} searches in {time.perf_counter() - began:.0f} s"
+        yield from taken_by(result)
     head = {"num_cpus": 1, "include_dashboard": False, "_system_config": OF_OWN_CLUSTER}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     folder = asked.folder / "ray"
@@ -88,7 +90,7 @@ def compared(asked: argparse.Namespace) -> Iterator[str]:
         yield f"ray: {asked.searches} searches in {taken:.0f} s, one of two nodes lost on the way"
         yield from differences(asked.folder / "local", folder)
         yield from twice(folder, there, asked)
-        yield from memory(result)
+        yield from taken_by(result)
         yield from overhead(asked.folder / "jobs", cluster.address)
     finally:
         cluster.shutdown()
@@ -201,16 +203,19 @@ def twice(folder: Path, server: Answers, asked: argparse.Namespace) -> Iterator[
     )
 
 
-def memory(result: cwm_cli.BenchmarkResult) -> Iterator[str]:
+def taken_by(result: cwm_cli.BenchmarkResult) -> Iterator[str]:
     """Say what jobs took, by node."""
-    peaks: dict[str, list[int]] = defaultdict(list)
+    rows: dict[str, list[TrialRow]] = defaultdict(list)
     for row in result.rows:
-        if row.peak_memory:
-            peaks[row.place].append(row.peak_memory)
-    for place, found in peaks.items():
+        rows[row.place or "here"].append(row)
+    for place, found in rows.items():
+        peaks = [row.peak_memory or 0 for row in found]
+        seconds = [row.cpu_seconds or 0.0 for row in found]
+        shares = [each / (row.seconds or 1.0) for each, row in zip(seconds, found, strict=True)]
         yield (
-            f"{place}: {len(found)} jobs, peak memory of a process {max(found) / 1e6:.0f} MB "
-            f"(median {median(found) / 1e6:.0f} MB)"
+            f"{place}: {len(found)} jobs, peak memory of a process {max(peaks) / 1e6:.0f} MB "
+            f"(median {median(peaks) / 1e6:.0f} MB), {median(seconds):.1f} s of processors "
+            f"(median), which is {median(shares):.2f} of a core while it searches"
         )
 
 
@@ -234,7 +239,7 @@ def overhead(folder: Path, address: str) -> Iterator[str]:
     yield f"a job that does nothing: {theirs:.3f} s on ray, {ours:.3f} s here (both cores taken)"
 
 
-def growth(folder: Path, sizes: Sequence[int] = (100, 1000, 3000)) -> Iterator[str]:
+def growth(folder: Path, sizes: Sequence[int] = (100, 1000, 10_000)) -> Iterator[str]:
     """Say what the command itself takes for each job, where jobs are over as soon as they begin."""
     from tests.test_benchmark_jobs import work_on
 
@@ -246,8 +251,13 @@ def growth(folder: Path, sizes: Sequence[int] = (100, 1000, 3000)) -> Iterator[s
             for _ in work.events():
                 work.counts()
         each = (time.process_time() - began) / size
-        files = [file for file in place.rglob("*") if file.is_file()]
-        yield f"{size} jobs: {1e3 * each:.1f} ms of the command's processor for each"
+        begun = time.process_time()
+        with work_on(place, size // 2).run:
+            again = time.process_time() - begun
+        yield (
+            f"{size} jobs: {1e3 * each:.1f} ms of the command's processor for each, "
+            f"{again:.1f} s to begin once all are over"
+        )
     searches = [file.parent for file in (folder / "local").glob(f"*/{JOURNAL}")]
     files = [file for search in searches for file in search.iterdir()]
     kilobytes = sum(file.stat().st_size for file in files) / 1e3 / len(searches)
