@@ -122,7 +122,7 @@ def played(tmp_path_factory, cache):
     return shell, shell(*PLAYED)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @together
 def test_a_job_that_fails_is_told_and_left_out_while_the_others_go_on(played):
     _, done = played
@@ -348,7 +348,7 @@ def stopped(moody, how, arguments, *, lines):
     return err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_simulated_proposals_break_an_induced_program_and_are_called_so(
     tmp_path, cache, monkeypatch, capsys
 ):

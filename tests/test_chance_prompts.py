@@ -132,7 +132,7 @@ def test_a_language_model_is_asked_for_outcomes_and_solves_slippery_ice(cwm, ice
     assert "chance" in shown.stdout and found.words()[:30] in shown.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_language_model_that_draws_solves_a_noisy_pole(cwm):
     noise = {"noise": {"force_mag": 1.0}}
     result, prompt, _ = ask(cwm, NOISY, "CartPole-v1", noise, poles(**noise))

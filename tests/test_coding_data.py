@@ -371,7 +371,7 @@ class TestShipped:
             assert len(wrong(task)) >= 3
             assert bool(task.starter_code) == bool(task.function)
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_the_script_writes_the_same_bytes_again(self, tmp_path, capsys) -> None:
         shipped_problems.main(["--folder", str(tmp_path)])
         assert capsys.readouterr().out.count("kB") == 12

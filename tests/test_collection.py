@@ -300,7 +300,7 @@ def test_so_many_episodes_as_are_named_are_recorded_and_no_others(tmp_path: Path
     assert test == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_file_is_the_same_however_many_processes_play(tmp_path: Path) -> None:
     for name, rows in (("FrozenLake-v1", 44), ("Pendulum-v1", 0)):
         contents = {

@@ -90,6 +90,7 @@ def test_bash_completes(in_shell):
     assert found == ASKED
 
 
+@pytest.mark.long
 @needs("fish")
 def test_fish_completes_and_says_what_things_are(in_shell):
     script = "cwm --show-completion fish | source\n" + "\n".join(

@@ -76,6 +76,7 @@ def test_a_file_that_cannot_be_read_is_named(cwm):
     assert not failed
 
 
+@pytest.mark.slow
 def test_options_come_from_the_file_and_what_is_typed_counts_more(cwm, write):
     write(
         "seed = 5\n[collect]\nenv = 'CartPole-v1'\nepisodes = 2\ntest_episodes = 1\nout = 'a.npz'"

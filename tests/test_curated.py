@@ -350,6 +350,7 @@ def test_collect_says_once_that_nothing_could_be_planned(cwm) -> None:
     assert "returns from" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_shipped_dataset_is_taken_if_it_was_asked_for(
     shop: Path, tmp_path: Path, blackjack: Dataset
 ) -> None:

@@ -220,7 +220,7 @@ class TestOnAnOldKernel:
         assert played.returncode == 0, played.stderr
         assert "Warning: generated code is not kept from everything here" in played.stderr
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_a_run_that_goes_on_under_other_protection_says_so_in_its_log(
         self, old, gaps, counting
     ):

@@ -207,12 +207,14 @@ class TestActing:
         code = AS_TRUE.replace("NAME", repr(name)).replace("ARGUMENTS", repr(arguments))
         alone(export(cwm), code.replace("STAND", stand).replace("ENDS", str(ends)))
 
+    @pytest.mark.slow
     def test_valid_actions_are_known_from_the_start_on_and_texts_are_texts(self, cwm):
         search(cwm, "RTFM-v0", RTFM)
         facts = export(cwm)
         assert facts["max_episode_steps"] is None
         alone(facts, VALID + MANY)
 
+    @pytest.mark.slow
     def test_chance_is_drawn_by_the_seed_and_the_chance_of_others_is_left_alone(self, cwm):
         search(cwm, "Blackjack-v1", BLACKJACK)
         code = """
@@ -603,7 +605,7 @@ class TestPackage:
             f'use       env = gymnasium.make("{poles_facts["module"]}:{poles_facts["id"]}")',
         ]
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_it_installs_and_older_gymnasiums_find_it(self, poles_shell, tmp_path):
         there, site = str(tmp_path / "there"), tmp_path / "site"
         facts = export(poles_shell, "run", "--out", there)

@@ -648,7 +648,7 @@ def test_tensors_are_read_without_torch(tmp_path):
         imported(file, "CartPole-v1")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_was_imported_is_used_like_what_was_recorded(cwm, run, publish):
     file, poles = publish(recorded("CartPole-v1", episodes=8)), cwm.folder / "poles.npz"
     facts = json.loads(run(file, "--env", "CartPole-v1", "--out", poles, "--json").stdout)

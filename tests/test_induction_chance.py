@@ -135,7 +135,7 @@ def test_cliffs_lead_back_to_the_start_from_wherever_one_slips() -> None:
     assert np.mean(distances(program, env, rows)) < 0.02
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_cards_of_thirteen_kinds_are_drawn_and_an_ace_counts_twice() -> None:
     model = loaded(discrete.induce_chances(record(gym.make("Blackjack-v1"), 0, 5000)))
     hard = {((13 + card, 7, 0), 0.0, False): 1 / 13 for card in range(1, 9)}

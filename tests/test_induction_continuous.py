@@ -248,7 +248,7 @@ def test_systems_of_other_kinds_come_out_nearly_exact(sandbox):
     assert not imperfect(recorded(systems), sandbox, 0.97)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_further_systems_come_out_nearly_exact(sandbox):
     systems = {oscillating: None, sliding: None, gauged: positive}
     systems |= {hunting: positive, turning: None, steered: positive}

@@ -49,7 +49,7 @@ def test_classic_control_without_velocities_is_exact_from_the_third_step_on(name
     assert final
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_velocities_that_change_within_a_step_are_found_by_the_mechanism(sandbox):
     data = recorded("Acrobot-v1")
     program, _ = induced(data, sandbox)

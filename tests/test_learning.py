@@ -195,7 +195,7 @@ def test_a_dry_lake_is_learned_certified_and_played(dry: LearningResult) -> None
     assert evaluate(dry.run, dataset=LearnRun.load(dry.run).dataset()).scores.train.exact == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_another_run_goes_on_from_what_one_has_learned(dry: LearningResult, tmp_path: Path) -> None:
     again = lake(start=dry.run, run=tmp_path / "r")
     assert again.stopped == "certified"
@@ -246,7 +246,7 @@ def test_objects_of_one_schema_are_written_as_those_of_another() -> None:
         old.carried(tables, replace(new, classes=("free", "agent")), 4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_curriculum_carries_rows_and_program_to_a_larger_table(tmp_path: Path) -> None:
     told = {"curriculum": ["Sokoban-v0"], "seed": 1, "run": tmp_path / "r"}
     assert learn("Sokoban-Teleport-v0", steps=14, **told).steps == 14

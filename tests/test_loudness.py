@@ -101,7 +101,7 @@ def test_quiet_leaves_results_and_errors_only(cwm):
     assert cwm.inside("--quiet", "plan", "nowhere").stderr.startswith("Error: ")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_verbose_says_what_is_done_and_when(cwm):
     done = cwm(*COLLECT, "--verbose")
     lines = [line for line in done.stderr.splitlines() if "cwm.plugins" in line]

@@ -91,6 +91,7 @@ def told(shell, mistakes):
     return wrong
 
 
+@pytest.mark.slow
 def test_mistakes_are_told_in_one_line_before_anything_is_recorded_or_begun(novice):
     assert told(novice, MISTAKES) == {}
 

@@ -187,7 +187,7 @@ def check(venv):
             venv.run("cwm_cli", *shlex.split(command)[1:])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_new_policy_installs_passes_its_tests_and_is_used(tmp_path):
     check(installed(tmp_path, ["policy"]))
 

@@ -298,6 +298,7 @@ def test_where_one_planner_cannot_plan_the_next_one_does_and_says_why(here, monk
     assert done.as_json()["note"] == "not tabular: it does not close within 3 states"
 
 
+@pytest.mark.slow
 def test_a_run_is_planned_with_its_best_program_and_knows_its_environment(cwm) -> None:
     made = cwm.inside("synthesize", "--env", "CartPole-v1", "--run", "made")
     assert "cwm plan made" in made.stdout

@@ -220,6 +220,7 @@ def test_a_killed_plan_continues_to_the_same_result(plan, cwm, lines, workers) -
     assert bare(done.stdout) == bare(whole.stdout)
 
 
+@pytest.mark.slow
 def test_more_episodes_continue_as_many_are_played_anew_and_mistakes_lose_nothing(
     plan, cwm
 ) -> None:
@@ -243,7 +244,7 @@ def test_more_episodes_continue_as_many_are_played_anew_and_mistakes_lose_nothin
     assert len(written(cwm)) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_while_it_plays_others_are_refused_and_interrupted_it_says_how_it_continues(
     plan, cwm
 ) -> None:

@@ -94,7 +94,7 @@ def test_a_folder_that_may_only_be_read_is_one_line_for_every_command(shell):
         shutil.rmtree(place)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_search_whose_journal_finds_no_room_goes_on_where_it_was(shell):
     limit = (shell.folder / "cart.npz").stat().st_size + 3000
     done = subprocess.run(

@@ -160,7 +160,7 @@ def cwm_environments():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_plan_films_the_first_episode_also_when_it_was_played_before(cwm) -> None:
     cwm.install("lamp_plugin", PLUGIN)
     cwm.environment["PYTHONPATH"] = f"{cwm.packages}:{Path(__file__).parent}"

@@ -49,7 +49,7 @@ def test_a_seed_gives_one_variant_and_another_seed_another(name: str) -> None:
     assert len({tuple(each) for each in others}) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_shifted_environment_is_saved_restored_and_played_in_batches() -> None:
     for name in SHIFTABLE:
         spec = environment(name)

@@ -352,7 +352,7 @@ def test_a_program_of_chance_is_scored_by_its_skill_where_no_metric_is_named(ice
     assert wrong.scores.train.impossible == (wrong.found["train"].rows < 1).sum() > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_tells_skill_and_draws_how_probabilities_came_true(cwm, ice):
     (cwm.folder / "ice.py").write_text(ICE)
     about = ("--env", "FrozenLake-v1", "--dataset", str(ice))

@@ -110,7 +110,7 @@ gymnasium.register("Noise-v0", entry_point=Noise, max_episode_steps=50)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_where_data_tell_nothing_it_gives_up_and_advises_a_language_model(cwm):
     (cwm.folder / "noise.py").write_text(NOISE)
     env = ("--env", "noise:Noise-v0")
@@ -124,6 +124,7 @@ def test_where_data_tell_nothing_it_gives_up_and_advises_a_language_model(cwm):
     assert len(journal(cwm, "noise")) == 1
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_moment_goes_on_to_the_tree_of_an_uncut_run(teacher):
     teacher.inside("synthesize", *FAST, "12", "--run", "uncut")
     slow = ["synthesize", *FAST, "12", "--run", "cut", "-o", "delay=0.05"]
@@ -166,7 +167,7 @@ def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(teacher):
     assert len(journal(teacher, "r")) >= 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_a_run_folder_the_newest_unfinished_equal_run_goes_on(teacher):
     first = json.loads(teacher.inside("synthesize", *FAST, "3", "--json").stdout)["run"]
     longer = teacher.inside("synthesize", *FAST, "5", "--json")

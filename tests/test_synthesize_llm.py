@@ -86,7 +86,7 @@ def test_an_answer_without_code_costs_a_completion_and_the_search_goes_on(ask):
     assert failures[1]["message"] == "the answer was empty"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_prompt_that_is_too_long_costs_no_run_and_is_said_in_one_line(ask):
     small = holds(1700)  # tokens: the first prompt has fewer, and the next one more
 

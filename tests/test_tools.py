@@ -385,7 +385,7 @@ class TestLimits:
         assert judged(SLOW, "stall_seconds=0.04") == "timeout_cpu"
         assert judged(SLOW, "sandbox.cpu_seconds=0.2") == "timeout_cpu"
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_a_decision_has_limits_of_its_own_which_can_be_changed(self, adding):
         (adding.folder / "slow.py").write_text(SLOW)
         slow = (*PLANNED, "--program", "slow.py", "-o", "simulations=8", "-o", "rollout=8")
@@ -395,7 +395,7 @@ class TestLimits:
         assert refused["failures"] > 0
         assert refused["failure"]["kind"] == "timeout_cpu"
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_limits_belong_to_a_run_and_its_program_is_judged_by_them_again(self, adding):
         start = (*COMMANDS["synthesize"], "--backend", "teacher", "--tool", "adder")
         assert adding.inside(*start, "-o", "sandbox.memory_mb=100", "-o", "told=").returncode == 0

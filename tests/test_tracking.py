@@ -60,7 +60,7 @@ def test_a_search_tells_its_choices_its_scores_and_what_it_spent(shell):
     assert last["seconds"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_tracker_that_fails_is_one_warning_and_the_run_goes_on(shell):
     done = shell(*SEARCH, "--track", "poles", "--tracker", "failing")
     assert done.returncode == 0 and json.loads(done.stdout)["solved"]

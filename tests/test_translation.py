@@ -237,6 +237,7 @@ def failing(cases: Any, check: Any) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_easily_translated_wrongly_is_right_or_refused() -> None:
     def check(name: str) -> str:
@@ -315,7 +316,7 @@ class Environment:
     assert judge(program) in ("same", "refused")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))

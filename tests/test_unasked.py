@@ -491,7 +491,7 @@ def test_a_run_killed_in_the_middle_of_a_refinement_goes_on_there(refined):
     assert "a replayed run begins as it did: leave out --start" in refused.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_ends_a_refinement_and_the_same_command_goes_on(refined):
     asking = ("--backend", "writer", "-o", "backend.program=light.py", "--budget", "1")
     asking += ("-o", "refine=waiting,gravity", "--run", "r")
