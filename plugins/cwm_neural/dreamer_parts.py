@@ -23,7 +23,7 @@ from tensordict.nn import (
     TensorDictSequential,
 )
 from torch import Tensor, nn
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import linear, one_hot, pad
 from torchrl.data import Bounded, Composite, Unbounded
 from torchrl.envs.model_based import DreamerEnv
 from torchrl.modules import (
@@ -294,9 +294,21 @@ class DreamerNetworks(nn.Module):
     def worth(self, latent: Latent) -> tuple[np.ndarray, np.ndarray]:
         """Return the rewards there, and whether the episode is over."""
         features = torch.cat([latent.belief, latent.state], -1)
-        rewards = self.scale.decode(self.rewards(features)).double().cpu().numpy()
+        rewards = self.scale.decode(self._reward_logits(features)).cpu().numpy()
         over = self.goes_on(features).squeeze(-1).sigmoid().cpu().numpy() < 0.5
         return rewards, over
+
+    def _reward_logits(self, features: Tensor) -> Tensor:
+        """Return how likely each class of rewards is, its last layer in double precision.
+
+        The outermost classes are worth 5e8 either way, and until they have become unlikely a reward
+        is what is left where they cancel. In single precision they do not: kernels sum the last
+        columns of a layer in another order than the first, depending on the rows and the CPU, and
+        a difference of 1e-9 between the logits of two such classes is a reward of 0.6.
+        """
+        *hidden, last = self.rewards.model
+        found = nn.Sequential(*hidden)(features).double()
+        return linear(found, last.weight.double(), last.bias.double())
 
     def _losses(self) -> DreamerV3Loss:
         """Return all that is trained for, as published."""
