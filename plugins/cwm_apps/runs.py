@@ -25,7 +25,7 @@ from cwm_cli.export.publishing import MARK, Export, template
 from cwm_cli.runs.charts import table_of
 from cwm_cli.runs.files import read_found, replace
 from cwm_cli.runs.report import Grid, RunSummary, Section
-from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
+from cwm_cli.runs.searches import JournalTail, SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import HEADER, RESULT, Run, RunHeader, differences
 
@@ -194,14 +194,17 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         """Yield what came of problems, as far as it did."""
         return (found for problem in self.started() if (found := self.found(problem)))
 
-    def spent(self, number: int) -> float:
-        """Return what the completions of a problem have cost so far, as far as it is known."""
-        folder = self.problem_folder(number)
+    def spent(self) -> float:
+        """Return what all completions have cost so far, in US dollars, as far as it is known."""
+        return sum(self._spent(folder) for folder in self.started())
+
+    def _spent(self, folder: Path) -> float:
+        """Return what the completions of a problem have cost: by its result, or its journal."""
         if found := self.found(folder):
             return found.cost or 0.0
-        if not (folder / HEADER).exists():
-            return 0.0
-        return sum(node.usage.cost or 0.0 for node in SearchRun.load(folder).nodes())
+        tail = JournalTail(folder)
+        tail.read()
+        return tail.known_cost
 
     def judged(self) -> dict[tuple[int, int], JudgedSolution]:
         """Read which programs from elsewhere were judged so far."""

@@ -20,7 +20,7 @@ from cwm_apps.reading import ALL, Data, Tasks, chosen, find_data, read, read_sol
 from cwm_apps.report import CodingReport
 from cwm_apps.runs import CodingConfig, CodingHeader, CodingRun
 from cwm_apps.scripts import ScriptJob
-from cwm_apps.work import ProblemWork, Rejudging, Searches, SharedCostLimit, SolutionsJudging
+from cwm_apps.work import ProblemWork, Rejudging, Searches, SolutionsJudging
 from cwm_cli import __version__
 from cwm_cli.agents.synthesizing import (
     MODEL_VARIABLE,
@@ -39,8 +39,11 @@ from cwm_cli.runs.store import HEADER, fresh_folder, remove
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.around import innermost
-from cwm_cli.search.contracts import Backend
+from cwm_cli.search.contracts import GENERATE, Message, Move, Request
 from cwm_cli.search.models import ModelChoice, ModelPool, made_backend
+
+QUESTION = Request((Message(role="user", content="?"),), 0, Move(GENERATE), None)
+"""What is asked as little as anything: its price is known if any is."""
 
 W = TypeVar("W", bound=ProblemWork)
 
@@ -121,6 +124,8 @@ def solve(
     if cache and (words := uncached(backend)):
         observer.note(words)
     answers.ready(max_cost)
+    if max_cost is not None and answers.worst_cost(QUESTION) is None:
+        raise CwmError("--max-cost needs a model of known price: leave it out for this model")
     problems = _problems(data, idx, total, difficulty)
     config = CodingConfig(
         data=problems.data.name,
@@ -138,25 +143,23 @@ def solve(
     )
 
     def searches(coding: CodingRun, sandbox: Sandbox) -> Searches:
-        limited: Backend = answers
-        if max_cost is not None:
-            spent = sum(map(coding.spent, coding.header.problems))
-            limited = SharedCostLimit(answers, max_cost, spent)
         return Searches(
             run=coding,
             tasks=problems.tasks,
             positions=problems.positions,
             sandbox=sandbox,
             strategy=make_strategy,
-            backend=limited,
+            backend=answers,
             budget=budget,
             parallel=parallel,
             models=answers if isinstance(answers, ModelPool) else None,
+            max_cost=max_cost,
         )
 
     work = _worked(config, problems, searches, allow_gap, observer, run=run, new=new)
     if work.out_of_money:
-        observer.note(f"stopped before --max-cost {max_cost:g} was exceeded")
+        words = f"stopped before --max-cost {max_cost:g} was exceeded"
+        observer.note(f"{words}: the same command with a higher one goes on")
     return _concluded(work.run)
 
 

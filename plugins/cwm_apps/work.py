@@ -25,19 +25,14 @@ from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import RESULT, BusyError
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import (
-    GENERATE,
     Backend,
-    Completion,
-    Message,
-    Move,
     Node,
-    Request,
     Strategy,
-    Turn,
     total,
 )
 from cwm_cli.search.loop import Search
 from cwm_cli.search.models import ModelPool
+from cwm_cli.search.spending import CostLimit
 from cwm_cli.search.threads import start
 
 T = TypeVar("T")
@@ -46,65 +41,11 @@ R = TypeVar("R")
 BUSY = "another process is working on it"
 
 
-class OutOfMoneyError(CwmError):
-    """Another completion might cost more than is left."""
+OUT_OF_MONEY = "another completion might exceed --max-cost"
+"""What is said of a problem whose search ended for want of money."""
 
-
-@dataclass
-class SharedCostLimit(Backend):
-    """A backend whose completions, in whatever search, together cost at most `limit` dollars.
-
-    The worst cost of each call in flight is kept back, at list price. A call
-    for which too little is left waits until none is in flight, and then fails.
-    One whose cost stays unknown counts with the worst.
-    """
-
-    backend: Backend
-    limit: float
-    spent: float = 0.0
-    _reserved: list[float] = field(default_factory=list, init=False)
-    _change: threading.Condition = field(default_factory=threading.Condition, init=False)
-
-    def __post_init__(self) -> None:
-        """Refuse a model of unknown price."""
-        question = (Message(role="user", content="?"),)
-        self._worst(Request(question, 0, Move(GENERATE), None))
-
-    def complete(self, request: Request) -> Completion:
-        """Answer if there is money for it."""
-        worst = self._worst(request)
-        with self._change:
-            self._change.wait_for(lambda: not self._reserved or self._has(worst))
-            if not self._has(worst):
-                raise OutOfMoneyError(f"another completion might exceed --max-cost {self.limit:g}")
-            self._reserved.append(worst)
-        cost: float | None = 0.0  # of an answer that does not come
-        try:
-            completion = self.backend.complete(request._replace(allowance=worst))
-            cost = completion.usage.cost
-        finally:
-            with self._change:
-                self.spent += worst if cost is None else cost
-                self._reserved.remove(worst)
-                self._change.notify_all()
-        return completion
-
-    def worst_cost(self, request: Request) -> float | None:
-        """Return the worst cost of an answer."""
-        return self.backend.worst_cost(request)
-
-    def recorded(self) -> Sequence[Turn]:
-        """Return the turns of a search that is repeated."""
-        return self.backend.recorded()
-
-    def _worst(self, request: Request) -> float:
-        worst = self.backend.worst_cost(request)
-        if worst is None:
-            raise CwmError("--max-cost needs a model of known price: leave it out for this model")
-        return worst
-
-    def _has(self, worst: float) -> bool:
-        return self.spent + sum(self._reserved) + worst <= self.limit
+THREADS = "threads"
+"""The name by which all searches of one process reserve what they may spend."""
 
 
 class ChangedError(CwmError):
@@ -141,7 +82,8 @@ class Searches(ProblemWork):
     At most `parallel` completions are in flight: as many problems at a time, and
     several completions of each where there are fewer. Otherwise each problem has one
     in flight, and what comes of it does not depend on the others: of several `models` each
-    problem's search chooses by what it sees itself.
+    problem's search chooses by what it sees itself. All of them cost `max_cost` US dollars at most,
+    with what the run has spent before.
     """
 
     strategy: Callable[[], Strategy]
@@ -149,6 +91,8 @@ class Searches(ProblemWork):
     budget: int
     parallel: int = 1
     models: ModelPool | None = None
+    max_cost: float | None = None
+    limit: CostLimit | None = field(default=None, init=False)
     out_of_money: bool = field(default=False, init=False)
     stopping: threading.Event = field(default_factory=threading.Event, init=False)
 
@@ -161,6 +105,8 @@ class Searches(ProblemWork):
 
     def work(self) -> Iterator[ProblemState]:
         """Yield how far problems are; an error of the backend is raised when all have stopped."""
+        if self.max_cost is not None:
+            self.limit = CostLimit.own(self.max_cost, self.run.spent(), job=THREADS)
         threads = min(self.parallel, len(self.positions))
         return stream(self._solve, self.positions, threads=threads, stopping=self.stopping)
 
@@ -181,10 +127,6 @@ class Searches(ProblemWork):
             yield state._replace(state=SKIPPED, reason=BUSY)
         except ChangedError as error:
             yield state._replace(state=FAILED, reason=str(error))
-        except OutOfMoneyError as error:
-            self.out_of_money = True
-            self.stopping.set()
-            yield state._replace(state=SKIPPED, reason=str(error))
         except CwmError as error:
             yield state._replace(state=FAILED, reason=str(error))
             raise
@@ -210,6 +152,10 @@ class Searches(ProblemWork):
             for note in self._steps(search, run):
                 yield (state := _told(state, search))._replace(note=note)
             if not _is_over(search, self.budget):
+                if search.out_of_money:
+                    self.out_of_money = True
+                    self.stopping.set()
+                    yield _told(state, search)._replace(state=SKIPPED, reason=OUT_OF_MONEY)
                 return
             yield state._replace(state=JUDGING)
             found = self._judged(task, run, search)
@@ -228,6 +174,7 @@ class Searches(ProblemWork):
             seed=seed,
             parallel=max(1, self.parallel // len(self.positions)),
             journal=run.learn,
+            limit=self.limit,
         )
         search.resume(run.nodes())
         if search.best:  # which a crash may have kept from being saved
