@@ -25,12 +25,15 @@ from cwm_cli.export.publishing import MARK, Export, template
 from cwm_cli.runs.charts import table_of
 from cwm_cli.runs.files import read_found, replace
 from cwm_cli.runs.report import Grid, RunSummary, Section
-from cwm_cli.runs.searches import JournalTail, SearchConfig, SearchHeader, SearchRun
+from cwm_cli.runs.searches import JOURNAL, JournalTail, SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import HEADER, RESULT, Run, RunHeader, differences
+from cwm_cli.search.spending import CostLimit, SpendingFile, open_spending, read_spending
 
 TASK = "task.json"
 SOLUTIONS = "solutions.json"
+
+CHANGED = "was started with another text or tests: choose another --run"
 
 KS = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
 """The k of the pass@k that are told, as far as there are programs."""
@@ -167,8 +170,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
             if (folder / HEADER).exists():
                 run = SearchRun.load(folder)
                 if run.config.dataset != header.config.dataset:
-                    words = "was started with another text or tests: choose another --run"
-                    raise CwmError(f"{named(folder)} {words}")
+                    raise CwmError(f"{named(folder)} {CHANGED}")
             return SearchRun.begin(folder, header, {TASK: TaskFile(task)})
 
     def started(self) -> list[Path]:
@@ -190,12 +192,46 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         """Read what came of a problem; a result that is missing or damaged is none."""
         return read_found(problem / RESULT, ProblemResult)
 
+    def is_finished(self, number: int, budget: int) -> bool:
+        """Whether the search of a problem is over, with this budget."""
+        found = self.found(self.problem_folder(number))
+        return found is not None and found.enough(budget)
+
     def results(self) -> Iterator[ProblemResult]:
         """Yield what came of problems, as far as it did."""
         return (found for problem in self.started() if (found := self.found(problem)))
 
+    @property
+    def spending_file(self) -> Path:
+        """What processes may spend together, and when (`cwm_cli.search.spending`)."""
+        return self.folder / "spending.json"
+
+    def log_file(self, number: int) -> Path:
+        """Where the process of a problem prints."""
+        return self.folder / "logs" / f"{number:04}.txt"
+
     def spent(self) -> float:
-        """Return what all completions have cost so far, in US dollars, as far as it is known."""
+        """Return what was spent so far, in US dollars, as far as it is known.
+
+        What processes have counted is more than their journals say where answers failed.
+        """
+        counted = read_spending(self.spending_file)
+        if counted is None or counted.limit is None:
+            return self._recorded_cost()
+        kept = sum(each.amount for each in counted.reserved.values())
+        return max(self._recorded_cost(), counted.spent) + counted.lost + kept
+
+    def begin_spending(self, limit: float | None) -> None:
+        """Say what processes may spend from now on; what was spent before counts."""
+        recorded = 0.0 if limit is None else self._recorded_cost()
+        open_spending(self.spending_file, limit, lambda: recorded)
+        counted = read_spending(self.spending_file)
+        if limit is not None and counted is not None and counted.spent < recorded:
+            # by threads, which count in memory, or since the file was sent to a store
+            CostLimit(SpendingFile(self.spending_file)).charge(recorded - counted.spent)
+
+    def _recorded_cost(self) -> float:
+        """Return what all completions have cost that were written down."""
         return sum(self._spent(folder) for folder in self.started())
 
     def _spent(self, folder: Path) -> float:
@@ -216,7 +252,9 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
     @property
     def is_bare(self) -> bool:
         """Whether nothing was found yet."""
-        return not self.started() and not self.judged()
+        journals = (problem / JOURNAL for problem in self.started())
+        is_searched = any(file.exists() and file.stat().st_size for file in journals)
+        return not is_searched and not self.judged()
 
     def summary(self) -> RunSummary:
         """Say what was searched for, by whom, and how many problems are solved."""
