@@ -386,6 +386,36 @@ def test_a_cost_limit_is_for_all_problems_together_and_a_higher_one_goes_on(work
         assert len(server.requests) == before
 
 
+def test_what_is_left_is_told_before_it_is_paid_and_much_is_asked_about(command, work, here):
+    told = []
+
+    def decline(estimate):
+        told.append(estimate)
+        return False
+
+    with OpenAIServer(lambda body: block(WRONG)) as server:
+        with pytest.raises(CwmError, match="not started, and nothing was paid"):
+            work(server, budget=2, run="r", ask=decline)
+        refused, _ = command(*arguments_for(server), "--run", "r", "--ask-above", "0", code=1)
+        assert "more than --ask-above 0: add --yes" in refused.stderr
+        assert server.requests == []
+        assert not (here / "r").exists()
+        done = work(server, budget=2, total=3, run="r", parallel=2, ask=lambda estimate: True)
+        assert "Estimate: 3 jobs with up to 6 completions to come" in done.said
+        asked = len(server.requests)
+        with pytest.raises(CwmError, match="not started"):
+            work(server, budget=5, run="r", workers=2, parallel=3, max_cost=1.0, ask=decline)
+        assert len(server.requests) == asked
+        done = work(server, budget=2, total=3, run="r", ask=decline)
+        assert "Estimate" not in done.said  # nothing is left, nothing is asked
+    first, last = told
+    assert (first.jobs, first.completions, first.models[0].measured) == (5, 10, 0)
+    # of one that is not JSON nothing is known before it is reached
+    assert (last.jobs, last.completions, last.in_flight) == (5, 3 * 3 + 2 * 5, 6)
+    assert (last.models[0].measured, last.models[0].prompt_tokens) == (6, 100)
+    assert last.left == pytest.approx(1.0 - total_cost("r"))
+
+
 def test_a_prompt_that_is_too_long_is_shortened_and_said_to_be(work):
     sizes = []
 

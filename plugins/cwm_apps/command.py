@@ -10,6 +10,7 @@ import typer
 from cwm_cli.cli.shared import (
     AllowGapOption,
     ApiBaseOption,
+    AskAboveOption,
     CacheOption,
     JsonOption,
     ModelBackendOption,
@@ -19,6 +20,8 @@ from cwm_cli.cli.shared import (
     SeedOption,
     StrategyOption,
     TemperatureOption,
+    YesOption,
+    asking,
     console,
     emit_json,
     run_folder,
@@ -96,6 +99,8 @@ def apps(
             "--max-cost", metavar="USD", min=0.0, help="Stop before all problems exceed this."
         ),
     ] = None,
+    ask_above: AskAboveOption = 5.0,
+    yes: YesOption = False,
     cache: CacheOption = False,
     api_base: ApiBaseOption = None,
     temperature: TemperatureOption = None,
@@ -177,6 +182,7 @@ def apps(
             budget=budget,
             parallel=parallel,
             max_cost=max_cost,
+            ask=asking(ask_above, yes=yes),
             cache=cache,
             api_base=api_base,
             temperature=temperature,

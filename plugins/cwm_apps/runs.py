@@ -8,7 +8,7 @@ import dataclasses
 import json
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,6 +19,7 @@ from cwm_apps.report import CodingReport, coding_report, problem_grid
 from cwm_apps.scoring import PassAt, ProblemOutcome, pass_at
 from cwm_apps.tasks import CodingTask, digest, from_record, to_record
 from cwm_cli import __version__
+from cwm_cli.bench.estimate import PROBLEMS
 from cwm_cli.data.reading import LARGEST, UnreadableError, read_json, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.export.publishing import MARK, Export, template
@@ -114,6 +115,13 @@ class TaskFile(NamedTuple):
         replace(path, json.dumps(record) + "\n")
 
 
+class CompletionsLeft(NamedTuple):
+    """So many problems are not searched to the end, and have at most so many completions left."""
+
+    problems: int
+    completions: int
+
+
 class CodingRun(Run[CodingHeader, JudgedSolution]):
     """A run over coding problems, each in a folder of its own below `problems`."""
 
@@ -146,7 +154,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
 
     def problem_folder(self, number: int) -> Path:
         """Where the run of a problem is."""
-        return self.folder / "problems" / f"{number:04}"
+        return self.folder / PROBLEMS / f"{number:04}"
 
     def problem(self, task: CodingTask) -> SearchRun:
         """Return the run of a problem, started if it is not there yet."""
@@ -175,7 +183,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
 
     def started(self) -> list[Path]:
         """Return the folders of problems that were started, in the order of their ids."""
-        folders = (file.parent for file in (self.folder / "problems").glob(f"[0-9]*/{HEADER}"))
+        folders = (file.parent for file in (self.folder / PROBLEMS).glob(f"[0-9]*/{HEADER}"))
         return sorted((p for p in folders if p.name.isdecimal()), key=lambda path: int(path.name))
 
     def task(self, problem: Path) -> CodingTask:
@@ -196,6 +204,18 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         """Whether the search of a problem is over, with this budget."""
         found = self.found(self.problem_folder(number))
         return found is not None and found.enough(budget)
+
+    def left(self, numbers: Iterable[int], budget: int) -> CompletionsLeft:
+        """Count what is left of the searches of problems, if none is right before its budget."""
+        problems, completions = 0, 0
+        for number in numbers:
+            if number in self.header.skipped or self.is_finished(number, budget):
+                continue
+            tail = JournalTail(self.problem_folder(number))
+            tail.read()
+            if tail.completions < budget and tail.best != 1.0:
+                problems, completions = problems + 1, completions + budget - tail.completions
+        return CompletionsLeft(problems, completions)
 
     def results(self) -> Iterator[ProblemResult]:
         """Yield what came of problems, as far as it did."""

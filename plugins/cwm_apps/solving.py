@@ -29,6 +29,7 @@ from cwm_cli.agents.synthesizing import (
     uncached,
     warn_of_gaps,
 )
+from cwm_cli.bench.estimate import Ask, SearchesToCome, agreed, estimated
 from cwm_cli.bench.executor import Executor, chosen_executor
 from cwm_cli.data.reading import read_bytes
 from cwm_cli.errors import CwmError
@@ -85,6 +86,7 @@ def solve(
     new: bool = False,
     executor: str | None = None,
     workers: int | None = None,
+    ask: Ask | None = None,
     observer: Observer = SILENT,
 ) -> CodingResult:
     """Search for programs, each problem in a run of its own; a stopped run goes on where it was.
@@ -93,7 +95,9 @@ def solve(
     `max_cost` is in US dollars, and for all problems together. `judge` says by which rules
     programs are judged, those of the published evaluator being others than ours. With an `executor`
     or a number of `workers`, so many problems at a time are searched by processes of their own,
-    each with `parallel` completions in flight; else all are by threads of this one.
+    each with `parallel` completions in flight; else all are by threads of this one. What a language
+    model will take is told before it is asked, and with `ask`, which is given the `CostEstimate`,
+    nothing is done unless that says so.
     """
     backend, models = _asked(backend, named_models(model))
     strategy = strategy or default("strategy")
@@ -128,7 +132,16 @@ def solve(
             return SearchJobs(**common, executor=jobs, told=observer.note)
         return Searches(**common, parts=parts, sandbox=sandbox)
 
-    work = _worked(config, problems, searches, allow_gap, observer, run=run, new=new)
+    def agree(coding: CodingRun) -> None:
+        if find("backend", backend).is_language_model:
+            in_flight = parallel if jobs is None else parallel * min(jobs.workers, len(numbers))
+            searches = SearchesToCome(models, parts.backend, *coding.left(numbers, budget))
+            left = None if max_cost is None else max_cost - coding.spent()
+            told = estimated([searches], in_flight=in_flight, left=left, folders=coding.started())
+            agreed(told, ask, observer)
+
+    numbers = [problems.tasks.ids[position][0] for position in problems.positions]
+    work = _worked(config, problems, searches, allow_gap, observer, run=run, new=new, before=agree)
     if work.out_of_money:
         words = f"stopped before --max-cost {max_cost:g} was exceeded"
         observer.note(f"{words}: the same command with a higher one goes on")
@@ -265,8 +278,12 @@ def _worked(
     *,
     run: Path | str | None,
     new: bool,
+    before: Callable[[CodingRun], None] = lambda coding: None,
 ) -> W:
-    """Work in the named run, or the newest of equal choices with something left, or a new one."""
+    """Work in the named run, or the newest of equal choices with something left, or a new one.
+
+    Whatever `before` raises of a run, which need not be there yet, nothing is done then.
+    """
     with _sandbox(config, accepted, observer) as sandbox:
         header = CodingHeader(
             config=config,
@@ -281,6 +298,9 @@ def _worked(
         if folder is None:
             folder = fresh_folder("apps", config.strategy or config.backend, str(config.seed))
         is_new = not (folder / HEADER).exists()
+        known = CodingRun(folder, header) if is_new else CodingRun.load(folder)
+        known.check(config)
+        before(known)
         coding = CodingRun.join(folder, header)
         observer.note(f"{coding.place} {'started' if is_new else 'continues'}", kind="Run")
         coding.tell(observer)
