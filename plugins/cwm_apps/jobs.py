@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from cwm_apps.choices import CodingAccess
 from cwm_apps.progress import FAILED, JUDGING, SEARCHING, SKIPPED, WAITING, ProblemState
-from cwm_apps.runs import CHANGED, CodingRun
-from cwm_apps.tasks import CodingTask, digest
+from cwm_apps.runs import CodingRun
+from cwm_apps.tasks import CodingTask
 from cwm_apps.work import OUT_OF_MONEY, SearchWork, ended
 from cwm_cli.bench.benchmarking import BRING_SECONDS, LOST, READ_SECONDS
 from cwm_cli.bench.executor import (
@@ -27,7 +27,7 @@ from cwm_cli.bench.executor import (
 )
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.searches import JournalTail
-from cwm_cli.runs.storage import StorageError, named, storage_of
+from cwm_cli.runs.storage import StorageError, storage_of
 
 ACCESS = "CWM_APPS_ACCESS"
 """The environment variable with what the process of a problem has to know and nobody writes."""
@@ -104,14 +104,15 @@ class SearchJobs(SearchWork):
     def _finished(self, position: int) -> ProblemState | None:
         """Say how a problem ended that is searched to the end, unless it has changed since."""
         number, difficulty = self.tasks.ids[position]
-        folder = self.run.problem_folder(number)
-        found = self.run.found(folder)
+        found = self.run.found(self.run.problem_folder(number))
         if found is None or not found.enough(self.access.budget):
             return None
         task = self.tasks[position]
-        if isinstance(task, CodingTask) and digest(task) != found.digest:
-            reason = f"{named(folder)} {CHANGED}"
-            return ProblemState(number, difficulty, FAILED, reason=reason)
+        try:
+            if isinstance(task, CodingTask):
+                self.run.check_task(task, found.digest)
+        except CwmError as error:
+            return ProblemState(number, difficulty, FAILED, reason=str(error))
         return ended(found, self.access.budget)
 
     def _commands(self, left: Iterable[int]) -> Iterator[Command]:

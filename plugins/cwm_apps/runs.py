@@ -34,8 +34,6 @@ from cwm_cli.search.spending import CostLimit, SpendingFile, open_spending, read
 TASK = "task.json"
 SOLUTIONS = "solutions.json"
 
-CHANGED = "was started with another text or tests: choose another --run"
-
 KS = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
 """The k of the pass@k that are told, as far as there are programs."""
 
@@ -177,9 +175,14 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         with type(self)(self.folder, self.header):  # no other process starts the same one
             if (folder / HEADER).exists():
                 run = SearchRun.load(folder)
-                if run.config.dataset != header.config.dataset:
-                    raise CwmError(f"{named(folder)} {CHANGED}")
+                self.check_task(task, run.config.dataset)
             return SearchRun.begin(folder, header, {TASK: TaskFile(task)})
+
+    def check_task(self, task: CodingTask, known: str) -> None:
+        """Refuse a task whose digest is not the known one of the run of its problem."""
+        if digest(task) != known:
+            words = "was started with another text or tests: choose another --run"
+            raise CwmError(f"{named(self.problem_folder(task.id))} {words}")
 
     def started(self) -> list[Path]:
         """Return the folders of problems that were started, in the order of their ids."""
