@@ -239,7 +239,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         What processes have counted is more than their journals say where answers failed.
         """
         counted = read_spending(self.spending_file)
-        if counted is None or counted.limit is None:
+        if counted is None:
             return self._recorded_cost()
         kept = sum(each.amount for each in counted.reserved.values())
         return max(self._recorded_cost(), counted.spent) + counted.lost + kept
