@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from cwm_cli.bench.executor import (
-    BUSY,
     ERROR,
     Command,
     Ended,
     Executor,
     carried_out,
     chosen_executor,
+    job_process,
 )
-from cwm_cli.bench.processes import end_with_starter
 from cwm_cli.errors import CwmError
+from cwm_cli.runs.claims import BusyError
 from cwm_cli.runs.files import write_object
 
 ONE = "--one"
@@ -81,21 +81,17 @@ def measure_one(folder: Path, words: Sequence[str], measure: Callable[[], dict[s
 
     This is what a command does; whoever cannot claim it says so and ends.
     """
-    end_with_starter()
     file = file_of(folder, words)
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.with_suffix(".lock").open("a") as lock:
+    with job_process(), file.with_suffix(".lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            sys.exit(f"{ERROR}{BUSY}")
+        except BlockingIOError as error:
+            raise BusyError("wait for it") from error
         if file.exists():
             return
         began = time.monotonic()
-        try:
-            found = measure()
-        except CwmError as error:
-            sys.exit(f"{ERROR}{' '.join(str(error).split())}")
+        found = measure()
         found = {"seconds": time.monotonic() - began} | found
         write_object(file, {"words": list(words), "found": found})
 

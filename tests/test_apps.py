@@ -352,19 +352,68 @@ def test_a_problem_of_another_process_is_left_to_it(work):
     assert [row["completions"] for row in done.facts["rows"]] == [1, 2]
 
 
-def test_a_cost_limit_is_for_all_problems_together(work):
+def costs(folder):
+    """Return what each completion of a run has cost, by problem."""
+    return {
+        path.name: [node.usage.cost for node in SearchRun.load(path).nodes()]
+        for path in CodingRun.load(Path(folder)).started()
+    }
+
+
+def total_cost(folder):
+    return sum(sum(some) for some in costs(folder).values())
+
+
+def test_a_cost_limit_is_for_all_problems_together_and_a_higher_one_goes_on(work):
+    asked = {"run": "r", "parallel": 3, "options": {"max_tokens": 100}}
     with OpenAIServer(lambda body: block(WRONG)) as server:
-        done = work(server, max_cost=0.001, run="r", parallel=3, options={"max_tokens": 100})
+        done = work(server, max_cost=0.001, **asked)
         assert 0 < len(server.requests) < 80
-        assert "--max-cost" in done.said
-        usages = [
-            n.usage for p in done.result.run.glob("problems/*") for n in SearchRun.load(p).nodes()
-        ]
-        assert 0 < sum(usage.cost for usage in usages) <= 0.001
-        asked = len(server.requests)
+        assert "stopped before --max-cost 0.001 was exceeded: the same command with a" in done.said
+        assert "another completion might exceed --max-cost" in done.said
+        assert 0 < total_cost("r") <= 0.001
+        stopped = {name for name, some in costs("r").items() if len(some) < 20}
+        kept = {path.parent.name for path in Path("r").glob("problems/*/result.json")}
+        assert stopped and not stopped & kept  # what is to go on is not finished
+        again = work(server, max_cost=0.001, **asked)
+        assert 0 < total_cost("r") <= 0.001
+        assert set(map(int, stopped)) <= set(again.facts["unfinished"])
+        more = work(server, max_cost=0.002, **asked)
+        assert 0.001 < total_cost("r") <= 0.002 or more.facts["unfinished"] == []
+        before = len(server.requests)
         with pytest.raises(CwmError, match="known price"):
             work(server, max_cost=1, model="openai/nobody-knows")
+        assert len(server.requests) == before
+
+
+def test_what_is_left_is_told_before_it_is_paid_and_much_is_asked_about(command, work, here):
+    told = []
+
+    def decline(estimate):
+        told.append(estimate)
+        return False
+
+    with OpenAIServer(lambda body: block(WRONG)) as server:
+        with pytest.raises(CwmError, match="not started, and nothing was paid"):
+            work(server, budget=2, run="r", ask=decline)
+        refused, _ = command(*arguments_for(server), "--run", "r", "--ask-above", "0", code=1)
+        assert "more than --ask-above 0: add --yes" in refused.stderr
+        assert server.requests == []
+        assert not (here / "r").exists()
+        done = work(server, budget=2, total=3, run="r", parallel=2, ask=lambda estimate: True)
+        assert "Estimate: 3 jobs with up to 6 completions to come" in done.said
+        asked = len(server.requests)
+        with pytest.raises(CwmError, match="not started"):
+            work(server, budget=5, run="r", workers=2, parallel=3, max_cost=1.0, ask=decline)
         assert len(server.requests) == asked
+        done = work(server, budget=2, total=3, run="r", ask=decline)
+        assert "Estimate" not in done.said  # nothing is left, nothing is asked
+    first, last = told
+    assert (first.jobs, first.completions, first.models[0].measured) == (5, 10, 0)
+    # of one that is not JSON nothing is known before it is reached
+    assert (last.jobs, last.completions, last.in_flight) == (5, 3 * 3 + 2 * 5, 6)
+    assert (last.models[0].measured, last.models[0].prompt_tokens) == (6, 100)
+    assert last.left == pytest.approx(1.0 - total_cost("r"))
 
 
 def test_a_prompt_that_is_too_long_is_shortened_and_said_to_be(work):

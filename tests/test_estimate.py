@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from cwm_cli.bench.estimate import CostEstimate, SearchesToCome, estimated
+from cwm_cli.runs.files import write_object
+from cwm_cli.search.models import ModelPool
 from cwm_litellm.backend import LiteLLM
 from openai_server import OpenAIServer, answer
 from recordings import cartpole
@@ -50,6 +52,35 @@ def test_tokens_dollars_and_hours_are_what_they_amount_to() -> None:
     assert unknown.unpriced == ("hosted_vllm/own",)
     assert "the price of hosted_vllm/own is unknown" in unknown.lines[1]
     assert "$" not in unknown.lines[1]
+
+
+def test_models_that_searches_choose_among_have_their_shares_each() -> None:
+    names = ("openai/gpt-4o-mini", "openai/gpt-4o", "openai/gpt-4.1")
+    members = {name: LiteLLM(name) for name in names}
+    weights = dict(zip(names, (2.0, 1.0, 1.0), strict=True))
+    text = "openai/gpt-4o-mini=2,openai/gpt-4o,openai/gpt-4.1"
+    found = estimated([SearchesToCome(text, ModelPool(members, weights), 7, 41)], in_flight=1)
+    assert [each.model for each in found.models] == [*names]
+    assert [each.completions for each in found.models] == [20, 10, 11]
+    alone = (of(name, each.completions) for name, each in zip(names, found.models, strict=True))
+    assert found.expected == pytest.approx(sum(each.expected for each in alone))
+    assert "7 jobs with up to 41 completions to come" in found.lines[0]
+
+
+def test_problems_of_a_run_tell_what_others_will_take(tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 900, "completion_tokens": 50, "seconds": 2.0}
+    node = {"id": 0, "step": 0, "parent": -1, "action": "generate", "program": "", "prompt": ""}
+    line = {"node": node | {"verdict": {"score": 0.5}, "usage": usage}, "text": ""}
+    header = {"kind": "search", "description": "", "source": "some"}
+    choices = {"env": "apps/1", "dataset": "", "strategy": "zero-shot", "backend": "litellm"}
+    for number in range(3):
+        folder = tmp_path / "runs" / "apps" / "problems" / f"{number:04}"
+        folder.mkdir(parents=True)
+        model = MODEL if number else "openai/gpt-4o"
+        write_object(folder / "run.json", header | {"config": choices | {"model": model}})
+        (folder / "nodes.jsonl").write_text(json.dumps(line) + "\n")
+    (found,) = of(MODEL, 10).models
+    assert (found.measured, found.prompt_tokens, found.answer_tokens) == (2, 900, 50)
 
 
 @pytest.mark.long

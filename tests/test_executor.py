@@ -177,7 +177,7 @@ def test_a_reason_is_one_line_whatever_was_printed():
 DRIVER = """
 import sys, threading
 from pathlib import Path
-from cwm_cli.bench.executor import Command, LocalProcesses, carried_out
+from cwm_cli.bench.executor import Command, Idle, LocalProcesses, carried_out
 
 script = (
     "import subprocess, sys, time; from pathlib import Path;"
@@ -192,7 +192,8 @@ made = (Command(n, (sys.executable, "-c", script, n), Path(n + ".txt")) for n in
 told = lambda running: print("stopping", running, flush=True)
 try:
     for event in carried_out(LocalProcesses(workers=2), made, stopping=told):
-        print(type(event).__name__, flush=True)
+        if not isinstance(event, Idle):
+            print(type(event).__name__, flush=True)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """

@@ -30,10 +30,12 @@ from cwm_cli.bench.executor import (
     Command,
     Ended,
     Executor,
+    Idle,
     Postponed,
     Started,
     carried_out,
     chosen_executor,
+    stopping_words,
 )
 from cwm_cli.bench.results import NOTHING, TrialGroup, TrialRow, groups_of, rows_of
 from cwm_cli.bench.run import BenchmarkRun, TaskRecord, TasksLeft
@@ -262,7 +264,8 @@ class BenchmarkWork:
                 carried_out(self.executor, self._commands(), stopping=self._stopping)
             ) as carried:
                 for event in carried:
-                    yield self._took(event)
+                    if not isinstance(event, Idle):
+                        yield self._took(event)
         finally:
             with self._lock:
                 self._running = {}
@@ -412,8 +415,7 @@ class BenchmarkWork:
     def _stopping(self, running: int) -> None:
         """Say that nothing is begun any more."""
         self.is_stopping = True
-        jobs = "1 job that runs is" if running == 1 else f"the {running} jobs that run are"
-        self.told(f"stopping: {jobs} let finish; Ctrl-C again ends them now")
+        self.told(stopping_words(running))
 
     def _look_again(self) -> None:
         """Look at the whole folder from time to time: others may have worked on it."""

@@ -19,6 +19,7 @@ from cwm_cli.runs.observer import Observer
 from cwm_cli.runs.searches import JOURNAL, SearchRun
 from cwm_cli.runs.store import HEADER, RUNS
 from cwm_cli.search.contracts import Backend, Usage
+from cwm_cli.search.models import ModelPool
 
 PROMPT_TOKENS = 3_000
 """Tokens of a prompt where none was measured: the published medians are 2,500 to generate a program
@@ -32,6 +33,9 @@ MOST_MEASURED = 200
 
 MOST_LOOKED = 60
 """Runs that are looked at for them, so that a folder with thousands costs no time."""
+
+PROBLEMS = "problems"
+"""The folder within a run over many problems that has a search for each."""
 
 
 class SearchesToCome(NamedTuple):
@@ -68,7 +72,7 @@ class ModelEstimate:
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What searches that are to come will take, model by model.
+    """What searches that are to come will take, model by model; so many `jobs` they are.
 
     `in_flight` completions are under way at a time. Of the limit of the cost `left` is what it
     still allows, None where there is no limit.
@@ -77,6 +81,7 @@ class CostEstimate:
     models: tuple[ModelEstimate, ...]
     in_flight: int
     left: float | None = None
+    jobs: int = 0
 
     @property
     def completions(self) -> int:
@@ -107,7 +112,6 @@ class CostEstimate:
     @property
     def lines(self) -> tuple[str, str]:
         """What to tell a user: what is to be done, and what it takes."""
-        jobs = sum(each.jobs for each in self.models)
         prompts = sum(each.completions * each.prompt_tokens for each in self.models)
         answers = sum(each.completions * each.answer_tokens for each in self.models)
         measured = sum(each.measured for each in self.models)
@@ -117,7 +121,7 @@ class CostEstimate:
             basis += f", of {', '.join(assumed)} assumed"
         thoughts = " with thoughts" * any(each.thinks for each in self.models)
         return (
-            f"{jobs:,} jobs with up to {self.completions:,} completions to come: some "
+            f"{self.jobs:,} jobs with up to {self.completions:,} completions to come: some "
             f"{_many(prompts)} tokens of prompts and {_many(answers)} of answers{thoughts} "
             f"({basis})",
             f"{self._money()}; some {_time(self.hours)} of waiting with {self.in_flight} in flight",
@@ -125,7 +129,16 @@ class CostEstimate:
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it in plain data."""
-        names = ("completions", "unpriced", "expected", "worst", "hours", "in_flight", "left")
+        names = (
+            "jobs",
+            "completions",
+            "unpriced",
+            "expected",
+            "worst",
+            "hours",
+            "in_flight",
+            "left",
+        )
         facts = {name: getattr(self, name) for name in names}
         return facts | {"models": [asdict(each) for each in self.models]}
 
@@ -159,10 +172,12 @@ def estimated(
 ) -> CostEstimate:
     """Return what searches will take, each model by what it took in these folders, or in others.
 
-    `left` is what a limit of the cost still allows, in US dollars.
+    Several models that searches choose among have their shares by weight. `left` is what a limit of
+    the cost still allows, in US dollars.
     """
-    found = (_of_model(each, folders) for each in to_come if each.completions)
-    return CostEstimate(tuple(found), in_flight, left)
+    some = [each for each in to_come if each.completions]
+    models = tuple(_of_model(each, folders) for searches in some for each in _members(searches))
+    return CostEstimate(models, in_flight, left, sum(each.jobs for each in some))
 
 
 def agreed(estimate: CostEstimate, ask: Ask | None, observer: Observer) -> None:
@@ -173,6 +188,20 @@ def agreed(estimate: CostEstimate, ask: Ask | None, observer: Observer) -> None:
         observer.note(line, "Estimate")
     if ask is not None and not ask(estimate):
         raise CwmError("not started, and nothing was paid: --yes starts it, --max-cost limits it")
+
+
+def _members(searches: SearchesToCome) -> Iterator[SearchesToCome]:
+    """Yield what each of several models is to answer, or all of it for a single one."""
+    pool = searches.backend
+    if not isinstance(pool, ModelPool):
+        yield searches
+        return
+    weights, left = sum(pool.weights.values()), searches.completions
+    for name, backend in pool.members.items():
+        # of what is left, so that all shares together are whole
+        share = round(left * pool.weights[name] / weights)
+        weights, left = weights - pool.weights[name], left - share
+        yield searches._replace(model=name, backend=backend, completions=share)
 
 
 def _of_model(searches: SearchesToCome, folders: Sequence[Path]) -> ModelEstimate:
@@ -206,9 +235,8 @@ def _of_model(searches: SearchesToCome, folders: Sequence[Path]) -> ModelEstimat
 
 def _usages(model: str, folders: Sequence[Path]) -> Iterator[Usage]:
     """Yield what completions of a model took, first in these folders, then in the newest runs."""
-    usual = sorted(_newest(RUNS), reverse=True)[:MOST_LOOKED]
     own = (folder for folder in folders if (folder / JOURNAL).exists())
-    for folder in dict.fromkeys(chain(islice(own, MOST_LOOKED), (place for _, place in usual))):
+    for folder in dict.fromkeys(chain(islice(own, MOST_LOOKED), _newest(RUNS))):
         with suppress(CwmError, OSError, ValueError):
             if model in _model_of(folder):
                 for node in SearchRun.load(folder).nodes():
@@ -218,12 +246,16 @@ def _usages(model: str, folders: Sequence[Path]) -> Iterator[Usage]:
                         yield usage
 
 
-def _newest(place: Path) -> Iterator[tuple[float, Path]]:
-    """Yield the searches in a folder, and the jobs in those of benchmarks, with their times."""
-    for pattern in (f"*/{JOURNAL}", f"*/*/{JOURNAL}"):
-        for file in place.glob(pattern):
-            with suppress(OSError):
-                yield file.stat().st_mtime, file.parent
+def _newest(place: Path) -> Iterator[Path]:
+    """Yield the newest searches in a folder, among them those of benchmarks and of problems."""
+    journals = chain(place.glob(f"*/{JOURNAL}"), place.glob(f"*/*/{JOURNAL}"))
+    # of a run there may be ten thousand problems: some of them tell what the others would
+    several = (islice(folder.iterdir(), MOST_LOOKED) for folder in place.glob(f"*/{PROBLEMS}"))
+    found = []
+    for file in chain(journals, (folder / JOURNAL for folder in chain.from_iterable(several))):
+        with suppress(OSError):
+            found.append((file.stat().st_mtime, file.parent))
+    yield from (folder for _, folder in sorted(found, reverse=True)[:MOST_LOOKED])
 
 
 def _model_of(folder: Path) -> list[str]:

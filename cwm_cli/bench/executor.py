@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -11,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cwm_cli.bench.processes import TICK_SECONDS, JobProcess, fresh_log
+from cwm_cli.bench.processes import TICK_SECONDS, JobProcess, end_with_starter, fresh_log
+from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, read_options
+from cwm_cli.runs.claims import BusyError
 from cwm_cli.search.spending import SPENDING, lapse
 from cwm_cli.text import clean
 
@@ -30,6 +33,9 @@ ERROR = "Error: "
 
 BUSY = "another process works on it"
 """What the line of a command begins with whose work is being done by another process."""
+
+KILLED = "its process was ended by"
+"""What the reason begins with why a command failed whose process was ended by a signal."""
 
 LONGEST_REASON = 300
 
@@ -77,6 +83,11 @@ class Ended(NamedTuple):
         """Whether it did nothing, since another process does its work."""
         return bool(self.reason) and str(self.reason).startswith(BUSY)
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was ended from outside, and did not fail itself."""
+        return self.lost or str(self.reason).startswith(KILLED)
+
 
 class Started(NamedTuple):
     """A command was started, for the first time or again."""
@@ -89,6 +100,12 @@ class Postponed(NamedTuple):
 
     command: Command
     reason: str
+
+
+class Idle(NamedTuple):
+    """No command has ended for a while; so many are `running`."""
+
+    running: int
 
 
 @dataclass
@@ -191,17 +208,21 @@ class LocalProcesses(Executor):
         self._children = []
 
 
+CommandEvent = Started | Postponed | Ended | Idle
+
+
 def carried_out(
     executor: Executor,
     commands: Iterable[Command | None],
     *,
     stopping: Callable[[int], None] = lambda running: None,
-) -> Generator[Started | Postponed | Ended]:
+) -> Generator[CommandEvent]:
     """Start commands while there is room, wait for them, and close the executor in the end.
 
     Commands are asked for when one can be started, so that they may depend on what was yielded
     before; None says that there is nothing to start yet. Whatever was lost is started again, at
-    most `RETRIES` times, and what another process works on until it does no more.
+    most `RETRIES` times, and what another process works on until it does no more. `Idle` comes
+    about once a second while nothing ends, for those who look after what runs.
 
     After the first Ctrl-C nothing is started any more: `stopping` is told how many commands are
     still let finish, in a thread of its own, and then `KeyboardInterrupt` is raised. A second one
@@ -263,9 +284,12 @@ class _CommandQueue:
             self.running[command.name] = command
             yield Started(command)
 
-    def settle(self) -> Iterator[Postponed | Ended]:
+    def settle(self) -> Iterator[Postponed | Ended | Idle]:
         """Wait, and say what has become of commands."""
-        for ended in self.executor.wait():
+        found = self.executor.wait()
+        if not found:
+            yield Idle(len(self.running))
+        for ended in found:
             command = self.running.pop(ended.name)
             reason = ended.reason or ""
             if command.spending and not ended.is_busy:
@@ -336,6 +360,27 @@ def chosen_executor(
     return made, [pair for pair in pairs if pair not in own]
 
 
+def stopping_words(running: int) -> str:
+    """Say that nothing is begun any more, since Ctrl-C was pressed."""
+    jobs = "1 job that runs is" if running == 1 else f"the {running} jobs that run are"
+    return f"stopping: {jobs} let finish; Ctrl-C again ends them now"
+
+
+@contextmanager
+def job_process() -> Iterator[None]:
+    """Do within this what the process of a command is for.
+
+    It ends with its starter; what the user can mend ends it with a line, which the executor
+    tells, and so does a lock that another process has.
+    """
+    end_with_starter()
+    try:
+        yield
+    except CwmError as error:
+        busy = f"{BUSY}: " if isinstance(error, BusyError) else ""
+        sys.exit(f"{ERROR}{busy}{' '.join(str(error).split())}")
+
+
 def logged_reason(code: int, log: Path) -> str | None:
     """Say in a line why a process did not do what it was to do, by the log that it printed to."""
     text = ""
@@ -354,7 +399,7 @@ def reason_of(code: int, text: str) -> str | None:
         return None
     if code < 0:
         known = {each.value: each.name for each in signal.Signals}
-        return f"its process was ended by {known.get(-code, f'signal {-code}')}"
+        return f"{KILLED} {known.get(-code, f'signal {-code}')}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
     last = (errors or lines or [f"its process ended with exit code {code}"])[-1]

@@ -16,8 +16,7 @@ from cwm_cli.agents.collecting import default_dataset
 from cwm_cli.agents.playing import plan
 from cwm_cli.agents.synthesizing import Choices, Order, open_job
 from cwm_cli.bench.configuration import BenchmarkAccess, BenchmarkTask, Group, Trial
-from cwm_cli.bench.executor import BUSY, ERROR, Command
-from cwm_cli.bench.processes import end_with_starter
+from cwm_cli.bench.executor import Command, job_process
 from cwm_cli.bench.run import BenchmarkRun
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
@@ -26,7 +25,6 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import PaperMetric
 from cwm_cli.registry import default, environment, find
 from cwm_cli.runs.storage import HEADER, bring, located, named, send
-from cwm_cli.runs.store import BusyError
 from cwm_cli.search.spending import CostLimit
 from cwm_cli.worlds import EnvironmentModel
 
@@ -180,19 +178,14 @@ def _search(work: TaskWork, name: str, choices: Choices, folder: Path) -> None:
 
 def main() -> None:
     """Do the task that the command line names."""
-    end_with_starter()
-    folder, *task = sys.argv[1:]
-    access = BenchmarkAccess.model_validate_json(os.environ.pop(ACCESS, "{}"))
-    try:
+    with job_process():
+        folder, *task = sys.argv[1:]
+        access = BenchmarkAccess.model_validate_json(os.environ.pop(ACCESS, "{}"))
         place = located(folder)
         bring(place / HEADER)
         work = TaskWork(BenchmarkRun.load(place), BenchmarkTask(*task), access)
         work.run.bring_for(work.task)
         TASKS[work.task.kind](work)
-    except BusyError as error:
-        sys.exit(f"{ERROR}{BUSY}: {' '.join(str(error).split())}")
-    except CwmError as error:
-        sys.exit(f"{ERROR}{' '.join(str(error).split())}")
 
 
 if __name__ == "__main__":

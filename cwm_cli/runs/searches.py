@@ -247,12 +247,16 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
 
 @dataclass
 class JournalTail:
-    """What the journal of a search says so far; only what was added to it is read again."""
+    """What the journal of a search says so far; only what was added to it is read again.
+
+    `cost` is None once that of a completion is unknown, and `known_cost` what the others come to.
+    """
 
     run: Path
     completions: int = 0
     best: float | None = None
     cost: float | None = 0.0
+    known_cost: float = 0.0
     reused: int = 0
     _offset: int = 0
 
@@ -277,6 +281,7 @@ class JournalTail:
             self.reused += reused
             self.best = score if self.best is None else max(self.best, score)
             self.cost = None if cost is None or self.cost is None else self.cost + cost
+            self.known_cost += cost or 0.0
 
 
 def read_answers(folder: Path) -> Iterator[SearchLine]:

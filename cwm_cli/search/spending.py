@@ -414,17 +414,17 @@ class Reservation(NamedTuple):
 class CostLimit:
     """What completions may cost together: those of one search, or of all jobs there are.
 
-    `job` is the name of this one among the others; "" where there are none, as the limit is in
-    memory.
+    `job` is the name of this one among the others; "" where there are none: then an answer may
+    have all that is left.
     """
 
     spending: Spending
     job: str = ""
 
     @classmethod
-    def own(cls, limit: float, spent: float = 0.0) -> "CostLimit":
-        """Return a limit for this process alone, in US dollars."""
-        return cls(SpendingInMemory(SpendingState(limit=limit, spent=spent)))
+    def own(cls, limit: float, spent: float = 0.0, job: str = "") -> "CostLimit":
+        """Return a limit for this process alone, in US dollars; of several searches with a name."""
+        return cls(SpendingInMemory(SpendingState(limit=limit, spent=spent)), job)
 
     @classmethod
     def shared(cls, job: str) -> "CostLimit | None":

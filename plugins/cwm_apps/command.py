@@ -10,16 +10,18 @@ import typer
 from cwm_cli.cli.shared import (
     AllowGapOption,
     ApiBaseOption,
+    AskAboveOption,
     CacheOption,
     JsonOption,
     ModelBackendOption,
     ModelsOption,
     NewOption,
     OptionsOption,
-    ParallelOption,
     SeedOption,
     StrategyOption,
     TemperatureOption,
+    YesOption,
+    asking,
     console,
     emit_json,
     run_folder,
@@ -63,7 +65,33 @@ def apps(
     model: ModelsOption = None,
     backend: ModelBackendOption = None,
     budget: Annotated[int, typer.Option("--budget", min=1, help="Completions of a problem.")] = 20,
-    parallel: ParallelOption = 1,
+    parallel: Annotated[
+        int,
+        typer.Option(
+            "--parallel",
+            min=1,
+            help="Completions in flight; with --workers those of each problem at work.",
+        ),
+    ] = 1,
+    executor: Annotated[
+        str | None,
+        typer.Option(
+            "--executor",
+            help="Search for each problem in a process of its own: local, ray, slurm, or a "
+            "plugin's. Default: in threads of this process.",
+            show_default=False,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            min=1,
+            help="Problems at a time, each in a process of its own; by itself --executor local.",
+            show_default=False,
+        ),
+    ] = None,
     seed: SeedOption = 0,
     max_cost: Annotated[
         float | None,
@@ -71,6 +99,8 @@ def apps(
             "--max-cost", metavar="USD", min=0.0, help="Stop before all problems exceed this."
         ),
     ] = None,
+    ask_above: AskAboveOption = 5.0,
+    yes: YesOption = False,
     cache: CacheOption = False,
     api_base: ApiBaseOption = None,
     temperature: TemperatureOption = None,
@@ -112,9 +142,10 @@ def apps(
     """Search for programs that solve coding problems, each in a run folder of its own.
 
     The first half of a problem's tests guide the search, and the others judge
-    what it found. Machines may share the work by different ranges: `cwm runs
-    report DIR DIR` merges their folders. Budget, --parallel, --max-cost and the
-    range may change when a run is continued.
+    what it found. With --workers or --executor each problem is a job, a process
+    of its own, here or on a cluster. Machines may also share the work by different
+    ranges: `cwm runs report DIR DIR` merges their folders. Budget, --parallel,
+    --max-cost, --workers, --executor and the range may change when a run is continued.
 
     Example: cwm apps --idx 0 --total 12 --model openai/gpt-5 --budget 20 --parallel 4
     """
@@ -126,9 +157,10 @@ def apps(
 
     view = CodingView(progress_console(), erase=json or sys.stdout.isatty())
     gaps = allow_gap or ()
+    jobs: dict[str, Any] = {"executor": executor, "workers": workers}
     if judge_only:
         used = {"model": model, "backend": backend, "option": option, "data": data, "judge": judge}
-        _refuse_with("--judge-only", **used, solutions=solutions)
+        _refuse_with("--judge-only", **used, **jobs, solutions=solutions)
         if run is None:
             raise CwmError("--judge-only needs the folder of a run: add --run DIR")
         _print(solving.judge_again(run, allow_gap=gaps, observer=view), json=json)
@@ -137,18 +169,20 @@ def apps(
     common: dict[str, Any] = {"options": option or (), "seed": seed, "allow_gap": gaps}
     common |= {"judge": judge, "run": run, "new": new}
     if solutions is not None:
-        _refuse_with("--solutions", model=model, backend=backend)
+        _refuse_with("--solutions", model=model, backend=backend, **jobs)
         result = solving.judge_solutions(solutions, **where, **common, observer=view)
     else:
         result = solving.solve(
             **where,
             **common,
+            **jobs,
             strategy=strategy,
             model=model,
             backend=backend,
             budget=budget,
             parallel=parallel,
             max_cost=max_cost,
+            ask=asking(ask_above, yes=yes),
             cache=cache,
             api_base=api_base,
             temperature=temperature,

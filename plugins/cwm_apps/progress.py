@@ -4,7 +4,7 @@ import threading
 from collections import Counter
 from typing import NamedTuple
 
-SEARCHING, JUDGING = "searching", "judging"
+SEARCHING, JUDGING, WAITING = "searching", "judging", "waiting"
 SOLVED, UNSOLVED, SKIPPED, FAILED = "solved", "unsolved", "skipped", "failed"
 OVER = (SOLVED, UNSOLVED, SKIPPED, FAILED)
 

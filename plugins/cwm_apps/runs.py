@@ -8,7 +8,7 @@ import dataclasses
 import json
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,15 +19,17 @@ from cwm_apps.report import CodingReport, coding_report, problem_grid
 from cwm_apps.scoring import PassAt, ProblemOutcome, pass_at
 from cwm_apps.tasks import CodingTask, digest, from_record, to_record
 from cwm_cli import __version__
+from cwm_cli.bench.estimate import PROBLEMS
 from cwm_cli.data.reading import LARGEST, UnreadableError, read_json, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.export.publishing import MARK, Export, template
 from cwm_cli.runs.charts import table_of
 from cwm_cli.runs.files import read_found, replace
 from cwm_cli.runs.report import Grid, RunSummary, Section
-from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
+from cwm_cli.runs.searches import JOURNAL, JournalTail, SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import HEADER, RESULT, Run, RunHeader, differences
+from cwm_cli.search.spending import CostLimit, SpendingFile, open_spending, read_spending
 
 TASK = "task.json"
 SOLUTIONS = "solutions.json"
@@ -111,6 +113,13 @@ class TaskFile(NamedTuple):
         replace(path, json.dumps(record) + "\n")
 
 
+class CompletionsLeft(NamedTuple):
+    """So many problems are not searched to the end, and have at most so many completions left."""
+
+    problems: int
+    completions: int
+
+
 class CodingRun(Run[CodingHeader, JudgedSolution]):
     """A run over coding problems, each in a folder of its own below `problems`."""
 
@@ -143,7 +152,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
 
     def problem_folder(self, number: int) -> Path:
         """Where the run of a problem is."""
-        return self.folder / "problems" / f"{number:04}"
+        return self.folder / PROBLEMS / f"{number:04}"
 
     def problem(self, task: CodingTask) -> SearchRun:
         """Return the run of a problem, started if it is not there yet."""
@@ -166,14 +175,18 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         with type(self)(self.folder, self.header):  # no other process starts the same one
             if (folder / HEADER).exists():
                 run = SearchRun.load(folder)
-                if run.config.dataset != header.config.dataset:
-                    words = "was started with another text or tests: choose another --run"
-                    raise CwmError(f"{named(folder)} {words}")
+                self.check_task(task, run.config.dataset)
             return SearchRun.begin(folder, header, {TASK: TaskFile(task)})
+
+    def check_task(self, task: CodingTask, known: str) -> None:
+        """Refuse a task whose digest is not the known one of the run of its problem."""
+        if digest(task) != known:
+            words = "was started with another text or tests: choose another --run"
+            raise CwmError(f"{named(self.problem_folder(task.id))} {words}")
 
     def started(self) -> list[Path]:
         """Return the folders of problems that were started, in the order of their ids."""
-        folders = (file.parent for file in (self.folder / "problems").glob(f"[0-9]*/{HEADER}"))
+        folders = (file.parent for file in (self.folder / PROBLEMS).glob(f"[0-9]*/{HEADER}"))
         return sorted((p for p in folders if p.name.isdecimal()), key=lambda path: int(path.name))
 
     def task(self, problem: Path) -> CodingTask:
@@ -190,18 +203,67 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         """Read what came of a problem; a result that is missing or damaged is none."""
         return read_found(problem / RESULT, ProblemResult)
 
+    def is_finished(self, number: int, budget: int) -> bool:
+        """Whether the search of a problem is over, with this budget."""
+        found = self.found(self.problem_folder(number))
+        return found is not None and found.enough(budget)
+
+    def left(self, numbers: Iterable[int], budget: int) -> CompletionsLeft:
+        """Count what is left of the searches of problems, if none is right before its budget."""
+        problems, completions = 0, 0
+        for number in numbers:
+            if number in self.header.skipped or self.is_finished(number, budget):
+                continue
+            tail = JournalTail(self.problem_folder(number))
+            tail.read()
+            if tail.completions < budget and tail.best != 1.0:
+                problems, completions = problems + 1, completions + budget - tail.completions
+        return CompletionsLeft(problems, completions)
+
     def results(self) -> Iterator[ProblemResult]:
         """Yield what came of problems, as far as it did."""
         return (found for problem in self.started() if (found := self.found(problem)))
 
-    def spent(self, number: int) -> float:
-        """Return what the completions of a problem have cost so far, as far as it is known."""
-        folder = self.problem_folder(number)
+    @property
+    def spending_file(self) -> Path:
+        """What processes may spend together, and when (`cwm_cli.search.spending`)."""
+        return self.folder / "spending.json"
+
+    def log_file(self, number: int) -> Path:
+        """Where the process of a problem prints."""
+        return self.folder / "logs" / f"{number:04}.txt"
+
+    def spent(self) -> float:
+        """Return what was spent so far, in US dollars, as far as it is known.
+
+        What processes have counted is more than their journals say where answers failed.
+        """
+        counted = read_spending(self.spending_file)
+        if counted is None:
+            return self._recorded_cost()
+        kept = sum(each.amount for each in counted.reserved.values())
+        return max(self._recorded_cost(), counted.spent) + counted.lost + kept
+
+    def begin_spending(self, limit: float | None) -> None:
+        """Say what processes may spend from now on; what was spent before counts."""
+        recorded = 0.0 if limit is None else self._recorded_cost()
+        open_spending(self.spending_file, limit, lambda: recorded)
+        counted = read_spending(self.spending_file)
+        if limit is not None and counted is not None and counted.spent < recorded:
+            # by threads, which count in memory, or since the file was sent to a store
+            CostLimit(SpendingFile(self.spending_file)).charge(recorded - counted.spent)
+
+    def _recorded_cost(self) -> float:
+        """Return what all completions have cost that were written down."""
+        return sum(self._spent(folder) for folder in self.started())
+
+    def _spent(self, folder: Path) -> float:
+        """Return what the completions of a problem have cost: by its result, or its journal."""
         if found := self.found(folder):
             return found.cost or 0.0
-        if not (folder / HEADER).exists():
-            return 0.0
-        return sum(node.usage.cost or 0.0 for node in SearchRun.load(folder).nodes())
+        tail = JournalTail(folder)
+        tail.read()
+        return tail.known_cost
 
     def judged(self) -> dict[tuple[int, int], JudgedSolution]:
         """Read which programs from elsewhere were judged so far."""
@@ -213,7 +275,9 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
     @property
     def is_bare(self) -> bool:
         """Whether nothing was found yet."""
-        return not self.started() and not self.judged()
+        journals = (problem / JOURNAL for problem in self.started())
+        is_searched = any(file.exists() and file.stat().st_size for file in journals)
+        return not is_searched and not self.judged()
 
     def summary(self) -> RunSummary:
         """Say what was searched for, by whom, and how many problems are solved."""

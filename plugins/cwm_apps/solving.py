@@ -8,43 +8,38 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from cwm_apps.judging import LIMITS, JudgeRules
-from cwm_apps.problem import CodingProblem
+from cwm_apps.choices import CodingAccess, Options, chosen_limits, coding_parts
+from cwm_apps.jobs import SearchJobs
+from cwm_apps.judging import JudgeRules
 from cwm_apps.progress import CodingProgress, ProblemState
 from cwm_apps.reading import ALL, Data, Tasks, chosen, find_data, read, read_solutions
 from cwm_apps.report import CodingReport
 from cwm_apps.runs import CodingConfig, CodingHeader, CodingRun
 from cwm_apps.scripts import ScriptJob
-from cwm_apps.work import ProblemWork, Rejudging, Searches, SharedCostLimit, SolutionsJudging
+from cwm_apps.work import ProblemWork, Rejudging, Searches, SearchWork, SolutionsJudging
 from cwm_cli import __version__
 from cwm_cli.agents.synthesizing import (
     MODEL_VARIABLE,
-    check_flags,
     choose_backend,
     named_models,
     uncached,
     warn_of_gaps,
 )
+from cwm_cli.bench.estimate import Ask, SearchesToCome, agreed, estimated
+from cwm_cli.bench.executor import Executor, chosen_executor
 from cwm_cli.data.reading import read_bytes
 from cwm_cli.errors import CwmError
-from cwm_cli.registry import Owner, default, find, read_options, with_presets
+from cwm_cli.registry import Owner, default, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.storage import named, placed
+from cwm_cli.runs.storage import located, named, placed
 from cwm_cli.runs.store import HEADER, fresh_folder, remove
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.search.answers import AnswerCache
-from cwm_cli.search.around import innermost
-from cwm_cli.search.contracts import Backend
-from cwm_cli.search.models import ModelChoice, ModelPool, made_backend
 
 W = TypeVar("W", bound=ProblemWork)
-
-Options = Sequence[str] | Mapping[str, Any]
 
 LANGUAGE_MODEL = (
     "coding problems need a language model: "
@@ -89,74 +84,67 @@ def solve(
     allow_gap: Sequence[str] = (),
     run: Path | str | None = None,
     new: bool = False,
+    executor: str | None = None,
+    workers: int | None = None,
+    ask: Ask | None = None,
     observer: Observer = SILENT,
 ) -> CodingResult:
     """Search for programs, each problem in a run of its own; a stopped run goes on where it was.
 
     `data` is a folder or file of problems, or "hub"; those that ship are taken by default.
     `max_cost` is in US dollars, and for all problems together. `judge` says by which rules
-    programs are judged, those of the published evaluator being others than ours.
+    programs are judged, those of the published evaluator being others than ours. With an `executor`
+    or a number of `workers`, so many problems at a time are searched by processes of their own,
+    each with `parallel` completions in flight; else all are by threads of this one. What a language
+    model will take is told before it is asked, and with `ask`, which is given the `CostEstimate`,
+    nothing is done unless that says so.
     """
     backend, models = _asked(backend, named_models(model))
     strategy = strategy or default("strategy")
-    owners = [
-        Owner("strategy", find("strategy", strategy)),
-        Owner("backend", find("backend", backend)),
-        Owner("problem", CodingProblem),
-        Owner("sandbox", Limits),
-        Owner("search", ModelChoice),
-    ]
-    read_in = read_options(options, owners)
-    named = {"api_base": api_base, "temperature": temperature}
-    flags = {name: value for name, value in named.items() if value is not None}
-    check_flags(backend, flags)
-    read_in["backend"] |= flags
-    if judge is not None:
-        read_in["problem"]["rules"] = judge
-    read_in = with_presets(read_in, owners)
-    make_strategy = partial(owners[0].factory, **read_in["strategy"])
-    choosing = ModelChoice(**read_in["search"]).models
-    factory = AnswerCache().making(owners[1].factory) if cache else owners[1].factory
-    answers = made_backend(factory, models, read_in["backend"], choosing)
+    jobs, options = _executor(executor, workers, options, run)
+    flags = {"api_base": api_base, "temperature": temperature}
+    access = CodingAccess(
+        options=dict(options) if isinstance(options, Mapping) else tuple(options),
+        flags={name: value for name, value in flags.items() if value is not None},
+        accepted=tuple(allow_gap),
+        cache=cache,
+        budget=budget,
+        parallel=parallel,
+        max_cost=max_cost,
+    )
+    parts = coding_parts(strategy, backend, models, access, judge=judge)
     if cache and (words := uncached(backend)):
         observer.note(words)
-    answers.ready(max_cost)
     problems = _problems(data, idx, total, difficulty)
     config = CodingConfig(
         data=problems.data.name,
         strategy=strategy,
         backend=backend,
         model=models,
-        options={
-            "strategy": owners[0].identity(make_strategy()),
-            "backend": owners[1].identity(innermost(answers)),
-            "problem": owners[2].defaults() | read_in["problem"],
-            "sandbox": asdict(_limits(read_in["sandbox"])),
-        }
-        | ({"search": {"models": choosing}} if isinstance(answers, ModelPool) else {}),
+        options=parts.options,
         seed=seed,
     )
 
-    def searches(coding: CodingRun, sandbox: Sandbox) -> Searches:
-        limited: Backend = answers
-        if max_cost is not None:
-            spent = sum(map(coding.spent, coding.header.problems))
-            limited = SharedCostLimit(answers, max_cost, spent)
-        return Searches(
-            run=coding,
-            tasks=problems.tasks,
-            positions=problems.positions,
-            sandbox=sandbox,
-            strategy=make_strategy,
-            backend=limited,
-            budget=budget,
-            parallel=parallel,
-            models=answers if isinstance(answers, ModelPool) else None,
-        )
+    def searches(coding: CodingRun, sandbox: Sandbox) -> SearchWork:
+        common: dict[str, Any] = {"run": coding, "access": access}
+        common |= {"tasks": problems.tasks, "positions": problems.positions}
+        if jobs is not None:
+            return SearchJobs(**common, executor=jobs, told=observer.note)
+        return Searches(**common, parts=parts, sandbox=sandbox)
 
-    work = _worked(config, problems, searches, allow_gap, observer, run=run, new=new)
+    def agree(coding: CodingRun) -> None:
+        if find("backend", backend).is_language_model:
+            in_flight = parallel if jobs is None else parallel * min(jobs.workers, len(numbers))
+            searches = SearchesToCome(models, parts.backend, *coding.left(numbers, budget))
+            left = None if max_cost is None else max_cost - coding.spent()
+            told = estimated([searches], in_flight=in_flight, left=left, folders=coding.started())
+            agreed(told, ask, observer)
+
+    numbers = [problems.tasks.ids[position][0] for position in problems.positions]
+    work = _worked(config, problems, searches, allow_gap, observer, run=run, new=new, before=agree)
     if work.out_of_money:
-        observer.note(f"stopped before --max-cost {max_cost:g} was exceeded")
+        words = f"stopped before --max-cost {max_cost:g} was exceeded"
+        observer.note(f"{words}: the same command with a higher one goes on")
     return _concluded(work.run)
 
 
@@ -192,7 +180,7 @@ def judge_solutions(
         backend="solutions",
         model=file.name,
         options={
-            "sandbox": asdict(_limits(read_in)),
+            "sandbox": asdict(chosen_limits(read_in)),
             "problem": {"rules": judge or "ours"},
             "solutions": {"digest": sha256(read_bytes(file)).hexdigest()},
         },
@@ -255,9 +243,18 @@ def _asked(backend: str | None, models: Sequence[str]) -> tuple[str, str]:
     return answers.backend, answers.model
 
 
-def _limits(options: Mapping[str, Any]) -> Limits:
-    """Return the limits that a user named, the others as they are for a test of a problem."""
-    return Limits.chosen(asdict(LIMITS) | dict(options))
+def _executor(
+    name: str | None, workers: int | None, options: Options, run: Path | str | None
+) -> tuple[Executor | None, Options]:
+    """Make what runs processes, if that is asked for, and return the options of all else."""
+    if name is None and workers is None:
+        return None, options
+    if run is not None and named(located(run)).startswith("memory://"):
+        raise CwmError(
+            f"{run} ends with this process, and others cannot see it: name another --run"
+        )
+    pairs = [f"{k}={v}" for k, v in options.items()] if isinstance(options, Mapping) else options
+    return chosen_executor(name or "local", workers, pairs)
 
 
 @contextmanager
@@ -281,8 +278,12 @@ def _worked(
     *,
     run: Path | str | None,
     new: bool,
+    before: Callable[[CodingRun], None] = lambda coding: None,
 ) -> W:
-    """Work in the named run, or the newest of equal choices with something left, or a new one."""
+    """Work in the named run, or the newest of equal choices with something left, or a new one.
+
+    Whatever `before` raises of a run, which need not be there yet, nothing is done then.
+    """
     with _sandbox(config, accepted, observer) as sandbox:
         header = CodingHeader(
             config=config,
@@ -297,6 +298,9 @@ def _worked(
         if folder is None:
             folder = fresh_folder("apps", config.strategy or config.backend, str(config.seed))
         is_new = not (folder / HEADER).exists()
+        known = CodingRun(folder, header) if is_new else CodingRun.load(folder)
+        known.check(config)
+        before(known)
         coding = CodingRun.join(folder, header)
         observer.note(f"{coding.place} {'started' if is_new else 'continues'}", kind="Run")
         coding.tell(observer)

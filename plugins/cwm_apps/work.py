@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from cwm_apps.choices import CodingAccess, CodingParts
 from cwm_apps.judging import JudgeRules, judge
 from cwm_apps.problem import CodingProblem
 from cwm_apps.progress import FAILED, JUDGING, SEARCHING, SKIPPED, SOLVED, UNSOLVED, ProblemState
@@ -25,19 +26,11 @@ from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import RESULT, BusyError
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import (
-    GENERATE,
-    Backend,
-    Completion,
-    Message,
-    Move,
     Node,
-    Request,
-    Strategy,
-    Turn,
     total,
 )
 from cwm_cli.search.loop import Search
-from cwm_cli.search.models import ModelPool
+from cwm_cli.search.spending import CostLimit
 from cwm_cli.search.threads import start
 
 T = TypeVar("T")
@@ -46,69 +39,11 @@ R = TypeVar("R")
 BUSY = "another process is working on it"
 
 
-class OutOfMoneyError(CwmError):
-    """Another completion might cost more than is left."""
+OUT_OF_MONEY = "another completion might exceed --max-cost"
+"""What is said of a problem whose search ended for want of money."""
 
-
-@dataclass
-class SharedCostLimit(Backend):
-    """A backend whose completions, in whatever search, together cost at most `limit` dollars.
-
-    The worst cost of each call in flight is kept back, at list price. A call
-    for which too little is left waits until none is in flight, and then fails.
-    One whose cost stays unknown counts with the worst.
-    """
-
-    backend: Backend
-    limit: float
-    spent: float = 0.0
-    _reserved: list[float] = field(default_factory=list, init=False)
-    _change: threading.Condition = field(default_factory=threading.Condition, init=False)
-
-    def __post_init__(self) -> None:
-        """Refuse a model of unknown price."""
-        question = (Message(role="user", content="?"),)
-        self._worst(Request(question, 0, Move(GENERATE), None))
-
-    def complete(self, request: Request) -> Completion:
-        """Answer if there is money for it."""
-        worst = self._worst(request)
-        with self._change:
-            self._change.wait_for(lambda: not self._reserved or self._has(worst))
-            if not self._has(worst):
-                raise OutOfMoneyError(f"another completion might exceed --max-cost {self.limit:g}")
-            self._reserved.append(worst)
-        cost: float | None = 0.0  # of an answer that does not come
-        try:
-            completion = self.backend.complete(request._replace(allowance=worst))
-            cost = completion.usage.cost
-        finally:
-            with self._change:
-                self.spent += worst if cost is None else cost
-                self._reserved.remove(worst)
-                self._change.notify_all()
-        return completion
-
-    def worst_cost(self, request: Request) -> float | None:
-        """Return the worst cost of an answer."""
-        return self.backend.worst_cost(request)
-
-    def recorded(self) -> Sequence[Turn]:
-        """Return the turns of a search that is repeated."""
-        return self.backend.recorded()
-
-    def _worst(self, request: Request) -> float:
-        worst = self.backend.worst_cost(request)
-        if worst is None:
-            raise CwmError("--max-cost needs a model of known price: leave it out for this model")
-        return worst
-
-    def _has(self, worst: float) -> bool:
-        return self.spent + sum(self._reserved) + worst <= self.limit
-
-
-class ChangedError(CwmError):
-    """A run of a problem cannot go on with what is asked for now."""
+THREADS = "threads"
+"""The name by which all searches of one process reserve what they may spend."""
 
 
 @dataclass(kw_only=True)
@@ -121,7 +56,6 @@ class ProblemWork:
     run: CodingRun
     tasks: Tasks
     positions: Sequence[int]
-    sandbox: Sandbox
     skipped: dict[int, str] = field(default_factory=dict, init=False)
     mended: list[str] = field(default_factory=list, init=False)
 
@@ -135,74 +69,119 @@ class ProblemWork:
 
 
 @dataclass(kw_only=True)
-class Searches(ProblemWork):
-    """The searches of a run.
+class SearchWork(ProblemWork):
+    """The searches of a run, wherever they are made; they are `out_of_money` once one is."""
 
-    At most `parallel` completions are in flight: as many problems at a time, and
-    several completions of each where there are fewer. Otherwise each problem has one
-    in flight, and what comes of it does not depend on the others: of several `models` each
-    problem's search chooses by what it sees itself.
-    """
-
-    strategy: Callable[[], Strategy]
-    backend: Backend
-    budget: int
-    parallel: int = 1
-    models: ModelPool | None = None
+    access: CodingAccess
     out_of_money: bool = field(default=False, init=False)
-    stopping: threading.Event = field(default_factory=threading.Event, init=False)
 
     def is_left(self) -> bool:
         """Whether a problem that was asked for is not searched to the end."""
         header = self.run.header
         numbers = (number for number in header.problems if number not in header.skipped)
-        every = (self.run.found(self.run.problem_folder(number)) for number in numbers)
-        return not all(found is not None and found.enough(self.budget) for found in every)
+        return not all(self.run.is_finished(number, self.access.budget) for number in numbers)
+
+    def begun(self, position: int) -> "BegunProblem | ProblemState":
+        """Begin the run of a problem, or find the one that is there; or say why there is none."""
+        number, difficulty = self.tasks.ids[position]
+        state = ProblemState(number, difficulty, SEARCHING, budget=self.access.budget)
+        task = self.tasks[position]
+        if isinstance(task, Malformed):
+            self.skipped[number] = task.reason
+            return state._replace(state=SKIPPED, reason=task.reason)
+        try:
+            return BegunProblem(task, self.run.problem(task), state)
+        except BusyError:
+            return state._replace(state=SKIPPED, reason=BUSY)
+        except CwmError as error:
+            return state._replace(state=FAILED, reason=str(error))
+
+
+class BegunProblem(NamedTuple):
+    """A problem whose run there is, not yet locked, and what to tell of it first."""
+
+    task: CodingTask
+    run: SearchRun
+    state: ProblemState
+
+
+@dataclass(kw_only=True)
+class Searches(SearchWork):
+    """The searches of a run in threads of this process.
+
+    At most as many completions are in flight as `access` says: as many problems at a time, and
+    several completions of each where there are fewer. Otherwise each problem has one
+    in flight, and what comes of it does not depend on the others: of several models each
+    problem's search chooses by what it sees itself. What the run has spent before counts.
+    """
+
+    parts: CodingParts
+    sandbox: Sandbox
+    stopping: threading.Event = field(default_factory=threading.Event, init=False)
+    _search: "ProblemSearch" = field(init=False)
 
     def work(self) -> Iterator[ProblemState]:
         """Yield how far problems are; an error of the backend is raised when all have stopped."""
-        threads = min(self.parallel, len(self.positions))
+        most, limit = self.access.max_cost, None
+        if most is not None:
+            limit = CostLimit.own(most, self.run.spent(), job=THREADS)
+        threads = min(self.access.parallel, len(self.positions))
+        each = max(1, self.access.parallel // len(self.positions))
+        self._search = ProblemSearch(
+            coding=self.run,
+            parts=self.parts,
+            sandbox=self.sandbox,
+            budget=self.access.budget,
+            parallel=each,
+            limit=limit,
+            stopping=self.stopping,
+        )
         return stream(self._solve, self.positions, threads=threads, stopping=self.stopping)
 
     def _solve(self, position: int) -> Iterator[ProblemState]:
         """Do what is left to do for a problem."""
-        number, difficulty = self.tasks.ids[position]
-        state = ProblemState(number, difficulty, SEARCHING, budget=self.budget)
-        task = self.tasks[position]
+        begun = self.begun(position)
+        if isinstance(begun, ProblemState):
+            yield begun
+            return
         try:
-            if isinstance(task, Malformed):
-                self.skipped[number] = task.reason
-                yield state._replace(state=SKIPPED, reason=task.reason)
-                return
-            with self._opened(task) as run:
+            with begun.run as run:
                 self.mended += filter(None, [run.mended])
-                yield from self._continue(task, run, state)
+                for state in self._search.states(begun.task, run, begun.state):
+                    if state.reason == OUT_OF_MONEY:
+                        self.out_of_money = True
+                        self.stopping.set()
+                    yield state
         except BusyError:
-            yield state._replace(state=SKIPPED, reason=BUSY)
-        except ChangedError as error:
-            yield state._replace(state=FAILED, reason=str(error))
-        except OutOfMoneyError as error:
-            self.out_of_money = True
-            self.stopping.set()
-            yield state._replace(state=SKIPPED, reason=str(error))
+            yield begun.state._replace(state=SKIPPED, reason=BUSY)
         except CwmError as error:
-            yield state._replace(state=FAILED, reason=str(error))
+            yield begun.state._replace(state=FAILED, reason=str(error))
             raise
 
-    def _opened(self, task: CodingTask) -> SearchRun:
-        """Return the run of a problem."""
-        try:
-            return self.run.problem(task)
-        except BusyError:
-            raise
-        except CwmError as error:
-            raise ChangedError(str(error)) from error
 
-    def _continue(
+@dataclass(kw_only=True)
+class ProblemSearch:
+    """How problems of a run are searched for, each by itself, with so many completions in flight.
+
+    It may be `stopping`: then a search ends with what is in flight.
+    """
+
+    coding: CodingRun
+    parts: CodingParts
+    sandbox: Sandbox
+    budget: int
+    parallel: int = 1
+    limit: CostLimit | None = None
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def states(
         self, task: CodingTask, run: SearchRun, state: ProblemState
     ) -> Iterator[ProblemState]:
-        """Search, unless that is done, and judge the best program."""
-        found = self.run.found(run.folder)
+        """Search, unless that is done, and judge the best program; yield how far it is.
+
+        What is not searched to the end has no result; for want of money, the last state says so.
+        """
+        found = self.coding.found(run.folder)
         if found is None or not found.enough(self.budget):
             (run.folder / RESULT).unlink(missing_ok=True)
             search = self._search(task, run)
@@ -210,6 +189,9 @@ class Searches(ProblemWork):
             for note in self._steps(search, run):
                 yield (state := _told(state, search))._replace(note=note)
             if not _is_over(search, self.budget):
+                if search.out_of_money:
+                    run.log(f"stopped: {OUT_OF_MONEY}")
+                    yield state._replace(state=SKIPPED, reason=OUT_OF_MONEY)
                 return
             yield state._replace(state=JUDGING)
             found = self._judged(task, run, search)
@@ -217,17 +199,15 @@ class Searches(ProblemWork):
 
     def _search(self, task: CodingTask, run: SearchRun) -> Search:
         """Build the search of a problem, with the nodes that its run has already."""
-        seed = run.config.seed
-        backend = self.models.fresh(self.backend) if self.models else self.backend
+        seed, options = run.config.seed, self.coding.header.config.options.get("problem", {})
         search = Search(
-            CodingProblem(
-                task, self.sandbox, seed, **self.run.header.config.options.get("problem", {})
-            ),
-            self.strategy(),
-            backend,
+            CodingProblem(task, self.sandbox, seed, **options),
+            self.parts.strategy(),
+            self.parts.backend_of_one,
             seed=seed,
-            parallel=max(1, self.parallel // len(self.positions)),
+            parallel=self.parallel,
             journal=run.learn,
+            limit=self.limit,
         )
         search.resume(run.nodes())
         if search.best:  # which a crash may have kept from being saved
@@ -268,7 +248,7 @@ class Searches(ProblemWork):
                 task,
                 self.sandbox,
                 seed=run.config.seed,
-                rules=self.run.header.config.rules,
+                rules=self.coding.header.config.rules,
             ),
             completions=len(search.nodes),
             tokens=spent.tokens,
@@ -296,6 +276,7 @@ class UnjudgedSolution(NamedTuple):
 class SolutionsJudging(ProblemWork):
     """The judging of programs from elsewhere."""
 
+    sandbox: Sandbox
     programs: Mapping[int, Sequence[str]]
     seed: int
     _firsts: dict[int, bool] = field(default_factory=dict, init=False)

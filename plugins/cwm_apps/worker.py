@@ -1,0 +1,71 @@
+"""The process of a problem: `python -m cwm_apps.worker FOLDER NUMBER`.
+
+It searches for a program of the problem, whose run was begun by whoever started this, and judges
+it; it ends when that one does. What it found is in the folder of the problem before it ends with
+exit code 0, and it may be repeated at any time. The data that the problem came from are not needed.
+"""
+
+import os
+import sys
+
+from cwm_apps.choices import CodingAccess, coding_parts
+from cwm_apps.jobs import ACCESS, job_name
+from cwm_apps.progress import SEARCHING, ProblemState
+from cwm_apps.runs import CodingRun
+from cwm_apps.scripts import ScriptJob
+from cwm_apps.work import OUT_OF_MONEY, ProblemSearch
+from cwm_cli.bench.executor import job_process
+from cwm_cli.errors import CwmError
+from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.storage import HEADER, bring, located, placed
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.search.spending import SPENDING, CostLimit
+
+SANDBOX_WORKERS = 2
+"""Programs that a job runs at a time: others beside it are to have cores as well."""
+
+
+def search(coding: CodingRun, number: int, access: CodingAccess) -> None:
+    """Do what is left to do for a problem; raises `CwmError` where it is not done then."""
+    config = coding.header.config
+    parts = coding_parts(config.strategy, config.backend, config.model, access, judge=config.rules)
+    coding.check(config.model_copy(update={"options": parts.options}))
+    folder = placed(coding.problem_folder(number))
+    with SearchRun.load(folder) as run:
+        if run.mended:
+            run.log(run.mended)
+        task = coding.task(folder)
+        limit = CostLimit.shared(job_name(number))  # once the run is locked: it is this job's own
+        if access.max_cost is not None and limit is None:
+            raise CwmError(f"nobody says what may be spent: the executor passes no ${SPENDING} on")
+        limits = Limits(**config.options["sandbox"])
+        with Sandbox(limits, SANDBOX_WORKERS, accepted=access.accepted) as sandbox:
+            sandbox.prepare(ScriptJob.handler)
+            made = ProblemSearch(
+                coding=coding,
+                parts=parts,
+                sandbox=sandbox,
+                budget=access.budget,
+                parallel=access.parallel,
+                limit=limit,
+            )
+            begun = ProblemState(number, task.difficulty, SEARCHING)
+            for state in made.states(task, run, begun):
+                if state.note:
+                    run.log(state.note)
+                if state.reason == OUT_OF_MONEY:
+                    raise CwmError(OUT_OF_MONEY)
+
+
+def main() -> None:
+    """Do what the command line names."""
+    with job_process():
+        folder, number = sys.argv[1:]
+        access = CodingAccess.model_validate_json(os.environ.pop(ACCESS, "{}"))
+        place = located(folder)
+        bring(place / HEADER)
+        search(CodingRun.load(place), int(number), access)
+
+
+if __name__ == "__main__":
+    main()
