@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from cwm_cli.errors import CwmError
-from cwm_cli.search.contracts import GENERATE, Message, Move, Request
+from cwm_cli.search.contracts import GENERATE, Message, Move, Request, UnansweredError
 from cwm_litellm.backend import LiteLLM
 from openai_server import (
     CONTEXT_WORDS,
@@ -373,6 +373,26 @@ def test_a_server_that_never_answers_is_given_up():
         message = failure(server, timeout=0.2, retries=1)
         assert len(server.requests) == 2
     assert message.startswith(f"{PRICED} gave no answer in time, 2 times: raise -o timeout=SECONDS")
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "may_be_charged"),
+    [
+        (error(500), False),
+        (rate_limited(), False),
+        (reset, True),
+        (cut_off, True),
+        (truncated_json, True),
+    ],
+)
+def test_what_a_server_may_have_charged_before_it_fell_silent_counts(behaviour, may_be_charged):
+    with OpenAIServer([behaviour]) as server, pytest.raises(UnansweredError) as raised:
+        LiteLLM(PRICED, api_base=server.url, retries=1, backoff=0.01, max_tokens=1000).complete(
+            request()._replace(allowance=1.0)
+        )
+    assert len(server.requests) == 2
+    cost = raised.value.cost or 0.0
+    assert (2 * 1000 * 0.60e-6 < cost < 0.002) if may_be_charged else cost == 0
 
 
 @pytest.mark.parametrize(

@@ -215,16 +215,14 @@ def _timed(rate: ProviderRate, request: SpendingRequest, now: float) -> tuple[Pr
 def open_spending(place: Path, limit: float | None, recorded: Callable[[], float]) -> None:
     """Make the file at `place` ready for jobs, of which none is running yet.
 
-    The limit may be another than before. What was kept back for jobs that died is lost. What the
-    journals of the jobs add up to (`recorded`, in US dollars) is asked for where the file does not
-    say it: where it is missing, or nobody counted because there was no limit.
+    The limit may be another than before. What was kept back for jobs that died is lost. Where there
+    is a limit, what the journals of the jobs add up to (`recorded`, in US dollars) is spent in any
+    case: the file may be missing, older than they are, or from when nobody counted.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     with _locked(place):
-        state = _read(place)
-        known = state is not None and state.limit is not None
-        state = (state or SpendingState()).lapsed()
-        spent = state.spent if known or limit is None else max(state.spent, recorded())
+        state = (_read(place) or SpendingState()).lapsed()
+        spent = state.spent if limit is None else max(state.spent, recorded())
         _write(place, state.model_copy(update={"limit": limit, "spent": spent}))
 
 

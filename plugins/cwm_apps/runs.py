@@ -29,7 +29,7 @@ from cwm_cli.runs.report import Grid, RunSummary, Section
 from cwm_cli.runs.searches import JOURNAL, JournalTail, SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import HEADER, RESULT, Run, RunHeader, differences
-from cwm_cli.search.spending import CostLimit, SpendingFile, open_spending, read_spending
+from cwm_cli.search.spending import open_spending, read_spending
 
 TASK = "task.json"
 SOLUTIONS = "solutions.json"
@@ -246,12 +246,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
 
     def begin_spending(self, limit: float | None) -> None:
         """Say what processes may spend from now on; what was spent before counts."""
-        recorded = 0.0 if limit is None else self._recorded_cost()
-        open_spending(self.spending_file, limit, lambda: recorded)
-        counted = read_spending(self.spending_file)
-        if limit is not None and counted is not None and counted.spent < recorded:
-            # by threads, which count in memory, or since the file was sent to a store
-            CostLimit(SpendingFile(self.spending_file)).charge(recorded - counted.spent)
+        open_spending(self.spending_file, limit, self._recorded_cost)
 
     def _recorded_cost(self) -> float:
         """Return what all completions have cost that were written down."""

@@ -33,6 +33,7 @@ from cwm_litellm.failures import (
     classify,
     error_of,
     explain,
+    may_be_charged,
     retry_after,
     words_of,
 )
@@ -226,10 +227,9 @@ class Question:
                     self.rate, ask, self._expected, tell=self.request.tell, log=self._log
                 )
             except (OpenAIError, TimeoutError) as error:
-                kind = classify(error)
-                if kind in (Kind.TIMEOUT, Kind.OVERSIZED):
+                if may_be_charged(error):
                     self._spent += self._worst()  # nobody says what it took
-                if kind not in (Kind.REFUSED, Kind.BROKEN):
+                if classify(error) not in (Kind.REFUSED, Kind.BROKEN):
                     raise
                 told = adapted(self.fit, asked, str(error))
                 if told is None:

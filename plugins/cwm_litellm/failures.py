@@ -107,6 +107,19 @@ def is_transient(error: BaseException) -> bool:
     return classify(error) in TRANSIENT
 
 
+def may_be_charged(error: BaseException) -> bool:
+    """Tell whether a request may have been answered, and charged, though no answer came here.
+
+    A server that says what is wrong has not answered; one that falls silent after it was reached
+    may have.
+    """
+    kind = classify(error)
+    if kind is Kind.BROKEN:
+        broken = _cause(error, httpx.TransportError) or _cause(error, JSONDecodeError)
+        return broken is not None
+    return kind in (Kind.TIMEOUT, Kind.OVERSIZED)
+
+
 def retry_after(error: BaseException) -> float | None:
     """Return the seconds that the server asked to wait, given as a number or as a date."""
     responses = (getattr(cause, "response", None) for cause in _causes(error))
