@@ -260,7 +260,7 @@ def test_a_program_that_passes_only_public_tests_is_not_strictly_right(work):
     assert (found["strict_accuracy"], found["test_case_average"]) == (0.0, 0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranges_merge_to_the_whole_and_other_settings_are_refused(work):
     with OpenAIServer(mixed) as server:
         whole = work(server, run="whole").facts

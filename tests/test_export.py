@@ -214,7 +214,7 @@ class TestActing:
         assert facts["max_episode_steps"] is None
         alone(facts, VALID + MANY)
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_chance_is_drawn_by_the_seed_and_the_chance_of_others_is_left_alone(self, cwm):
         search(cwm, "Blackjack-v1", BLACKJACK)
         code = """

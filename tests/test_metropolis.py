@@ -141,7 +141,7 @@ def variation(shares, others):
     ("steps", "bound"),
     [
         (1000, 0.1),
-        pytest.param(6000, 0.05, marks=pytest.mark.slow),
+        pytest.param(6000, 0.05, marks=pytest.mark.long),
         pytest.param(50_000, 0.02, marks=pytest.mark.long),
     ],
 )

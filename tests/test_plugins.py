@@ -101,7 +101,7 @@ def test_uninstalling_an_entry_point_removes_the_feature(cwm):
     assert "unknown strategy 'zero-shot': choose one of" in refused.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_plugins_with_one_name_are_told_apart_by_package(cwm):
     cwm.install("greedy_plugin", STRATEGY.replace('"greedy"', '"gif-mcts"'))
     assert "gif-mcts" in names(cwm, "strategy")

@@ -151,7 +151,7 @@ def test_a_clock_that_is_damaged_or_missing_begins_anew(answers):
         assert SearchRun.load(answers.folder / "r").elapsed == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_benchmark_says_in_a_pipe_what_it_does_when_the_last_job_is_over(cwm):
     words = ("benchmark", "--env", "Blackjack-v1", "--budget", "1", "--parallel", "1")
     done = cwm(*words, "--ceilings", "--run", "b")

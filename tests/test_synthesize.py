@@ -230,7 +230,7 @@ def test_what_programs_print_reaches_neither_terminal_nor_json(teacher):
     assert "\x1b" not in answer.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_replayed_run_has_the_same_tree(teacher):
     teacher.inside("synthesize", *FAST, "8", "--run", "first")
     arguments = ["--env", "CartPole-v1", "--backend", "replay", "--model", "first"]

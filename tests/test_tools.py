@@ -301,7 +301,7 @@ class TestTools:
         assert ["tools", "adder"] in [line.split() for line in shown]
         assert ["protection", "nothing", "open"] in [line.split() for line in shown]
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_tools_tell_one_run_from_another_in_whatever_order_they_are_named(self, adding):
         start = (*COMMANDS["synthesize"], "--tool", "sqlite3", "--tool", "adder")
         assert adding.inside(*start, "--tool", "adder").returncode == 0

@@ -425,7 +425,7 @@ def actions(shell, run):
     return [line["node"]["action"] if "text" in line else f"({line['by']})" for line in lines]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_or_a_run_is_begun_with_and_what_solves_it_is_said(refined):
     offline = ("--backend", "induction", "--start")
     answer = refined.inside(*CART[:-1], *offline, "heavy.py", "--run", "r")
