@@ -24,6 +24,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from statistics import median
@@ -32,9 +33,11 @@ from typing import Any
 import cwm_cli
 from benchmarks.machine import machine
 from benchmarks.world_models import PROGRAMS
+from cwm_cli.bench.benchmarking import BenchmarkResult
 from cwm_cli.bench.executor import Command, Ended, carried_out
 from cwm_cli.bench.results import TrialRow
 from cwm_cli.registry import find
+from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import JOURNAL
 from cwm_cli.runs.store import RESULT
 from cwm_cli.search.contracts import GENERATE, Move, Request
@@ -79,14 +82,11 @@ def compared(asked: argparse.Namespace) -> Iterator[str]:
     cluster = Cluster(initialize_head=True, head_node_args=head)
     folder = asked.folder / "ray"
     try:
-        node = cluster.add_node(num_cpus=1)
-        lost = threading.Thread(target=lose, args=(cluster, node, folder, asked.searches // 3))
+        loss = NodeLoss(cluster, cluster.add_node(num_cpus=1), asked.searches // 3)
         with Answers(asked.latency) as there:
             began = time.perf_counter()
-            lost.start()
-            result = searched(asked, there.url, folder, "ray", cluster.address)
+            result = searched(asked, there.url, folder, loss, address=cluster.address)
             taken = time.perf_counter() - began
-        lost.join()
         yield f"ray: {asked.searches} searches in {taken:.0f} s, one of two nodes lost on the way"
         yield from differences(asked.folder / "local", folder)
         yield from twice(folder, there, asked)
@@ -98,9 +98,16 @@ def compared(asked: argparse.Namespace) -> Iterator[str]:
 
 
 def searched(
-    asked: argparse.Namespace, url: str, folder: Path, executor: str = "local", address: str = ""
-) -> cwm_cli.BenchmarkResult:
-    """Search with every seed; nothing is refined, as refiners that reach a cap of time differ."""
+    asked: argparse.Namespace,
+    url: str,
+    folder: Path,
+    observer: Observer = SILENT,
+    address: str = "",
+) -> BenchmarkResult:
+    """Search with every seed, on the cluster at an address or here.
+
+    Nothing is refined, as refiners that reach a cap of time differ.
+    """
     options = ["search.start=none", "search.refine=none"]
     options += [f"executor.address={address}"] if address else []
     return cwm_cli.benchmark(
@@ -112,8 +119,9 @@ def searched(
         budget=asked.budget,
         workers=2,
         api_base=url,
-        executor=executor,
+        executor="ray" if address else "local",
         run=folder,
+        observer=observer,
     )
 
 
@@ -149,12 +157,25 @@ class Answers:
         return late
 
 
-def lose(cluster: Any, node: Any, folder: Path, enough: int) -> None:
-    """Remove a node once so many searches are over, as if its power were cut; another one joins."""
-    while len(list(folder.glob(f"*/{RESULT}"))) < enough:
-        time.sleep(0.2)
-    cluster.remove_node(node, allow_graceful=False)
-    cluster.add_node(num_cpus=1)
+@dataclass
+class NodeLoss(Observer):
+    """Removes a node once so many jobs are over, as if its power were cut; another one joins.
+
+    It does so where it is told of a job, in the main thread: Ray starts nodes in no other.
+    """
+
+    cluster: Any
+    node: Any
+    enough: int
+    over: int = 0
+
+    def advanced(self, event: Any) -> None:
+        """Count the searches that are over."""
+        self.over += event.over and event.task.kind == "search"
+        if self.node is not None and self.over >= self.enough:
+            node, self.node = self.node, None
+            self.cluster.remove_node(node, allow_graceful=False)
+            self.cluster.add_node(num_cpus=1)
 
 
 def differences(one: Path, other: Path) -> Iterator[str]:
@@ -203,7 +224,7 @@ def twice(folder: Path, server: Answers, asked: argparse.Namespace) -> Iterator[
     )
 
 
-def taken_by(result: cwm_cli.BenchmarkResult) -> Iterator[str]:
+def taken_by(result: BenchmarkResult) -> Iterator[str]:
     """Say what jobs took, by node."""
     rows: dict[str, list[TrialRow]] = defaultdict(list)
     for row in result.rows:
@@ -211,11 +232,10 @@ def taken_by(result: cwm_cli.BenchmarkResult) -> Iterator[str]:
     for place, found in rows.items():
         peaks = [row.peak_memory or 0 for row in found]
         seconds = [row.cpu_seconds or 0.0 for row in found]
-        shares = [each / (row.seconds or 1.0) for each, row in zip(seconds, found, strict=True)]
         yield (
             f"{place}: {len(found)} jobs, peak memory of a process {max(peaks) / 1e6:.0f} MB "
-            f"(median {median(peaks) / 1e6:.0f} MB), {median(seconds):.1f} s of processors "
-            f"(median), which is {median(shares):.2f} of a core while it searches"
+            f"(median {median(peaks) / 1e6:.0f} MB), {median(seconds):.1f} s of processors each "
+            "(median)"
         )
 
 

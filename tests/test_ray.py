@@ -110,6 +110,8 @@ def test_commands_are_carried_out_in_fresh_processes_and_ask_what_they_may_spend
     assert last.endswith(b"Error: no rocks\n")
     assert (tmp_path / "logs" / "asking").read_text() == "0.875\n"
     assert read_spending(spending).spent == 0.125
+    here = subprocess.run([sys.executable, "-c", "raise SystemExit(3)"])
+    assert here.returncode == 3, "who has joined a cluster hears how what it starts ends"
 
 
 STAYS = """

@@ -227,30 +227,12 @@ class RayCluster:
         printing._worker_logs_enabled = False
         if ray.is_initialized():
             return cls(is_ours=False)
-        how = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
-        if address != "local":
-            try:
-                if address != "auto":
-                    _knock(address)
-                ray.init(address=address, **how)
-                return cls(is_ours=True)
-            except ConnectionError as error:
-                if address != "auto":
-                    raise _unreachable(address, error) from error
-            except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-                raise _unreachable(address, error) from error
-        ray.init(
-            address="local",
-            num_cpus=max(workers, os.cpu_count() or 1),
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            _system_config=OF_OWN_CLUSTER,
-            **how,
-        )
-        # Ray has this process adopt orphans, too: a worker would not see that its raylet is gone
+        _connect(address, workers)
+        # On a cluster that ends what workers leave behind, Ray has this process do so as well: it
+        # would adopt orphans, and a worker would not see that its raylet is gone
         adopt_orphans(adopts=False)
         if threading.current_thread() is threading.main_thread():
-            # Ray has ignored it with that setting: what this process starts had no exit codes
+            # and it would not hear of the end of what it starts, which then has no exit code
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return cls(is_ours=True)
 
@@ -311,6 +293,32 @@ class RayCluster:
             actor = ray.remote(num_cpus=0, scheduling_strategy=here)(SpendingAnswers)
             self._answers = actor.remote()
         return self._answers
+
+
+def _connect(address: str, workers: int) -> None:
+    """Join a cluster, or start one on this machine."""
+    import ray
+
+    how = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+    if address != "local":
+        try:
+            if address != "auto":
+                _knock(address)
+            ray.init(address=address, **how)
+            return
+        except ConnectionError as error:
+            if address != "auto":
+                raise _unreachable(address, error) from error
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            raise _unreachable(address, error) from error
+    ray.init(
+        address="local",
+        num_cpus=max(workers, os.cpu_count() or 1),
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        _system_config=OF_OWN_CLUSTER,
+        **how,
+    )
 
 
 def _knock(address: str) -> None:
