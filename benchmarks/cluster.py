@@ -24,7 +24,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from statistics import median
@@ -82,12 +82,16 @@ def compared(asked: argparse.Namespace) -> Iterator[str]:
     cluster = Cluster(initialize_head=True, head_node_args=head)
     folder = asked.folder / "ray"
     try:
-        loss = NodeLoss(cluster, cluster.add_node(num_cpus=1), asked.searches // 3)
+        middle = 3.0 + asked.latency * asked.budget / 2  # a job takes a while to begin
+        loss = NodeLoss(cluster, cluster.add_node(num_cpus=1), asked.searches // 3, middle)
         with Answers(asked.latency) as there:
             began = time.perf_counter()
             result = searched(asked, there.url, folder, loss, address=cluster.address)
             taken = time.perf_counter() - began
-        yield f"ray: {asked.searches} searches in {taken:.0f} s, one of two nodes lost on the way"
+        yield (
+            f"ray: {asked.searches} searches in {taken:.0f} s, one of two nodes lost on the way, "
+            f"and begun again: {', '.join(loss.again) or 'none'}"
+        )
         yield from differences(asked.folder / "local", folder)
         yield from twice(folder, there, asked)
         yield from taken_by(result)
@@ -159,20 +163,26 @@ class Answers:
 
 @dataclass
 class NodeLoss(Observer):
-    """Removes a node once so many jobs are over, as if its power were cut; another one joins.
+    """Removes a node in the middle of its job, as if its power were cut; another one joins.
 
-    It does so where it is told of a job, in the main thread: Ray starts nodes in no other.
+    That is some `seconds` after a search has begun, once so many are over: it is told of that in
+    the main thread, and Ray starts nodes in no other. `again` are the jobs that were lost.
     """
 
     cluster: Any
     node: Any
     enough: int
+    seconds: float
     over: int = 0
+    again: list[str] = field(default_factory=list)
 
     def advanced(self, event: Any) -> None:
-        """Count the searches that are over."""
-        self.over += event.over and event.task.kind == "search"
-        if self.node is not None and self.over >= self.enough:
+        """Count the searches that are over, and those that are begun again."""
+        is_search = event.task.kind == "search"
+        self.over += event.over and is_search
+        self.again += [event.task.name] if event.is_again else []
+        if self.node is not None and self.over >= self.enough and is_search and not event.over:
+            time.sleep(self.seconds)  # all nodes are at work meanwhile
             node, self.node = self.node, None
             self.cluster.remove_node(node, allow_graceful=False)
             self.cluster.add_node(num_cpus=1)

@@ -11,7 +11,7 @@ the mean score of the best program and the mean of the pairs' differences with i
 `time`: `cwm synthesize` asks a server on the loopback that takes two seconds for each answer. Half
 of the rewards of its transitions are drawn at random, so that no program is right and the whole
 budget is asked for; with and without refiners, which are work of this machine and no waiting. Both
-sides are measured in turn.
+sides are measured in turn, and told are the seconds of processors that a completion takes, too.
 """
 
 import argparse
@@ -112,12 +112,15 @@ def times(asked: argparse.Namespace) -> Iterator[str]:
         refine = "all" if words == "refined" else "none"
         with tempfile.TemporaryDirectory() as folder, OpenAIServer(_late(LATENCY)) as server:
             synthesize = partial(_synthesize, server.url, Path(folder), asked.budget, refine)
+            before = sum(os.times()[:4])
             taken = in_turn(
                 lambda number, go=synthesize: go(number, 1),
                 lambda number, go=synthesize: go(number, asked.in_flight),
                 asked.rounds,
                 warm_up=0,
             )
+            worked = (sum(os.times()[:4]) - before) / (2 * asked.rounds * asked.budget)
+        yield f"{words}: {worked:.2f} s of processors a completion"
         for theirs, ours in zip(taken.theirs, taken.ours, strict=True):
             yield (
                 f"{words}: {asked.budget} completions of {LATENCY:g} s took {theirs:.1f} s with "

@@ -339,7 +339,7 @@ class BenchmarkWork:
                 searches=counts.to_search + self._collecting(counts),
                 plays=plays,
                 errands=self.to_come,
-                workers=self.executor.workers,
+                workers=self.executor.workers or len(running),
             )
 
     @staticmethod

@@ -74,8 +74,8 @@ class ModelEstimate:
 class CostEstimate:
     """What searches that are to come will take, model by model; so many `jobs` they are.
 
-    `in_flight` completions are under way at a time. Of the limit of the cost `left` is what it
-    still allows, None where there is no limit.
+    `in_flight` completions are under way at a time, 0 where that is not known. Of the limit of the
+    cost `left` is what it still allows, None where there is no limit.
     """
 
     models: tuple[ModelEstimate, ...]
@@ -105,7 +105,10 @@ class CostEstimate:
 
     @property
     def hours(self) -> float:
-        """Hours of waiting for answers, which is most of what searches do."""
+        """Hours of waiting for answers, which is most of what searches do.
+
+        Where it is not known how many are in flight they are those of all answers one by one.
+        """
         seconds = sum(each.completions * each.seconds for each in self.models)
         return seconds / max(1, min(self.in_flight, self.completions)) / 3600
 
@@ -120,11 +123,14 @@ class CostEstimate:
         if measured and assumed:
             basis += f", of {', '.join(assumed)} assumed"
         thoughts = " with thoughts" * any(each.thinks for each in self.models)
+        waiting = "one by one: divide it by how many are in flight"
+        if self.in_flight:
+            waiting = f"with {self.in_flight} in flight"
         return (
             f"{self.jobs:,} jobs with up to {self.completions:,} completions to come: some "
             f"{_many(prompts)} tokens of prompts and {_many(answers)} of answers{thoughts} "
             f"({basis})",
-            f"{self._money()}; some {_time(self.hours)} of waiting with {self.in_flight} in flight",
+            f"{self._money()}; some {_time(self.hours)} of waiting {waiting}",
         )
 
     def as_json(self) -> dict[str, Any]:
