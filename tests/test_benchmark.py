@@ -185,6 +185,7 @@ def test_a_report_of_a_single_run_shows_its_scores(played, capsys):
     assert json.loads(capsys.readouterr().out)["test"] == row["test"]
 
 
+@pytest.mark.slow
 @together
 def test_the_same_command_continues_and_does_nothing_twice(played):
     shell, done = played

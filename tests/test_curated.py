@@ -341,6 +341,7 @@ def test_an_environment_whose_steps_take_long_is_not_even_probed(
     assert dataset.metadata["policies"][1] == "reward, best of 5"
 
 
+@pytest.mark.slow
 def test_collect_says_once_that_nothing_could_be_planned(cwm) -> None:
     (cwm.packages / "streams.py").write_text(STREAM)
     result = cwm("collect", "--env", "streams:Stream-v0", "--max-steps", "9", "--out", "s.npz")

@@ -185,12 +185,14 @@ class TestOnAnOldKernel:
         assert all(note.startswith("Note: ") for note in notes)
         assert sorted(counting.folder.iterdir()) == before
 
+    @pytest.mark.slow
     def test_one_accepted_gap_does_not_open_the_others(self, old):
         done = old("evaluate", "right.py", *ON_COUNTER, "--allow-gap", "network")
         assert done.returncode == 1
         assert "(see-files)" in done.stderr
         assert "(network)" not in done.stderr
 
+    @pytest.mark.slow
     def test_accepted_gaps_are_named_once_and_the_command_does_its_work(self, old, gaps):
         flags = [word for name in gaps for word in ("--allow-gap", name)]
         done = old("evaluate", "right.py", *ON_COUNTER, "--json", *flags)
@@ -255,6 +257,7 @@ def test_a_gap_that_does_not_exist_is_refused(counting, command):
     assert not (counting.folder / "here").exists()
 
 
+@pytest.mark.slow
 @available
 def test_a_run_from_before_protection_was_recorded_is_shown_and_goes_on(counting):
     arguments = ("synthesize", "--run", "here", *ON_COUNTER, "--budget", "1")

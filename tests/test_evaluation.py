@@ -184,6 +184,7 @@ class TestLibrary:
         assert wrong == {}
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_the_library_returns(cwm, counting, tmp_path):
     (cwm.folder / "wrong.py").write_text(COUNTING.format(step=2))
     (cwm.folder / "broken.py").write_text(COUNTING.format(step="missing"))

@@ -179,6 +179,7 @@ def run_of(folder, program, failure=None):
 
 
 class TestActing:
+    @pytest.mark.slow
     def test_the_main_job_is_played_where_there_is_no_cwm_as_the_true_environment_plays(
         self, poles_facts
     ):
@@ -767,6 +768,7 @@ class TestOthers:
         run_of(cwm.folder / "many" / "one", "x = 1\n")
         assert refused(cwm, "many").endswith("export a search, such as many/one")
 
+    @pytest.mark.slow
     def test_programs_of_coding_problems_can_be_judged_elsewhere(self, cwm):
         cwm.install("adder_plugin", ADDER)
         data = cwm.folder / "some.jsonl"

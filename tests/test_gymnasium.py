@@ -238,6 +238,7 @@ def test_versions_name_the_packages_that_decide_the_behaviour(houses: str) -> No
     assert find("Ant-v5").versions() == base | {"mujoco": version("mujoco")}
 
 
+@pytest.mark.slow
 def test_an_environment_of_no_package_is_versioned_by_its_file(houses: str, tmp_path: Path) -> None:
     before = find("houses:House-v0").versions()["houses"]
     assert before == find("houses:House-v0").versions()["houses"]

@@ -2,6 +2,7 @@
 
 import gymnasium as gym
 import numpy as np
+import pytest
 
 from cwm_cli.envs.spec import space_of
 from cwm_induction.continuous.ending import ending
@@ -87,6 +88,7 @@ BOX_REWARDS = {
 }
 
 
+@pytest.mark.slow
 def test_rewards_are_found_that_hold_in_new_transitions():
     wrong = {}
     for name, worth in BOX_REWARDS.items():

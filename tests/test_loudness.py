@@ -90,6 +90,7 @@ def test_colours_that_are_forced_into_a_pipe_move_no_cursor(cwm):
     assert not CURSOR.search(done.stderr.encode())
 
 
+@pytest.mark.slow
 def test_quiet_leaves_results_and_errors_only(cwm):
     before, behind = (
         cwm.inside("--quiet", *COLLECT, "--json"),

@@ -177,6 +177,7 @@ def test_people_get_a_table(plan) -> None:
     assert any(line[0] == "episodes" and line[1].endswith(".jsonl") for line in lines if line)
 
 
+@pytest.mark.slow
 def test_failures_of_the_program_are_counted_and_shown(plan, cwm) -> None:
     (cwm.folder / "broken.py").write_text(BROKEN)
     arguments = ("--env", "CartPole-v1", "--program", "broken.py", "--episodes", "2", "--json")

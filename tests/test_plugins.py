@@ -294,6 +294,7 @@ class Environment:
 """
 
 
+@pytest.mark.slow
 def test_a_strangers_planner_plays_in_the_sandbox_and_in_the_environment(cwm):
     cwm.install("first_plugin", PLANNER)
     (cwm.folder / "still.py").write_text(STILL)

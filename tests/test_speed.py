@@ -212,6 +212,7 @@ class TestEnvironments:
 
 
 class TestComparisons:
+    @pytest.mark.slow
     def test_sides_are_scored_on_the_same_rows_and_timed_in_turn(self):
         stays = {"is_slippery": False}
         data, _ = record("FrozenLake-v1", episodes=20, **stays)
@@ -350,6 +351,7 @@ def model(server):
     return ["--model", "openai/gpt-4o-mini", "--api-base", server.url]
 
 
+@pytest.mark.slow
 def test_all_three_sides_are_timed_and_scored_on_the_same_transitions(bench):
     with OpenAIServer(physicist) as server:
         run = bench("model.py", "-n", "5", "--json", *model(server))

@@ -145,6 +145,7 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_tree_of_an_uncut_run(teacher)
     assert best[0] == best[1]
 
 
+@pytest.mark.slow
 def test_a_crash_before_the_best_program_was_saved_is_made_good(teacher):
     arguments = ["synthesize", *FAST, "4", "--run", "r"]
     teacher.inside(*arguments)
@@ -203,6 +204,7 @@ def test_a_folder_of_other_settings_is_refused_and_left_alone(teacher):
     assert teacher.inside("synthesize", *FAST, "3", "--run", "r", "--parallel", "2").returncode == 0
 
 
+@pytest.mark.slow
 def test_parallel_completions_reach_the_budget_and_replay_to_the_same_tree(teacher):
     arguments = ["synthesize", *FAST, "12", "--run", "r", "--parallel", "3", "-o", "delay=0.02"]
     assert teacher.inside(*arguments, "--json").returncode == 0
@@ -243,6 +245,7 @@ def test_a_replayed_run_has_the_same_tree(teacher):
     assert first == second
 
 
+@pytest.mark.slow
 def test_a_dataset_brings_the_arguments_it_was_recorded_with(cwm):
     lake = ["--env", "FrozenLake-v1"]
     dry = ["--env-arg", "is_slippery=false", "--policy", "random"]

@@ -49,6 +49,7 @@ def test_generate_fix_and_improve_lead_to_an_exact_program(ask):
     assert "recorded" in improve
 
 
+@pytest.mark.slow
 def test_a_preset_asks_as_published_and_is_part_of_what_a_run_is(ask):
     preset = ("-o", "preset=paper", "-o", "top_p=0.5", "--run", "r", "--json")
     with OpenAIServer([answer(WRONG)]) as server:
@@ -116,6 +117,7 @@ def test_a_prompt_that_is_too_long_costs_no_run_and_is_said_in_one_line(ask):
     assert json.loads(again.stdout)["solved"]
 
 
+@pytest.mark.slow
 def test_an_error_of_the_provider_keeps_the_run_which_then_goes_on(ask):
     with OpenAIServer([answer(WRONG), OUT_OF_QUOTA]) as server:
         stopped = ask.inside(*ask.arguments(server, "--run", "r"))

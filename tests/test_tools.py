@@ -280,11 +280,13 @@ class TestTools:
         assert result["failure"] is None
         assert result["test"]["accuracy"] == 1.0
 
+    @pytest.mark.slow
     def test_planning_takes_tools_as_well(self, adding):
         assert json.loads(adding.inside(*COMMANDS["plan"]).stdout)["failures"] == 2
         done = adding.inside(*COMMANDS["plan"], "--tool", "adder")
         assert json.loads(done.stdout)["failures"] == 0, done.stderr
 
+    @pytest.mark.slow
     def test_a_run_has_its_tools_and_the_other_commands_take_them_from_it(self, adding):
         told = ("--backend", "teacher", "-o", "told=Available are numpy, adder and those")
         done = adding.inside(*COMMANDS["synthesize"], *told, "--tool", "adder", "--json")
