@@ -148,8 +148,7 @@ def benchmark(
     user can mend.
     """
     answers = choose_backend(backend, models)
-    pairs = [f"{k}={v}" for k, v in options.items()] if isinstance(options, Mapping) else options
-    jobs, pairs = chosen_executor(executor, workers, pairs)
+    jobs, pairs = chosen_executor(executor, workers, options)
     config = BenchmarkConfig(
         environments=environments_of(suite, envs),
         strategies=tuple(dict.fromkeys(strategies)) or (default("strategy"),),

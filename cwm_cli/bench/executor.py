@@ -347,17 +347,18 @@ class _CommandQueue:
 
 
 def chosen_executor(
-    name: str, workers: int | None, pairs: Sequence[str]
+    name: str, workers: int | None, options: Sequence[str] | Mapping[str, Any]
 ) -> tuple[Executor, list[str]]:
     """Make an executor with its options, and return the other options.
 
     Its own are written `executor.KEY=VALUE`; None for `workers` leaves their number to it.
     """
+    pairs = [f"{k}={v}" for k, v in options.items()] if isinstance(options, Mapping) else options
     own = [pair for pair in pairs if pair.startswith(OWN)]
     owner = Owner("executor", find("executor", name))
-    options = read_options(own, [owner])["executor"]
+    chosen = read_options(own, [owner])["executor"]
     given = {} if workers is None else {"workers": workers}
-    made = owner.factory(**{**options, **given})
+    made = owner.factory(**{**chosen, **given})
     return made, [pair for pair in pairs if pair not in own]
 
 

@@ -132,12 +132,16 @@ class SpendingState(BaseModel):
     providers: dict[str, ProviderRate] = {}
 
     @property
+    def kept_back(self) -> float:
+        """What completions may cost that are under way."""
+        return sum(each.amount for each in self.reserved.values())
+
+    @property
     def left(self) -> float | None:
         """What is neither spent nor kept back."""
         if self.limit is None:
             return None
-        kept = sum(each.amount for each in self.reserved.values())
-        return self.limit - self.spent - self.lost - kept
+        return self.limit - self.spent - self.lost - self.kept_back
 
     def answer(self, request: SpendingRequest, now: float) -> "tuple[SpendingState, SpendingReply]":
         """Return the state after a request, and what is replied; `now` is in seconds since 1970."""

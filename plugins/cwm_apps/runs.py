@@ -241,8 +241,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         counted = read_spending(self.spending_file)
         if counted is None:
             return self._recorded_cost()
-        kept = sum(each.amount for each in counted.reserved.values())
-        return max(self._recorded_cost(), counted.spent) + counted.lost + kept
+        return max(self._recorded_cost(), counted.spent) + counted.lost + counted.kept_back
 
     def begin_spending(self, limit: float | None) -> None:
         """Say what processes may spend from now on; what was spent before counts."""

@@ -253,8 +253,7 @@ def _executor(
         raise CwmError(
             f"{run} ends with this process, and others cannot see it: name another --run"
         )
-    pairs = [f"{k}={v}" for k, v in options.items()] if isinstance(options, Mapping) else options
-    return chosen_executor(name or "local", workers, pairs)
+    return chosen_executor(name or "local", workers, options)
 
 
 @contextmanager

@@ -326,10 +326,10 @@ class Patience:
         try:
             response = ask()
         except (OpenAIError, TimeoutError) as error:
-            pause = retry_after(error)
-            if classify(error) is Kind.RATE_LIMIT:
+            is_limited, pause = classify(error) is Kind.RATE_LIMIT, retry_after(error)
+            if is_limited:
                 rate.correct(-tokens)  # nothing was taken: the next attempt counts them anew
-            if classify(error) is Kind.RATE_LIMIT or pause is not None:
+            if is_limited or pause is not None:
                 rate.pause(min(self.backoff if pause is None else pause, self.longest_wait))
             raise
         took = response.usage.prompt_tokens + response.usage.completion_tokens
