@@ -21,6 +21,7 @@ from cwm_cli.bench.executor import BUSY, Command, Ended, Executor
 from cwm_cli.bench.results import rows_of
 from cwm_cli.bench.run import BenchmarkRun
 from cwm_cli.bench.standings import Running, TaskTimes, left_seconds
+from cwm_cli.search.spending import read_spending
 
 opened = {"counting": False, "files": 0}
 
@@ -139,3 +140,20 @@ def test_what_is_left_is_guessed_from_what_was_over_and_what_is_at_work():
     assert left_seconds(times, running[1:], searches=0.0, **none, workers=4) == 20.0
     times.saw("play", 5.0)
     assert left_seconds(times, [], searches=1.0, plays=2, errands=3, workers=1) == 24.0
+
+
+def test_what_is_known_of_a_job_counts_under_a_limit_though_one_cost_is_unknown(tmp_path):
+    run = work_on(tmp_path, 1).run
+    folder = run.trial_folder(run.config.trials[0])
+    folder.mkdir()
+    lines = [
+        json.dumps({"node": {"verdict": {"score": 0.5}, "usage": {"cost": cost}}})
+        for cost in (0.25, None, 0.5)
+    ]
+    (folder / "nodes.jsonl").write_text("\n".join(lines) + "\n")
+    with run:
+        terms = run.header.terms.model_copy(update={"max_cost": 1.0})
+        run.update(run.header.model_copy(update={"terms": terms}))
+        run.begin_spending()
+    spending = read_spending(run.spending_file)
+    assert spending is not None and spending.left == 0.25

@@ -547,7 +547,7 @@ def _estimate(
     for trial in config.trials:
         tail = JournalTail(run.trial_folder(trial))
         tail.read()
-        spent += tail.cost or 0.0
+        spent += tail.known_cost
         rest = max(0, terms.budget - tail.completions)
         if rest and not run.is_settled(run.trial_result(trial)):
             jobs[trial.model] += 1

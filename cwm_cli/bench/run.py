@@ -141,7 +141,7 @@ class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
         tails = [JournalTail(self.trial_folder(trial)) for trial in self.config.trials]
         for tail in tails:
             tail.read()
-        return sum(tail.cost or 0.0 for tail in tails)
+        return sum(tail.known_cost for tail in tails)
 
     def out_of_money(self) -> list[Trial]:
         """Return the trials that were stopped for want of money, and go on with more of it."""
