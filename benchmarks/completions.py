@@ -110,7 +110,7 @@ def cost(quick: bool) -> Measured:
 
 def ask_litellm(address: str, completions: int) -> None:
     """Ask LiteLLM for completions, and nothing more."""
-    from cwm_litellm.backend import load
+    from cwm_litellm.library import load
 
     litellm = load()
     for _ in range(completions):

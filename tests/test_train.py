@@ -204,6 +204,7 @@ def test_an_agent_learns_in_a_program(pole) -> None:
     assert "needs a world model" in refused.stderr
 
 
+@pytest.mark.filterwarnings("ignore:.*encountered in matmul:RuntimeWarning")
 def test_what_diverges_stops_says_where_and_is_not_repeated(pole) -> None:
     asked = (*POLE, *SHORT, "-o", "rate=3", "--steps", "200")
     done = pole.inside(*asked)

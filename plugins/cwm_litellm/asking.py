@@ -9,13 +9,12 @@ the log of the run that says why.
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-import litellm
 from openai import OpenAIError  # what all of LiteLLM's errors derive from
 from tenacity import RetryCallState
 
@@ -27,16 +26,17 @@ from cwm_cli.text import clean
 from cwm_litellm.failures import (
     ANSWERS,
     Kind,
-    Patience,
     UnpayableError,
     brief,
     classify,
-    error_of,
     explain,
     may_be_charged,
+    refusal_of,
+    refusal_text,
     retry_after,
     words_of,
 )
+from cwm_litellm.library import load
 from cwm_litellm.limits import (
     CHARACTERS_PER_TOKEN,
     MARKED,
@@ -45,13 +45,17 @@ from cwm_litellm.limits import (
     adapted,
     chat_model,
     context_for,
+    dropped,
     find_context,
     left_out,
     ollama_address,
     provider_of,
     worded,
 )
-from cwm_litellm.transport import until
+from cwm_litellm.retrying import Patience, error_of
+from cwm_litellm.transport import begin_attempt, limits_apply, sent_names
+
+litellm = load()
 
 log = logging.getLogger("cwm.litellm")
 
@@ -154,7 +158,6 @@ class Question:
             self._shorten(self.fit.characters)
         if self._is_ollama:
             self._find_context()
-        self._compare()
 
     def answered(self) -> Completion:
         """Ask until there is a whole answer, or no more to be tried."""
@@ -164,7 +167,7 @@ class Question:
                 answer = self._asked(self.request.seed + tries)
             except (OpenAIError, TimeoutError, UnpayableError) as error:
                 kind = classify(error)
-                if kind is Kind.TOO_LONG and self._smaller(str(error), shorten=not tries):
+                if kind is Kind.TOO_LONG and self._smaller(refusal_text(error), shorten=not tries):
                     continue
                 if kind not in ANSWERS and not tries:
                     raise explain(error, self.model, self._attempts, self._spent) from None
@@ -231,7 +234,9 @@ class Question:
                     self._spent += self._worst()  # nobody says what it took
                 if classify(error) not in (Kind.REFUSED, Kind.BROKEN):
                     raise
-                told = adapted(self.fit, asked, str(error))
+                refusal = refusal_of(error)
+                param = refusal.param if refusal else ""
+                told = adapted(self.fit, asked, refusal_text(error), param)
                 if told is None:
                     raise
                 self._log(f"{brief(error)}: asked otherwise, from now on")
@@ -262,17 +267,32 @@ class Question:
 
     def _ask(self, asked: dict[str, Any]) -> Any:
         """Have LiteLLM ask."""
-        until(time.monotonic() + self.timeout)
+        begin_attempt(time.monotonic() + self.timeout)
         if self.request.weighed or not (self.stream and self.fit.streams):
             response = litellm.completion(**asked)
             if response is None:  # it asked otherwise itself, in vain, and says nothing
                 system = any(message["role"] == "system" for message in asked["messages"])
                 words = ROLES if system else "the request was refused twice, and nothing said"
                 raise litellm.BadRequestError(words, self.model, provider_of(self.model))
+            self._check_request(asked)
             return response
         counted = {"stream": True, "stream_options": {"include_usage": True}}
         pieces = list(litellm.completion(**asked, **counted))
+        self._check_request(asked)
         return litellm.stream_chunk_builder(pieces, messages=asked["messages"])
+
+    def _check_request(self, asked: Mapping[str, Any]) -> None:
+        """Note once what LiteLLM left out of a request, and if it bypassed the limits."""
+        if self.fit.checked:
+            return
+        self.fit.checked = True
+        if not limits_apply():
+            self._notes.append(
+                "this version of LiteLLM bypasses the limits on the size and the duration of "
+                "answers: update cwm-cli, or install the versions of constraints.txt"
+            )
+        if words := left_out(dropped(asked, sent_names())):
+            self._notes.append(f"{self.model} {words}")
 
     @property
     def _is_ollama(self) -> bool:
@@ -301,22 +321,6 @@ class Question:
         self.fit.context = min(wider, most)
         self._log(f"is asked again with a context of {self.fit.context:,} tokens")
         return True
-
-    def _compare(self) -> None:
-        """Say what LiteLLM leaves out by itself, knowing that the model does not take it."""
-        if self.fit.compared:
-            return
-        self.fit.compared = True
-        chosen = {"temperature": self.settings.get("temperature"), "top_p": None, "top_k": None}
-        wanted = {n: v for n, v in (chosen | self.settings).items() if n in chosen}
-        wanted = {n: v for n, v in wanted.items() if v is not None and (n, v) != ("temperature", 1)}
-        with suppress(Exception):  # which is then said when it is asked
-            name, provider, *_ = litellm.get_llm_provider(self.model)
-            sent = litellm.utils.get_optional_params(
-                model=name, custom_llm_provider=provider, drop_params=True, **wanted
-            )
-            if words := left_out([n for n, v in wanted.items() if v not in sent.values()]):
-                self._notes.append(f"{self.model} {words}")
 
     def _log(self, words: str) -> None:
         """Write in the log of the run what is done to answer, without what is asked."""
@@ -482,7 +486,8 @@ def keeps(model: str) -> bool:
     """Whether a provider keeps what a prompt begins with where a mark says how far."""
     try:
         _, provider, *_ = litellm.get_llm_provider(model)
-        return provider in MARKED and bool(litellm.utils.supports_prompt_caching(model))
+        info = litellm.get_model_info(model)
+        return provider in MARKED and bool(info.get("supports_prompt_caching"))
     except Exception:  # noqa: BLE001  # as above
         return False
 

@@ -1,14 +1,8 @@
-"""The `litellm` backend; LiteLLM is imported when first asked, and neither speaks nor fetches."""
+"""The `litellm` backend."""
 
-import logging
-import os
-import sys
 import threading
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.util import find_spec
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -23,59 +17,14 @@ from cwm_cli.search.contracts import (
 )
 from cwm_cli.search.spending import RateLimit
 from cwm_litellm import spans
+from cwm_litellm.library import check, load
 from cwm_litellm.limits import ModelLimits
 from cwm_litellm.models import answer_length, check_model, check_price, price, provider_of
 
 if TYPE_CHECKING:
     from cwm_litellm.scoring import Weigher
 
-OFFLINE = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
-LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
-
-_lock = threading.Lock()
 _probing = threading.Lock()
-
-
-def check() -> None:
-    """Say how to install LiteLLM if it is missing, without the time that importing it takes."""
-    if not all(map(find_spec, ("litellm", "tenacity"))):
-        raise CwmError("language models need an extra: pip install 'cwm-cli[llm]'")
-
-
-def load() -> Any:
-    """Return LiteLLM, imported and quiet.
-
-    It takes three seconds, so it is only loaded when a model is called.
-    """
-    with _lock:
-        return _load()
-
-
-@cache
-def _load() -> Any:
-    """Import LiteLLM."""
-    for variable in OFFLINE:
-        os.environ.setdefault(variable, "True")
-    import litellm
-
-    from cwm_litellm.transport import install
-
-    _silence(litellm)
-    install(litellm)
-    return litellm
-
-
-def _silence(litellm: Any) -> None:
-    """Keep it from printing over the live view and from fetching tokenizers."""
-    litellm.suppress_debug_info = True
-    litellm.telemetry = False
-    litellm.disable_hf_tokenizer_download = True
-    litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize  # tables of zeros are no failure
-    for name in LOGGERS:
-        logger = logging.getLogger(name)
-        logger.handlers = [logging.NullHandler()]
-        logger.propagate = False
-    warnings.filterwarnings("ignore", category=UserWarning, module="pydantic")
 
 
 @dataclass
@@ -180,7 +129,7 @@ class LiteLLM(Backend):
         if self.spans:
             spans.send(litellm, self.spans)
         from cwm_litellm.asking import Question
-        from cwm_litellm.failures import Patience
+        from cwm_litellm.retrying import Patience
 
         return Question(
             self.model,
@@ -249,7 +198,7 @@ class LiteLLM(Backend):
     def _weigher(self) -> "Weigher":
         """Return what weighs texts with the server."""
         load()
-        from cwm_litellm.failures import Patience
+        from cwm_litellm.retrying import Patience
         from cwm_litellm.scoring import Weigher
 
         return Weigher(

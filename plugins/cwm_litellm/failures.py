@@ -1,40 +1,51 @@
-"""What a failed request means: whether and when to ask again, and what to tell the user."""
+"""Classify failed requests and word them for users.
 
+LiteLLM wraps the errors of a hundred providers, drops some of their fields and changes its own
+words from release to release. The error response itself does not change: it is found in the chain
+of exceptions, read, and classified by error type, by the codes in its body and by its HTTP status.
+Message texts only decide between cases that share a generic code, and may be wrong.
+"""
+
+import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
-from json import JSONDecodeError
-from typing import Any, TypeVar
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
-import httpx
-import litellm
-from openai import OpenAIError  # what all of LiteLLM's errors derive from
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception,
-    wait_exponential,
-    wait_random,
-)
+import openai
 
-from cwm_cli.search.contracts import UnansweredError, unheard
-from cwm_cli.search.spending import RateLimit
+from cwm_cli.search.contracts import UnansweredError
 from cwm_cli.text import clean
+from cwm_litellm.library import load
 from cwm_litellm.models import hint
 from cwm_litellm.transport import LateError, TooManyBytesError
 
-E = TypeVar("E", bound=BaseException)
+litellm = load()
 
-LEAST_LOGGED = 0.1
-"""Seconds of waiting for a turn below which nothing is said."""
+ErrorTypes = tuple[type[BaseException], ...]
+
+
+def _http_errors(*names: str) -> ErrorTypes:
+    """Return the error classes of these names in httpx and in httpx2, its successor."""
+    libraries = [import_module(name) for name in ("httpx", "httpx2") if find_spec(name)]
+    return tuple(getattr(library, name) for library in libraries for name in names)
+
+
+NOT_CONNECTED = _http_errors("ConnectError", "UnsupportedProtocol")
+TIMED_OUT = (*_http_errors("TimeoutException"), openai.APITimeoutError)
+TRANSPORT = _http_errors("TransportError")
+REQUEST = _http_errors("RequestError")
+STATUS = _http_errors("HTTPStatusError")
 
 
 class Kind(StrEnum):
-    """Why a request failed, with what the user is told about it."""
+    """Kinds of failure, each with the message for the user."""
 
     NO_KEY = "no key for {provider}: set {keys}"
     WRONG_KEY = "{provider} refused the key: check {keys}"
@@ -52,96 +63,183 @@ class Kind(StrEnum):
         " raise -o timeout=SECONDS or try again later"
     )
     RATE_LIMIT = (
-        "{provider} still limits the rate after {attempts} attempts:"
+        "{provider}: rate limit still exceeded after {attempts} attempts:"
         " lower --parallel or try again later"
     )
     FILTERED = "the content filter of {provider} refused the prompt ({reason})"
     UNPAYABLE = "another attempt might cost more than --max-cost leaves"
-    OVERSIZED = "the answer was longer than any program, and not taken as a whole"
+    OVERSIZED = "the answer is longer than 1 MB and was rejected"
     BROKEN = "{provider} still fails after {attempts} attempts ({reason}): try again later"
 
 
 TRANSIENT = frozenset({Kind.UNREACHABLE, Kind.TIMEOUT, Kind.RATE_LIMIT, Kind.BROKEN})
 
-
-class UnpayableError(Exception):
-    """The next attempt might cost more than the question may."""
-
-
 ANSWERS = frozenset({Kind.FILTERED, Kind.OVERSIZED, Kind.UNPAYABLE})
-"""What is recorded as the answer that it is, for the next question may fare better."""
+"""Failures that are recorded as the answer, because the next question may succeed."""
 
-LESS_OFTEN = {Kind.UNREACHABLE: 2, Kind.TIMEOUT: 2}
-"""Retries at most, however many are allowed: where nobody listens asking again rarely helps, and
-an answer that comes too late is paid for each time."""
-
-LONG_WORDS = re.compile(
-    r"context[ _](?:length|window|size|limit)|prompt is too long|input token count", re.IGNORECASE
-)
-"""How servers say that a prompt is too long where LiteLLM does not see it."""
-
-FILTER_WORDS = re.compile(
-    r"content[_ ](?:filter|policy|management)|response was filtered|safety system", re.IGNORECASE
-)
+CODES: Mapping[Kind, frozenset[str]] = {
+    Kind.NO_CREDIT: frozenset(
+        {
+            "insufficient_quota",  # OpenAI, Azure
+            "billing_hard_limit_reached",
+            "billing_not_active",
+            "billing_error",  # Anthropic
+            "insufficient_balance",  # DeepSeek
+            "exceeded_current_quota_error",  # Moonshot
+            "daily_quota",  # Gemini, see `_google_reasons`
+        }
+    ),
+    Kind.WRONG_KEY: frozenset(
+        {
+            "invalid_api_key",
+            "authentication_error",  # Anthropic, llama.cpp
+            "unauthenticated",  # Google
+            "api_key_invalid",  # Gemini, with status 400
+        }
+    ),
+    Kind.NO_MODEL: frozenset(
+        {
+            "model_not_found",
+            "not_found_error",  # Anthropic
+            "notfounderror",  # vLLM
+            "deploymentnotfound",  # Azure
+            "invalid_model",  # Mistral, with status 400
+        }
+    ),
+    Kind.TOO_LONG: frozenset(
+        {
+            "context_length_exceeded",
+            "string_above_max_length",
+            "exceed_context_size_error",  # llama.cpp
+            "request_too_large",  # Anthropic
+        }
+    ),
+    Kind.FILTERED: frozenset(
+        {
+            "content_filter",
+            "content_policy_violation",
+            "responsibleaipolicyviolation",  # Azure
+            "invalid_prompt",  # OpenAI, for prompts flagged by its usage policy
+        }
+    ),
+    Kind.RATE_LIMIT: frozenset(
+        {
+            "rate_limit_exceeded",
+            "rate_limit_error",  # Anthropic
+            "rate_limited",  # Mistral
+            "service_tier_capacity_exceeded",  # Mistral
+            "resource_exhausted",  # Google
+        }
+    ),
+    Kind.TIMEOUT: frozenset({"timeout_error", "deadline_exceeded"}),
+    Kind.BROKEN: frozenset(
+        {"overloaded_error", "api_error", "server_error", "unavailable", "unavailable_error"}
+    ),
+}
+"""Error codes and types of providers, in lower case, the most specific kinds first."""
 
 BY_STATUS = {
     401: Kind.WRONG_KEY,
     402: Kind.NO_CREDIT,
     404: Kind.NO_MODEL,
     408: Kind.TIMEOUT,
+    413: Kind.TOO_LONG,
     429: Kind.RATE_LIMIT,
 }
 
+HINTS = (
+    (
+        Kind.TOO_LONG,
+        re.compile(
+            r"context[ _](?:length|window|size|limit)|prompt is too long|input token count"
+            r"|request too large",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        Kind.FILTERED,
+        re.compile(
+            r"content[_ ](?:filter|policy|management)|response was filtered|safety system",
+            re.IGNORECASE,
+        ),
+    ),
+    (Kind.NO_CREDIT, re.compile(r"credit balance is too low|insufficient credits", re.IGNORECASE)),
+)
+"""Words that tell apart refusals whose code is generic, such as `invalid_request_error`."""
+
+HINTED_STATUSES = frozenset({400, 403, 413, 422, 429})
+"""Statuses of refusals that `HINTS` may refine."""
+
+
+class UnpayableError(Exception):
+    """The next attempt might cost more than the question may."""
+
+
+class Refusal(NamedTuple):
+    """An error response of a server."""
+
+    status: int
+    """The HTTP status."""
+    codes: frozenset[str] = frozenset()
+    """Every `code`, `type`, `status` and `reason` in the body, in lower case."""
+    param: str = ""
+    """The parameter at fault, if the body names it."""
+    message: str = ""
+    """The message in the body."""
+    pause: float | None = None
+    """Seconds after which the server wants to be asked again."""
+
 
 def classify(error: BaseException) -> Kind:
-    """Tell why a request failed.
-
-    LiteLLM reports a missing key, a refused connection and a truncated answer
-    all as an internal server error, so their causes decide.
-    """
+    """Return why a request failed."""
     return _unsent(error) or _unanswered(error) or _refused(error)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether asking again may help."""
+    """Return whether another attempt may succeed."""
     return classify(error) in TRANSIENT
 
 
 def may_be_charged(error: BaseException) -> bool:
-    """Tell whether a request may have been answered, and charged, though no answer came here.
+    """Return whether the provider may charge for a request whose answer did not arrive.
 
-    A server that says what is wrong has not answered; one that falls silent after it was reached
-    may have.
+    A server that returns an error has not answered. A server that falls silent after the request
+    reached it may have.
     """
     kind = classify(error)
     if kind is Kind.BROKEN:
-        broken = _cause(error, httpx.TransportError) or _cause(error, JSONDecodeError)
-        return broken is not None
+        return _cause(error, TRANSPORT) is not None or _is_garbled(error)
     return kind in (Kind.TIMEOUT, Kind.OVERSIZED)
 
 
 def retry_after(error: BaseException) -> float | None:
-    """Return the seconds that the server asked to wait, given as a number or as a date."""
-    responses = (getattr(cause, "response", None) for cause in _causes(error))
-    headers = (getattr(response, "headers", {}) for response in responses)
-    value = next((h["retry-after"] for h in headers if "retry-after" in h), None)
-    if value is None:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        return _seconds_until(value)
+    """Return the seconds after which the server wants to be asked again, None if it names none."""
+    refusal = refusal_of(error)
+    return refusal.pause if refusal else None
+
+
+def refusal_text(error: BaseException) -> str:
+    """Return the message of the error response, or of the error if there was no response."""
+    refusal = refusal_of(error)
+    return refusal.message if refusal and refusal.message else str(error)
 
 
 def explain(
     error: BaseException, model: str, attempts: int, cost: float | None = None
 ) -> UnansweredError:
-    """Make an error of what happened and what to do; asking may have cost so many US dollars."""
+    """Return the error for the user.
+
+    Args:
+        error: The last failure.
+        model: The model's name.
+        attempts: Number of requests that were sent.
+        cost: US dollars that these may have cost.
+    """
     return UnansweredError(words_of(error, model, attempts), cost)
 
 
 def words_of(error: BaseException, model: str, attempts: int) -> str:
-    """Say in one line what happened and what to do, without a key."""
+    """Return one line with the cause and the remedy, without keys."""
     kind = classify(error)
     provider = _provider(model)
     missing = _missing_keys(model)
@@ -160,8 +258,8 @@ def words_of(error: BaseException, model: str, attempts: int) -> str:
 
 
 def brief(error: BaseException) -> str:
-    """Say in a few words what a failure was, for the log: what a model or its server did."""
-    kind, status = classify(error), getattr(error, "status_code", None)
+    """Return a failure in a few words for the log; the subject is the model or its server."""
+    kind = classify(error)
     match kind:
         case Kind.RATE_LIMIT:
             return "limits the rate"
@@ -171,68 +269,203 @@ def brief(error: BaseException) -> str:
             return f"is not to be reached ({_reason(error)})"
         case Kind.REFUSED:
             return f"refused the request ({_reason(error)})"
-    code = f"{status}: " if status and not _cause(error, httpx.TransportError) else ""
-    return f"failed ({code}{_reason(error)})"
+    refusal = refusal_of(error)
+    return f"failed ({f'{refusal.status}: ' if refusal else ''}{_reason(error)})"
+
+
+def refusal_of(error: BaseException) -> Refusal | None:
+    """Return the error response that led to an error, None if no server sent one.
+
+    The first response with a body in the chain of exceptions counts: LiteLLM replaces the response
+    of some providers by an empty one, and the status 529 by 500.
+    """
+    if _cause(error, TRANSPORT):
+        return None
+    empty = None
+    for cause in _causes(error):
+        response = getattr(cause, "response", None)
+        status = getattr(response, "status_code", None)
+        if not isinstance(status, int):
+            continue
+        content = b""
+        with suppress(Exception):  # the body of a stream that was never read
+            content = response.content  # type: ignore[union-attr]
+        found = _read(status, content, getattr(response, "headers", {}))
+        if found.message or found.codes:
+            return found
+        if isinstance(cause, STATUS):  # others hold a response that LiteLLM made up
+            empty = found
+    return empty
+
+
+def _read(status: int, content: bytes, headers: Mapping[str, str]) -> Refusal:
+    """Read an error response."""
+    text = content.decode(errors="replace").strip()
+    try:
+        refusal = _read_json(status, json.loads(text))
+    except ValueError:
+        refusal = Refusal(status, message=text)
+    pause = _pause(headers)
+    return refusal if pause is None else refusal._replace(pause=pause)
+
+
+def _read_json(status: int, body: Any) -> Refusal:
+    """Read the JSON of an error response.
+
+    OpenAI and most others send `{"error": {"message", "type", "param", "code"}}`; older vLLM and
+    Mistral the same without the outer object; Anthropic `{"type": "error", "error": {"type",
+    "message"}}`; Google `{"error": {"status", "message", "details"}}`, in a list if it streams;
+    Ollama and LM Studio `{"error": "text"}`; FastAPI `{"detail": ...}`. OpenRouter sends the body
+    of the provider behind it as text in `metadata.raw`, and some errors with HTTP status 200.
+    """
+    if isinstance(body, list):
+        body = body[0] if body else {}
+    if not isinstance(body, dict):
+        return Refusal(status, message=str(body))
+    error = body.get("error", body)
+    if not isinstance(error, dict):
+        return Refusal(status, message=str(error))
+    message, param = _message(error.get("message", error.get("detail")))
+    inner = error.get("innererror")
+    details = error.get("details")
+    codes = {
+        *_texts(error, "code", "type", "status"),
+        *_texts(inner if isinstance(inner, dict) else {}, "code"),
+        *_google_reasons(details if isinstance(details, list) else ()),
+    }
+    code = error.get("code")
+    refusal = Refusal(
+        code if status < 400 and isinstance(code, int) else status,
+        frozenset(each.lower() for each in codes),
+        str(error.get("param") or param),
+        message,
+        _google_pause(details if isinstance(details, list) else ()),
+    )
+    metadata = error.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    if isinstance(raw, str) and raw:
+        behind = _read(refusal.status, raw.encode(), {})
+        message = behind.message or message
+        refusal = refusal._replace(codes=refusal.codes | behind.codes, message=message)
+    return refusal
+
+
+def _message(told: Any) -> tuple[str, str]:
+    """Return the message and the parameter at fault; FastAPI lists the faults of a body."""
+    if isinstance(told, dict):
+        told = told.get("detail", told)
+    if isinstance(told, list) and told and isinstance(told[0], dict):
+        place = [str(part) for part in told[0].get("loc") or ()]
+        words = ": ".join(filter(None, (".".join(place), str(told[0].get("msg") or ""))))
+        return words, place[-1] if place else ""
+    return "" if told is None else str(told), ""
+
+
+def _texts(fields: Mapping[str, Any], *names: str) -> Iterator[str]:
+    """Yield the values of these fields that are texts."""
+    return (fields[name] for name in names if isinstance(fields.get(name), str))
+
+
+def _google_reasons(details: Iterable[Any]) -> Iterator[str]:
+    """Yield the reasons in Google's error details, and `daily_quota` for a limit per day.
+
+    A limit per minute passes, a limit per day does not, and both have the status
+    RESOURCE_EXHAUSTED.
+    """
+    for each in details:
+        if not isinstance(each, dict):
+            continue
+        yield from _texts(each, "reason")
+        violations = each.get("violations")
+        for violation in violations if isinstance(violations, list) else ():
+            if isinstance(violation, dict) and "PerDay" in str(violation.get("quotaId")):
+                yield "daily_quota"
+
+
+def _google_pause(details: Iterable[Any]) -> float | None:
+    """Return the seconds of Google's `RetryInfo`, such as "23.5s"."""
+    delays = (str(each.get("retryDelay")) for each in details if isinstance(each, dict))
+    found = next(filter(None, (re.fullmatch(r"([\d.]+)s", delay) for delay in delays)), None)
+    return float(found[1]) if found else None
+
+
+def _pause(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of `Retry-After`, which holds a number or a date."""
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return None
 
 
 def _unsent(error: BaseException) -> Kind | None:
-    """Recognise what failed before anything was sent."""
+    """Return the kind of a failure that came before anything was sent, None for another."""
     if isinstance(error, TimeoutError):
         return Kind.TIMEOUT
     if isinstance(error, UnpayableError):
         return Kind.UNPAYABLE
-    if "LLM Provider NOT provided" in str(error):
-        return Kind.NO_PROVIDER
-    if _cause(error, httpx.HTTPError) or _cause(error, JSONDecodeError):
+    if _cause(error, REQUEST) or _is_garbled(error) or refusal_of(error):
         return None
-    if re.search(r"credential|api.?key", str(error), re.IGNORECASE):
-        return Kind.NO_KEY
+    if isinstance(error, litellm.BadRequestError) and not getattr(error, "llm_provider", ""):
+        return Kind.NO_PROVIDER
+    is_key = re.search(r"credential|api.?key", str(error), re.IGNORECASE)
+    if isinstance(error, litellm.AuthenticationError) or is_key:
+        return Kind.NO_KEY  # LiteLLM reports some as internal errors, so the text decides
     return Kind.REFUSED if any(type(cause) is ValueError for cause in _causes(error)) else None
 
 
 def _unanswered(error: BaseException) -> Kind | None:
-    """Recognise what failed for want of a whole answer."""
-    if _cause(error, TooManyBytesError):
+    """Return the kind of a failure without a whole response, None for another."""
+    if _cause(error, (TooManyBytesError,)):
         return Kind.OVERSIZED
-    if _cause(error, LateError):
+    if _cause(error, (LateError, *TIMED_OUT)):
         return Kind.TIMEOUT
-    if _cause(error, httpx.ConnectError) or _cause(error, httpx.UnsupportedProtocol):
+    if _cause(error, NOT_CONNECTED):
         return Kind.UNREACHABLE
-    return Kind.BROKEN if _cause(error, JSONDecodeError) else None
+    return Kind.BROKEN if _is_garbled(error) else None
 
 
 def _refused(error: BaseException) -> Kind:
-    """Recognise what the server said."""
-    if any("insufficient_quota" in str(cause) for cause in _causes(error)):
-        return Kind.NO_CREDIT
+    """Return the kind of an error response."""
     status = int(getattr(error, "status_code", None) or 500)
-    long = status in (400, 413, 422) and LONG_WORDS.search(str(error))
-    if long or isinstance(error, litellm.ContextWindowExceededError):
+    refusal = refusal_of(error) or Refusal(status)
+    if refusal.status < 400:
+        refusal = refusal._replace(status=status)
+    for kind, codes in CODES.items():
+        if refusal.codes & codes:
+            return kind
+    if refusal.status in HINTED_STATUSES:
+        for kind, words in HINTS:
+            if words.search(refusal.message or str(error)):
+                return kind
+    if isinstance(error, litellm.ContextWindowExceededError):
         return Kind.TOO_LONG
-    filtered = status in (400, 403) and FILTER_WORDS.search(str(error))
-    if filtered or isinstance(error, litellm.ContentPolicyViolationError):
+    if isinstance(error, litellm.ContentPolicyViolationError):
         return Kind.FILTERED
-    return BY_STATUS.get(status) or (Kind.BROKEN if status >= 500 else Kind.REFUSED)
+    return BY_STATUS.get(refusal.status) or (Kind.BROKEN if refusal.status >= 500 else Kind.REFUSED)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what led to it."""
+    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
-def _cause(error: BaseException, kind: type[E]) -> E | None:
-    """Return the first cause of a kind."""
-    return next((cause for cause in _causes(error) if isinstance(cause, kind)), None)
+def _cause(error: BaseException, kinds: ErrorTypes) -> BaseException | None:
+    """Return the first cause that is of one of these types."""
+    return next((cause for cause in _causes(error) if isinstance(cause, kinds)), None)
 
 
-def _seconds_until(date: str) -> float | None:
-    """Return the seconds until an HTTP date."""
-    try:
-        return max(0.0, parsedate_to_datetime(date).timestamp() - time.time())
-    except ValueError:
-        return None
+def _is_garbled(error: BaseException) -> bool:
+    """Return whether an answer, not an error response, could not be decoded."""
+    return bool(_cause(error, (json.JSONDecodeError,))) and not _cause(error, STATUS)
 
 
 def _provider(model: str) -> str:
@@ -260,99 +493,28 @@ def _present_key(provider: str) -> str:
 
 
 def _address(error: BaseException) -> str:
-    """Return the server that was called; a URL's path and query may hold keys."""
-    cause = _cause(error, httpx.TransportError)
+    """Return the address of the server, without the path and query, which may hold keys."""
     try:
-        url = cause.request.url if cause else None
-    except RuntimeError:  # the request is not known
-        url = None
-    return f"{url.scheme}://{url.netloc.decode()}" if url and url.host else "the server"
+        url = _cause(error, TRANSPORT).request.url  # type: ignore[union-attr]
+    except (AttributeError, RuntimeError):  # httpx raises this if it knows no request
+        return "the server"
+    return f"{url.scheme}://{url.netloc.decode()}" if url.host else "the server"
 
 
 def _reason(error: BaseException) -> str:
-    """Return what went wrong, in one short line."""
-    if _cause(error, JSONDecodeError):
+    """Return the cause of a failure in one short line."""
+    if _is_garbled(error):
         return "its answer is not JSON"
-    transport = _cause(error, httpx.RequestError)
-    text = str(transport or error).split("Exception - ", 1)[-1].partition("\nTraceback")[0]
+    transport = _cause(error, REQUEST)
+    text = str(transport) if transport else refusal_text(error)
+    text = text.split("Exception - ", 1)[-1].partition("\nTraceback")[0]
     return clean(_without_keys(text), limit=160) or type(error).__name__
 
 
 def _without_keys(text: str) -> str:
-    """Mask what looks like a key and the keys of the environment."""
+    """Mask the keys of the environment, and text that looks like a key."""
     text = re.sub(r"\bsk-[\w*-]+|(?<=key=)[^&\s]+|(?<=Bearer )\S+", "***", text)
     for name, value in os.environ.items():
         if re.search(r"KEY|TOKEN|SECRET|PASSWORD", name) and len(value) >= 8:
             text = text.replace(value, "***")
     return text
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How often and after what pauses a request is repeated."""
-
-    retries: int
-    backoff: float
-    longest_wait: float
-
-    def attempts(self, heard: Callable[[RetryCallState], None] | None = None) -> Retrying:
-        """Return the loop around one request; each pause is `heard` of before it begins."""
-        return Retrying(
-            retry=retry_if_exception(is_transient),
-            wait=self.pause,
-            stop=self.exhausted,
-            before_sleep=heard,
-            reraise=True,
-        )
-
-    def in_turn(
-        self,
-        rate: RateLimit,
-        ask: Callable[[], Any],
-        expected: Callable[[], int],
-        *,
-        tell: Callable[[str], None] = unheard,
-        log: Callable[[str], None] = unheard,
-    ) -> Any:
-        """Ask once when the provider may be asked, by all who ask it together; return the response.
-
-        It counts with the tokens that are `expected`, where those are limited, until it says what
-        it took. Where the provider says that too much is asked, or when to ask again, all pause.
-        """
-        tokens = expected() if rate.tokens_per_minute else 0
-        seconds = rate.wait(tokens, tell)
-        if seconds >= LEAST_LOGGED:
-            log(f"waited {seconds:.1f} s for its turn: {rate.provider} is asked by all")
-        try:
-            response = ask()
-        except (OpenAIError, TimeoutError) as error:
-            is_limited, pause = classify(error) is Kind.RATE_LIMIT, retry_after(error)
-            if is_limited:
-                rate.correct(-tokens)  # nothing was taken: the next attempt counts them anew
-            if is_limited or pause is not None:
-                rate.pause(min(self.backoff if pause is None else pause, self.longest_wait))
-            raise
-        took = response.usage.prompt_tokens + response.usage.completion_tokens
-        rate.correct(took - tokens if took else 0)
-        return response
-
-    def pause(self, state: RetryCallState) -> float:
-        """Return the seconds to wait: what the server asked for, else exponentially more.
-
-        A random part spreads parallel requests out.
-        """
-        asked = retry_after(error_of(state))
-        least = wait_exponential(self.backoff)(state) if asked is None else asked
-        return min(least + wait_random(0, self.backoff)(state), self.longest_wait)
-
-    def exhausted(self, state: RetryCallState) -> bool:
-        """Tell whether this attempt was the last."""
-        most = LESS_OFTEN.get(classify(error_of(state)), self.retries)
-        return state.attempt_number > min(self.retries, most)
-
-
-def error_of(state: RetryCallState) -> BaseException:
-    """Return what the attempt failed with."""
-    error = state.outcome.exception() if state.outcome else None
-    assert error is not None, "only failures are retried"
-    return error

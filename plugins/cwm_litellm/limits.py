@@ -7,7 +7,7 @@ user is told where the answers are then others than was asked for.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,16 @@ OTHERWISE = {"reasoning_effort": "(?:reasoning_effort|thinking|reasoning)"}
 
 DECIDING = ("temperature", "top_p", "top_k", "reasoning_effort")
 """Those of them without which answers are others than was asked for."""
+
+SENT_AS: Mapping[str, frozenset[str]] = {
+    "temperature": frozenset({"temperature"}),
+    "top_p": frozenset({"topp", "p"}),
+    "top_k": frozenset({"topk", "k"}),
+    "reasoning_effort": frozenset(
+        {"reasoningeffort", "reasoning", "effort", "thinking", "think", "thinkingconfig"}
+    ),
+}
+"""Names of the deciding parameters in requests, in lower case and without underscores."""
 
 REFUSES = re.compile(
     r"un(?:supported|known|recogni[sz]ed|expected)|not (?:support|permitted|allowed|available)"
@@ -89,19 +99,26 @@ class ModelLimits:
     """The name of the parameter that says how many tokens an answer may have."""
     refused: set[str] = field(default_factory=set)
     """Parameters that it does not take."""
-    compared: bool = False
-    """Whether it was looked up which parameters LiteLLM leaves out."""
+    checked: bool = False
+    """Whether a request was compared with the arguments that LiteLLM got."""
     context: int | None = None
     """Tokens of prompt and answer together that Ollama is asked to hold."""
     longest_context: int | None = None
     """Tokens that the model can hold, where Ollama says it."""
 
 
-def adapted(limits: ModelLimits, asked: Mapping[str, Any], told: str) -> str | None:
-    """Learn from a refusal how to ask otherwise; None where it does not say how.
+def adapted(limits: ModelLimits, asked: Mapping[str, Any], told: str, param: str) -> str | None:
+    """Learn from a refusal how to word the next request.
 
-    Returns what the user should know of it, or "". What was `asked` counts, as another question
-    may have learned the same meanwhile.
+    Args:
+        limits: The limits of the model, which are updated.
+        asked: The arguments of the refused request; another thread may have updated `limits` since.
+        told: The server's message.
+        param: The parameter at fault, if the error response names it, else "".
+
+    Returns:
+        A note for the user, "" if the change has no effect on answers, None if the refusal does
+        not say how to ask.
     """
     roles = [message["role"] for message in asked["messages"]]
     if "system" in roles and NO_SYSTEM.search(told):
@@ -113,13 +130,30 @@ def adapted(limits: ModelLimits, asked: Mapping[str, Any], told: str) -> str | N
     if LIMITS[0] in asked and LIMITS[1] in told and REFUSES.search(told):
         limits.limit = LIMITS[1]
         return ""
-    named = [n for n in PARAMETERS if n in asked and re.search(rf"\b{OTHERWISE.get(n, n)}\b", told)]
-    if not named or not REFUSES.search(told):
-        return None
+    if param in PARAMETERS and param in asked:
+        named = [param]
+    else:
+        words = {name: rf"\b{OTHERWISE.get(name, name)}\b" for name in PARAMETERS if name in asked}
+        named = [name for name, pattern in words.items() if re.search(pattern, told)]
+        if not named or not REFUSES.search(told):
+            return None
     if "cannot both" in told:
         named = named[-1:]
     limits.refused.update(named)
     return left_out(named)
+
+
+def dropped(asked: Mapping[str, Any], sent: Collection[str]) -> list[str]:
+    """Return the parameters that LiteLLM dropped because it knows that a model refuses them.
+
+    Args:
+        asked: The arguments of LiteLLM.
+        sent: The names in the body of the request, see `transport.sent_names`.
+    """
+    if not sent:
+        return []
+    wanted = [n for n in DECIDING if n in asked and (n, asked[n]) != ("temperature", 1)]
+    return [name for name in wanted if not SENT_AS[name] & set(sent)]
 
 
 def left_out(names: Sequence[str]) -> str:

@@ -1,14 +1,14 @@
-"""What is known of a model without LiteLLM, which takes three seconds to import.
+"""Providers, keys and prices of models, read without importing LiteLLM if possible.
 
-Whatever can be told at once is told before data are recorded for nothing: a provider that there
-is not, a key that is not set, a price that nobody knows. Where these files cannot tell, nothing
-is said, and LiteLLM says it when it is asked.
+A wrong name, a missing key or an unknown price is reported at once, before data are recorded for
+nothing. The facts are those of LiteLLM's price list, a JSON file in its package. LiteLLM itself
+is only imported for providers that are not in `COMMON`.
 """
 
 import json
 import os
-import re
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
@@ -17,6 +17,7 @@ from typing import Any
 
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import AnswerLength
+from cwm_litellm.library import load
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
@@ -35,50 +36,57 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "together_ai": ("TOGETHERAI_API_KEY", "TOGETHER_AI_TOKEN", "TOGETHER_API_KEY"),
     "xai": ("XAI_API_KEY",),
 }
-"""Providers that answer nobody without a key, and the variables that may hold it."""
+"""Providers that require a key, and the environment variables that may hold it."""
+
+COMMON = (
+    *KEYS,
+    *("azure", "bedrock", "databricks", "hosted_vllm", "huggingface", "llamafile", "lm_studio"),
+    *("nvidia_nim", "ollama", "ollama_chat", "vertex_ai"),
+)
+"""Providers that are known without asking LiteLLM, which takes three seconds to import."""
 
 BY_SIZE = ("fireworks_ai", "together_ai")
-"""Providers whose models have a price though they are on no list."""
+"""Providers that price models by size, so that models outside the list have a price, too."""
 
 FREE = ("ollama", "ollama_chat")
-"""Providers that are the user's own machine."""
+"""Providers that run on the user's own machine."""
 
 USUAL_LENGTH, THINKING_LENGTH = (1_500, 16_384), (6_000, 32_768)
-"""Tokens of answers, usual ones and the longest that are reckoned with: a program takes some 1,500,
-and models that think about it several times that."""
+"""Tokens of answers, usual and longest: a program takes about 1,500, a model that reasons before it
+writes takes several times as many."""
 
 PRICES = "model_prices_and_context_window_backup.json"
-PROVIDERS = re.compile(r"^class LlmProviders\(.*?^(?=\S)", re.DOTALL | re.MULTILINE)
-NAMED = re.compile(r'^    \w+ = "([^"]+)"', re.MULTILINE)
+"""The price list in LiteLLM's package; if it is missing, prices are unknown."""
 
 
 def check_model(model: str, api_base: str | None = None) -> None:
-    """Refuse a model that nobody provides, or whose provider has no key here."""
+    """Refuse a model of an unknown provider, and one whose provider has no key here."""
     provider = provider_of(model)
     if provider is None or model.endswith("/"):
-        if providers() and not (api_base and "/" not in model):  # a server may name its own
+        if not (api_base and "/" not in model):  # a server may name its model as it likes
             raise CwmError(f"unknown model {model!r}: {hint(model)}")
         return
     names = KEYS.get(provider, ())
-    if api_base and provider != "openai":  # such a server need not want a key
+    if api_base and provider != "openai":  # such a server may not require a key
         return
     if names and not any(os.environ.get(name) for name in names):
         raise CwmError(f"no key for {provider}: set {names[0]}")
 
 
 def check_price(model: str) -> None:
-    """Refuse a model whose price is surely not known."""
-    listed = prices()
+    """Refuse a model whose price is certainly unknown."""
+    known = prices()
     names = (model, model.partition("/")[2])
     sure = provider_of(model) in KEYS.keys() - set(BY_SIZE) and "ft:" not in model
-    if listed and sure and not listed.keys() & set(names):
+    if known and sure and not known.keys() & set(names):
         raise CwmError("--max-cost needs a model of known price: leave it out for this model")
 
 
 def price(model: str, prompt_tokens: int, answer_tokens: int) -> float | None:
-    """Return what so many tokens cost at list price in US dollars, None where it is not known.
+    """Return the list price of a request in US dollars, None if it is unknown.
 
-    What is read from a provider's cache costs less, and long prompts of some models cost more.
+    Tokens that a provider reads from its cache cost less, and some models charge more for long
+    prompts.
     """
     if provider_of(model) in FREE:
         return 0.0
@@ -89,38 +97,38 @@ def price(model: str, prompt_tokens: int, answer_tokens: int) -> float | None:
     return float(prompt) * prompt_tokens + float(answer) * answer_tokens
 
 
-def answer_length(model: str, most_tokens: int | None = None) -> AnswerLength:
-    """Return how many tokens answers have; `most_tokens` is what a user allows."""
+def answer_length(model: str, max_tokens: int | None = None) -> AnswerLength:
+    """Return the usual and the largest number of tokens of an answer, at most `max_tokens`."""
     known = listed(model)
-    thinks = bool(known.get("supports_reasoning"))
-    usual, most = THINKING_LENGTH if thinks else USUAL_LENGTH
-    bounds = [most_tokens or most, known.get("max_output_tokens")]
+    reasons = bool(known.get("supports_reasoning"))
+    usual, most = THINKING_LENGTH if reasons else USUAL_LENGTH
+    bounds = [max_tokens or most, known.get("max_output_tokens")]
     most = min(int(bound) for bound in bounds if bound)
-    return AnswerLength(min(usual, most), most, thinks)
+    return AnswerLength(min(usual, most), most, reasons)
 
 
 def listed(model: str) -> Mapping[str, Any]:
-    """Return what the list of prices says of a model, by its own name or that at its provider."""
+    """Return the entry of a model in the price list, by its full name or by its provider's."""
     every, (provider, _, name) = prices(), model.partition("/")
     if model in every:
-        return every[model]  # type: ignore[no-any-return]
+        return every[model]
     known: Mapping[str, Any] = every.get(name, {})
     return known if known.get("litellm_provider") == provider else {}
 
 
 def provider_of(model: str) -> str | None:
-    """Return who provides a model, None where that is not known."""
+    """Return the provider of a model, None if it is unknown."""
     provider, separator, _ = model.partition("/")
     if separator:
-        return provider if provider in providers() else None
+        return provider if provider in COMMON or provider in providers() else None
     found = prices().get(model, {}).get("litellm_provider")
     return "openai" if found is None and model.startswith("ft:") else found
 
 
 def hint(model: str) -> str:
-    """Return how to name a model whose provider is not known."""
+    """Return how to name a model whose provider is unknown."""
     provider, _, name = model.partition("/")
-    close = get_close_matches(provider, providers(), n=1) if name else []
+    close = get_close_matches(provider, sorted(providers()), n=1) if name else []
     if close:
         return f"did you mean {close[0]}/{name}? Models are named PROVIDER/NAME"
     return "name it PROVIDER/NAME, such as openai/gpt-4o-mini or ollama/llama3"
@@ -128,27 +136,16 @@ def hint(model: str) -> str:
 
 @cache
 def providers() -> frozenset[str]:
-    """Return the providers that LiteLLM knows, none where its files do not say."""
-    text = _shipped("types/utils.py")
-    found = PROVIDERS.search(text)
-    return frozenset(NAMED.findall(found[0]) if found else ())
+    """Return all providers that LiteLLM knows; imports it."""
+    return frozenset(str(getattr(each, "value", each)) for each in load().provider_list)
 
 
 @cache
-def prices() -> Mapping[str, Any]:
-    """Return what LiteLLM's list of prices says of each model, none where there is no list."""
-    try:
-        found: Mapping[str, Any] = json.loads(_shipped(PRICES))
-    except ValueError:
-        return {}
-    return found
-
-
-def _shipped(name: str) -> str:
-    """Return the text of a file of LiteLLM's package, "" where there is none."""
+def prices() -> Mapping[str, Mapping[str, Any]]:
+    """Return the price list by model, empty if LiteLLM has none."""
     package = find_spec("litellm")
     for folder in (package.submodule_search_locations or []) if package else []:
-        file = Path(folder) / name
-        if file.exists():
-            return file.read_text(encoding="utf-8")
-    return ""
+        with suppress(OSError, ValueError):
+            found = json.loads((Path(folder) / PRICES).read_text(encoding="utf-8"))
+            return {name: each for name, each in found.items() if isinstance(each, dict)}
+    return {}

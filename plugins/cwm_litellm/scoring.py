@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import httpx
-import litellm
 from openai import OpenAIError
 
 from cwm_cli.errors import CwmError
@@ -30,8 +29,13 @@ from cwm_cli.search.contracts import Message, Request, ScoreRequest, Usage, tota
 from cwm_cli.search.spending import RateLimit
 from cwm_litellm.asking import usage_of
 from cwm_litellm.backend import Weighing
-from cwm_litellm.failures import Kind, Patience, classify, explain
-from cwm_litellm.transport import until
+from cwm_litellm.failures import Kind, classify, explain, refusal_text
+from cwm_litellm.library import load
+from cwm_litellm.models import listed
+from cwm_litellm.retrying import Patience
+from cwm_litellm.transport import begin_attempt
+
+litellm = load()
 
 PLAIN = "plain"
 """The name of the format without any marks."""
@@ -53,6 +57,9 @@ SYSTEM, USER, ANSWER = "(what it is about)", "(what is asked)", "(what is answer
 
 NO_ECHO = re.compile(r"\b(?:echo|log_?probs?)\b", re.IGNORECASE)
 """What a refusal names where a server cannot echo; llama.cpp gives it the status of a crash."""
+
+ECHOING = ("hosted_vllm", "llamafile", "text-completion-openai", "together_ai", "fireworks_ai")
+"""Providers, by LiteLLM's names, with a completions endpoint that can echo log-probabilities."""
 
 _lock = threading.Lock()
 
@@ -260,7 +267,7 @@ class Weigher:
                 asked["extra_body"] = {"add_special_tokens": False}
 
         def ask() -> Any:
-            until(time.monotonic() + self.timeout)
+            begin_attempt(time.monotonic() + self.timeout)
             return litellm.text_completion(**asked)
 
         def expected() -> int:
@@ -336,11 +343,10 @@ def completions_model(model: str, api_base: str | None) -> str | None:
         name, provider, *_ = litellm.get_llm_provider(model, api_base=api_base)
     except litellm.BadRequestError:
         return None
-    if provider == "openai":  # a server of one's own, which may call its model what it likes
-        hosted = api_base is None and name in litellm.open_ai_chat_completion_models
+    if provider == "openai":
+        hosted = api_base is None and listed(name).get("mode") == "chat"
         return None if hosted else f"text-completion-openai/{name}"
-    compatible = (*litellm.openai_text_completion_compatible_providers, "text-completion-openai")
-    return model if provider in compatible else None
+    return model if provider in ECHOING else None
 
 
 def format_of(template: str, api_base: str | None, model: str, *, forced: bool = False) -> Format:
@@ -367,7 +373,7 @@ def format_of(template: str, api_base: str | None, model: str, *, forced: bool =
 
 def _post(root: str, path: str, **body: Any) -> Any:
     """Ask a server something that no model is asked for."""
-    until(time.monotonic() + SHORT_TIMEOUT)
+    begin_attempt(time.monotonic() + SHORT_TIMEOUT)
     response = litellm.client_session.post(root + path, json=body, timeout=SHORT_TIMEOUT)
     if response.status_code == httpx.codes.BAD_REQUEST:
         raise CwmError("the server does not word this conversation")
@@ -430,4 +436,4 @@ def rendering(template: str, **marks: str) -> Callable[[list[dict[str, str]]], s
 def _cannot(error: OpenAIError) -> bool:
     """Whether a server refuses what is asked of it, rather than whom it is asked by."""
     kind = classify(error)
-    return kind in (Kind.REFUSED, Kind.NO_MODEL) or bool(NO_ECHO.search(str(error)))
+    return kind in (Kind.REFUSED, Kind.NO_MODEL) or bool(NO_ECHO.search(refusal_text(error)))

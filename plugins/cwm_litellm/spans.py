@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry, one for each request, as LiteLLM's own integration writes them."""
+"""Send a span of OpenTelemetry for each request, by LiteLLM's own integration."""
 
 from functools import cache
 from importlib.util import find_spec
@@ -7,11 +7,11 @@ from typing import Any
 from cwm_cli.errors import CwmError
 
 SERVICE = "cwm"
-"""What spans are said to come from."""
+"""The `service.name` of the spans."""
 
 
 def check() -> None:
-    """Say how to install OpenTelemetry if it is missing."""
+    """Refuse `-o spans=` without the extra `otel`."""
     try:
         found = all(map(find_spec, ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")))
     except ModuleNotFoundError:
@@ -22,13 +22,22 @@ def check() -> None:
 
 @cache
 def send(litellm: Any, address: str) -> None:
-    """Have all requests of this process sent as spans to a collector, by OTLP over HTTP.
+    """Send a span of each request of this process to a collector, by OTLP over HTTP.
 
-    They say the model, tokens, cost and errors, and nothing of what is asked or answered.
+    A span holds the model, tokens, cost and errors, but no prompts and answers.
+
+    Raises:
+        CwmError: This version of LiteLLM has another integration.
     """
-    from litellm.integrations.opentelemetry import OpenTelemetry, OpenTelemetryConfig
+    try:
+        from litellm.integrations.opentelemetry import OpenTelemetry, OpenTelemetryConfig
 
-    told = OpenTelemetryConfig(exporter="otlp_http", endpoint=address, service_name=SERVICE)
-    sender = OpenTelemetry(config=told)
+        settings = OpenTelemetryConfig(exporter="otlp_http", endpoint=address, service_name=SERVICE)
+        sender = OpenTelemetry(config=settings)
+    except (ImportError, TypeError):
+        raise CwmError(
+            "this version of LiteLLM sends no spans: leave out -o spans, or install the versions "
+            "of constraints.txt"
+        ) from None
     sender.message_logging = False
     litellm.callbacks.append(sender)

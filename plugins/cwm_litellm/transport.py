@@ -1,17 +1,27 @@
-"""What comes over the network is counted while it arrives, and refused when it is too much."""
+"""Limit the size and the duration of answers while they arrive.
 
+LiteLLM has two places to plug in an HTTP client: `litellm.client_session`, for providers that speak
+OpenAI's protocol, and `litellm.sync_transport`, for all others. The second is not documented, so
+each answer is checked: if it did not pass through here, `limits_apply` returns False.
+"""
+
+import json
+import os
+import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-MOST_BYTES = 4 << 20
-"""A million characters, the longest answers of any model, with as many of reasoning take 3 MB."""
+MAX_BYTES = 4 << 20
+"""The longest answers of any model, a million characters and as many of reasoning, have 3 MB."""
 
-MOST_STREAMED_BYTES = 16 << 20
-"""Every token of an answer that is streamed comes in some 200 bytes of its own."""
+MAX_STREAMED_BYTES = 16 << 20
+"""A streamed answer has about 200 bytes for each token."""
 
 STREAMED = "text/event-stream"
 
@@ -19,20 +29,47 @@ _attempt = threading.local()
 
 
 class TooManyBytesError(httpx.ReadError):
-    """An answer is longer than any that can be of use."""
+    """An answer has more than `MAX_BYTES`."""
 
 
 class LateError(httpx.ReadTimeout):
-    """An answer goes on for longer than all of it may take."""
+    """An answer is still arriving after its deadline."""
 
 
-def until(deadline: float) -> None:
-    """Refuse what arrives in this thread after a monotonic time."""
+def begin_attempt(deadline: float) -> None:
+    """Reject all that arrives in this thread after `deadline`, a monotonic time in seconds."""
     _attempt.deadline = deadline
+    _attempt.requests = []
+    _attempt.counted = False
+
+
+def limits_apply() -> bool:
+    """Return whether the last answer in this thread passed through the limits."""
+    return bool(getattr(_attempt, "counted", False))
+
+
+def sent_names() -> frozenset[str]:
+    """Return the names in the bodies of the attempt's requests in this thread, without messages.
+
+    They are in lower case and without underscores. Names in nested objects are included, because
+    providers differ in where they expect a parameter. Empty if no request passed through here.
+    """
+    found: set[str] = set()
+    for request in getattr(_attempt, "requests", ()):
+        with suppress(ValueError, httpx.RequestNotRead):
+            found.update(_names(json.loads(request.content)))
+    return frozenset(found)
+
+
+def _names(body: Any) -> Iterator[str]:
+    for name, value in body.items() if isinstance(body, dict) else ():
+        if name not in ("messages", "contents", "prompt"):
+            yield name.lower().replace("_", "")
+            yield from _names(value)
 
 
 class CountedStream(httpx.SyncByteStream):
-    """The body of an answer, which ends with an error where it is too long or too late."""
+    """The body of an answer; it raises an error if it becomes too long or too late."""
 
     def __init__(self, body: Any, most: int) -> None:
         self._body = body
@@ -49,18 +86,18 @@ class CountedStream(httpx.SyncByteStream):
             yield piece
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Close the body."""
         self._body.close()
 
 
 class CountingTransport(httpx.BaseTransport):
-    """HTTP whose answers are counted; all clients share it, so none of them closes it."""
+    """An HTTP transport with limits; all clients share it, so none of them closes it."""
 
     def __init__(self, **settings: Any) -> None:
         self._inner = httpx.HTTPTransport(**settings)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Ask, and count what comes."""
+        """Send a request and limit the answer."""
         prepare(request)
         response = self._inner.handle_request(request)
         count(response)
@@ -68,26 +105,41 @@ class CountingTransport(httpx.BaseTransport):
 
 
 def prepare(request: httpx.Request) -> None:
-    """Ask for an answer that is as long as it looks: a short one can unpack to any length."""
+    """Ask for an uncompressed answer: a short one can unpack to any length."""
     request.headers["Accept-Encoding"] = "identity"
+    if hasattr(_attempt, "requests"):
+        _attempt.requests.append(request)
 
 
 def count(response: httpx.Response) -> None:
-    """Count the body of a response as it is read."""
+    """Limit the body of a response.
+
+    Raises:
+        httpx.DecodingError: It is compressed.
+    """
+    _attempt.counted = True
     if response.headers.get("Content-Encoding", "identity") != "identity":
         response.close()
-        raise httpx.DecodingError("its answer is compressed, which was not asked for")
+        raise httpx.DecodingError("its answer is compressed, although the request ruled that out")
     streamed = response.headers.get("Content-Type", "").startswith(STREAMED)
-    response.stream = CountedStream(
-        response.stream, MOST_STREAMED_BYTES if streamed else MOST_BYTES
-    )
+    response.stream = CountedStream(response.stream, MAX_STREAMED_BYTES if streamed else MAX_BYTES)
 
 
 def install(litellm: Any) -> None:
-    """Have LiteLLM's clients count: that of the OpenAI kind, and the one of all others."""
-    from litellm.llms.custom_httpx.http_handler import get_ssl_configuration
-
-    secure = get_ssl_configuration()
+    """Make LiteLLM's clients use the limits."""
+    verify = _verification()
     hooks: dict[str, list[Any]] = {"request": [prepare], "response": [count]}
-    litellm.client_session = httpx.Client(verify=secure, follow_redirects=True, event_hooks=hooks)
-    litellm.sync_transport = CountingTransport(verify=secure)
+    litellm.client_session = httpx.Client(verify=verify, follow_redirects=True, event_hooks=hooks)
+    litellm.sync_transport = CountingTransport(verify=verify)
+
+
+def _verification() -> ssl.SSLContext | bool:
+    """Return how certificates are verified.
+
+    `SSL_VERIFY` is LiteLLM's variable: "False", or a file of certificates. httpx reads
+    `SSL_CERT_FILE` itself.
+    """
+    chosen = os.environ.get("SSL_VERIFY", "True")
+    if Path(chosen).is_file():
+        return ssl.create_default_context(cafile=chosen)
+    return chosen.lower() not in ("false", "0", "no", "off")

@@ -1,0 +1,59 @@
+"""Import LiteLLM on first use, quiet and offline.
+
+Importing it takes two to three seconds, so a command that calls no model does not import it.
+"""
+
+import logging
+import os
+import sys
+import threading
+import warnings
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from cwm_cli.errors import CwmError
+
+SETTINGS = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # use the price list in the package
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+    "REPEATED_STREAMING_CHUNK_LIMIT": str(sys.maxsize),  # a table of zeros is no failure
+}
+"""Environment variables that LiteLLM reads when it is imported."""
+
+LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
+
+_lock = threading.Lock()
+
+
+def check() -> None:
+    """Refuse to go on without the extra `llm`; imports nothing."""
+    if not all(map(find_spec, ("litellm", "tenacity"))):
+        raise CwmError("language models need an extra: pip install 'cwm-cli[llm]'")
+
+
+def load() -> Any:
+    """Return the module `litellm`; several threads may ask for it at once."""
+    with _lock:
+        return _load()
+
+
+@cache
+def _load() -> Any:
+    for variable, value in SETTINGS.items():
+        os.environ.setdefault(variable, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own models of pydantic, which no user can change
+        import litellm
+
+        from cwm_litellm.transport import install
+    litellm.suppress_debug_info = True
+    litellm.telemetry = False
+    litellm.disable_hf_tokenizer_download = True
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        logger.handlers = [logging.NullHandler()]
+        logger.propagate = False
+    warnings.filterwarnings("ignore", category=UserWarning, module="pydantic")
+    install(litellm)
+    return litellm
