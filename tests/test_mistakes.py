@@ -160,6 +160,8 @@ def test_help_is_there_for_whoever_writes_h(cwm):
     ):
         short, long = cwm.inside(*command, "-h"), cwm.inside(*command, "--help")
         assert (short.returncode, short.stdout) == (0, long.stdout)
+        assert "--help" in long.stdout
+        assert "bool" not in long.stdout.lower(), "flags have no type"
 
 
 def test_wrong_usage_is_told_in_no_library_s_words(cwm):

@@ -42,17 +42,18 @@ ANYWHERE = ("--quiet", "--verbose")
 
 
 class Commands(TyperGroup):
-    """All commands; what is wrong with a value of a flag is said in words of ours."""
+    """All commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take options that may stand anywhere as if they stood before the command."""
+        """Move the options that are allowed anywhere in front of the command."""
+        hide_flag_types(self, ctx)
         end = args.index("--") if "--" in args else len(args)
         before = [word for word in args[:end] if word in ANYWHERE]
         rest = [word for word in args[:end] if word not in ANYWHERE]
         return super().parse_args(ctx, [*before, *rest, *args[end:]])
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was named."""
+        """Run the chosen command; wrong values of options are reported in our own words."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -61,6 +62,15 @@ class Commands(TyperGroup):
             ):  # pydantic's, from some Typer on
                 error.message = wanted_instead(reasons()[0])
             raise
+
+
+def hide_flag_types(command: Any, ctx: Any) -> None:
+    """Remove the type from the help of all flags: recent versions of Typer show `<bool>` there."""
+    for param in filter(None, (*command.params, command.get_help_option(ctx))):
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    for each in getattr(command, "commands", {}).values():
+        hide_flag_types(each, ctx)
 
 
 app = typer.Typer(
