@@ -70,6 +70,8 @@ ASKED = {  # words as bash cuts them, and what it puts in the place of the last 
     "cwm synthesize --env = CartPole-v": "CartPole-v0 CartPole-v1",
     "cwm synthesize --strategy gif": "gif-mcts",
     "cwm learn --strategy wor": "worldcoder-agent",
+    "cwm synthesize --allow-gap al": "all",
+    "cwm plan --allow-gap net": "network",
     "cwm train --model ens": "ensemble",
     "cwm synthesize --model openai/": "openai/gpt-of-before",
     "cwm synthesize -o explor": "exploration= exploration=0.1",

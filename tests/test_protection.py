@@ -1,6 +1,7 @@
 """A probe finds what a program could do here, and what is too much is refused."""
 
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.sandbox import Limits, Sandbox, SandboxError, linux, pool, probe
 from cwm_cli.sandbox.confinement import LAYERS, ON
+from cwm_cli.sandbox.job import EpisodesJob
 from cwm_cli.sandbox.linux import MACHINES
-from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
+from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected, dangers
 
 ROOT = os.geteuid() == 0
 FILTERED = sys.platform == "linux" and linux.MACHINE in MACHINES
@@ -151,10 +153,10 @@ def test_a_machine_with_gaps_is_refused_and_told_what_they_are() -> None:
             message = str(caught.value)
             assert "\n" not in message
             assert isinstance(caught.value, CwmError)
-            for name in ("read-files", "machine-code", "processes"):
-                assert f"{GAPS[name].danger} ({name})" in message
-                assert f"--allow-gap {name}" in message
-            assert "secrets" not in message
+            assert f"could {GAPS['read-files'].danger}, " in message
+            assert " more things: see `cwm doctor`, run cwm in its container" in message
+            assert message.endswith("or accept the risk with --allow-gap all")
+            assert len(message) < 350
         two = Space("discrete", low=(0,), high=(1,))
         with (
             pytest.raises(Unprotected),
@@ -173,7 +175,7 @@ def test_gaps_that_are_accepted_let_it_run() -> None:
         assert sandbox.protection.accepted == ("memory",)
     with (
         Sandbox(workers=1, layers=but("limits"), accepted=["network", "threads"]) as sandbox,
-        pytest.raises(Unprotected, match=r"could: take more memory than it is allowed \(memory\)"),
+        pytest.raises(Unprotected, match=r"could take more .*--allow-gap memory$"),
     ):
         sandbox.predict(program(), BOX)
 
@@ -181,6 +183,45 @@ def test_gaps_that_are_accepted_let_it_run() -> None:
 def test_a_gap_that_does_not_exist_is_not_accepted() -> None:
     with pytest.raises(UnknownNameError, match="netwrk"):
         Sandbox(accepted=["network", "netwrk"])
+    with pytest.raises(UnknownNameError, match=r"choose one of all, descriptors, .* write-files"):
+        Sandbox(accepted=["everything", "all"])
+
+
+@guarded
+def test_all_accepts_the_gaps_that_are_open() -> None:
+    with Sandbox(workers=1, layers=but("limits"), accepted=["all"]) as sandbox:
+        assert sandbox.predict(program(), BOX).failure is None
+        assert sandbox.protection.gaps == ["memory"]
+        assert sandbox.protection.accepted == ("memory",)
+    with Sandbox(workers=1, layers=but("limits"), accepted=["network", "all"]) as sandbox:
+        assert sandbox.protection.accepted == ("memory", "network")
+    with Sandbox(workers=1, accepted=["all"]) as sandbox:
+        assert sandbox.protection.accepted == ()
+
+
+def test_all_does_not_accept_a_gap_that_opens_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sandbox(workers=1, layers=but("limits"), accepted=["all"]) as sandbox:
+        before = sandbox.protection
+        text = pool._probe() + "\ndef leak():\n    yield int\n"
+        checks = "CHECKS = (*CHECKS[:3], leak, *CHECKS[4:])\n"
+        monkeypatch.setattr(pool, "_probe", lambda: text + checks)
+        sandbox.prepare(EpisodesJob.handler)  # replaces the workers
+        with pytest.raises(Unprotected, match=r"could use the network: .*--allow-gap network$"):
+            sandbox.predict(program(), BOX)
+    assert "network" not in before.gaps
+
+
+@pytest.mark.parametrize(
+    ("names", "phrase"),
+    [
+        (["threads"], "start threads"),
+        (["threads", "network"], "start threads and use the network"),
+        (list(GAPS)[-5:], "take more .* and do 1 more thing"),
+        (list(GAPS), "read .*, list .*, write .*, use the network and do 13 more things"),
+    ],
+)
+def test_dangers_name_the_first_gaps_and_count_the_others(names: list[str], phrase: str) -> None:
+    assert re.fullmatch(phrase, dangers(names))
 
 
 def test_what_was_found_can_be_written_down() -> None:

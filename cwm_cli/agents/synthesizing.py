@@ -41,7 +41,7 @@ from cwm_cli.runs.storage import named, placed
 from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openings, package_versions
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.sandbox.protection import Protection, check_access
+from cwm_cli.sandbox.protection import Protection, check_access, dangers
 from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.around import innermost
 from cwm_cli.search.contracts import Backend, Node, Record, Refiner, Remark, total
@@ -318,11 +318,11 @@ def uncached(backend: str) -> str:
 
 
 def warn_of_gaps(protection: Protection, observer: Observer) -> None:
-    """Name the gaps that are open because somebody accepted them."""
+    """Warn of the accepted gaps that are open, with their consequences."""
     if protection.gaps:
         observer.note(
-            f"generated code is not kept from everything here: {', '.join(protection.gaps)} "
-            "(`cwm doctor` says more)",
+            f"generated programs can {dangers(protection.gaps)} on this machine "
+            f"(open gaps: {', '.join(protection.gaps)}; see `cwm doctor`)",
             "Warning",
         )
 

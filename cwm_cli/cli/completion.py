@@ -159,6 +159,15 @@ def known(*kinds: Kind) -> Offers:
     return offers
 
 
+def gaps(ctx: typer.Context, incomplete: str) -> Iterator[Offer]:
+    """Offer the gaps that can be accepted."""
+    from cwm_cli.sandbox.protection import ALL_GAPS, GAPS
+
+    yield Offer(ALL_GAPS, "all gaps that are open")
+    for name, gap in GAPS.items():
+        yield Offer(name, gap.danger)
+
+
 def fixed(*words: str) -> Offers:
     """Offer the same words always."""
     return lambda ctx, incomplete: map(Offer, words)
@@ -339,6 +348,7 @@ OFFERS: Mapping[str, Offers] = {
     "data show file": datasets,
     "data export file": datasets,
     "contract": fixed("auto", "plain", "chance", "memory"),
+    "allow_gap": gaps,
     "device": fixed("auto", "cpu", "cuda", "mps"),
     "suite": fixed("cwmb", "cwmb-shifted"),
 }

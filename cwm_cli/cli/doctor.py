@@ -1,4 +1,4 @@
-"""`cwm doctor`: what keeps generated code from harming this machine, and what else is missing."""
+"""`cwm doctor`: the protection against generated programs, extras, keys and defaults."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ MIB = 1 << 20
 
 
 def doctor(ctx: typer.Context, json: JsonOption = False) -> None:
-    """Find out what protects this machine from generated code, and what else is missing.
+    """Check what protects this machine from generated programs, and list extras and keys.
 
-    A program tries what none should be able to do. The exit code is 1 if it
-    could do some of it.
+    A test program in the sandbox tries everything that is forbidden. The exit code is 1 if
+    any attempt succeeds, whether or not the gap is accepted.
 
     Example: cwm doctor
     """
@@ -98,14 +98,14 @@ def doctor(ctx: typer.Context, json: JsonOption = False) -> None:
 
 
 def _protection() -> Protection:
-    """Let the probe of the sandbox loose."""
+    """Run the probe in the sandbox."""
     from cwm_cli.sandbox import Sandbox, SandboxError
     from cwm_cli.sandbox.protection import GAPS, check_gaps
 
     accepted = check_gaps(os.environ.get(ALLOW_GAP, "").split())
     try:
         with Sandbox(accepted=GAPS) as sandbox:
-            return sandbox.protection.model_copy(update={"accepted": accepted})
+            return sandbox.protection.accepting(accepted)
     except SandboxError as error:
         raise CwmError(f"no program can be run here ({error}): please report this") from error
 

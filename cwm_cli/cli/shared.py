@@ -229,7 +229,8 @@ AllowGapOption = Annotated[
         "--allow-gap",
         metavar="NAME",
         envvar=ALLOW_GAP,
-        help="Run although generated code could do this here (see `cwm doctor`); repeatable.",
+        help="Run generated programs although this protection is missing (see `cwm doctor`): "
+        "the name of a gap, or all; repeatable.",
         show_default=False,
     ),
 ]

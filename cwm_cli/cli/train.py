@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from cwm_cli.cli.shared import (
+    AllowGapOption,
     EnvArgOption,
     EnvOption,
     HideOption,
@@ -129,6 +130,7 @@ def train(
     option: OptionsOption = None,
     run: RunFolderOption = None,
     new: NewOption = False,
+    allow_gap: AllowGapOption = None,
     seed: SeedOption = 0,
     track: TrackOption = None,
     tracker: TrackerOption = None,

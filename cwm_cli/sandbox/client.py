@@ -81,9 +81,9 @@ class Sandbox:
     A worker serves one program at a time, in a process that exists for that
     program only; at most `workers` such processes are at work. Workers start
     when they are first needed. Programs may import the modules `tools` as well.
-    A machine with gaps in its protection that are not in `accepted` is refused,
-    by an `Unprotected` from whatever first needs a worker. `layers` and `cold`
-    are for finding out what each guard does.
+    The first use of a worker raises `Unprotected` if the protection of this
+    machine has a gap that is not in `accepted`; `ALL_GAPS` accepts the gaps that
+    the first worker finds. `layers` and `cold` are for tests of each guard.
     """
 
     def __init__(

@@ -90,8 +90,10 @@ class JobResult(NamedTuple):
 class WorkerPool:
     """Workers of two sides, started when they are first needed, for use by several threads.
 
-    At most `places` of them work at a time. Each new worker has to run the
-    probe, and only gaps that are `accepted` may show.
+    At most `places` workers run at a time. Each new worker runs the probe and is
+    refused if a gap is open that is not in `accepted`. `ALL_GAPS` accepts the
+    gaps of the first worker only, so that the record of a run holds for every
+    worker.
     """
 
     def __init__(self, places: int, setup: Setup, accepted: tuple[str, ...]) -> None:
@@ -191,14 +193,17 @@ class WorkerPool:
         return taken
 
     def _vet(self, worker: WorkerHandle, side: int) -> None:
-        """Let a new worker in if it is protected as it has to be; a twin is for the other side."""
+        """Admit a new worker if every open gap is accepted; keep its twin for the other side."""
         hello = worker.greet()
         if worker.twin:
             self._keep(worker.twin, 1 - side)
         if hello.complaint:
             complaint = clean(hello.complaint, limit=_COMPLAINT_CHARACTERS)
             raise CwmError(f"the tool {complaint}: mend that, or leave --tool out")
-        protection = examine(worker, hello, self._accepted)
+        protection = examine(worker, hello)
+        with self._lock:
+            protection = protection.accepting(self._accepted)
+            self._accepted = protection.accepted  # "all" are the gaps of the first worker
         protection.require()
         with self._lock:
             if worker.setup == self._setup and self._protection is None:
@@ -236,8 +241,8 @@ class WorkerPool:
         worker.close()
 
 
-def examine(worker: WorkerHandle, hello: Hello, accepted: tuple[str, ...]) -> Protection:
-    """Have a worker run the probe, as it runs any program, and return what it could not do."""
+def examine(worker: WorkerHandle, hello: Hello) -> Protection:
+    """Run the probe in a worker, like any program, and return its result."""
     space = Space("discrete", "int64", (), (0.0,), (len(GAPS) - 1.0,))
     rows = np.arange(len(GAPS))
     columns = {"observations": rows, "actions": np.zeros_like(rows)}
@@ -253,7 +258,6 @@ def examine(worker: WorkerHandle, hello: Hello, accepted: tuple[str, ...]) -> Pr
     blocked = (slots["status"] == 1) & (slots["rewards"] == 1)
     return Protection(
         blocked=dict(zip(GAPS, blocked.tolist(), strict=True)),
-        accepted=accepted,
         layers=hello.layers,
         landlock=hello.landlock,
         kernel=f"{platform.system()} {platform.release()}",

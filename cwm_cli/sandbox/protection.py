@@ -1,8 +1,8 @@
-"""What a program cannot do on this machine, as a probe found by trying."""
+"""The gaps in the protection against generated programs: found by a probe, refused or accepted."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -11,7 +11,7 @@ from cwm_cli.sandbox.confinement import NOT_HERE
 
 
 class Gap(NamedTuple):
-    """What a program could do if a protection is missing, and what would close the gap."""
+    """Something that a program can do if a protection is missing, and how to close the gap."""
 
     danger: str
     remedy: str
@@ -23,36 +23,43 @@ _ALWAYS = "nothing that is known: please report this, with the output of `cwm do
 _LINUX = "Linux, for instance in a container"
 
 GAPS = {
-    "read-files": Gap("read your files, with any keys and answers in them", _LANDLOCK),
-    "see-files": Gap("see which files there are, their sizes and times", _FILTER),
-    "write-files": Gap("write, change and delete your files", _LANDLOCK),
-    "network": Gap("send and receive over the network", _FILTER),
-    "local-sockets": Gap("talk to services of this machine, such as Docker's", _FILTER),
-    "shared-memory": Gap("leave something in memory for the programs after it", _FILTER),
+    "read-files": Gap("read your files and the keys in them", _LANDLOCK),
+    "see-files": Gap("list your files with sizes and times", _FILTER),
+    "write-files": Gap("write and delete your files", _LANDLOCK),
+    "network": Gap("use the network", _FILTER),
+    "local-sockets": Gap("connect to local services such as Docker's", _FILTER),
+    "shared-memory": Gap("leave data in shared memory for later programs", _FILTER),
     "signals": Gap("stop or end your other processes", _FILTER),
     "other-processes": Gap("read the memory and the variables of your processes", _LANDLOCK),
-    "secrets": Gap("see environment variables, with any keys in them", _ALWAYS),
+    "secrets": Gap("read environment variables and the keys in them", _ALWAYS),
     "descriptors": Gap("use files that other processes have opened", _ALWAYS),
     "simulator": Gap("import the true environment as its model", _LANDLOCK),
-    "privileges": Gap("act as root, or gain further rights", _FILTER),
-    "memory": Gap("take more memory than it is allowed", _LINUX),
-    "machine-code": Gap("run machine code of its own making", _FILTER),
+    "privileges": Gap("act as root or gain more rights", _FILTER),
+    "memory": Gap("take more memory than its limit", _LINUX),
+    "machine-code": Gap("run machine code that it has written", _FILTER),
     "system-calls": Gap("try every system call for a flaw of the kernel", _FILTER),
     "threads": Gap("start threads", _FILTER),
-    "processes": Gap("start other programs, which may go on after it", _FILTER),
+    "processes": Gap("start other programs that may outlive it", _FILTER),
 }
-"""By name, in the order of the checks of `probe`."""
+"""All gaps by name, in the order of the checks of `probe`; messages name the first ones."""
+
+ALL_GAPS = "all"
+"""Accepted in place of names: every gap that the first probe finds open."""
+
+MAX_NAMED_DANGERS = 4
+"""Dangers that a message names before it counts the rest, so that it stays one line."""
 
 
 class Unprotected(CwmError):
-    """A program could do what nobody has agreed to."""
+    """A program could do something that the user has not accepted."""
 
 
 class Protection(BaseModel):
-    """What a program could not do when it tried, and what keeps it from that.
+    """The result of the probe on this machine, with the guards that were on.
 
-    `blocked` has an entry for each of `GAPS`; `layers` says of each guard
-    whether it is on, or why not.
+    `blocked` has an entry for each of `GAPS`. `accepted` holds names of gaps,
+    never `ALL_GAPS`. `layers` gives the state of each guard: "on", or why it is
+    not.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -68,30 +75,47 @@ class Protection(BaseModel):
 
     @property
     def gaps(self) -> list[str]:
-        """What a program could do."""
+        """The names of the open gaps."""
         return [name for name, blocked in self.blocked.items() if not blocked]
 
     @property
     def checks_source(self) -> bool:
-        """Whether programs are looked through before they run, as the kernel cannot hold them."""
+        """Whether the source of programs is checked because no kernel filter confines them."""
         return self.layers["seccomp"].startswith(NOT_HERE)
 
+    def accepting(self, names: Iterable[str]) -> Self:
+        """Return a copy with these gaps accepted; `ALL_GAPS` adds the open gaps."""
+        accepted = dict.fromkeys(names)
+        if ALL_GAPS in accepted:
+            accepted = dict.fromkeys([*self.gaps, *accepted])
+            del accepted[ALL_GAPS]
+        return self.model_copy(update={"accepted": tuple(accepted)})
+
     def require(self) -> None:
-        """Refuse gaps that were not accepted."""
+        """Raise `Unprotected` if a gap is open that is not accepted."""
         missing = [name for name in self.gaps if name not in self.accepted]
         if missing:
-            dangers = "; ".join(f"{GAPS[name].danger} ({name})" for name in missing)
-            flags = " ".join(f"--allow-gap {name}" for name in missing)
+            flag = ALL_GAPS if len(missing) > 1 else missing[0]
             raise Unprotected(
-                f"on this machine a generated program could: {dangers}. `cwm doctor` says how "
-                f"to close this; to run all the same, add {flags}"
+                f"on this machine generated programs could {dangers(missing)}: see `cwm doctor`, "
+                "run cwm in its container (docs/docker.md), or accept the risk with "
+                f"--allow-gap {flag}"
             )
 
 
-def check_access(tools: Iterable[str], accepted: Iterable[str]) -> None:
-    """Refuse gaps that do not exist, and tools that are not installed, before any work is done.
+def dangers(gaps: Sequence[str]) -> str:
+    """Return the dangers of gaps in one phrase; those beyond the first few are counted."""
+    named = [GAPS[name].danger for name in gaps[:MAX_NAMED_DANGERS]]
+    if more := len(gaps) - len(named):
+        named.append(f"do {more} more thing{'s' * (more > 1)}")
+    *first, last = named
+    return f"{', '.join(first)} and {last}" if first else last
 
-    Whether a tool can be let in is found out where it is.
+
+def check_access(tools: Iterable[str], accepted: Iterable[str]) -> None:
+    """Raise `CwmError` for an unknown gap or a tool that is not installed, before any work.
+
+    Whether a tool can be imported in the sandbox is checked there.
     """
     check_gaps(accepted)
     for tool in tools:
@@ -101,8 +125,8 @@ def check_access(tools: Iterable[str], accepted: Iterable[str]) -> None:
 
 
 def check_gaps(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names of gaps; one that does not exist is refused."""
+    """Return names of gaps, `ALL_GAPS` among them; raise `UnknownNameError` for any other."""
     for name in names:
-        if name not in GAPS:
-            raise UnknownNameError("gap", name, GAPS)
+        if name not in GAPS and name != ALL_GAPS:
+            raise UnknownNameError("gap", name, [*GAPS, ALL_GAPS])
     return tuple(names)

@@ -1,4 +1,4 @@
-"""What `cwm doctor` shows: what generated code cannot do on a machine, and what the machine has."""
+"""The output of `cwm doctor`: the protection of a machine, its extras and keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from cwm_cli.sandbox.protection import GAPS, Protection
+from cwm_cli.sandbox.protection import ALL_GAPS, GAPS, Protection
 from cwm_cli.text import clean
 
 BLOCKED, OPEN, ACCEPTED = "blocked", "OPEN", "accepted"
@@ -17,33 +17,40 @@ STYLES = {BLOCKED: "green", OPEN: "bold red", ACCEPTED: "bold yellow"}
 
 
 def attempts(protection: Protection) -> Iterator[RenderableType]:
-    """List what a program tried, and whether it was kept from it."""
+    """List the attempts of the probe, each with its result."""
     table = _grid(columns=3)
     for name, blocked in protection.blocked.items():
         verdict = BLOCKED if blocked else ACCEPTED if name in protection.accepted else OPEN
         table.add_row(name, Text(verdict, style=STYLES[verdict]), GAPS[name].danger)
-    yield Text("A program was let loose here. It tried to ...", style="bold")
+    yield Text("A test program ran in the sandbox. It tried to ...", style="bold")
     yield _indented(table)
 
 
 def conclusion(protection: Protection, variable: str) -> Iterator[RenderableType]:
-    """Say what the attempts come to, and how to close what is open; `variable` accepts gaps."""
+    """Summarise the attempts and list the remedies; the environment `variable` accepts gaps."""
     gaps, count = protection.gaps, len(protection.blocked)
     if not gaps:
-        yield Text(f"\nNothing is open: it was kept from all {count}.", style="bold green")
+        yield Text(f"\nNo gaps: all {count} attempts were blocked.", style="bold green")
         return
-    yield Text(f"\n{len(gaps)} of {count} are open. What closes them:", style="bold red")
+    yield Text(
+        f"\n{len(gaps)} of {count} attempts succeeded. To close these gaps:", style="bold red"
+    )
     for remedy, names in _remedies(gaps).items():
         yield _indented(Text(f"{', '.join(names)}:"))
         yield _indented(_indented(Text(remedy)))
+    accepted = [name for name in gaps if name in protection.accepted]
+    if accepted == gaps:
+        yield Text(f"\n{variable} accepts these gaps: generated programs run here.")
+        return
     yield Text(
-        f"\nTo run generated code all the same, accept each gap by its name: --allow-gap {gaps[0]} "
-        f"and so on, or all of them in the variable {variable}, a space between any two."
+        "\nOr run cwm in its container (docs/docker.md). To run generated programs here with these "
+        f"gaps open: --allow-gap {ALL_GAPS} (or {variable}={ALL_GAPS}) accepts all of them, "
+        "--allow-gap NAME one."
     )
 
 
 def section(title: str, rows: Mapping[str, object]) -> Iterator[RenderableType]:
-    """List names and values; foreign text cannot do more than be read."""
+    """List names and values; control characters in foreign text are removed."""
     table = _grid(columns=2)
     for name, value in rows.items():
         table.add_row(clean(name), Text(clean(str(value))))
@@ -52,7 +59,7 @@ def section(title: str, rows: Mapping[str, object]) -> Iterator[RenderableType]:
 
 
 def _remedies(gaps: Iterable[str]) -> dict[str, list[str]]:
-    """Gather the gaps that one thing would close."""
+    """Group gaps by the remedy that they share."""
     remedies: dict[str, list[str]] = {}
     for name in gaps:
         remedies.setdefault(GAPS[name].remedy, []).append(name)
@@ -60,7 +67,7 @@ def _remedies(gaps: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _grid(columns: int) -> Table:
-    """Make a table without lines, of which the last column may wrap."""
+    """Return a table without lines; only its last column wraps."""
     table = Table.grid(padding=(0, 2))
     for number in range(1, columns + 1):
         table.add_column(no_wrap=number < columns)

@@ -106,6 +106,7 @@ def train(
     seed: int = 0,
     run: Path | str | None = None,
     new: bool = False,
+    allow_gap: Sequence[str] = (),
     observer: Observer = SILENT,
 ) -> TrainingResult:
     """Train a world model of an environment, and an agent in it; a stopped run continues.
@@ -127,7 +128,7 @@ def train(
     args = dict(env_args or {})
     chosen = _Chosen.of(model, agent, tokenizer, profile, options, in_world=world is not None)
     parts = _init_folders(init)
-    with _world(world, env, args, spec, observer) as found:
+    with _world(world, env, args, spec, allow_gap, observer) as found:
         rows = _given_rows(spec, dataset, args, found, observer)
         if rows is not None:
             args = recorded_args(rows, args)
@@ -329,9 +330,10 @@ def _world(
     env: str,
     env_args: Mapping[str, Any],
     spec: EnvironmentSpec,
+    allow_gap: Sequence[str],
     observer: Observer,
 ) -> Iterator[_World | None]:
-    """Give the world model that an agent is trained in; a program runs in the sandbox."""
+    """Open the given world model for training; a program runs in the sandbox."""
     if source is None:
         yield None
         return
@@ -344,7 +346,9 @@ def _world(
         yield _World(subject, subject.model, None)
         return
     limits = Limits.chosen(dict(subject.limits))
-    with protected(limits, tools=subject.tools, workers=3, observer=observer) as sandbox:
+    with protected(
+        limits, tools=subject.tools, accepted=allow_gap, workers=3, observer=observer
+    ) as sandbox:
         model = ProgramModel(subject.text, sandbox, subject.name)
         yield _World(subject, model, sandbox.protection)
 
