@@ -161,7 +161,7 @@ class TestOnAnOldKernel:
         assert re.search(r"secrets +blocked", done.stdout)
         advice = " ".join(done.stdout.split())
         assert "Or run cwm in its container (docs/docker.md)." in advice
-        assert "--allow-gap all (or CWM_ALLOW_GAP=all) accepts all of them" in advice
+        assert "--allow-gap all (or CWM_ALLOW_GAP=all) accepts all gaps" in advice
 
     def test_the_doctor_tells_accepted_gaps_from_others(self, old):
         done = old("doctor", "--json", CWM_ALLOW_GAP="network secrets")

@@ -1,6 +1,6 @@
 """Error responses of real providers and engines, served on the loopback, through LiteLLM.
 
-The bodies are those that each provider or engine sends, with identifiers shortened.
+Each body has the form that the provider or engine sends, with identifiers shortened.
 """
 
 import json
@@ -407,7 +407,9 @@ CASES = {
         },
         "FILTERED",
     ),
-    "a proxy in between": Case(OPENAI, 502, "<html><h1>502 Bad Gateway</h1></html>", "BROKEN"),
+    "an error page of a proxy": Case(
+        OPENAI, 502, "<html><h1>502 Bad Gateway</h1></html>", "BROKEN"
+    ),
     "an empty body": Case(ANTHROPIC, 429, "", "RATE_LIMIT"),
     "a body of another shape": Case(VLLM, 400, ["no", {"error": 5}], "REFUSED"),
     "fields of other types": Case(
@@ -427,7 +429,7 @@ def keys(monkeypatch):
 
 
 def failure(case: Case, *, stream: bool = False) -> UnansweredError:
-    """Return the error of a question that is answered with this response."""
+    """Return the error of a question if the server sends this response."""
 
     def refuse(handler: Handler) -> None:
         text = case.body if isinstance(case.body, str) else json.dumps(case.body)

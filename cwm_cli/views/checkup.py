@@ -44,7 +44,7 @@ def conclusion(protection: Protection, variable: str) -> Iterator[RenderableType
         return
     yield Text(
         "\nOr run cwm in its container (docs/docker.md). To run generated programs here with these "
-        f"gaps open: --allow-gap {ALL_GAPS} (or {variable}={ALL_GAPS}) accepts all of them, "
+        f"gaps open: --allow-gap {ALL_GAPS} (or {variable}={ALL_GAPS}) accepts all gaps, "
         "--allow-gap NAME one."
     )
 

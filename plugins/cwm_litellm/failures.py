@@ -32,7 +32,7 @@ ErrorTypes = tuple[type[BaseException], ...]
 
 
 def _http_errors(*names: str) -> ErrorTypes:
-    """Return the error classes of these names in httpx and in httpx2, its successor."""
+    """Return error classes of httpx, and of its successor httpx2 if it is installed, by name."""
     libraries = [import_module(name) for name in ("httpx", "httpx2") if find_spec(name)]
     return tuple(getattr(library, name) for library in libraries for name in names)
 
@@ -165,7 +165,7 @@ HINTS = (
     ),
     (Kind.NO_CREDIT, re.compile(r"credit balance is too low|insufficient credits", re.IGNORECASE)),
 )
-"""Words that tell apart refusals whose code is generic, such as `invalid_request_error`."""
+"""Words that distinguish refusals with a generic code, such as `invalid_request_error`."""
 
 HINTED_STATUSES = frozenset({400, 403, 413, 422, 429})
 """Statuses of refusals that `HINTS` may refine."""
@@ -362,7 +362,7 @@ def _message(told: Any) -> tuple[str, str]:
 
 
 def _texts(fields: Mapping[str, Any], *names: str) -> Iterator[str]:
-    """Yield the values of these fields that are texts."""
+    """Yield the text values among the named fields."""
     return (fields[name] for name in names if isinstance(fields.get(name), str))
 
 
@@ -459,7 +459,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _cause(error: BaseException, kinds: ErrorTypes) -> BaseException | None:
-    """Return the first cause that is of one of these types."""
+    """Return the first cause of one of the given types."""
     return next((cause for cause in _causes(error) if isinstance(cause, kinds)), None)
 
 

@@ -33,7 +33,7 @@ def check() -> None:
 
 
 def load() -> Any:
-    """Return the module `litellm`; several threads may ask for it at once."""
+    """Return the module `litellm`. Threads may call this concurrently."""
     with _lock:
         return _load()
 

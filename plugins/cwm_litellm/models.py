@@ -1,8 +1,8 @@
 """Providers, keys and prices of models, read without importing LiteLLM if possible.
 
-A wrong name, a missing key or an unknown price is reported at once, before data are recorded for
-nothing. The facts are those of LiteLLM's price list, a JSON file in its package. LiteLLM itself
-is only imported for providers that are not in `COMMON`.
+A wrong name, a missing key or an unknown price is reported before data are recorded for nothing.
+Prices come from LiteLLM's price list, a JSON file in its package. LiteLLM itself is only imported
+for providers that are not in `COMMON`.
 """
 
 import json
@@ -43,7 +43,7 @@ COMMON = (
     *("azure", "bedrock", "databricks", "hosted_vllm", "huggingface", "llamafile", "lm_studio"),
     *("nvidia_nim", "ollama", "ollama_chat", "vertex_ai"),
 )
-"""Providers that are known without asking LiteLLM, which takes three seconds to import."""
+"""Common providers; for others LiteLLM is imported, which takes three seconds."""
 
 BY_SIZE = ("fireworks_ai", "together_ai")
 """Providers that price models by size, so that models outside the list have a price, too."""

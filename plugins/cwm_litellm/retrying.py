@@ -21,8 +21,8 @@ MIN_LOGGED_SECONDS = 0.1
 """Shorter waits for a turn are not logged."""
 
 MAX_RETRIES = {Kind.UNREACHABLE: 2, Kind.TIMEOUT: 2}
-"""Upper limits for kinds of failure that retries rarely cure: a server that does not run, and
-answers that come too late, each of which is paid for."""
+"""Upper limits for kinds of failure that retries rarely cure: a server that does not run, and late
+answers, each of them paid for."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Patience:
     ) -> Any:
         """Send a request as soon as the rate limit of its provider allows; return the response.
 
-        All processes share the rate limit. If the provider reports that it is exceeded, or asks
-        for a pause, all of them pause.
+        All processes share the rate limit. All pause if the provider reports that the limit is
+        exceeded, or asks for a pause.
 
         Args:
             rate: The rate limit.
@@ -90,8 +90,8 @@ class Patience:
     def pause(self, state: RetryCallState) -> float:
         """Return the seconds until the next attempt.
 
-        They are those that the server asked for, else they grow exponentially. A random part
-        spreads parallel requests.
+        The server's own request has priority; without one, pauses grow exponentially. A random
+        part spreads parallel requests.
         """
         asked = retry_after(error_of(state))
         least = wait_exponential(self.backoff)(state) if asked is None else asked

@@ -91,7 +91,7 @@ class CountedStream(httpx.SyncByteStream):
 
 
 class CountingTransport(httpx.BaseTransport):
-    """An HTTP transport with limits; all clients share it, so none of them closes it."""
+    """An HTTP transport with limits. All clients share it, so no client closes it."""
 
     def __init__(self, **settings: Any) -> None:
         self._inner = httpx.HTTPTransport(**settings)
