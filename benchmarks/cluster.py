@@ -78,7 +78,8 @@ def compared(asked: argparse.Namespace) -> Iterator[str]:
         result = searched(asked, here.url, asked.folder / "local")
         yield f"local: {asked.searches} searches in {time.perf_counter() - began:.0f} s"
         yield from taken_by(result)
-    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": OF_OWN_CLUSTER}
+    os.environ.update(OF_OWN_CLUSTER)
+    head = {"num_cpus": 1, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     folder = asked.folder / "ray"
     try:

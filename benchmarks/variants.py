@@ -16,6 +16,8 @@ from gymnasium.envs.classic_control.continuous_mountain_car import Continuous_Mo
 from gymnasium.envs.classic_control.mountain_car import MountainCarEnv
 from gymnasium.envs.toy_text.cliffwalking import CliffWalkingEnv
 
+from cwm_cli.private_parts import private_part
+
 
 class HeavyCartPole(CartPoleEnv):
     """Another planet, another pole, a stronger push."""
@@ -63,12 +65,14 @@ class OtherCliff(CliffWalkingEnv):
     def __init__(self, **options: Any) -> None:
         """Move the cliff, and compute the transitions anew."""
         super().__init__(**options)
-        self._cliff[:] = False
-        self._cliff[3, 2:-3] = self._cliff[1, 5:8] = True
+        on_cliff = private_part(self, "_cliff")
+        outcomes = private_part(self, "_calculate_transition_prob")
+        on_cliff[:] = False
+        on_cliff[3, 2:-3] = on_cliff[1, 5:8] = True
         for state in range(self.nS):
             position = np.array(np.unravel_index(state, self.shape))
             for action in range(4):
-                self.P[state][action] = self._calculate_transition_prob(position, action)
+                self.P[state][action] = outcomes(position, action)
 
 
 def model_file(name: str, *changes: tuple[str, str]) -> str:

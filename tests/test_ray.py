@@ -37,12 +37,14 @@ def alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Any]:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     from cwm_ray.executor import OF_OWN_CLUSTER
 
-    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": OF_OWN_CLUSTER}
+    for name, value in OF_OWN_CLUSTER.items():
+        monkeypatch.setenv(name, value)
+    head = {"num_cpus": 1, "include_dashboard": False}
     made = Cluster(initialize_head=True, head_node_args=head)
     try:
         made.add_node(num_cpus=1)

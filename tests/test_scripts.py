@@ -24,6 +24,14 @@ def write():
     sys.__stdout__.write(buffer.getvalue())
 print("late")
 """
+EXITS = """
+import atexit
+for word in ("last", "between", "first"):
+    atexit.register(print, word, end=" ")
+atexit.register(lambda: 1 / 0)
+def dropped(): print("dropped")
+atexit.unregister(atexit.register(dropped))
+"""
 WORKING = {
     "input": ("n = int(input())\nprint(n + 1, input())", "41\nx\n", "42 x\n"),
     "sys.stdin": ("import sys\nprint(sys.stdin.read()[::-1])", "abc", "cba\n"),
@@ -35,6 +43,7 @@ WORKING = {
     "a main block": ("if __name__ == '__main__': print(1)", "", "1\n"),
     "errors apart": ("import sys\nprint(1, file=sys.stderr)\nprint(2)", "", "2\n"),
     "at exit": (LATE, "", "late\n"),
+    "several at exit": (EXITS, "", "first between last "),
     "other letters": ("print(input() + 'é☃')", "ü😀", "ü😀é☃\n"),
     "seeded": ("import random\nprint(random.Random(1).random() == random.random())", "", "False\n"),
 }

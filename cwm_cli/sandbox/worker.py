@@ -207,6 +207,12 @@ def _compile_in_one_thread(mujoco: Any) -> None:
     if hasattr(mujoco, "MjSpec"):  # since 3.2
         for name in ("compile", "recompile"):
             _alone(mujoco.MjSpec, name)
+    try:
+        mujoco.MjModel.from_xml_string("<mujoco/>")
+        if hasattr(mujoco, "MjSpec"):
+            mujoco.MjSpec().compile()
+    except Exception as error:
+        raise BadTool(f"this 'mujoco' compiles models only in threads ({error})") from error
 
 
 def _alone(spec: Any, name: str) -> None:

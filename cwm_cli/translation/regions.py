@@ -8,7 +8,7 @@ results have no common shape, the paths stay apart.
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import _lru_cache_wrapper
+from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -31,6 +31,9 @@ from cwm_cli.translation.numbers import (
 )
 from cwm_cli.translation.paths import Abandoned, merged_by_decisions
 from cwm_cli.translation.rewriting import PREFIX, rewritten
+
+CACHED_FUNCTION: Any = type(lru_cache(len))
+"""The class of functions whose results are cached."""
 
 MOST_ROUNDS = 3
 """Rounds of a loop whose end is not known; more are left to the program."""
@@ -141,7 +144,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:  # noqa: PLR0911  # a case f
     raise Unmergeable
 
 
-def _parts(value: Any) -> Iterable[Any]:  # noqa: PLR0911  # a case for each kind
+def _parts(value: Any) -> Iterable[Any]:  # noqa: C901, PLR0911  # a case for each kind
     """Return what a value leads to."""
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
@@ -161,8 +164,10 @@ def _parts(value: Any) -> Iterable[Any]:  # noqa: PLR0911  # a case for each kin
         return ()
     if type(value).__module__ in ("builtins", "collections") and isinstance(value, Iterator):
         raise Refused("an iterator is shared")
-    if isinstance(value, Ufunc | _lru_cache_wrapper):
-        return [value.__wrapped__] if isinstance(value, _lru_cache_wrapper) else ()
+    if isinstance(value, CACHED_FUNCTION):
+        return [value.__wrapped__]
+    if isinstance(value, Ufunc):
+        return ()
     if type(value).__module__ in ("operator", "typing", "re", "enum"):
         return ()
     raise Refused(f"a {type(value).__name__} may change")

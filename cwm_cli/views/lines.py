@@ -37,18 +37,18 @@ def speak(loudness: Loudness) -> None:
     for handler in [each for each in logger.handlers if isinstance(each, LogLines)]:
         logger.removeHandler(handler)
     verbose = loudness == "verbose"
-    if verbose:
-        logger.addHandler(LogLines())
+    logger.addHandler(LogLines(verbose=verbose))
     logger.setLevel(logging.DEBUG if verbose else logging.NOTSET)
     logger.propagate = not verbose
 
 
 class LogLines(logging.Handler):
-    """Prints what is logged to stderr, made harmless, a line each with its time."""
+    """Prints log records to stderr as safe text: all with their time, or only warnings."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s", "%H:%M:%S"))
+    def __init__(self, *, verbose: bool) -> None:
+        super().__init__(logging.NOTSET if verbose else logging.WARNING)
+        line = "%(asctime)s %(name)s: %(message)s" if verbose else "Warning: %(message)s"
+        self.setFormatter(logging.Formatter(line, "%H:%M:%S"))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a line; live views stand in for stderr, and print it above them."""

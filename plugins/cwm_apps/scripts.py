@@ -98,6 +98,7 @@ def _make_usual() -> None:
     """
     for name, value in {"start": _start, "join": _ignore, "is_alive": _is_never}.items():
         setattr(threading.Thread, name, value)
+    vars(atexit).update(register=_register, unregister=_unregister)
     vars(resource)["setrlimit"] = _ignore
     vars(os)["fstat"] = _fstat
     sys.set_int_max_str_digits(0)
@@ -112,6 +113,30 @@ def _start(thread: threading.Thread) -> None:
         pass
     except BaseException:  # noqa: BLE001  # as with real threads
         traceback.print_exc()
+
+
+_EXITS: list[functools.partial[Any]] = []
+"""Calls that a program registers with `atexit`, which runs them only when an interpreter ends."""
+
+
+def _register(function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Callable[..., Any]:
+    """Call a function when the program ends."""
+    _EXITS.append(functools.partial(function, *arguments, **named))
+    return function
+
+
+def _unregister(function: Callable[..., Any]) -> None:
+    """Do not call a function when the program ends."""
+    _EXITS[:] = [call for call in _EXITS if call.func != function]
+
+
+def _run_exits() -> None:
+    """Make the registered calls, the last one first, and print their exceptions."""
+    while _EXITS:
+        try:
+            _EXITS.pop()()
+        except BaseException:  # noqa: BLE001  # as `atexit` does
+            traceback.print_exc()
 
 
 def _ignore(*_: Any, **__: Any) -> None:
@@ -141,7 +166,7 @@ def _run(program: ConfinedProgram) -> None:
         if end.code:
             raise
     finally:
-        atexit._run_exitfuncs()  # where some programs print all that they have to say
+        _run_exits()  # some programs print all that they have to say in these
         _flush(module)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cwm_cli.envs.spec import EnvironmentSpec, Rewinder
 from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.private_parts import MissingPartError
 from cwm_gymnasium.describing import describe
 from cwm_gymnasium.making import load, make, needs, versions
 from cwm_gymnasium.shifts import SHIFTED
@@ -96,7 +97,16 @@ def _layout(env: gym.Env[Any, Any]) -> Mapping[str, Any] | None:
 def _shift(found: EnvSpec) -> Callable[[gym.Env[Any, Any], np.random.Generator], None] | None:
     """Return what shifts an environment, if it is known what of its class can change."""
     change = SHIFTED.get(str(found.entry_point))
-    return change and (lambda env, rng: change(env.unwrapped, rng))
+    if change is None:
+        return None
+
+    def shift(env: gym.Env[Any, Any], rng: np.random.Generator) -> None:
+        try:
+            change(env.unwrapped, rng)
+        except MissingPartError as error:
+            raise CwmError(f"{found.id} cannot be shifted ({error}): leave --shift out") from error
+
+    return shift
 
 
 def _module(name: str) -> str:

@@ -11,6 +11,7 @@ from contextlib import redirect_stderr
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import packages_distributions, version
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,7 @@ def make(spec: EnvSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
     gymnasium = load()
     creator = _creator(spec)
     _check_arguments(spec, creator, env_args)
-    if _uses_mujoco(creator):
+    if _uses_mujoco(creator) or (not inspect.isclass(creator) and find_spec("mujoco")):
         silence_mujoco()
     arguments = {"disable_env_checker": True} | env_args
     try:

@@ -17,6 +17,7 @@ import mujoco
 import numpy as np
 
 from cwm_cli.envs.simulators import Attributes, Findings
+from cwm_cli.private_parts import MissingPartError, warn_once
 from cwm_gymnasium.mujoco_rewards import Rewards, rewards_of
 
 if TYPE_CHECKING:
@@ -323,7 +324,10 @@ class Mujoco:
         Where it does not, `unbatched` says why.
         """
         if self._plays is None and not self.unbatched:
-            self._plays = Plays.of(self._env)
+            try:
+                self._plays = Plays.of(self._env)
+            except MissingPartError as error:
+                warn_once(f"{error}: plans are played one at a time, which takes longer")
             self.unbatched = difference(self, self._env, self._plays)
         if self.unbatched or self._plays is None:
             return None

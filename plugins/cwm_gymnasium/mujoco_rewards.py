@@ -1,7 +1,8 @@
 """Rewards of Gymnasium's own MuJoCo environments, versions 4 and 5, for many simulations at once.
 
-The kinds of reward come first, then the formula of each environment. Every weight and range that
-an instance knows is read from it; the others are those in the code of its version.
+The kinds of reward come first, then the formula of each environment. Weights and ranges are read
+from the instance, because a shift or a subclass may have changed the arguments it was made with.
+Some are constants in the code of version 4; the functions below repeat these constants.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+
+from cwm_cli.private_parts import private_part
 
 View = Mapping[str, np.ndarray]
 """Arrays of `MjData` with a first axis for the simulation."""
@@ -127,7 +130,8 @@ class StandingRewards:
 def rewards_of(env: Any) -> Rewards | None:
     """Return the rewards of an environment, if it is Gymnasium's own or a variant of such a one.
 
-    Whoever else builds on one of them may reward or end it by rules of their own.
+    Other subclasses may have other rewards and endings, so they have no known rewards. Raises
+    `MissingPartError` if this Gymnasium keeps a weight or a range under another name.
     """
     own = (cls for cls in type(env).__mro__ if cls.__module__ != VARIANTS)
     package, _, module = next(own).__module__.rpartition(".")
@@ -138,7 +142,11 @@ def rewards_of(env: Any) -> Rewards | None:
 
 def _half_cheetah(env: Any, late: bool) -> Rewards:
     return MovingRewards(
-        ("qpos",), _x, env.dt, env._forward_reward_weight, _effort(env._ctrl_cost_weight)
+        ("qpos",),
+        _x,
+        env.dt,
+        private_part(env, "_forward_reward_weight"),
+        _effort(private_part(env, "_ctrl_cost_weight")),
     )
 
 
@@ -151,22 +159,25 @@ def _alive(
     contact: Measure | None = None,
 ) -> MovingRewards:
     """Return the rewards of a body that has to stay healthy."""
+    terminates = private_part(env, "_terminate_when_unhealthy")
+    # version 4 of Ant has no weight: it adds the velocity itself
+    has_constant_weight = type(env).__module__ == "gymnasium.envs.mujoco.ant_v4"
     return MovingRewards(
         fields,
         measure,
         env.dt,
-        getattr(env, "_forward_reward_weight", 1.0),
-        _effort(env._ctrl_cost_weight),
+        1.0 if has_constant_weight else private_part(env, "_forward_reward_weight"),
+        _effort(private_part(env, "_ctrl_cost_weight")),
         contact,
         healthy,
-        env._healthy_reward,
-        env._terminate_when_unhealthy,
-        always_rewarded=env._terminate_when_unhealthy and not late,
+        private_part(env, "_healthy_reward"),
+        terminates,
+        always_rewarded=terminates and not late,
     )
 
 
 def _hopper(env: Any, late: bool) -> Rewards:
-    least, most = env._healthy_state_range
+    least, most = private_part(env, "_healthy_state_range")
     upright = _upright(env)
 
     def healthy(view: View) -> np.ndarray:
@@ -181,8 +192,8 @@ def _walker2d(env: Any, late: bool) -> Rewards:
 
 
 def _ant(env: Any, late: bool) -> Rewards:
-    body = env.data.body(env._main_body if late else "torso").id
-    low, high = env._healthy_z_range
+    body = env.data.body(private_part(env, "_main_body") if late else "torso").id
+    low, high = private_part(env, "_healthy_z_range")
 
     def healthy(view: View) -> np.ndarray:
         finite = np.isfinite(view["qpos"]).all(axis=1) & np.isfinite(view["qvel"]).all(axis=1)
@@ -192,20 +203,22 @@ def _ant(env: Any, late: bool) -> Rewards:
     def forward(view: View) -> np.ndarray:
         return view["xpos"][:, body, 0]
 
-    def contact(view: View) -> np.ndarray:
-        forces = view["cfrc_ext"].clip(*env._contact_force_range)
-        return np.asarray(env._contact_cost_weight * np.square(forces).sum(axis=(1, 2)))
-
     fields = ("qpos", "qvel", "xpos")
-    charged = late or env._use_contact_forces
-    if not charged:
+    if not (late or private_part(env, "_use_contact_forces")):
         return _alive(env, late, fields, forward, healthy)
+    least, most = private_part(env, "_contact_force_range")
+    weight = private_part(env, "_contact_cost_weight")
+
+    def contact(view: View) -> np.ndarray:
+        forces = view["cfrc_ext"].clip(least, most)
+        return np.asarray(weight * np.square(forces).sum(axis=(1, 2)))
+
     return _alive(env, late, (*fields, "cfrc_ext"), forward, healthy, contact)
 
 
 def _humanoid(env: Any, late: bool) -> Rewards:
     masses = env.model.body_mass
-    low, high = env._healthy_z_range
+    low, high = private_part(env, "_healthy_z_range")
 
     def centre(view: View) -> np.ndarray:
         return np.asarray(view["xipos"][:, :, 0] @ masses / masses.sum())
@@ -214,19 +227,25 @@ def _humanoid(env: Any, late: bool) -> Rewards:
         height = view["qpos"][:, 2]
         return np.asarray((low < height) & (height < high))
 
-    def contact(view: View) -> np.ndarray:
-        cost = env._contact_cost_weight * np.square(view["cfrc_ext"]).sum(axis=(1, 2))
-        return np.asarray(cost.clip(*env._contact_cost_range))
+    fields: tuple[str, ...] = ("qpos", "xipos")
+    moving = _alive(env, late, fields, centre, healthy)
+    moving = replace(moving, effort=_effort_of_controls(private_part(env, "_ctrl_cost_weight")))
+    if not late:
+        return moving
+    weight = private_part(env, "_contact_cost_weight")
+    least, most = private_part(env, "_contact_cost_range")
 
-    fields = ("qpos", "xipos", "cfrc_ext") if late else ("qpos", "xipos")
-    moving = _alive(env, late, fields, centre, healthy, contact if late else None)
-    return replace(moving, effort=_effort_of_controls(env._ctrl_cost_weight))
+    def contact(view: View) -> np.ndarray:
+        cost = weight * np.square(view["cfrc_ext"]).sum(axis=(1, 2))
+        return np.asarray(cost.clip(least, most))
+
+    return replace(moving, fields=(*fields, "cfrc_ext"), contact=contact)
 
 
 def _humanoidstandup(env: Any, late: bool) -> Rewards:
-    effort = _effort_of_controls(env._ctrl_cost_weight if late else 0.1)
-    weight = env._impact_cost_weight if late else 0.5e-6
-    low, high = env._impact_cost_range if late else (-np.inf, 10)
+    effort = _effort_of_controls(private_part(env, "_ctrl_cost_weight") if late else 0.1)
+    weight = private_part(env, "_impact_cost_weight") if late else 0.5e-6
+    low, high = private_part(env, "_impact_cost_range") if late else (-np.inf, 10)
     seconds = env.model.opt.timestep
 
     def reward(view: View, actions: np.ndarray) -> Judgement:
@@ -248,7 +267,7 @@ def _inverted_pendulum(env: Any, late: bool) -> Rewards:
 
 
 def _inverted_double_pendulum(env: Any, late: bool) -> Rewards:
-    bonus = env._healthy_reward if late else 10.0
+    bonus = private_part(env, "_healthy_reward") if late else 10.0
     lowest = getattr(env, "lowest", 1.0)
 
     def reward(view: View, actions: np.ndarray) -> Judgement:
@@ -262,15 +281,15 @@ def _inverted_double_pendulum(env: Any, late: bool) -> Rewards:
 
 
 def _reacher(env: Any, late: bool) -> Rewards:
-    weight = getattr(env, "_reward_dist_weight", 1.0)
-    effort = _effort(getattr(env, "_reward_control_weight", 1.0))
+    weight = private_part(env, "_reward_dist_weight") if late else 1.0
+    effort = _effort(private_part(env, "_reward_control_weight") if late else 1.0)
     return ReachingRewards((_pair(env, weight, "fingertip", "target"),), effort, late)
 
 
 def _pusher(env: Any, late: bool) -> Rewards:
-    near = getattr(env, "_reward_near_weight", 0.5)
-    goal = getattr(env, "_reward_dist_weight", 1.0)
-    effort = _effort(getattr(env, "_reward_control_weight", 0.1))
+    near = private_part(env, "_reward_near_weight") if late else 0.5
+    goal = private_part(env, "_reward_dist_weight") if late else 1.0
+    effort = _effort(private_part(env, "_reward_control_weight") if late else 0.1)
     pairs = (_pair(env, near, "object", "tips_arm"), _pair(env, goal, "object", "goal"))
     return ReachingRewards(pairs, effort, late)
 
@@ -281,7 +300,10 @@ def _x(view: View) -> np.ndarray:
 
 def _upright(env: Any) -> Measure:
     """Tell whether height and angle are within the healthy ranges."""
-    (lowest, highest), (least, most) = env._healthy_z_range, env._healthy_angle_range
+    (lowest, highest), (least, most) = (
+        private_part(env, "_healthy_z_range"),
+        private_part(env, "_healthy_angle_range"),
+    )
 
     def upright(view: View) -> np.ndarray:
         height, angle = view["qpos"][:, 1], view["qpos"][:, 2]

@@ -32,8 +32,8 @@ class LoweredDoublePendulum(InvertedDoublePendulumEnv):
 
     def step(self, action: Any) -> Any:
         """Step, and end where the tip is too low."""
-        observation, *_ = super().step(action)  # type: ignore[no-untyped-call]
-        x, _, y = self.data.site_xpos[0]
-        terminated = bool(y <= self.lowest)
-        reward, info = self._get_rew(x, y, terminated)  # type: ignore[no-untyped-call]
-        return observation, reward, terminated, False, info
+        observation, *_, info = super().step(action)  # type: ignore[no-untyped-call]
+        terminated = bool(self.data.site_xpos[0, 2] <= self.lowest)
+        alive = self._healthy_reward * int(not terminated)
+        reward = alive + info["distance_penalty"] + info["velocity_penalty"]
+        return observation, reward, terminated, False, {**info, "reward_survive": alive}

@@ -14,6 +14,8 @@ from gymnasium.envs.classic_control.mountain_car import MountainCarEnv
 from gymnasium.envs.classic_control.pendulum import PendulumEnv, angle_normalize
 from gymnasium.envs.toy_text.blackjack import BlackjackEnv, draw_card, is_natural
 
+from cwm_cli.private_parts import private_part
+
 Cell = tuple[int, int]
 
 
@@ -33,7 +35,8 @@ class Pendulum(PendulumEnv):
         cost += self.speed_weight * speed**2 + self.torque_weight * self.last_u**2
         if self.explicit:
             self.state[0] = angle + speed * self.dt
-            observation = self._get_obs()  # type: ignore[no-untyped-call]
+            angle, speed = self.state
+            observation = np.array([np.cos(angle), np.sin(angle), speed], np.float32)
         return observation, -cost, False, False, {}
 
 
@@ -42,10 +45,13 @@ class Acrobot(AcrobotEnv):
 
     height = 1.0
 
-    def _terminal(self) -> bool:
+    def step(self, action: Any) -> Any:
+        """Step, and end where the tip is high enough."""
+        observation, *_, info = super().step(action)  # type: ignore[no-untyped-call]
         assert self.state is not None, "not reset yet"
         first, second = self.state[:2]
-        return bool(-np.cos(first) - np.cos(second + first) > self.height)
+        terminated = bool(-np.cos(first) - np.cos(second + first) > self.height)
+        return observation, 0.0 if terminated else -1.0, terminated, False, info
 
 
 class MountainCar(MountainCarEnv):
@@ -66,6 +72,11 @@ class Blackjack(BlackjackEnv):
     margin = 4
     win = 1.0
     loss = 1.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # type: ignore[override]
+        """Deal two cards to each."""
+        super().reset(seed=seed, options=options)
+        return self._get_obs(), {}
 
     def step(self, action: Any) -> Any:
         """Draw a card, or let the dealer play."""
@@ -94,8 +105,10 @@ class Blackjack(BlackjackEnv):
 
 def cliff(env: Any, rng: np.random.Generator) -> None:
     """Draw the cells of the cliff and the start, from which the goal can be reached."""
+    on_cliff = private_part(env, "_cliff")
+    outcomes = private_part(env, "_calculate_transition_prob")
     rows, columns = env.shape
-    goal, size = (rows - 1, columns - 1), int(env._cliff.sum())
+    goal, size = (rows - 1, columns - 1), int(on_cliff.sum())
     cells = [(row, column) for row in range(rows) for column in range(columns)]
     while True:
         start = int(rng.integers(rows)), 0
@@ -103,14 +116,14 @@ def cliff(env: Any, rng: np.random.Generator) -> None:
         chosen = {free[place] for place in rng.permutation(len(free))[:size]}
         if _reaches(start, goal, set(cells) - chosen):
             break
-    env._cliff[:] = False
-    env._cliff[tuple(np.array(sorted(chosen)).T)] = True
+    on_cliff[:] = False
+    on_cliff[tuple(np.array(sorted(chosen)).T)] = True
     env.start_state_index = np.ravel_multi_index(start, env.shape)
     env.initial_state_distrib[:] = 0.0
     env.initial_state_distrib[env.start_state_index] = 1.0
     for state, position in enumerate(cells):
         for action in range(env.nA):
-            env.P[state][action] = env._calculate_transition_prob(position, action)
+            env.P[state][action] = outcomes(position, action)
 
 
 def lake(env: Any, rng: np.random.Generator) -> None:
@@ -151,7 +164,7 @@ def streets(env: Any, rng: np.random.Generator) -> None:
     for row, column in sides:
         env.desc[1 + row, 2 + 2 * column] = b"|" if (row, column) in walls else b":"
     rainy = len(env.P[0][0]) > 1
-    build = env._build_rainy_transitions if rainy else env._build_dry_transitions
+    build = private_part(env, "_build_rainy_transitions" if rainy else "_build_dry_transitions")
     for state, moves in env.P.items():
         for action in moves:
             moves[action] = []

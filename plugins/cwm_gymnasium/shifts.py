@@ -14,6 +14,8 @@ from weakref import WeakSet
 
 import numpy as np
 
+from cwm_cli.private_parts import private_part
+
 Change = Callable[[Any, np.random.Generator], None]
 """Changes an environment, without its wrappers, in place."""
 
@@ -55,7 +57,7 @@ def smaller(*names: str) -> Change:
 def _drawn(names: tuple[str, ...], factor: Callable[[np.random.Generator], float]) -> Change:
     def change(env: Any, rng: np.random.Generator) -> None:
         for name in names:
-            setattr(env, name, _times(getattr(env, name), rng, factor))
+            setattr(env, name, _times(private_part(env, name), rng, factor))
 
     return change
 
@@ -78,7 +80,7 @@ def wider(name: str) -> Change:
     """Make a range of positive numbers wider at both ends, for what starts near one of them."""
 
     def change(env: Any, rng: np.random.Generator) -> None:
-        low, high = getattr(env, name)
+        low, high = private_part(env, name)
         down, up = 1 - rng.uniform(LEAST, MOST), 1 + rng.uniform(LEAST, MOST)
         setattr(env, name, tuple(float(f"{n:.{DIGITS}g}") for n in (low * down, high * up)))
 
@@ -89,6 +91,7 @@ def chosen(name: str, *values: Any) -> Change:
     """Choose one of some values."""
 
     def change(env: Any, rng: np.random.Generator) -> None:
+        private_part(env, name)
         setattr(env, name, values[rng.integers(len(values))])
 
     return change
@@ -96,7 +99,12 @@ def chosen(name: str, *values: Any) -> Change:
 
 def following(name: str, rule: Callable[[Any], Any]) -> Change:
     """Let a number follow from others that were changed."""
-    return lambda env, _: setattr(env, name, rule(env))
+
+    def change(env: Any, rng: np.random.Generator) -> None:
+        private_part(env, name)
+        setattr(env, name, rule(env))
+
+    return change
 
 
 def becoming(address: str) -> Change:

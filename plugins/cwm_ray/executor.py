@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +25,7 @@ from cwm_cli.bench.executor import (
 )
 from cwm_cli.bench.processes import STARTER
 from cwm_cli.errors import CwmError
+from cwm_cli.private_parts import MissingPartError, private_part, warn_once
 from cwm_cli.sandbox.linux import adopt_orphans
 from cwm_cli.search.spending import SPENDING
 from cwm_cli.text import clean
@@ -58,8 +60,8 @@ QUIET = {
 """Variables for Ray, where the user has not set them."""
 
 OF_OWN_CLUSTER = {
-    "kill_child_processes_on_worker_exit_with_raylet_subreaper": True,
-    "process_group_cleanup_enabled": False,
+    "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "true",
+    "RAY_process_group_cleanup_enabled": "false",
 }
 """Whatever a worker leaves behind is ended within ten seconds, in whatever session it is. Process
 groups, which Ray prefers, do not reach what has a session of its own, as sandboxes have."""
@@ -220,11 +222,9 @@ class RayCluster:
         """Join a cluster, or start one for at least so many jobs; one that was joined is kept."""
         os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
         import ray
-        import ray._private.worker as printing
 
         logging.getLogger("ray").setLevel(logging.ERROR)
-        # `log_to_driver` leaves out what jobs print, not what Ray says of nodes, on standard output
-        printing._worker_logs_enabled = False
+        _silence()
         if ray.is_initialized():
             return cls(is_ours=False)
         _connect(address, workers)
@@ -295,6 +295,17 @@ class RayCluster:
         return self._answers
 
 
+def _silence() -> None:
+    """Keep messages of Ray about its nodes off standard output; `log_to_driver` does not."""
+    try:
+        worker: Any = import_module("ray._private.worker")
+        private_part(worker, "_worker_logs_enabled")
+    except (ImportError, MissingPartError) as error:
+        warn_once(f"{error}: messages of Ray about its nodes appear among the results")
+    else:
+        worker._worker_logs_enabled = False
+
+
 def _connect(address: str, workers: int) -> None:
     """Join a cluster, or start one on this machine."""
     import ray
@@ -311,12 +322,12 @@ def _connect(address: str, workers: int) -> None:
                 raise _unreachable(address, error) from error
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise _unreachable(address, error) from error
+    os.environ.update(OF_OWN_CLUSTER)
     ray.init(
         address="local",
         num_cpus=max(workers, os.cpu_count() or 1),
         include_dashboard=False,
         object_store_memory=OBJECT_STORE_BYTES,
-        _system_config=OF_OWN_CLUSTER,
         **how,
     )
 

@@ -6,7 +6,8 @@ the other.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -45,7 +46,8 @@ class TrueRenderer:
             if self._env is None:
                 arguments = {**self._told["arguments"], "render_mode": self._mode}
                 name = self._told["environment"]
-                self._env = gym.make(name, disable_env_checker=True, **arguments).unwrapped
+                with without_mujoco_warnings(name):
+                    self._env = gym.make(name, disable_env_checker=True, **arguments).unwrapped
                 self._env.reset(seed=0)
             stand(self._env, self._told["layout"], observation)
             return self._env.render()
@@ -58,6 +60,25 @@ class TrueRenderer:
         """Close the environment."""
         if self._env is not None:
             self._env.close()
+
+
+@contextmanager
+def without_mujoco_warnings(name: str) -> Iterator[None]:
+    """Suppress warnings of MuJoCo while an environment loads its model file.
+
+    They concern outdated options in that file, which a user cannot change.
+    """
+    if "mujoco" not in str(gym.spec(name).entry_point):
+        yield
+        return
+    import mujoco
+
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda _: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def stand(env: Any, layout: Mapping[str, Any], observation: Any) -> None:

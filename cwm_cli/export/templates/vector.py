@@ -54,7 +54,7 @@ class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
         for place in np.flatnonzero(mask).tolist():
             one = None if seeds is None else seeds[place]
             _, info = self.envs[place].reset(seed=one, options=rest or None)
-            infos = self._add_info(infos, info, place)
+            infos = self._gathered(infos, info, place)
         self._lengths[mask], self._over[mask] = 0, False
         return self._together([env.seen() for env in self.envs]), infos
 
@@ -77,7 +77,7 @@ class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
                 seen, rewards[place], terminated[place], _, info = env.step(action)
             observations.append(seen)
             if info:
-                infos = self._add_info(infos, info, place)
+                infos = self._gathered(infos, info, place)
         truncated = np.zeros(self.num_envs, np.bool_)
         if self._limit is not None:
             truncated = self._lengths >= self._limit
@@ -92,6 +92,17 @@ class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
         """Let go of what draws."""
         for env in self.envs:
             env.close()
+
+    def _gathered(self, infos: dict[str, Any], info: dict[str, Any], place: int) -> dict[str, Any]:
+        """Add the info of one environment; the mask `_name` marks environments that have `name`."""
+        for name, value in info.items():
+            if name not in infos:
+                is_array = isinstance(value, np.ndarray)
+                shape, dtype = (value.shape, value.dtype) if is_array else ((), np.dtype(object))
+                infos[name] = np.zeros((self.num_envs, *shape), dtype)
+                infos[f"_{name}"] = np.zeros(self.num_envs, np.bool_)
+            infos[name][place], infos[f"_{name}"][place] = value, True
+        return infos
 
     def _together(self, observations: list[Any]) -> Any:
         """Return observations of all as one of the batched space."""
