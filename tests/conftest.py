@@ -23,6 +23,11 @@ from tests.browser import browser  # noqa: F401  # a fixture for all
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+# Keep compiled modules even if the shell forbids it: each test process and each `cwm` that a test
+# starts would otherwise compile the code and the tests again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 
 CHOICES = ("CWM_ALLOW_GAP", "CWM_CONFIG", "CWM_MODEL")
 """Variables by which whoever runs the tests may have chosen something."""
