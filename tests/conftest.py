@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one per test process; numpy reads it once
+
 import pytest
 from hypothesis import settings
 from typer.testing import CliRunner
@@ -104,7 +106,6 @@ class Shell:
         return clean | {
             "PYTHONPATH": str(self.packages),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
-            "OPENBLAS_NUM_THREADS": "1",
             **self.environment,
         }
 
