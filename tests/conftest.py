@@ -1,6 +1,7 @@
 """What many tests share: the `cwm` command as users run it, and plugins for one test."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ from cwm_cli.registry import check_hooks, plugins
 from cwm_cli.sandbox import Sandbox
 from recordings import record
 from tests.browser import browser  # noqa: F401  # a fixture for all
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script runs with `&`
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # or all subprocesses ignore it, too
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
