@@ -20,8 +20,7 @@ from cwm_cli.search.spending import SPENDING, open_spending, read_spending
 from cwm_cli.worlds import choosing
 from cwm_cli.worlds.choosing import chosen
 from cwm_cli.worlds.statistician import Statistician, TextTransition
-from cwm_litellm.backend import LiteLLM
-from cwm_litellm.scoring import Format, rendering
+from cwm_litellm.backend import LiteLLM, load
 from cwm_playground.door import CHANGES, Door, DoorWords
 from cwm_tiny.backend import SHIPPED, Tiny, words_key
 from cwm_tiny.model import TinyModel
@@ -264,6 +263,9 @@ class TestTemplates:
 
     def test_where_a_template_ends_a_conversation_with_a_mark_the_answer_begins_with_its_turn(self):
         template = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}</s>"
+        load()  # of LiteLLM, quietly and without the network, before this imports it
+        from cwm_litellm.scoring import Format, rendering
+
         words = rendering(template)
         known = Format.learned(words)
         asks = "<|system|>You predict.<|end|><|user|>You hold the small key. What follows?<|end|>"
