@@ -1,5 +1,6 @@
 """What many tests share: the `cwm` command as users run it, and plugins for one test."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -30,6 +31,12 @@ settings.load_profile("untimed")
 
 CHOICES = ("CWM_ALLOW_GAP", "CWM_CONFIG", "CWM_MODEL")
 """Variables by which whoever runs the tests may have chosen something."""
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the imported modules and collected tests from all later garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass
