@@ -194,7 +194,7 @@ class TestEchoes:
         place, due, turns = tmp_path / "spending.json", [], []
         open_spending(place, None, lambda: 0.0)
         monkeypatch.setenv(SPENDING, f"file:{place}")
-        monkeypatch.setattr("litellm.token_counter", lambda *_, **__: 40_000)
+        monkeypatch.setattr(load(), "token_counter", lambda *_, **__: 40_000)
         completes = Request(ASKED, 7, Move(GENERATE), problem=None)
         with LanguageServer([answer("Yes.")], speaker=self.speaker) as server:
             well, failures = server._weighed, [rate_limited("0.8")]
