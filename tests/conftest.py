@@ -1,6 +1,8 @@
 """What many tests share: the `cwm` command as users run it, and plugins for one test."""
 
+import gc
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one per test process; numpy reads it once
 
 import pytest
 from hypothesis import settings
@@ -19,6 +23,9 @@ from cwm_cli.registry import check_hooks, plugins
 from cwm_cli.sandbox import Sandbox
 from recordings import record
 from tests.browser import browser  # noqa: F401  # a fixture for all
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script runs with `&`
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # or all subprocesses ignore it, too
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -37,6 +44,12 @@ CHOICES = ("CWM_ALLOW_GAP", "CWM_CONFIG", "CWM_MODEL")
 def built_command():
     """Return the Click command of `cwm`, built once per process because that takes 50 ms."""
     return get_command(command_line())
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the imported modules and collected tests from all later garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass
@@ -120,7 +133,6 @@ class Shell:
         return clean | {
             "PYTHONPATH": str(self.packages),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
-            "OPENBLAS_NUM_THREADS": "1",
             **self.environment,
         }
 

@@ -133,7 +133,7 @@ from pathlib import Path
 from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.contracts import Completion, Usage
 cache, own = AnswerCache(Path(sys.argv[1])), sys.argv[2]
-for number in range(40):
+for number in range(15):
     for who in (own, "all"):
         cache.keep(f"{who}-{number}", "m", Completion(f"{who} {number}", Usage(1, 1, 0.5)))
         found = cache.find(f"{who}-{number}")
@@ -148,7 +148,7 @@ def test_many_processes_share_the_file(cache: AnswerCache) -> None:
     ]
     assert [process.communicate()[1] for process in processes] == [b""] * 4
     found = cache.summary()
-    assert (found.entries, found.reused, found.saved) == (5 * 40, 8 * 40, 8 * 40 * 0.5)
+    assert (found.entries, found.reused, found.saved) == (5 * 15, 8 * 15, 8 * 15 * 0.5)
 
 
 def test_what_was_used_longest_ago_makes_room_and_what_is_old_goes(cache: AnswerCache) -> None:

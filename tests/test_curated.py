@@ -146,9 +146,9 @@ def test_the_same_request_gives_the_same_bytes(name: str, tmp_path: Path) -> Non
 
 
 def test_an_episode_does_not_depend_on_how_many_there_are() -> None:
-    few = record(find("CartPole-v1"), episodes=2, test_episodes=4, max_steps=10)
-    many = record(find("CartPole-v1"), episodes=6, test_episodes=4, max_steps=10)
-    for split, shared in (("train", 2), ("test", 4)):
+    few = record(find("CartPole-v1"), episodes=2, test_episodes=3, max_steps=5)
+    many = record(find("CartPole-v1"), episodes=4, test_episodes=3, max_steps=5)
+    for split, shared in (("train", 2), ("test", 3)):
         left, right = (
             [
                 [repr(row._replace(episode=0)) for row in rows]
@@ -367,18 +367,18 @@ def test_a_shipped_dataset_is_taken_if_it_was_asked_for(
         )
 
 
-def test_a_dataset_of_another_version_of_the_environment_is_not_taken(
-    shop: Path, blackjack: Dataset
-) -> None:
+def test_a_dataset_of_another_version_of_the_environment_is_not_taken(shop: Path) -> None:
     spec = find("Blackjack-v1")
+    few: RecordingOptions = {"episodes": 1, "test_episodes": 1}
+    dataset = record(spec, **few)
     shipped = shop / shipped_name(spec.id)
     for package, taken in (("numpy", True), ("gymnasium", False)):
-        versions = dict(blackjack.metadata["versions"]) | {package: "0.1"}
-        metadata = blackjack.metadata | {"versions": versions}
-        replace(blackjack, metadata=metadata).save(shipped)
-        assert (default_dataset(spec, **TEN)[0] == shipped) is taken
+        versions = dict(dataset.metadata["versions"]) | {package: "0.1"}
+        metadata = dataset.metadata | {"versions": versions}
+        replace(dataset, metadata=metadata).save(shipped)
+        assert (default_dataset(spec, **few)[0] == shipped) is taken
     shipped.write_bytes(b"spoilt")
-    assert default_dataset(spec, **TEN)[0] != shipped
+    assert default_dataset(spec, **few)[0] != shipped
 
 
 def test_what_ships_is_small_and_what_it_says() -> None:

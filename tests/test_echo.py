@@ -20,8 +20,7 @@ from cwm_cli.search.spending import SPENDING, open_spending, read_spending
 from cwm_cli.worlds import choosing
 from cwm_cli.worlds.choosing import chosen
 from cwm_cli.worlds.statistician import Statistician, TextTransition
-from cwm_litellm.backend import LiteLLM
-from cwm_litellm.scoring import Format, rendering
+from cwm_litellm.backend import LiteLLM, load
 from cwm_playground.door import CHANGES, Door, DoorWords
 from cwm_tiny.backend import SHIPPED, Tiny, words_key
 from cwm_tiny.model import TinyModel
@@ -192,10 +191,10 @@ class TestEchoes:
         self, tmp_path, monkeypatch
     ):
         """What a request is expected to take counts until it is known what it took."""
-        place, due = tmp_path / "spending.json", []
+        place, due, turns = tmp_path / "spending.json", [], []
         open_spending(place, None, lambda: 0.0)
         monkeypatch.setenv(SPENDING, f"file:{place}")
-        monkeypatch.setattr("litellm.token_counter", lambda *_, **__: 40_000)
+        monkeypatch.setattr(load(), "token_counter", lambda *_, **__: 40_000)
         completes = Request(ASKED, 7, Move(GENERATE), problem=None)
         with LanguageServer([answer("Yes.")], speaker=self.speaker) as server:
             well, failures = server._weighed, [rate_limited("0.8")]
@@ -203,14 +202,15 @@ class TestEchoes:
             def behave(handler):
                 (rate,) = read_spending(place).providers.values()
                 due.append(rate.tokens_due - time.time())
+                turns.append(rate.requests_due)
                 well(handler)
 
             server._weighed = behave
             model = weigher(server, requests_per_minute=600, tokens_per_minute=60_000)
             assert model.score(asked())
             model.complete(completes)
-            weighing, completion = [each.seconds for each in server.requests][-2:]
-            assert completion - weighing >= 0.05, "there are ten a second"
+            arrived = server.requests[-1].seconds + time.time() - time.monotonic()
+            assert arrived >= turns[-1] - 0.01, "there are ten a second"
             (rate,) = read_spending(place).providers.values()
             assert min(due) > 30 > rate.tokens_due - time.time()
             server._weighed = lambda handler: (failures.pop() if failures else well)(handler)
@@ -264,6 +264,9 @@ class TestTemplates:
 
     def test_where_a_template_ends_a_conversation_with_a_mark_the_answer_begins_with_its_turn(self):
         template = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}</s>"
+        load()  # of LiteLLM, quietly and without the network, before this imports it
+        from cwm_litellm.scoring import Format, rendering
+
         words = rendering(template)
         known = Format.learned(words)
         asks = "<|system|>You predict.<|end|><|user|>You hold the small key. What follows?<|end|>"

@@ -65,7 +65,7 @@ def plans(
     env = gym.make(name)
     spaces = (space_of(env.observation_space), space_of(env.action_space))
     planner = TREE if spaces[1].kind == "discrete" else SAMPLES
-    moments = [Moment(number, 0, env.reset(seed=number)[0], 60) for number in range(6)]
+    moments = [Moment(number, 0, env.reset(seed=number)[0], 60) for number in range(3)]
     settings = {"rows": rows(env)} | options
     with open_session(sandbox, text, spaces, planners=[planner], **settings) as session:
         if together:

@@ -5,9 +5,9 @@ Which package may import which is checked by `lint-imports`.
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import NamedTuple, Self
 
 import pytest
 
@@ -35,18 +35,37 @@ MEANT = {
 """Texts of the core that are what a plugin gives is called, and have to be."""
 
 
+class Module(NamedTuple):
+    """The public classes of a module and the strings that it works with, with their lines."""
+
+    classes: list[tuple[int, str]]
+    strings: list[tuple[int, str]]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        tree = ast.parse(text)
+        docstrings, strings = set(), []
+        for node in ast.walk(tree):  # parents before children
+            if isinstance(node, ast.Expr):
+                docstrings.add(id(node.value))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                strings += [] if id(node) in docstrings else [(node.lineno, node.value)]
+        classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
+        public = [(node.lineno, node.name) for node in classes if not node.name.startswith("_")]
+        return cls(public, strings)
+
+
 @pytest.fixture(scope="module")
-def trees() -> dict[Path, ast.Module]:
+def modules() -> dict[Path, Module]:
     files = (file for package in PACKAGES for file in sorted(package.rglob("*.py")))
-    return {file.relative_to(ROOT): ast.parse(file.read_text("utf-8")) for file in files}
+    return {file.relative_to(ROOT): Module.parse(file.read_text("utf-8")) for file in files}
 
 
-def test_no_two_public_classes_share_a_name(trees: dict[Path, ast.Module]) -> None:
+def test_no_two_public_classes_share_a_name(modules: dict[Path, Module]) -> None:
     places = defaultdict(list)
-    for file, tree in trees.items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(f"{file}:{node.lineno}")
+    for file, module in modules.items():
+        for line, name in module.classes:
+            places[name].append(f"{file}:{line}")
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
@@ -54,7 +73,7 @@ def test_a_module_of_the_core_belongs_to_a_folder() -> None:
     assert {file.stem for file in CORE.glob("*.py")} - LOOSE == set()
 
 
-def test_the_core_names_no_plugin(trees: dict[Path, ast.Module]) -> None:
+def test_the_core_names_no_plugin(modules: dict[Path, Module]) -> None:
     given = {
         name
         for kind in ("strategy", "backend", "environment")
@@ -65,18 +84,10 @@ def test_the_core_names_no_plugin(trees: dict[Path, ast.Module]) -> None:
     assert {"gif-mcts", "induction", "CartPole-v1"} <= given
     named = [
         f"{file}:{line}: {text!r}"
-        for file, tree in trees.items()
+        for file, module in modules.items()
         if file.parts[0] == CORE.name
-        for line, text in strings(tree)
+        for line, text in module.strings
         if (text in given and text not in MEANT.get(str(file), ()))
         or text.startswith(tuple(PLUGINS))
     ]
     assert named == []
-
-
-def strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield the texts that a program works with: all but those that stand alone, as docstrings."""
-    told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
-            yield node.lineno, node.value

@@ -200,36 +200,49 @@ HOLE = "…"
 @cache
 def messages() -> tuple[Message, ...]:
     """Return every message of an error for users, read from the code of core and plugins."""
-    found = []
-    for root in ("cwm_cli", "plugins"):
-        for path in sorted((ROOT / root).rglob("*.py")):
-            found += _messages(path)
-    return tuple(dict.fromkeys(found))
+    raising = re.compile(rf"\b(?:{'|'.join(_error_names())})\(")
+    files = ((path, text) for path, text in _sources().items() if raising.search(text))
+    return tuple(dict.fromkeys(each for file in files for each in _messages(*file)))
 
 
-def _messages(path: Path) -> Iterator[Message]:
+@cache
+def _sources() -> Mapping[Path, str]:
+    """Return the code of core and plugins by file."""
+    folders = (ROOT / "cwm_cli", ROOT / "plugins")
+    files = (path for folder in folders for path in sorted(folder.rglob("*.py")))
+    return {path: path.read_text(encoding="utf-8") for path in files}
+
+
+def _messages(path: Path, text: str) -> Iterator[Message]:
     relative = path.relative_to(ROOT).as_posix()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for scope in ast.walk(tree):
-        if isinstance(scope, ast.Module | ast.FunctionDef):
-            known = _words_by_name(scope)
-            for node in _own(scope):
-                if isinstance(node, ast.Call) and _called(node) in _error_names() and node.args:
-                    yield Message(_words(node, known), relative, node.lineno)
+    for nodes in _scopes(ast.parse(text)):
+        calls = [n for n in nodes if isinstance(n, ast.Call) and _called(n) in _error_names()]
+        known = _words_by_name(nodes) if calls else {}
+        for node in calls:
+            if node.args:
+                yield Message(_words(node, known), relative, node.lineno)
 
 
-def _own(scope: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is in a scope and in no function within it."""
-    for child in ast.iter_child_nodes(scope):
-        if not isinstance(child, ast.FunctionDef):
-            yield child
-            yield from _own(child)
+def _scopes(tree: ast.Module) -> Iterator[list[ast.AST]]:
+    """Yield the nodes of each scope: of the module, then of every function."""
+    scopes: list[ast.AST] = [tree]
+    while scopes:
+        own: list[ast.AST] = []
+        left = [*ast.iter_child_nodes(scopes.pop())]
+        while left:
+            node = left.pop()
+            if isinstance(node, ast.FunctionDef):
+                scopes.append(node)
+            else:
+                own.append(node)
+                left += ast.iter_child_nodes(node)
+        yield own
 
 
-def _words_by_name(scope: ast.AST) -> dict[str, ast.expr]:
-    """Return what names stand for that are given words just once in a scope."""
+def _words_by_name(nodes: list[ast.AST]) -> dict[str, ast.expr]:
+    """Return the words of each name that is assigned words just once in a scope."""
     given: dict[str, list[ast.expr]] = {}
-    for node in _own(scope):
+    for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             given.setdefault(node.targets[0].id, []).append(node.value)
     wordy = (ast.Constant, ast.JoinedStr, ast.BinOp)
@@ -239,12 +252,12 @@ def _words_by_name(scope: ast.AST) -> dict[str, ast.expr]:
 @cache
 def _error_names() -> frozenset[str]:
     """Return the names of `CwmError` and of all that derive from it."""
-    bases: dict[str, set[str]] = {}
-    for root in ("cwm_cli", "plugins"):
-        for path in (ROOT / root).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ClassDef):
-                    bases[node.name] = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+    heads = re.compile(r"^ *class (\w+)\(([^)]*)\):", re.MULTILINE)
+    bases = {
+        name: {base.strip().rpartition(".")[2] for base in given.split(",")}
+        for text in _sources().values()
+        for name, given in heads.findall(text)
+    }
     known = {"CwmError"}
     while more := {name for name, of in bases.items() if of & known} - known:
         known |= more

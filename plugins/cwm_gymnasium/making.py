@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stderr
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
@@ -99,11 +99,17 @@ def _provider(creator: Any) -> dict[str, str]:
     package = module.partition(".")[0]
     if package == "gymnasium":
         return {}
-    distributions = packages_distributions().get(package, [])
+    distributions = _owners(tuple(sys.path)).get(package, [])
     source = getattr(sys.modules.get(module), "__file__", None)
     if distributions or source is None:
         return {name: version(name) for name in sorted(set(distributions))}
     return {module: f"sha256:{sha256(Path(source).read_bytes()).hexdigest()[:16]}"}
+
+
+@cache
+def _owners(path: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """Return the installed packages by the modules that they provide, on one `sys.path`."""
+    return packages_distributions()
 
 
 def needs(name: str, error: Exception) -> CwmError:
