@@ -40,7 +40,7 @@ def _git(folder: Path, *arguments: str) -> str:
     # Git sets GIT_DIR and others for its hooks; there they would name another repository.
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     return subprocess.run(
-        ["git", *arguments],  # noqa: S607  # whichever git the user has
+        ["git", *arguments],  # noqa: S607  # the git of the user's PATH
         cwd=folder,
         env=inherited | {"GIT_OPTIONAL_LOCKS": "0"},
         stdin=subprocess.DEVNULL,
