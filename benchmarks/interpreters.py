@@ -12,6 +12,7 @@ A Python that is not installed here gets a row in the table that says so.
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -131,6 +132,8 @@ def main() -> int:
     chosen = parser.parse_args()
     files = chosen.tests.split(",") if chosen.tests else ()
     tests = tuple(f"tests/{name}.py" for name in files) or SUITE
+    # Shells start background jobs with SIGINT ignored; tests interrupt processes that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         wheel = chosen.wheel.resolve() if chosen.wheel else build_wheel(work)
