@@ -1,36 +1,37 @@
-"""The wheel under every Python that is here: installed anew, and part of the tests run against it.
+"""Run the default test suite against the wheel, under every supported Python on this machine.
 
     python -m benchmarks.interpreters [--only 3.12] [--wheel FILE] [--tests test_packing]
 
 An interpreter is found as `python3.X` on the path, or in the folders of pyenv and uv. Each gets a
-virtual environment of its own, the wheel with some extras, and a copy of the tests, so that what is
-tested is what is installed. What a Python has no wheels for is said, not skipped in silence.
+new virtual environment with the wheel and its extra `test`. The tests run in a copy of the
+repository whose source folders are replaced by the files of the wheel: the packages are imported
+from the virtual environment, and tests that read source code read the wheel's files too.
+A Python that is not installed here gets a row in the table that says so.
 """
 
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import ZipFile
 
 ROOT = Path(__file__).parent.parent
-SERVED = ("3.11", "3.12", "3.13", "3.14")
-EXTRAS = "llm,minari,mujoco,parquet,render"
-TOOLS = ("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "psutil>=5.9")
-TESTS = ("test_packing", "test_gymnasium", "test_planners", "test_synthesize", "test_export")
-"""What stands for the rest: files, environments, planning, the sandbox and searches, packages."""
-
-PLACES = (
+SUPPORTED = ("3.11", "3.12", "3.13")
+SUITE = ("tests", "--pyargs", "cwm_cli.testing")
+PACKAGE_PARENTS = (ROOT, ROOT / "plugins", ROOT / "data")
+INTERPRETER_FOLDERS = (
     Path.home() / ".pyenv" / "versions",
     Path.home() / ".local" / "share" / "uv" / "python",
 )
 
 
 class Outcome(NamedTuple):
-    """What came of an interpreter: versions, the last line of pytest, and whether all passed."""
+    """The versions in use, the last line of pytest, and whether every test passed."""
 
     python: str
     versions: str
@@ -39,11 +40,13 @@ class Outcome(NamedTuple):
 
 
 def interpreters() -> dict[str, Path | None]:
-    """Return each Python that is served, with its interpreter, None where there is none here."""
+    """Return the interpreter of each supported Python, None if there is none."""
     found: dict[str, Path | None] = {}
-    for version in SERVED:
+    for version in SUPPORTED:
         here = sorted(
-            p for place in PLACES for p in place.glob(f"*{version}.*/bin/python{version}")
+            path
+            for folder in INTERPRETER_FOLDERS
+            for path in folder.glob(f"*{version}.*/bin/python{version}")
         )
         on_path = shutil.which(f"python{version}")
         found[version] = here[-1] if here else Path(on_path) if on_path else None
@@ -51,7 +54,7 @@ def interpreters() -> dict[str, Path | None]:
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command and keep what it says."""
+    """Run a command without the caller's PYTHONPATH, and capture its output."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     return subprocess.run(
         [str(part) for part in command],
@@ -63,29 +66,47 @@ def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def tried(python: Path, wheel: Path, work: Path, tests: tuple[str, ...]) -> Outcome:
-    """Install the wheel for an interpreter, and run tests outside of the repository."""
+def copy_repository(wheel: Path, target: Path) -> None:
+    """Copy the repository, taking the source folders of the packages from the wheel."""
+    parents = {
+        folder.name: parent.relative_to(ROOT)
+        for parent in PACKAGE_PARENTS
+        for folder in parent.glob("cwm_*")
+    }
+    packages = tuple(f"{parent / name}/" for name, parent in parents.items())
+    listing = ("git", "ls-files", "--cached", "--others", "--exclude-standard")
+    for file in run(*listing, cwd=ROOT).stdout.splitlines():
+        if not file.startswith(packages) and (ROOT / file).is_file():
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / file, target / file)
+    with ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            package = name.partition("/")[0]
+            if package in parents:
+                archive.extract(name, target / parents[package])
+
+
+def run_tests(python: Path, wheel: Path, work: Path, tests: tuple[str, ...]) -> Outcome:
+    """Install the wheel for an interpreter and run tests outside of the repository."""
     made = run(python, "-m", "venv", work / "venv", cwd=work)
     own = work / "venv" / "bin" / "python"
     version = run(python, "--version", cwd=work).stdout.strip()
     if made.returncode:
         return Outcome(version, "", f"no virtual environment: {made.stderr.strip()[-200:]}", False)
-    install = run(own, "-m", "pip", "install", "-q", f"{wheel}[{EXTRAS}]", *TOOLS, cwd=work)
+    install = run(own, "-m", "pip", "install", "-q", f"{wheel}[test]", cwd=work)
     if install.returncode:
         return Outcome(version, "", f"not installed: {install.stderr.strip()[-300:]}", False)
-    asked = "from importlib.metadata import version as v; import sys; " + (
+    code = "from importlib.metadata import version as v; import sys; " + (
         "print(*(f'{name} {v(name)}' for name in sys.argv[1:]), sep=', ')"
     )
-    versions = run(own, "-c", asked, "gymnasium", "numpy", "scipy", cwd=work).stdout.strip()
-    for name in ("tests", "benchmarks"):  # of which some tests take what they need
-        shutil.copytree(ROOT / name, work / name)
-    (work / "pytest.ini").write_text(
-        "[pytest]\npythonpath = . tests\nmarkers =\n    slow: x\n    long: x\n"
-    )
-    files = [f"tests/{name}.py" for name in tests]
-    done = run(
-        own, "-m", "pytest", "-q", "-m", "not slow and not long", "-n", "2", *files, cwd=work
-    )
+    versions = run(own, "-c", code, "gymnasium", "numpy", "scipy", cwd=work).stdout.strip()
+    tree = work / "tree"
+    copy_repository(wheel, tree)
+    # The .pth file puts the copy (for `benchmarks`) after the installed packages on the path; the
+    # setting `pythonpath` of pyproject.toml would put it first.
+    (site,) = (work / "venv" / "lib").glob("python*/site-packages")
+    (site / "tree.pth").write_text(f"{tree}\n")
+    done = run(work / "venv" / "bin" / "pytest", "-o", "pythonpath=", *tests, cwd=tree)
     lines = done.stdout.strip().splitlines() or [done.stderr.strip()[-200:]]
     for line in lines:
         if line.startswith(("FAILED", "ERROR", "E   ModuleNotFoundError")):
@@ -93,8 +114,8 @@ def tried(python: Path, wheel: Path, work: Path, tests: tuple[str, ...]) -> Outc
     return Outcome(version, versions, lines[-1], done.returncode == 0)
 
 
-def built(work: Path) -> Path | None:
-    """Build the wheel, from a source distribution as others would; None where that fails."""
+def build_wheel(work: Path) -> Path | None:
+    """Build the wheel from a source distribution; return None if that fails."""
     done = run(sys.executable, "-m", "build", "-q", "--outdir", work / "dist", ROOT, cwd=work)
     if done.returncode:
         print(done.stderr, file=sys.stderr)
@@ -103,28 +124,32 @@ def built(work: Path) -> Path | None:
 
 
 def main() -> int:
-    """Try each interpreter, print a table, and say by the exit code whether all passed."""
+    """Test each interpreter and print a table; return 0 if all tests passed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", action="append", help="such as 3.12; repeatable")
-    parser.add_argument("--wheel", type=Path, help="one that is built already")
-    parser.add_argument("--tests", default=",".join(TESTS))
-    asked = parser.parse_args()
+    parser.add_argument("--only", action="append", help="a version such as 3.12; repeatable")
+    parser.add_argument("--wheel", type=Path, help="a wheel that is already built")
+    parser.add_argument("--tests", help="files in tests/, such as test_packing,test_export")
+    chosen = parser.parse_args()
+    files = chosen.tests.split(",") if chosen.tests else ()
+    tests = tuple(f"tests/{name}.py" for name in files) or SUITE
+    # Shells start background jobs with SIGINT ignored; tests interrupt processes that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        wheel = asked.wheel or built(work)
+        wheel = chosen.wheel.resolve() if chosen.wheel else build_wheel(work)
         if wheel is None:
             return 1
         print(f"{wheel.name}, {wheel.stat().st_size:,} bytes\n")
-        print("| Python | with | tests |\n|---|---|---|")
+        print("| Python | with | tests |\n|---|---|---|", flush=True)
         passed = True
         for version, python in interpreters().items():
-            if asked.only and version not in asked.only:
+            if chosen.only and version not in chosen.only:
                 continue
             if python is None:
                 print(f"| {version} | | no interpreter here |", flush=True)
                 continue
             (work / version).mkdir()
-            outcome = tried(python, wheel, work / version, tuple(asked.tests.split(",")))
+            outcome = run_tests(python, wheel, work / version, tests)
             passed &= outcome.passed
             print(f"| {outcome.python} | {outcome.versions} | {outcome.result} |", flush=True)
         return 0 if passed else 1

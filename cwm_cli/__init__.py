@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from cwm_cli._version import __version__
+
 if TYPE_CHECKING:
     from cwm_cli.agents.calibrating import calibrate
     from cwm_cli.agents.collecting import collect
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
     from cwm_cli.runs.listing import load
     from cwm_cli.runs.observer import Observer
     from cwm_cli.views.page import report
-
-__version__ = "0.1.0"
 
 hookimpl = pluggy.HookimplMarker("cwm")
 """Marks a function of a plugin as one of the hooks in `cwm_cli.hookspecs`."""

@@ -1,6 +1,7 @@
 """Programs are judged by what they answer in each test, whatever else they do."""
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -222,13 +223,17 @@ RECURSIONS = {
 }
 
 
-def test_deep_recursion_has_room(patient: Sandbox) -> None:
+THROUGH_C = ("cached", "through a sort")
+"""CPython 3.12 and 3.13 limit recursion through C functions, whatever the recursion limit is."""
+
+
+@pytest.mark.parametrize("kind", RECURSIONS)
+def test_deep_recursion_has_room(patient: Sandbox, kind: str) -> None:
+    if kind in THROUGH_C and (3, 12) <= sys.version_info < (3, 14):
+        pytest.skip("this CPython limits recursion through C functions")
     beginning, end = "import sys\nsys.setrecursionlimit(10**6)\n", "\nf(int(input()))\nprint(1)"
-    found = {
-        name: verdict(beginning + program + end, patient, ("50000", "1"))
-        for name, program in RECURSIONS.items()
-    }
-    assert {name: one for name, one in found.items() if one != ((True,), None)} == {}
+    program = beginning + RECURSIONS[kind] + end
+    assert verdict(program, patient, ("50000", "1")) == ((True,), None)
 
 
 def test_integers_may_have_any_number_of_digits(patient: Sandbox) -> None:

@@ -78,7 +78,7 @@ def test_a_program_has_plain_ends_of_lines_and_no_mark(tmp_path):
         ("[" * 200_000, "nested too deeply"),
         (f"[{','.join(['1'] * MOST_VALUES)}]", "too many values"),
         ("9" * 5000, "no JSON"),
-        ('{"a": 1\n,}', "no JSON: line 2, column 2"),
+        ('{"a": 1\n,x}', "no JSON: line 2, column 2"),
         ("", "no JSON"),
         (b"\xff", "no JSON"),
     ],

@@ -8,6 +8,7 @@ VARYING = (
     (r"\b\d{4}-\d\d-\d\d[T -]?\d\d[:-]?\d\d[:-]?\d\d(\.\d+)?(\+\d\d:\d\d|Z)?", "DATE"),
     (r"\b\d{8}-\d{6}\b", "DATE"),
     (r"\b\d{4}-\d\d-\d\d\b", "DATE"),
+    (r"\((commit|files) [0-9a-f]{7}(\+changes)?\)", "(CODE)"),
     (r"\b[0-9a-f]{12,64}\b", "DIGEST"),
     (r"(?<![\w.])(/[\w.@+-]+){2,}", "PATH"),
     (r"\b\d+:\d\d(:\d\d)?\b", "TIME"),

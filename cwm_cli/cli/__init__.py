@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cwm_cli import __version__
+from cwm_cli._version import __version__, code_version
 from cwm_cli.cli import shared
 from cwm_cli.cli.bench_speed import bench_speed
 from cwm_cli.cli.benchmark import benchmark
@@ -106,7 +106,7 @@ app.add_typer(plugins, name="plugins")
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"cwm {__version__}")
+        typer.echo(f"cwm {__version__} ({code_version()})")
         raise typer.Exit
 
 

@@ -280,6 +280,7 @@ def show(
     from cwm_cli.runs.listing import load_readable, summary_of
     from cwm_cli.runs.progress import models_grid
     from cwm_cli.runs.searches import SearchRun
+    from cwm_cli.runs.store import WRITER
     from cwm_cli.views.search import finished_tree
     from cwm_cli.views.tables import GridTable
 
@@ -301,7 +302,10 @@ def show(
     about |= {"done": summary.done, "result": summary.result, "created": summary.created}
     if isinstance(run, SearchRun) and run.header.finding:
         about["finding"] = run.header.finding.words()
-    about |= {"protection": run.header.openings}
+    written_by = run.header.versions.get(WRITER, "")
+    if run.header.code:
+        written_by += f" ({run.header.code})"
+    about |= {"protection": run.header.openings, WRITER: written_by}
     empty: tuple[Any, ...] = ("", {}, [], (), None)
     told = {name: value for name, value in about.items() if value not in empty}
     lists = {k: ", ".join(map(str, v)) for k, v in told.items() if isinstance(v, list | tuple)}

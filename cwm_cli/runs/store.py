@@ -35,7 +35,7 @@ from typing import (
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
-from cwm_cli import __version__
+from cwm_cli._version import __version__, code_version
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, adding_to, read_lines
 from cwm_cli.errors import CwmError
@@ -75,7 +75,7 @@ def now() -> str:
 def typed() -> tuple[str, ...]:
     """Return the words after `cwm`, if this process was started by it."""
     program = Path(sys.argv[0]) if sys.argv else Path()
-    is_ours = program.name == "cwm" or program.parts[-2:] == ("cwm_cli", "__main__.py")
+    is_ours = program.name in ("cwm", "cwm-cli") or program.parts[-2:] == ("cwm_cli", "__main__.py")
     return tuple(sys.argv[1:]) if is_ours else ()
 
 
@@ -91,6 +91,8 @@ class RunHeader(BaseModel, Generic[C]):
 
     `config` is the identity of the run: it is continued only under the same choices.
     What does not decide what is found, such as a budget, belongs elsewhere.
+    `code` is the commit of cwm that started the run, or a hash of its files, as
+    `cwm --version` prints it; "" in runs that cwm 0.1 started. It is not part of the identity.
     `protection` is what programs could not do when the run was started, `command` what was typed
     after `cwm` to start it, empty where no command line did.
     """
@@ -100,6 +102,7 @@ class RunHeader(BaseModel, Generic[C]):
     kind: str
     config: C
     versions: dict[str, str] = {}
+    code: str = ""
     protection: Protection | None = None
     created: str = Field(default_factory=now)
     command: tuple[str, ...] = Field(default_factory=typed)
@@ -234,7 +237,7 @@ class Run(Generic[H, R]):
         files = files or {}
         check_free(folder, files)
         versions = {WRITER: __version__, **header.versions}
-        header = header.model_copy(update={"versions": versions})
+        header = header.model_copy(update={"versions": versions, "code": code_version()})
         places = (folder, *folder.parents)
         started = _Started(tuple(files), [place for place in places if not place.exists()])
         try:

@@ -49,14 +49,17 @@ _NOBODY = 0x5AFE9D1D
 """Stands for the number of a process, and is larger than any."""
 
 ALLOWED = """
-read write close fstat lseek munmap mremap madvise brk futex
+read write close close_range fstat lseek munmap mremap madvise brk futex
 rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack
 clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday time
 getrandom getpid gettid getppid getuid geteuid getgid getegid getrusage getrlimit uname
 sched_yield sched_getaffinity getcpu exit exit_group restart_syscall
 poll ppoll select pselect6 set_robust_list rseq
 """
-"""What computing takes: it works on memory, clocks and the descriptors that are open already."""
+"""What computing takes: it works on memory, clocks and the descriptors that are open already.
+
+`os.closerange` of Python 3.13 needs `close_range`: the C library aborts the process without it.
+"""
 
 
 class Machine(NamedTuple):
@@ -80,6 +83,7 @@ MACHINES = {
             "clock_getres": 229, "clock_nanosleep": 230, "exit_group": 231, "tgkill": 234,
             "pselect6": 270, "ppoll": 271, "set_robust_list": 273, "prlimit64": 302,
             "getcpu": 309, "getrandom": 318, "rseq": 334, "clone3": 435,
+            "close_range": 436,
         },
     ),
     "aarch64": Machine(
@@ -94,7 +98,7 @@ MACHINES = {
             "getpid": 172, "getppid": 173, "getuid": 174, "geteuid": 175, "getgid": 176,
             "getegid": 177, "gettid": 178, "brk": 214, "munmap": 215, "mremap": 216, "mmap": 222,
             "mprotect": 226, "madvise": 233, "prlimit64": 261, "getrandom": 278, "rseq": 293,
-            "clone3": 435,
+            "clone3": 435, "close_range": 436,
         },
     ),
 }  # fmt: skip
