@@ -6,10 +6,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from cwm_cli.cli import command_line
@@ -21,9 +23,20 @@ from tests.browser import browser  # noqa: F401  # a fixture for all
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+# Keep compiled modules even if the shell forbids it: each test process and each `cwm` that a test
+# starts would otherwise compile the code and the tests again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 
 CHOICES = ("CWM_ALLOW_GAP", "CWM_CONFIG", "CWM_MODEL")
 """Variables by which whoever runs the tests may have chosen something."""
+
+
+@cache
+def built_command():
+    """Return the Click command of `cwm`, built once per process because that takes 50 ms."""
+    return get_command(command_line())
 
 
 @dataclass
@@ -69,10 +82,13 @@ class Shell:
                 patch.delenv(name)
             for name, value in self.variables().items():
                 patch.setenv(name, value)
-            done = CliRunner().invoke(command_line(), list(arguments))
-        if done.exception and not isinstance(done.exception, SystemExit):
-            raise done.exception
-        return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+            with CliRunner().isolation() as streams:
+                with pytest.raises(SystemExit) as end:
+                    built_command().main(list(arguments), prog_name="cwm")
+                sys.stdout.flush()
+                sys.stderr.flush()
+                out, err = (stream.getvalue().decode() for stream in streams[:2])
+        return subprocess.CompletedProcess(arguments, end.value.code, out, err)
 
     @contextmanager
     def _plugins_here(self, patch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -18,7 +18,6 @@ from rich.console import Console
 from cwm_cli.agents.comparison import Side
 from cwm_cli.agents.episodes import Episode, PlanningCost
 from cwm_cli.evaluation.metric import Score, WeighedPart
-from cwm_cli.runs.searches import SearchRun
 from cwm_cli.text import tokens
 from cwm_cli.views import lines
 from cwm_cli.views.lines import Pulse
@@ -138,17 +137,6 @@ def test_the_clock_of_a_search_and_of_a_plan_counts_earlier_sessions(answers):
     clock.write_text('{"seconds": 1000}')
     anew = answers.inside(*play, "2")  # all were played: they are played anew, and timed anew
     assert "16:4" not in anew.stderr
-
-
-def test_a_clock_that_is_damaged_or_missing_begins_anew(answers):
-    assert answers.inside(*SEARCH, "--run", "r", "--budget", "1").returncode == 0
-    clock = answers.folder / "r" / "clock.json"
-    for text in ("", "[]", '{"seconds": -1}', '{"seconds": "x"}', '{"seconds": NaN}', None):
-        if text is None:
-            clock.unlink()
-        else:
-            clock.write_text(text)
-        assert SearchRun.load(answers.folder / "r").elapsed == 0
 
 
 @pytest.mark.long

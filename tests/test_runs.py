@@ -70,6 +70,17 @@ def run(tmp_path):
     return run
 
 
+def test_a_clock_that_is_damaged_or_missing_starts_at_zero(run):
+    clock = run.folder / "clock.json"
+    clock.write_text('{"seconds": 1000}')
+    assert SearchRun.load(run.folder).elapsed == 1000
+    for text in ("", "[]", '{"seconds": -1}', '{"seconds": "x"}', '{"seconds": NaN}'):
+        clock.write_text(text)
+        assert SearchRun.load(run.folder).elapsed == 0, text
+    clock.unlink()
+    assert SearchRun.load(run.folder).elapsed == 0
+
+
 def test_a_run_reads_back_what_it_was_given(run):
     again = SearchRun.load(run.folder)
     assert again.config == CONFIG
