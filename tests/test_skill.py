@@ -230,6 +230,47 @@ class Dice(WorldModel):
         return replace(said, answered=np.full(len(rows), self.answers))
 
 
+class CertainBeyond(Dice):
+    """Throws dice at 0, and always goes from 7 to 8."""
+
+    def __init__(self):
+        super().__init__(0.9)
+
+    def predict(self, rows, *, seed=0, draws=1):
+        return outcomes(rows, {0: ((0.9, 1), (0.1, 2)), 7: ((1.0, 8),)})
+
+
+class NoAnswerBeyond(CertainBeyond):
+    """Throws dice at 0, and cannot be restored to 7."""
+
+    def predict(self, rows, *, seed=0, draws=1):
+        answered = rows.columns["observations"] == 0
+        return replace(super().predict(rows), answered=answered)
+
+
+def outcomes(rows, chances):
+    """Predict outcomes by observation: {observation: ((probability, next), ...)}."""
+    said = [chances[seen] for seen in rows.columns["observations"].tolist()]
+    said = [[*each, (0.0, 0)][:2] for each in said]
+    columns = {
+        "next_observations": np.array([[after for _, after in each] for each in said]),
+        "rewards": np.zeros((len(rows), 2)),
+        "terminations": np.zeros((len(rows), 2), bool),
+    }
+    return Predictions(
+        columns, None, "outcomes", np.array([[p for p, _ in each] for each in said])
+    )
+
+
+def with_line(rows, episode=None):
+    """Add ten rows from 7 to 8, each in an episode of its own or all in one."""
+    line = dataset([(7, 8, 0, False)] * 10)
+    numbers = 100 + np.arange(10) if episode is None else np.full(10, episode)
+    columns = line.columns | {"episodes": numbers}
+    joined = {name: np.concatenate([rows.columns[name], columns[name]]) for name in columns}
+    return replace(rows, columns=joined)
+
+
 class TestCeiling:
     rows = dataset([(0, 1, 0, False)] * 90 + [(0, 2, 0, False)] * 10)
     rows = replace(rows, columns=rows.columns | {"episodes": np.arange(100) % 20})
@@ -259,6 +300,40 @@ class TestCeiling:
     def test_there_is_none_where_the_environment_has_no_answer(self):
         found, _ = self.score(told(self.rows, (1.0, 1, 0, False)), answers=False)
         assert (found.proper_ceiling, found.reached) == (None, None)
+
+    def test_wrong_rows_without_a_ceiling_keep_a_program_from_being_right(self):
+        rows, metric = with_line(self.rows), self.metric_with(NoAnswerBeyond())
+        right = {0: ((0.9, 1), (0.1, 2)), 7: ((1.0, 8),)}
+        found = metric.score(outcomes(rows, right), rows)
+        assert (found.skill, found.reached) == (pytest.approx(1.0), True)
+        found = metric.score(outcomes(rows, right | {7: ((1.0, 9),)}), rows)
+        assert found.skill < 0.9 and found.reached is False and found.value < 0.9
+        assert (found.impossible, found.open_gap) == (
+            10,
+            "10 recorded outcomes are called impossible",
+        )
+
+    def test_rows_without_chance_have_to_be_right_whatever_the_standard_error(self):
+        """All mistakes are in one episode: that widens the error as much as it costs skill."""
+        rows, metric = with_line(self.rows, episode=3), self.metric_with(CertainBeyond())
+        said = {0: ((0.9, 1), (0.1, 2)), 7: ((0.7, 9), (0.3, 8))}
+        found = metric.score(outcomes(rows, said), rows)
+        assert found.skill + 2 * found.skill_stderr > 0.99
+        assert (found.impossible, found.reached) == (0, False)
+        assert found.open_gap == "10 rows without chance are predicted wrongly"
+
+    def test_a_skill_above_the_ceiling_refutes_the_ceiling(self):
+        found, _ = self.score(truth(self.rows), one=0.6)
+        assert (found.proper_ceiling, found.reached, found.open_gap) == (None, None, None)
+        assert found.skill == 1.0
+        nearly = (0.9, 1, 0, False), (0.1, 2, 0, False)
+        found, _ = self.score(told(self.rows, *nearly), one=0.86)
+        assert 1 < found.skill <= 1 + 2 * found.skill_stderr
+
+    def metric_with(self, environment):
+        """Return the metric with this environment, where half of what is usual are ones."""
+        usual = dataset([(0, 1, 0, False), (0, 2, 0, False), (7, 8, 0, False)])
+        return SkillMetric.of(usual).knowing(environment)
 
     def test_where_the_usual_is_all_that_can_be_known_saying_it_is_enough(self):
         right = told(self.rows, (0.9, 1, 0, False), (0.1, 2, 0, False))

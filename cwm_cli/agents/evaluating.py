@@ -153,7 +153,9 @@ def evaluate(
     kind: type[Metric] = find("metric", metric or ("accuracy" if plain else "skill"))
     data = about.transitions(dataset, observer)
     truth = EnvironmentModel(about.spec, about.env_args)
-    measure = kind.of(data.train).knowing(truth, seed=seed)
+    measure = kind.of(data.train)
+    if not abilities_of(about.text or "").remembers:  # memory knows more than one observation shows
+        measure = measure.knowing(truth, seed=seed)
     parts: dict[Part, Dataset] = {"train": data.train, "test": data.test}
     chosen = {part: rows for part, rows in parts.items() if split in (None, part) and len(rows)}
     bounds = Limits.chosen({**about.limits, **limits})

@@ -22,7 +22,7 @@ from cwm_cli.envs.spec import EnvironmentSpec, refuse_pictures, space_of
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.evaluation import Evaluation, Metric, Score, evaluate, unseen
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, find_contract
-from cwm_cli.evaluation.gaps import gaps
+from cwm_cli.evaluation.gaps import gaps, unverified
 from cwm_cli.evaluation.support import survey
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
@@ -75,12 +75,21 @@ class Scores(NamedTuple):
     test: Score | None
     unseen: Score | None
 
+    @property
+    def refuted(self) -> bool:
+        """Whether some train or held-out row shows that the program is wrong."""
+        return any(score is not None and score.refuted for score in (self.train, self.test))
+
 
 @dataclass(frozen=True)
 class SynthesisResult:
-    """What came of a search.
+    """The result of a search.
 
-    It is `settled` where nothing tells what can be reached, and nothing better was found for long.
+    It is `solved` if the program is right on all train and held-out rows, as far as chance allows
+    to know, and held-out rows verify every rare event. It is `finished` if the search ended
+    because it had nothing left to improve on train rows: solved, `unverified` (phrases on events
+    that held-out rows lack), refuted by held-out rows, or `settled`, which means that the best
+    reachable score is unknown and that nothing improved for long.
     `run` is its folder and `program` the file of the best program, None where
     nothing was written; `unasked` is the move that it came from where that cost no completion.
     `cost` is in US dollars, None where it is unknown; of the completions so many were `reused`, at
@@ -109,6 +118,8 @@ class SynthesisResult:
     reused: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    finished: bool = False
+    unverified: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm synthesize --json` prints."""
@@ -407,17 +418,19 @@ class SearchJob:
         parts = [train, test, test[unseen(test, train)]]
         found = [self._score(best, rows) for rows in parts]
         failures = [each.failure for each in found if each and each.failure]
+        scores = Scores(*(each and each.score for each in found))
+        finished, rare = self.search.solved, unverified(train, test)
         result = SynthesisResult(
             run=self.run.folder,
             program=self.run.folder / self.problem.file if best else None,
-            solved=self.search.solved,
+            solved=finished and not (self.problem.settled or scores.refuted or rare),
             settled=self.problem.settled,
             given_up=self.search.given_up,
             completions=self.search.completions,
             tokens=spent.tokens,
             cost=spent.cost,
             seconds=round(self.run.elapsed, 3),
-            scores=Scores(*(each and each.score for each in found)),
+            scores=scores,
             failure=failures[0] if failures else None,
             gaps=self._gaps(best, train),
             unasked=best.action if best and not best.asked else "",
@@ -427,9 +440,11 @@ class SearchJob:
             reused=spent.reused,
             cached_tokens=spent.cached_tokens,
             reasoning_tokens=spent.reasoning_tokens,
+            finished=finished,
+            unverified=tuple(rare) if finished else (),
         )
         self.run.save_result(result.as_json())
-        self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {self.search.solved}")
+        self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {result.solved}")
         return result
 
     def _learned(self, record: Record) -> Node:
@@ -564,9 +579,13 @@ def open_job(
 
 
 def _measure(order: Order) -> Metric:
-    """Make the metric; one of skill asks the true environment what can be reached."""
+    """Make the metric; `skill` measures the ceiling with the true environment.
+
+    There is no ceiling for a program with memory: restored to a single observation, the
+    environment knows less than such a program.
+    """
     metric: Metric = find("metric", order.choices.metric or "").of(order.dataset.train)
-    if order.choices.contract == "plain":
+    if order.choices.contract != "chance":
         return metric
     return metric.knowing(EnvironmentModel(order.spec, order.env_args), seed=order.choices.seed)
 

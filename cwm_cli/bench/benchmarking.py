@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from cwm_cli.agents.synthesizing import backend_of, choose_backend, uncached
 from cwm_cli.agents.tracking import Measures
 from cwm_cli.bench.configuration import (
+    START_OPTION,
     BenchmarkAccess,
     BenchmarkConfig,
     BenchmarkHeader,
@@ -112,6 +113,7 @@ def benchmark(
     models: Sequence[str] = (),
     backend: str | None = None,
     options: Sequence[str] | Mapping[str, Any] = (),
+    start: Path | str | None = None,
     seeds: int = 1,
     budget: int = 10,
     parallel: int = 1,
@@ -143,17 +145,25 @@ def benchmark(
     own, made by a process of its own: one that fails is left out of the means, counted, and
     tried again when the same call continues. A shifted suite, or `shift`, gives environments
     other constants and rules, `hide` leaves out a part of what they show, and `noise` disturbs
-    them. What a language model will take is told before anything is done, and with `ask`, which
-    is given the `CostEstimate`, nothing is done unless that says so. Raises `CwmError` for what the
-    user can mend.
+    them. Searches with a language model begin with nothing unless `start` names a program, so
+    that no model gets credit for the work of another backend; `induction` has a row of its own.
+    What a language model will take is told before anything is done, and with `ask`, which is
+    given the `CostEstimate`, nothing is done unless that says so. Raises `CwmError` for what
+    the user can mend.
     """
     answers = choose_backend(backend, models)
     jobs, pairs = chosen_executor(executor, workers, options)
+    asks_models = find("backend", answers.backend).is_language_model
+    if start is not None:
+        pairs = [*pairs, f"{START_OPTION}{start}"]
+    elif asks_models and not any(pair.startswith((START_OPTION, "start=")) for pair in pairs):
+        pairs = [*pairs, f"{START_OPTION}none"]
     config = BenchmarkConfig(
         environments=environments_of(suite, envs),
         strategies=tuple(dict.fromkeys(strategies)) or (default("strategy"),),
         models=answers.models,
         backend=answers.backend,
+        baseline=default("backend") if asks_models else "",
         seeds=seeds,
         options=tuple(pairs),
         temperature=temperature,
@@ -549,7 +559,7 @@ def _estimate(
         tail.read()
         spent += tail.known_cost
         rest = max(0, terms.budget - tail.completions)
-        if rest and not run.is_settled(run.trial_result(trial)):
+        if trial.model in config.models and rest and not run.is_settled(run.trial_result(trial)):
             jobs[trial.model] += 1
             left[trial.model] += rest
     to_come = [

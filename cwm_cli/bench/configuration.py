@@ -46,6 +46,9 @@ SHIFTED = ("cwmb-shifted",)
 """Suites whose environments are shifted, by seed 0 where no other is named."""
 
 
+START_OPTION = "search.start="
+"""The option behind `--start`."""
+
 Group = Literal["discrete", "continuous", "text"]
 """The kinds of environments."""
 
@@ -93,6 +96,8 @@ class BenchmarkConfig(BaseModel):
     strategies: tuple[str, ...]
     models: tuple[str, ...] = ("",)
     backend: str
+    baseline: str = ""
+    """The offline backend that gets a row of its own beside language models, or ""."""
     seeds: int = 1
     options: tuple[str, ...] = ()
     temperature: float | None = None
@@ -112,9 +117,14 @@ class BenchmarkConfig(BaseModel):
 
     @property
     def trials(self) -> list[Trial]:
-        """The jobs: all strategies of an environment, then the next environment."""
+        """The jobs: all strategies of an environment, then the next; the baseline comes last."""
         sets = (self.environments, self.strategies, self.models, range(self.seeds))
-        return [Trial(*chosen) for chosen in product(*sets)]
+        baseline = [
+            Trial(environment, self.strategies[0], self.baseline, 0)
+            for environment in self.environments
+            if self.baseline
+        ]
+        return [*(Trial(*chosen) for chosen in product(*sets)), *baseline]
 
     @cached_property
     def needs_programs(self) -> bool:
@@ -147,7 +157,9 @@ class BenchmarkConfig(BaseModel):
     def choices(
         self, strategy: str, model: str, terms: "BenchmarkTerms", access: "BenchmarkAccess"
     ) -> Choices:
-        """Return what is chosen for a search with a strategy and a model."""
+        """Return the choices of a search; the baseline takes its model's place."""
+        if model and model == self.baseline:
+            return self._offline(strategy, terms, access)
         return Choices(
             strategy=strategy,
             backend=self.backend,
@@ -164,10 +176,30 @@ class BenchmarkConfig(BaseModel):
             cache=access.cache,
         )
 
-    def _takes(self, strategy: str, pair: str) -> bool:
+    def _offline(
+        self, strategy: str, terms: "BenchmarkTerms", access: "BenchmarkAccess"
+    ) -> Choices:
+        """Return the choices of the baseline, with those options that it has, too."""
+        pairs = [pair for pair in self.options if self._takes(strategy, pair, self.baseline)]
+        return Choices(
+            strategy=strategy,
+            backend=self.baseline,
+            model="",
+            options=[pair for pair in pairs if not pair.startswith(START_OPTION)],
+            flags={},
+            metric=self.metric,
+            seed=0,
+            parallel=1,
+            max_cost=None,
+            budget=terms.budget,
+            tools=self.tools,
+            accepted=access.accepted,
+        )
+
+    def _takes(self, strategy: str, pair: str, backend: str = "") -> bool:
         """Whether an option is for a strategy or for all; a value that is refused raises."""
         try:
-            read_options([pair], owners_of(strategy, self.backend))
+            read_options([pair], owners_of(strategy, backend or self.backend))
         except UnknownNameError:
             return False
         return True

@@ -162,7 +162,7 @@ def _row(
     about: dict[str, Any] = {
         "job": trial.name,
         **trial._asdict(),
-        "backend": run.config.backend,
+        "backend": trial.model if trial.model == run.config.baseline else run.config.backend,
         "group": prepared.group if prepared else None,
         "run": named(run.trial_folder(trial)),
         "budget": run.header.terms.budget,

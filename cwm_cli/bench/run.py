@@ -88,6 +88,7 @@ class SearchFacts(CeilingFacts):
 
     program: str | None = None
     solved: bool
+    finished: bool = False
     given_up: bool = False
     completions: int
     tokens: int | None = None
@@ -223,12 +224,13 @@ class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
             return ""
 
     def is_settled(self, result: SearchFacts | None) -> bool:
-        """Whether a search is over: solved, given up, or budget or money are spent."""
+        """Return whether a search is over: finished, given up, or without budget or money."""
         if result is None:
             return False
         terms = self.header.terms
         spent = result.out_of_money and result.max_cost == terms.max_cost
-        return result.solved or result.given_up or result.completions >= terms.budget or spent
+        ended = result.solved or result.finished or result.given_up or spent
+        return ended or result.completions >= terms.budget
 
     def play_of(self, trial: Trial) -> PlayFacts | None:
         """Return what the present program of a trial came to in as many episodes as are asked."""

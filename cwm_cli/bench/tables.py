@@ -202,6 +202,11 @@ def _notes(
     """Say what has to be known to read the tables."""
     if run.header.caveat:
         yield run.header.caveat
+    if unasked := sum(row.state == "finished" and not row.completions for row in rows):
+        yield (
+            f"The model was not asked in {unasked} of {len(rows)} jobs: the program that the "
+            "search began with (--start) had solved them."
+        )
     yield (
         f"{ERROR} is a standard error: of a group over its environments, each with "
         "the mean over its seeds (over seeds where there is one environment), of a job over "

@@ -22,6 +22,7 @@ from cwm_cli.cli.shared import (
     NoiseOption,
     OptionsOption,
     ShiftOption,
+    StartOption,
     TemperatureOption,
     ToolOption,
     TrackerOption,
@@ -58,6 +59,7 @@ def benchmark(
     ] = None,
     backend: BackendOption = None,
     option: OptionsOption = None,
+    start: StartOption = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Searches with each, by seed.")] = 1,
     budget: Annotated[int, typer.Option("--budget", min=1, help="Completions of a job.")] = 10,
     parallel: Annotated[
@@ -136,6 +138,7 @@ def benchmark(
         models=model or (),
         backend=backend,
         options=option or (),
+        start=start,
         seeds=seeds,
         budget=budget,
         parallel=parallel,

@@ -219,6 +219,17 @@ WorkersOption = Annotated[
         show_default=False,
     ),
 ]
+StartOption = Annotated[
+    str | None,
+    typer.Option(
+        "--start",
+        metavar="NAME|FILE|DIR",
+        help="Program to begin with, at no completion: induction (from data alone; default of "
+        "synthesize with a language model), a file, the best one of a run, or none (default of "
+        "benchmark).",
+        show_default=False,
+    ),
+]
 ParallelOption = Annotated[int, typer.Option("--parallel", min=1, help="Completions in flight.")]
 NewOption = Annotated[
     bool, typer.Option("--new", help="Start another run even if one can be continued.")

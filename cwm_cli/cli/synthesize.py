@@ -26,6 +26,7 @@ from cwm_cli.cli.shared import (
     RunFolderOption,
     SeedOption,
     ShiftOption,
+    StartOption,
     StrategyOption,
     TemperatureOption,
     ToolOption,
@@ -67,16 +68,7 @@ def synthesize(
     backend: BackendOption = None,
     strategy: StrategyOption = None,
     option: OptionsOption = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--start",
-            metavar="NAME|FILE|DIR",
-            help="Program to begin with, at no completion: induction (from data alone; default "
-            "with a language model), a file, the best one of a run, or none.",
-            show_default=False,
-        ),
-    ] = None,
+    start: StartOption = None,
     budget: Annotated[int, typer.Option("--budget", min=1, help="Completions to spend.")] = 10,
     parallel: ParallelOption = 1,
     seed: SeedOption = 0,
@@ -118,6 +110,7 @@ def synthesize(
     """
     from cwm_cli.agents import synthesizing
     from cwm_cli.runs.progress import models_grid
+    from cwm_cli.search.contracts import START
     from cwm_cli.views.search import SearchView
     from cwm_cli.views.tables import GridTable, score_table, titled
 
@@ -149,6 +142,9 @@ def synthesize(
     if json:
         emit_json(result.as_json())
     out = console(json=json)
+    if result.unasked and not result.completions:
+        source = "the start program (--start)" if result.unasked == START else result.unasked
+        out.print(f"The model was not asked: {source} had solved it.", highlight=False)
     if result.scores.train is not None:
         out.print(score_table(titled(result.scores._asdict())))
     if len(result.models) > 1:
@@ -156,11 +152,7 @@ def synthesize(
     spent = f"{result.completions} completion{'' if result.completions == 1 else 's'}"
     cached = cached_words(result.cached_tokens, result.reasoning_tokens)
     spent += f", {tokens(result.tokens)} tokens{cached}, cost {money(result.cost)}"
-    by = f" by {result.unasked}" if result.unasked else ""
-    outcome = f"solved{by}" if result.solved else "not solved"
-    if result.settled:
-        outcome = "settled: nothing tells what can be reached, and nothing got better any more,"
-    out.print(f"{outcome} after {spent}, {result.seconds:.1f} s", highlight=False)
+    out.print(f"{_outcome(result)} after {spent}, {result.seconds:.1f} s", highlight=False)
     plain: Any = {"highlight": False, "markup": False, "soft_wrap": True}
     lines = {
         "program": shown(result.program) if result.program else "none",
@@ -193,6 +185,21 @@ def _environment(env: str | None, idx: int | None) -> str:
     raise CwmError(f"--idx {idx} is not in the benchmark: choose 0 to {len(known) - 1}")
 
 
+def _outcome(result: SynthesisResult) -> str:
+    """Return the verdict on the run in words; the cost follows."""
+    by = f" by {result.unasked}" if result.unasked else ""
+    if result.solved:
+        return f"solved{by}"
+    if not result.finished:
+        return "not solved"
+    if result.settled:
+        return "settled: the best reachable score is unknown, and nothing improved any more,"
+    if result.scores.refuted:
+        return f"not solved: right on the train rows{by}, wrong on held-out rows,"
+    events = " and ".join(result.unverified)
+    return f"not verified: right on all rows{by}, but {events} and in no held-out row,"
+
+
 def _next(result: SynthesisResult, budget: int) -> str:
     """Say what to do with the program, if it is worth anything."""
     score = result.scores.test or result.scores.train
@@ -201,7 +208,7 @@ def _next(result: SynthesisResult, budget: int) -> str:
     if _above(score) is None or score.value > score.least:
         return shlex.join(["cwm", "plan", shown(result.run)])
     words = "not worth planning with: no better than saying that nothing changes"
-    if result.given_up or result.solved:
+    if result.given_up or result.finished:
         return words
     run = shlex.quote(shown(result.run))
     return f"{words}; --run {run} --budget {result.completions + budget} goes on"
@@ -212,13 +219,6 @@ def _above(score: Score) -> float | None:
     return score.normalised if score.skill is None else score.skill
 
 
-def _right(score: Score) -> bool:
-    """Whether a program is right of all rows, as far as chance lets that be told."""
-    if score.skill is None:
-        return score.exact == 1
-    return score.skill + 2 * (score.skill_stderr or 0) >= 1  # two errors, as a search has it
-
-
 def _learning(result: SynthesisResult, env: str, env_args: dict[str, Any]) -> str | None:
     """Say how to go on where the program was wrong of rows that it was not fitted to, or plans."""
     from cwm_cli.agents.comparison import LearnFrom
@@ -227,7 +227,7 @@ def _learning(result: SynthesisResult, env: str, env_args: dict[str, Any]) -> st
     test, planned = result.scores.test, mismatches_of(result.run)
     wrong = [
         "in planning" * bool(planned.mistakes or planned.unanswered),
-        "of held-out rows" * bool(test and not _right(test)),
+        "of held-out rows" * bool(test and test.refuted),
     ]
     if not any(wrong):
         return None

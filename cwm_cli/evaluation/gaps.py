@@ -14,6 +14,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import OBJECTS
+from cwm_cli.evaluation.metric import MOST_CLASSES, close
 from cwm_cli.evaluation.support import ENOUGH, UNKNOWN, ProgramSurvey
 from cwm_cli.worlds.contract import component_names
 from cwm_cli.worlds.doubt import countable, limits
@@ -63,6 +64,32 @@ def gaps(
         _on_coverage(rows),
     ]
     return [part for part in parts if part][:MOST]
+
+
+def unverified(train: Dataset, test: Dataset) -> list[str]:
+    """Return the rare events on which no program can be verified, one phrase for each.
+
+    An event is a reward other than the most frequent one, or the end of an episode. Rules for it
+    are fitted to the train rows that have it; if they are few, and no other row has it, a wrong
+    rule may be right on all rows.
+    """
+    fitted = train.fitted
+    held_out = [train[~fitted], test]
+    events = {
+        "an end of the episode": [each.columns["terminations"] for each in (train, *held_out)]
+    }
+    rewards = train.columns["rewards"]
+    values, counts = np.unique(rewards, return_counts=True)
+    if 1 < len(values) <= MOST_CLASSES:
+        for value in np.delete(values, counts.argmax()):
+            columns = [each.columns["rewards"] for each in (train, *held_out)]
+            events[f"the reward {value:g}"] = [close(column, value) for column in columns]
+    found = []
+    for name, (seen, *elsewhere) in events.items():
+        times = int(seen[fitted].sum())
+        if 0 < times < FEW_ENDS and not any(mask.any() for mask in elsewhere):
+            found.append(f"{name} was seen {'once' if times == 1 else f'{times} times'}")
+    return found
 
 
 Components = list[np.ndarray]

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-5
 """Numbers are equal when they differ by at most this much, absolutely plus relatively."""
 
+ALMOST = 1.0 - 1e-6
+"""The highest score of a model with a known fault that its skill does not show."""
+
 MOST_CLASSES = 20
 """With more distinct rewards than this, all rows weigh the same."""
 
@@ -47,7 +50,8 @@ class Score(BaseModel):
     `log_likelihood` in nats less the `energy` (None without real numbers), between that of what
     is usual, `proper_floor`, and that of the true environment, `proper_ceiling` (None where it
     cannot tell); `skill` is how much of that way was gone, with its standard error over
-    episodes, and `reached` whether all of it (None without a ceiling). `log_evidence` is the
+    episodes, and `reached` whether all of it (None without a ceiling); if not, `open_gap` is the
+    reason. `log_evidence` is the
     log-likelihood of a whole episode. Of `impossible` rows the model had said that this cannot
     follow; of `uncertain` ones the same observation and action came out otherwise as well.
     `brier` has the squared error of the probabilities of rewards and ends, `uniformity` the
@@ -70,6 +74,7 @@ class Score(BaseModel):
     skill: float | None = None
     skill_stderr: float | None = None
     reached: bool | None = None
+    open_gap: str | None = None
     proper: float | None = None
     proper_floor: float | None = None
     proper_ceiling: float | None = None
@@ -85,11 +90,22 @@ class Score(BaseModel):
     def value(self) -> float:
         """The score that counts, in [0, 1]: the published one or the skill where it was asked for.
 
-        A skill below that of what is usual counts as none.
+        A skill below that of what is usual counts as none. It counts as 1 only if nothing is
+        wrong.
         """
         if self.skill is not None:
-            return min(max(self.skill, 0.0), 1.0)
+            return min(max(self.skill, 0.0), ALMOST if self.reached is False else 1.0)
         return self.accuracy if self.paper is None else self.paper
+
+    @property
+    def refuted(self) -> bool:
+        """Whether some row shows that the model is wrong.
+
+        Without a known ceiling, only an outcome that the model called impossible does.
+        """
+        if self.skill is not None:
+            return bool(self.impossible) if self.reached is None else not self.reached
+        return self.exact < 1 if self.paper is None else self.paper < 1
 
     @property
     def least(self) -> float:

@@ -49,6 +49,10 @@ LEFT_OPEN = 0.01
 """Skill that the ceiling itself may be off by: a thousand draws know a probability of a third to
 0.015, and the situations that come up most often decide."""
 
+CEILING_ERROR = 0.05
+"""A skill that exceeds 1 by its error and this much refutes the ceiling: what the observations
+hide decides, and a program that remembers it does better than the environment restored to them."""
+
 LEAST_SKILL = 0.9
 """Below this no standard error, wide as it may be with few episodes, makes the ceiling reached."""
 
@@ -56,17 +60,26 @@ LEAST_SKILL = 0.9
 class RowScores(NamedTuple):
     """What each row scores: `likelihood` in nats, `energy` (less is better), and both together.
 
-    `floor` is what the usual outcomes score in the same row. `ceiling` is what the true
-    environment scores, or, where nobody asked it, who was certain and right; it is no number
-    where the environment had no answer, and such a row counts for nothing. `impossible` are rows
-    of which the model told all that can follow, and something else did.
+    `floor` is the score of the usual outcomes in the same row, and `best` that of a certain and
+    right model. `ceiling` is the score of the true environment if `measured`. If it was not asked
+    about a row, to save time, the ceiling is estimated from the other rows; if it had no answer,
+    or if there is none to ask, the ceiling is `best`, so that no wrong row is left out.
+    `impossible` are rows for which the model listed all outcomes, and the recorded one is missing.
     """
 
     likelihood: np.ndarray
     energy: np.ndarray
     floor: np.ndarray
+    best: np.ndarray
     ceiling: np.ndarray
+    measured: np.ndarray
     impossible: np.ndarray
+
+    @property
+    def certain(self) -> np.ndarray:
+        """Mask of rows that ought to be exact: the environment is certain, or had no answer."""
+        certain: np.ndarray = self.ceiling >= self.best - TOLERANCE
+        return certain
 
     @property
     def proper(self) -> np.ndarray:
@@ -290,20 +303,24 @@ class SkillMetric(AccuracyMetric):
     def score(self, predictions: Predictions | Columns, rows: Dataset) -> Score:
         """Score predictions of all rows of a dataset."""
         said, scores = _whole(predictions), self.row_scores(predictions, rows)
-        known = ~np.isnan(scores.ceiling)
-        proper, floor, ceiling = scores.proper[known], scores.floor[known], scores.ceiling[known]
-        skill, stderr = _skill(proper, floor, ceiling, rows.columns["episodes"][known])
-        told = self._told(rows) is not None
+        skill, stderr = _skill(
+            scores.proper, scores.floor, scores.ceiling, rows.columns["episodes"]
+        )
+        measured, limit = bool(scores.measured.any()), 1.0 + STANDARD_ERRORS * (stderr or 0.0)
+        if measured and skill > limit + CEILING_ERROR:
+            return replace(self, environment=None).score(predictions, rows)
+        open_gap = self._open_gap(said, scores, skill, stderr, rows) if measured else None
         real, checked = self._known.scale.size > 0, calibration(said, rows)
         found = {
-            "skill": skill,
+            "skill": min(skill, limit),
             "skill_stderr": stderr,
-            "reached": _reached(skill, stderr) if told else None,
-            "proper": float(proper.mean()),
-            "proper_floor": float(floor.mean()),
-            "proper_ceiling": float(ceiling.mean()) if told else None,
-            "log_likelihood": float(scores.likelihood[known].mean()),
-            "energy": float(scores.energy[known].mean()) if real else None,
+            "reached": None if open_gap is None else not open_gap,
+            "open_gap": open_gap or None,
+            "proper": float(scores.proper.mean()),
+            "proper_floor": float(scores.floor.mean()),
+            "proper_ceiling": float(scores.ceiling.mean()) if measured else None,
+            "log_likelihood": float(scores.likelihood.mean()),
+            "energy": float(scores.energy.mean()) if real else None,
             "log_evidence": None if real else _per_episode(scores.likelihood, rows),
             "impossible": int(scores.impossible.sum()),
             "uncertain": self.uncertain(rows),
@@ -311,6 +328,28 @@ class SkillMetric(AccuracyMetric):
             "uniformity": checked.uniformity,
         }
         return self._exact.score(predictions, rows).model_copy(update=found)
+
+    def _open_gap(
+        self,
+        said: Predictions,
+        scores: RowScores,
+        skill: float,
+        stderr: float | None,
+        rows: Dataset,
+    ) -> str:
+        """Return why the ceiling is not reached, "" if it is.
+
+        A standard error alone does not decide: an error in a single episode widens it by as much
+        as it lowers the skill.
+        """
+        if impossible := int(scores.impossible.sum()):
+            return f"{impossible:,} recorded outcomes are called impossible"
+        unlikely = (self.losses(said, rows) > 0) | (scores.likelihood < np.log(0.5))
+        if wrong := int((scores.certain & unlikely).sum()):
+            return f"{wrong:,} rows without chance are predicted wrongly"
+        if not _reached(skill, stderr):
+            return "the skill is below the ceiling by more than its error"
+        return ""
 
     def failed(self, rows: Dataset) -> Score:
         """Score a model that failed: it has no skill."""
@@ -363,14 +402,10 @@ class SkillMetric(AccuracyMetric):
             held = np.where(said.answered, held, chance)
             energy = np.where(said.answered, energy, usual_energy)
         likelihood = np.log((1 - SMOOTHING) * np.minimum(held, 1.0) + SMOOTHING * chance)
-        ceiling = self._told(rows)
-        return RowScores(
-            likelihood,
-            energy,
-            np.log(chance) - usual_energy,
-            np.log(1 - SMOOTHING + SMOOTHING * chance) if ceiling is None else ceiling,
-            (held == 0) & (said.shape != "draws"),
-        )
+        floor, best = np.log(chance) - usual_energy, np.log(1 - SMOOTHING + SMOOTHING * chance)
+        ceiling, measured = self._ceiling_of(rows, floor, best)
+        impossible = (held == 0) & (said.shape != "draws")
+        return RowScores(likelihood, energy, floor, best, ceiling, measured, impossible)
 
     def uncertain(self, rows: Dataset) -> int:
         """Count the rows of which the same observation and action also came out otherwise."""
@@ -441,14 +476,17 @@ class SkillMetric(AccuracyMetric):
                 found[name] = np.where(within[:, None], recorded[:, None], drawn)
         return found
 
-    def _told(self, rows: Dataset) -> np.ndarray | None:
-        """Return what the true environment scores in each row, no number where it cannot tell.
+    def _ceiling_of(
+        self, rows: Dataset, floor: np.ndarray, best: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ceiling of each row, see `RowScores`, and the mask of measured ones.
 
-        None where it is not known, or where it cannot be stood at most of what was observed.
-        Every situation with its outcome is asked about once.
+        No ceiling is measured if the true environment is unknown, or cannot be restored to most
+        observations. It is asked once about each situation with its outcome.
         """
+        unmeasured = best, np.zeros(len(rows), bool)
         if self.environment is None:
-            return None
+            return unmeasured
         keys = self._keys(rows)
         places = {key: place for place, key in enumerate(keys) if key not in self._ceilings}
         if places:
@@ -461,9 +499,12 @@ class SkillMetric(AccuracyMetric):
             for place, ceiling in zip(asked, self._ceiling(said, some), strict=True):
                 self._ceilings[keys[place]] = ceiling
         found = np.array([self._ceilings[key] for key in keys])
-        if 2 * np.isfinite(found).sum() <= (~np.isnan(found)).sum():
-            return None
-        return np.where(np.isfinite(found), found, np.nan)
+        measured = np.isfinite(found)
+        if 2 * measured.sum() <= (~np.isnan(found)).sum():
+            return unmeasured
+        room = (found - floor)[measured].mean()
+        estimated = np.minimum(floor + room, best)
+        return np.where(measured, found, np.where(np.isnan(found), estimated, best)), measured
 
     def _keys(self, rows: Dataset) -> list[bytes]:
         """Return a key for each situation and what followed it."""

@@ -49,6 +49,9 @@ NO_OPTION = {"option": False}
 PARTS = ("observation", "reward", "terminated", "valid_actions", "exact")
 """Parts of a score that a verdict keeps."""
 
+HIGH_SCORE = 0.9
+"""Above this score users expect a search to end, and learn why it does not."""
+
 INEXACT = (
     "Every transition is predicted within the tolerance. What the score lacks comes from its "
     "exact comparison with rewards that were stored as float32, and from limits of time that "
@@ -264,6 +267,7 @@ class WorldModelProblem(Problem):
             dead_end=_most_common(self.dataset.columns["episodes"][wrong]) if stuck else None,
             reached=reached,
             stderr=found.score.skill_stderr,
+            open_gap=(found.score.open_gap or "") if score > HIGH_SCORE else "",
         )
 
     @property

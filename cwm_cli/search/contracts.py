@@ -66,7 +66,8 @@ class Verdict:
     chance, `reached` says whether it was (None where nobody can tell), and `stderr` how
     uncertain the score is. `log_likelihood` is that of all the evidence under the candidate,
     where candidates are weighed by it, and `log_prior` says how likely it is held before any of
-    that, but for a constant (natural logarithms).
+    that, but for a constant (natural logarithms). `open_gap` is the reason why a candidate with a
+    high score does not end the search.
     """
 
     score: float
@@ -82,6 +83,7 @@ class Verdict:
     stderr: float | None = None
     log_likelihood: float | None = None
     log_prior: float = 0.0
+    open_gap: str = ""
 
     @property
     def rank(self) -> tuple[float, float, float]:

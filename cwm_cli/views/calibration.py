@@ -19,10 +19,18 @@ def skill_words(score: Score | None) -> Iterator[str]:
         return
     yield ""
     if score.proper_ceiling is not None:
-        top = "1 is the true environment, drawn from again and again at each observation"
+        yield (
+            "Skill: 0 is the most frequent outcome of the action, 1 is the true environment, "
+            "drawn from repeatedly at each observation."
+        )
     else:
-        top = "1 is to be certain and right, for what can be reached is not known here"
-    yield f"Skill: 0 is what usually follows the action, {top}."
+        unit = "log-likelihood" if score.energy is None else "log-likelihood less energy score"
+        yield (
+            f"Mean {unit} of a row: {score.proper:.4g}, baseline {score.proper_floor:.4g}. The "
+            "best reachable value is unknown; a skill of 1 means certain and right in all rows."
+        )
+    if score.open_gap:
+        yield f"Not at the ceiling: {score.open_gap}."
     if score.uncertain:
         yield (
             f"The data are not certain: {score.uncertain:,} of {score.transitions:,} rows have the "

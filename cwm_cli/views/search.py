@@ -384,6 +384,8 @@ def _append_notes(line: Text, node: Node, state: str) -> Text:
     failure = node.verdict.failure
     if failure is not None and failure.is_bug:
         line.append(f"  {first_line(failure)}", "dim red")
+    elif node.verdict.open_gap:
+        line.append(f"  not solved: {node.verdict.open_gap}", "dim")
     return line
 
 
@@ -496,6 +498,8 @@ class NodeLines:
         parts = [words, duration(time.monotonic() - self._began)]
         if node.verdict.failure is not None and node.verdict.is_bug:
             parts.append(first_line(node.verdict.failure))
+        elif node.verdict.open_gap:
+            parts.append(f"not solved: {node.verdict.open_gap}")
         self._console.print(Text("  ".join(parts)), soft_wrap=True)
 
 

@@ -1,0 +1,90 @@
+"""A search says "solved" only if the data verify every rare event, and credits who did the work."""
+
+import json
+
+import numpy as np
+import pytest
+
+import cwm_cli
+from cwm_cli.agents.recording import record
+from cwm_cli.evaluation.gaps import unverified
+from cwm_cli.registry import environment
+from openai_server import OpenAIServer
+from recordings import dataset
+
+LAKE = {"is_slippery": False}
+STEPS = [(0, 1, 0, False), (1, 2, 0, False), (2, 3, 0, False)]
+
+
+@pytest.fixture(scope="module")
+def lake():
+    """Transitions of dry ice, with many goals."""
+    return record(environment("FrozenLake-v1"), env_args=LAKE, episodes=40, test_episodes=20)
+
+
+def with_goals(rows, most):
+    """Keep all episodes without a goal, and the first `most` fitted train episodes with one."""
+    episodes, columns = rows.columns["episodes"], rows.columns
+    goals = np.unique(episodes[columns["rewards"] > 0])
+    train = rows.train
+    fitted = np.unique(train.columns["episodes"][train.fitted])
+    kept = np.intersect1d(goals, fitted)[:most]
+    return rows[~np.isin(episodes, np.setdiff1d(goals, kept))]
+
+
+def test_rare_events_are_verified_by_rows_that_nothing_was_fitted_to():
+    goal = dataset([*STEPS, (3, 4, 5, True)])
+    plain = dataset(STEPS)
+    assert unverified(goal, plain) == [
+        "an end of the episode was seen once",
+        "the reward 5 was seen once",
+    ]
+    assert unverified(goal, goal) == []
+    assert unverified(plain, plain) == []
+    often = dataset([*STEPS, (3, 4, 5, True)] * 10)
+    assert unverified(often, plain) == []
+
+
+def test_a_goal_that_no_held_out_row_shows_is_not_called_solved(lake, tmp_path, cwm):
+    rows = with_goals(lake, most=1)
+    assert (rows.columns["rewards"] > 0).sum() == 1
+    rows.save(cwm.folder / "one.npz")
+    about = ("--env", "FrozenLake-v1", "--env-arg", "is_slippery=False", "--dataset", "one.npz")
+    done = cwm.inside("synthesize", *about, "--run", "run", "--json")
+    result = json.loads(done.stdout)
+    assert result["train"]["exact"] == 1
+    assert (result["solved"], result["finished"]) == (False, True)
+    assert result["unverified"] == ["the reward 1 was seen once"]
+    assert "but the reward 1 was seen once and in no held-out row" in " ".join(done.stderr.split())
+    assert "\nsolved" not in done.stderr
+
+
+def test_a_benchmark_credits_no_model_with_the_work_of_induction(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+    with OpenAIServer(lambda body: "```python\nclass Environment: ...\n```") as server:
+        found = cwm_cli.benchmark(
+            envs=["CliffWalking-v1"],
+            models=["openai/gpt-4o-mini"],
+            budget=1,
+            api_base=server.url,
+            run=tmp_path / "bench",
+        )
+        assert len(server.requests) == 1
+    model, induction = found.rows
+    assert (model.model, model.completions, model.solved) == ("openai/gpt-4o-mini", 1, False)
+    assert (induction.model, induction.backend) == ("induction", "induction")
+    assert (induction.solved, induction.cost) == (True, 0.0)
+    assert not any("was not asked" in line for line in found.report.notes)
+
+
+def test_a_run_whose_model_was_never_asked_says_so_first(cwm):
+    cwm.environment["OPENAI_API_KEY"] = "a-key"
+    with OpenAIServer(["never asked"]) as server:
+        done = cwm.inside(
+            *("synthesize", "--env", "CliffWalking-v1", "--model", "openai/gpt-4o-mini"),
+            *("--api-base", server.url, "--run", "run"),
+        )
+        assert server.requests == []
+    assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[0]
+    assert first == "The model was not asked: the start program (--start) had solved it."
