@@ -257,9 +257,7 @@ def outcomes(rows, chances):
         "rewards": np.zeros((len(rows), 2)),
         "terminations": np.zeros((len(rows), 2), bool),
     }
-    return Predictions(
-        columns, None, "outcomes", np.array([[p for p, _ in each] for each in said])
-    )
+    return Predictions(columns, None, "outcomes", np.array([[p for p, _ in each] for each in said]))
 
 
 def with_line(rows, episode=None):
