@@ -20,7 +20,10 @@ PLUGINS = {entry.value.partition(":")[0] for entry in distribution("cwm-cli").en
     "cwm_cli.cli"
 }
 PACKAGES = [CORE, *(ROOT / "plugins" / name for name in sorted(PLUGINS))]
-LOOSE = {"__init__", "__main__", "_version", "errors", "text", "presets", "hookspecs", "registry"}
+LOOSE = {
+    *("__init__", "__main__", "_version", "errors", "hookspecs", "presets", "private_parts"),
+    *("registry", "text"),
+}
 """Modules that belong to no folder: everyone may use them."""
 
 MEANT = {

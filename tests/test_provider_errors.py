@@ -10,7 +10,7 @@ import pytest
 
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request, UnansweredError
 from cwm_litellm.backend import LiteLLM
-from cwm_litellm.failures import Refusal, classify, refusal_of
+from cwm_litellm.failures import ErrorResponse, classify, error_response_of
 from openai_server import Handler, OpenAIServer
 
 OPENAI, AZURE = "openai/gpt-4o-mini", "azure/my-deployment"
@@ -472,7 +472,7 @@ def test_error_responses_are_classified_by_their_codes(seen, stream):
     for name, case in CASES.items():
         seen.clear()
         words = str(failure(case, stream=stream))
-        found, refusal = classify(seen[-1]).name, refusal_of(seen[-1])
+        found, refusal = classify(seen[-1]).name, error_response_of(seen[-1])
         pause = refusal.pause if refusal else None
         if (found, pause) != (case.kind, case.pause) or "\n" in words or "secret" in words:
             wrong[name] = (found, pause, words)
@@ -491,7 +491,7 @@ def test_the_reason_of_a_refusal_is_the_message_of_the_server():
 
 def test_a_refusal_names_the_parameter_at_fault(seen):
     failure(CASES["mistral field"])
-    assert refusal_of(seen[-1]) == Refusal(
+    assert error_response_of(seen[-1]) == ErrorResponse(
         422,
         frozenset({"invalid_request_error"}),
         "foo",

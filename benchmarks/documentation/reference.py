@@ -304,6 +304,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "Environments": (
         "cwm_cli/envs",
+        "cwm_cli/private_parts",
         "plugins/cwm_gymnasium",
         "plugins/cwm_rtfm",
         "plugins/cwm_minigrid",

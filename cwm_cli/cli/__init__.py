@@ -165,13 +165,13 @@ def command_line() -> typer.Typer:
     return app
 
 
-WINDOWS = "cwm does not run on Windows itself: use WSL2 or the container (docs/docker.md)"
-
-
 def main() -> None:
     """Run the command line."""
     if sys.platform == "win32":  # there is no fcntl and no fork
-        sys.exit(f"Error: {WINDOWS}")
+        told = CwmError(
+            "cwm does not run on Windows itself: use WSL2 or the container (docs/docker.md)"
+        )
+        sys.exit(f"Error: {told}")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets another
             stream.reconfigure(errors="replace")

@@ -197,7 +197,7 @@ def _outcome(result: SynthesisResult) -> str:
     if result.scores.refuted:
         return f"not solved: right on the train rows{by}, wrong on held-out rows,"
     events = " and ".join(result.unverified)
-    return f"not verified: right on all rows{by}, but {events} and in no held-out row,"
+    return f"not verified: no row is wrong{by}, but {events} and in no held-out row,"
 
 
 def _next(result: SynthesisResult, budget: int) -> str:

@@ -29,9 +29,9 @@ from cwm_litellm.failures import (
     UnpayableError,
     brief,
     classify,
+    error_response_of,
     explain,
     may_be_charged,
-    refusal_of,
     refusal_text,
     retry_after,
     words_of,
@@ -234,7 +234,7 @@ class Question:
                     self._spent += self._worst()  # nobody says what it took
                 if classify(error) not in (Kind.REFUSED, Kind.BROKEN):
                     raise
-                refusal = refusal_of(error)
+                refusal = error_response_of(error)
                 param = refusal.param if refusal else ""
                 told = adapted(self.fit, asked, refusal_text(error), param)
                 if told is None:

@@ -175,7 +175,7 @@ class UnpayableError(Exception):
     """The next attempt might cost more than the question may."""
 
 
-class Refusal(NamedTuple):
+class ErrorResponse(NamedTuple):
     """An error response of a server."""
 
     status: int
@@ -214,13 +214,13 @@ def may_be_charged(error: BaseException) -> bool:
 
 def retry_after(error: BaseException) -> float | None:
     """Return the seconds after which the server wants to be asked again, None if it names none."""
-    refusal = refusal_of(error)
+    refusal = error_response_of(error)
     return refusal.pause if refusal else None
 
 
 def refusal_text(error: BaseException) -> str:
     """Return the message of the error response, or of the error if there was no response."""
-    refusal = refusal_of(error)
+    refusal = error_response_of(error)
     return refusal.message if refusal and refusal.message else str(error)
 
 
@@ -269,11 +269,11 @@ def brief(error: BaseException) -> str:
             return f"is not to be reached ({_reason(error)})"
         case Kind.REFUSED:
             return f"refused the request ({_reason(error)})"
-    refusal = refusal_of(error)
+    refusal = error_response_of(error)
     return f"failed ({f'{refusal.status}: ' if refusal else ''}{_reason(error)})"
 
 
-def refusal_of(error: BaseException) -> Refusal | None:
+def error_response_of(error: BaseException) -> ErrorResponse | None:
     """Return the error response that led to an error, None if no server sent one.
 
     The first response with a body in the chain of exceptions counts: LiteLLM replaces the response
@@ -298,18 +298,18 @@ def refusal_of(error: BaseException) -> Refusal | None:
     return empty
 
 
-def _read(status: int, content: bytes, headers: Mapping[str, str]) -> Refusal:
+def _read(status: int, content: bytes, headers: Mapping[str, str]) -> ErrorResponse:
     """Read an error response."""
     text = content.decode(errors="replace").strip()
     try:
         refusal = _read_json(status, json.loads(text))
     except ValueError:
-        refusal = Refusal(status, message=text)
+        refusal = ErrorResponse(status, message=text)
     pause = _pause(headers)
     return refusal if pause is None else refusal._replace(pause=pause)
 
 
-def _read_json(status: int, body: Any) -> Refusal:
+def _read_json(status: int, body: Any) -> ErrorResponse:
     """Read the JSON of an error response.
 
     OpenAI and most others send `{"error": {"message", "type", "param", "code"}}`; older vLLM and
@@ -321,10 +321,10 @@ def _read_json(status: int, body: Any) -> Refusal:
     if isinstance(body, list):
         body = body[0] if body else {}
     if not isinstance(body, dict):
-        return Refusal(status, message=str(body))
+        return ErrorResponse(status, message=str(body))
     error = body.get("error", body)
     if not isinstance(error, dict):
-        return Refusal(status, message=str(error))
+        return ErrorResponse(status, message=str(error))
     message, param = _message(error.get("message", error.get("detail")))
     inner = error.get("innererror")
     details = error.get("details")
@@ -334,7 +334,7 @@ def _read_json(status: int, body: Any) -> Refusal:
         *_google_reasons(details if isinstance(details, list) else ()),
     }
     code = error.get("code")
-    refusal = Refusal(
+    refusal = ErrorResponse(
         code if status < 400 and isinstance(code, int) else status,
         frozenset(each.lower() for each in codes),
         str(error.get("param") or param),
@@ -410,7 +410,7 @@ def _unsent(error: BaseException) -> Kind | None:
         return Kind.TIMEOUT
     if isinstance(error, UnpayableError):
         return Kind.UNPAYABLE
-    if _cause(error, REQUEST) or _is_garbled(error) or refusal_of(error):
+    if _cause(error, REQUEST) or _is_garbled(error) or error_response_of(error):
         return None
     if isinstance(error, litellm.BadRequestError) and not getattr(error, "llm_provider", ""):
         return Kind.NO_PROVIDER
@@ -434,7 +434,7 @@ def _unanswered(error: BaseException) -> Kind | None:
 def _refused(error: BaseException) -> Kind:
     """Return the kind of an error response."""
     status = int(getattr(error, "status_code", None) or 500)
-    refusal = refusal_of(error) or Refusal(status)
+    refusal = error_response_of(error) or ErrorResponse(status)
     if refusal.status < 400:
         refusal = refusal._replace(status=status)
     for kind, codes in CODES.items():
