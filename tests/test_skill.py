@@ -329,7 +329,7 @@ class TestCeiling:
         assert 1 < found.skill <= 1 + 2 * found.skill_stderr
 
     def metric_with(self, environment):
-        """Return the metric with this environment, where half of what is usual are ones."""
+        """Return the metric with this environment; ones and twos are equally usual."""
         usual = dataset([(0, 1, 0, False), (0, 2, 0, False), (7, 8, 0, False)])
         return SkillMetric.of(usual).knowing(environment)
 

@@ -85,8 +85,8 @@ class Scores(NamedTuple):
 class SynthesisResult:
     """The result of a search.
 
-    It is `solved` if the program is right on all train and held-out rows, as far as chance allows
-    to know, and held-out rows verify every rare event. It is `finished` if the search ended
+    It is `solved` if no train or held-out row shows that the program is wrong, and held-out rows
+    verify every rare event. It is `finished` if the search ended
     because it had nothing left to improve on train rows: solved, `unverified` (phrases on events
     that held-out rows lack), refuted by held-out rows, or `settled`, which means that the best
     reachable score is unknown and that nothing improved for long.

@@ -67,7 +67,7 @@ def gaps(
 
 
 def unverified(train: Dataset, test: Dataset) -> list[str]:
-    """Return the rare events on which no program can be verified, one phrase for each.
+    """Return the rare events that no held-out row verifies, one phrase for each.
 
     An event is a reward other than the most frequent one, or the end of an episode. Rules for it
     are fitted to the train rows that have it; if they are few, and no other row has it, a wrong

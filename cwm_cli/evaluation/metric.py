@@ -90,8 +90,7 @@ class Score(BaseModel):
     def value(self) -> float:
         """The score that counts, in [0, 1]: the published one or the skill where it was asked for.
 
-        A skill below that of what is usual counts as none. It counts as 1 only if nothing is
-        wrong.
+        A negative skill counts as 0. A skill counts as 1 only if no row is known to be wrong.
         """
         if self.skill is not None:
             return min(max(self.skill, 0.0), ALMOST if self.reached is False else 1.0)

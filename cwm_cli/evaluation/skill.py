@@ -60,11 +60,11 @@ LEAST_SKILL = 0.9
 class RowScores(NamedTuple):
     """What each row scores: `likelihood` in nats, `energy` (less is better), and both together.
 
-    `floor` is the score of the usual outcomes in the same row, and `best` that of a certain and
+    `floor` is the score of the usual outcomes in the same row, `best` the score of a certain and
     right model. `ceiling` is the score of the true environment if `measured`. If it was not asked
     about a row, to save time, the ceiling is estimated from the other rows; if it had no answer,
     or if there is none to ask, the ceiling is `best`, so that no wrong row is left out.
-    `impossible` are rows for which the model listed all outcomes, and the recorded one is missing.
+    In `impossible` rows the model listed all outcomes, and the recorded one is missing.
     """
 
     likelihood: np.ndarray

@@ -22,7 +22,7 @@ MIN_LOGGED_SECONDS = 0.1
 
 MAX_RETRIES = {Kind.UNREACHABLE: 2, Kind.TIMEOUT: 2}
 """Upper limits for kinds of failure that retries rarely cure: a server that does not run, and late
-answers, each of them paid for."""
+answers, which are paid for each time."""
 
 
 @dataclass(frozen=True)
