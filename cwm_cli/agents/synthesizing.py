@@ -86,10 +86,10 @@ class SynthesisResult:
     """The result of a search.
 
     It is `solved` if no train or held-out row shows that the program is wrong, and held-out rows
-    verify every rare event. It is `finished` if the search ended
-    because it had nothing left to improve on train rows: solved, `unverified` (phrases on events
-    that held-out rows lack), refuted by held-out rows, or `settled`, which means that the best
-    reachable score is unknown and that nothing improved for long.
+    verify every rare event. It is `finished` if the search ended because it had nothing left to
+    improve on train rows: solved, `unverified` (phrases on events that held-out rows lack),
+    refuted by held-out rows, or `settled`, which means that the best reachable score is unknown
+    and that nothing improved for long.
     `run` is its folder and `program` the file of the best program, None where
     nothing was written; `unasked` is the move that it came from where that cost no completion.
     `cost` is in US dollars, None where it is unknown; of the completions so many were `reused`, at
