@@ -41,6 +41,8 @@ SPACES = {
 class Backward(gym.ActionWrapper):
     """A dry lake on which every action goes the other way."""
 
+    metadata = {"render_modes": []}  # noqa: RUF012  # Gymnasium 1.3 reads it from the class
+
     def __init__(self) -> None:
         super().__init__(gym.make("FrozenLake-v1", is_slippery=False))
 
