@@ -224,7 +224,7 @@ RECURSIONS = {
 
 
 THROUGH_C = ("cached", "through a sort")
-"""CPython 3.12 and 3.13 limit recursion through C functions, whatever the recursion limit is."""
+"""CPython 3.12 and 3.13 limit recursion through C functions regardless of the recursion limit."""
 
 
 @pytest.mark.parametrize("kind", RECURSIONS)

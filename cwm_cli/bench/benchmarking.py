@@ -147,9 +147,9 @@ def benchmark(
     other constants and rules, `hide` leaves out a part of what they show, and `noise` disturbs
     them. Searches with a language model begin with nothing unless `start` names a program, so
     that no model gets credit for the work of another backend; `induction` has a row of its own.
-    What a language model will take is told before anything is done, and with `ask`, which is
-    given the `CostEstimate`, nothing is done unless that says so. Raises `CwmError` for what
-    the user can mend.
+    The estimated cost of language models is reported first. If `ask` is given, it gets the
+    `CostEstimate`, and the benchmark starts only if it returns True. Raises `CwmError` for
+    mistakes of the user.
     """
     answers = choose_backend(backend, models)
     jobs, pairs = chosen_executor(executor, workers, options)

@@ -158,9 +158,7 @@ class BenchmarkConfig(BaseModel):
         self, strategy: str, model: str, terms: "BenchmarkTerms", access: "BenchmarkAccess"
     ) -> Choices:
         """Return the choices of a search; the baseline takes its model's place."""
-        if model and model == self.baseline:
-            return self._offline(strategy, terms, access)
-        return Choices(
+        chosen = Choices(
             strategy=strategy,
             backend=self.backend,
             model=model,
@@ -175,25 +173,17 @@ class BenchmarkConfig(BaseModel):
             accepted=access.accepted,
             cache=access.cache,
         )
-
-    def _offline(
-        self, strategy: str, terms: "BenchmarkTerms", access: "BenchmarkAccess"
-    ) -> Choices:
-        """Return the choices of the baseline, with those options that it has, too."""
+        if not model or model != self.baseline:
+            return chosen
         pairs = [pair for pair in self.options if self._takes(strategy, pair, self.baseline)]
-        return Choices(
-            strategy=strategy,
+        return chosen._replace(
             backend=self.baseline,
             model="",
             options=[pair for pair in pairs if not pair.startswith(START_OPTION)],
             flags={},
-            metric=self.metric,
-            seed=0,
             parallel=1,
             max_cost=None,
-            budget=terms.budget,
-            tools=self.tools,
-            accepted=access.accepted,
+            cache=False,
         )
 
     def _takes(self, strategy: str, pair: str, backend: str = "") -> bool:

@@ -50,8 +50,8 @@ class Score(BaseModel):
     `log_likelihood` in nats less the `energy` (None without real numbers), between that of what
     is usual, `proper_floor`, and that of the true environment, `proper_ceiling` (None where it
     cannot tell); `skill` is how much of that way was gone, with its standard error over
-    episodes, and `reached` whether all of it (None without a ceiling); if not, `open_gap` is the
-    reason. `log_evidence` is the
+    episodes. `reached` is True at the ceiling (None without a ceiling); if it is False, `open_gap`
+    is the reason. `log_evidence` is the
     log-likelihood of a whole episode. Of `impossible` rows the model had said that this cannot
     follow; of `uncertain` ones the same observation and action came out otherwise as well.
     `brier` has the squared error of the probabilities of rewards and ends, `uniformity` the

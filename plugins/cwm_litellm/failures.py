@@ -327,11 +327,11 @@ def _read_json(status: int, body: Any) -> ErrorResponse:
         return ErrorResponse(status, message=str(error))
     message, param = _message(error.get("message", error.get("detail")))
     inner = error.get("innererror")
-    details = error.get("details")
+    details = error["details"] if isinstance(error.get("details"), list) else []
     codes = {
         *_texts(error, "code", "type", "status"),
         *_texts(inner if isinstance(inner, dict) else {}, "code"),
-        *_google_reasons(details if isinstance(details, list) else ()),
+        *_google_reasons(details),
     }
     code = error.get("code")
     refusal = ErrorResponse(
@@ -339,7 +339,7 @@ def _read_json(status: int, body: Any) -> ErrorResponse:
         frozenset(each.lower() for each in codes),
         str(error.get("param") or param),
         message,
-        _google_pause(details if isinstance(details, list) else ()),
+        _google_pause(details),
     )
     metadata = error.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
