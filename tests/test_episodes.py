@@ -1,11 +1,15 @@
 """Episodes side by side: what they come to depends on the seed and their number only."""
 
+import signal
+import threading
 from contextlib import closing
 from functools import partial
-from multiprocessing import active_children
+from multiprocessing import active_children, util
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import psutil
 import pytest
 
 from cwm_cli.agents.comparison import Mean, Side, mean_of, relative_return
@@ -323,3 +327,24 @@ def test_short_episodes_are_played_many_at_a_time() -> None:
     ]
     assert found[0] == found[1]
     assert (max(map(len, few.asked)), max(map(len, many.asked)) > 30) == (8, True)
+
+
+def test_ctrl_c_while_a_worker_starts_waits_until_it_has_started(capfd, monkeypatch) -> None:
+    over = threading.Event()
+    other = threading.Thread(target=over.wait, daemon=True)
+    other.start()
+    start, started = util.spawnv_passfds, list[psutil.Process]()
+
+    def interrupted_start(*arguments: Any) -> int:
+        """Start the process, which has no arguments yet, while another thread gets the signal."""
+        process: int = start(*arguments)
+        started.append(psutil.Process(process))
+        signal.pthread_kill(other.ident or 0, signal.SIGINT)
+        return process
+
+    monkeypatch.setattr(util, "spawnv_passfds", interrupted_start)
+    with pytest.raises(KeyboardInterrupt):
+        list(in_processes(makers(SETTING, PLANNERS, [[0]])))
+    over.set()
+    assert psutil.wait_procs(started, timeout=10)[1] == []
+    assert capfd.readouterr().err == ""

@@ -5,11 +5,12 @@ An episode depends on the seed and its number only: not on those beside it, nor 
 
 import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from copy import deepcopy
 from itertools import islice
 from multiprocessing import get_context, resource_tracker
@@ -17,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
 from threading import Event
+from types import FrameType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -341,9 +343,10 @@ def in_processes(
     with ExitStack() as stack:
         workers: dict[Connection, tuple[int, SpawnProcess]] = {}
         for number, maker in enumerate(makers):
-            reader, process = _started(maker)
-            stack.callback(process.join)
-            stack.callback(process.kill)
+            with _interrupt_deferred():
+                reader, process = _started(maker)
+                stack.callback(process.join)
+                stack.callback(process.kill)
             workers[reader] = number, process
         while workers:
             ready = wait(list(workers))
@@ -357,11 +360,11 @@ def in_processes(
 
 
 def _started(maker: Callable[[], Iterator[object]]) -> tuple[Connection, SpawnProcess]:
-    """Start a process that plays; Ctrl-C is left to this one."""
+    """Start a worker process, which ignores Ctrl-C: this process ends it."""
     context = get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(maker, writer), daemon=True)
-    resource_tracker.ensure_running()  # which would let the signal through again
+    resource_tracker.ensure_running()  # which would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
@@ -369,6 +372,27 @@ def _started(maker: Callable[[], Iterator[object]]) -> tuple[Connection, SpawnPr
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     writer.close()
     return reader, process
+
+
+@contextmanager
+def _interrupt_deferred() -> Iterator[None]:
+    """Raise the KeyboardInterrupt of a Ctrl-C after the block instead of inside it.
+
+    Blocking the signal in this thread does not suffice: if another thread receives it, Python
+    still interrupts the main thread, and a worker that has half of its arguments prints an error.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    received: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: received.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if received:
+            handler(*received[0])
 
 
 def _work(maker: Callable[[], Iterator[object]], writer: "Connection[Any, Any]") -> None:
