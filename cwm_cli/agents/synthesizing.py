@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, cast
 
@@ -44,7 +44,7 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import Protection, check_access, dangers
 from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.around import innermost
-from cwm_cli.search.contracts import Backend, Node, Record, Refiner, Remark, total
+from cwm_cli.search.contracts import Backend, Node, Record, Refiner, Remark, Switch, total
 from cwm_cli.search.loop import Search
 from cwm_cli.search.models import (
     ModelPool,
@@ -374,11 +374,16 @@ class SearchJob:
     run: SearchRun
     search: Search
     dataset: Dataset
-    problem: WorldModelProblem
     choices: Choices
     finding: Finding
     notes: list[str] = field(default_factory=list)
-    """What the user should be told of, before the next node."""
+    """Messages to print before the next node."""
+    _saved: Node | None = field(default=None, init=False)
+
+    @property
+    def problem(self) -> WorldModelProblem:
+        """The problem under the contract that is now in force."""
+        return cast("WorldModelProblem", self.search.problem)
 
     @property
     def title(self) -> str:
@@ -387,11 +392,13 @@ class SearchJob:
         return f"{config.env} · {config.strategy} · {config.model or config.backend}"
 
     def contract_words(self) -> str:
-        """Say which contract the program is to keep, and why."""
+        """Return the contract that the program has to keep, and the reason."""
         names = documented_names(self.run.header.description, self.dataset.observation_space)
-        found, named = self.finding.words(names), self.problem.contract
-        chosen = "" if named == self.finding.contract else " (named; found otherwise)"
-        return f"{named}{chosen}: {found}"
+        contract, found = self.problem.contract, self.problem.finding
+        if found is not None and found.contract == contract:
+            return f"{contract}: {found.words(names)}"
+        chosen = "changed during the search" if self.search.switches else "named"
+        return f"{contract} ({chosen}; the data alone suggest {self.finding.contract})"
 
     def nodes(self) -> Iterator[Node]:
         """Search; yield each node when it is written down, learned and, if best, saved."""
@@ -402,21 +409,25 @@ class SearchJob:
         except CwmError as error:
             stopped = error
         try:
-            for record in self.search.drain():  # what is in flight is paid for
+            for record in self.search.drain():  # completions in flight are paid for
                 yield self._learned(record)
-        except KeyboardInterrupt:  # but nobody has to wait for it once a program is right
+        except KeyboardInterrupt:  # but a right program is not worth the wait
             if not self.search.solved:
                 raise
+        self._save_best()
         if stopped:
             raise stopped
 
-    def finish(self) -> SynthesisResult:
-        """Score the best program on train and held-out rows, and write the result down."""
+    def finish(self, metric: Metric | None = None) -> SynthesisResult:
+        """Score the best program on train and held-out rows, and save the result.
+
+        Another `metric` than that of the search may be reported.
+        """
         best = self.search.best
         train, test = self.dataset.train, self.dataset.test
         spent = total([node.usage for node in self.search.nodes])
         parts = [train, test, test[unseen(test, train)]]
-        found = [self._score(best, rows) for rows in parts]
+        found = [self._score(best, rows, metric or self.problem.metric) for rows in parts]
         failures = [each.failure for each in found if each and each.failure]
         scores = Scores(*(each and each.score for each in found))
         finished, rare = self.search.solved, unverified(train, test)
@@ -435,7 +446,7 @@ class SearchJob:
             gaps=self._gaps(best, train),
             unasked=best.action if best and not best.asked else "",
             contract=self.problem.contract,
-            finding=self.finding,
+            finding=self.problem.finding or self.finding,
             models=tuple(model_uses(self.search.nodes, self.choices.model or self.choices.backend)),
             reused=spent.reused,
             cached_tokens=spent.cached_tokens,
@@ -448,9 +459,8 @@ class SearchJob:
         return result
 
     def _learned(self, record: Record) -> Node:
-        """Save a program that is the best so far, and what is to be told."""
-        if self.search.best is record.node:
-            self.problem.keep(self.run.folder, record.node)
+        """Save the best program so far, and keep the messages to the user."""
+        self._save_best()
         self._tell(record.note)
         if record.node.disclosed is not None:
             self._tell(
@@ -459,11 +469,21 @@ class SearchJob:
             )
         return record.node
 
-    def write(self, found: Record | Remark) -> None:
-        """Write down what the search found, and what it did not."""
+    def _save_best(self) -> None:
+        """Write the best program to its file unless it is there."""
+        best = self.search.best
+        if best is not None and best is not self._saved:
+            self.problem.keep(self.run.folder, best)
+            self._saved = best
+
+    def write(self, found: Record | Remark | Switch) -> None:
+        """Append an event of the search to the journal."""
         self.run.learn(found)
         if isinstance(found, Remark):
             self._tell(found.note)
+        elif isinstance(found, Switch):
+            before = self.problem.contract
+            self._tell(f"contract changed from {before} to {found.contract}: {found.reason}")
 
     def _tell(self, note: str) -> None:
         """Keep what the user should be told."""
@@ -480,14 +500,12 @@ class SearchJob:
         found = survey(ProgramModel(best.program, self.problem.sandbox), some, cells=False)
         return tuple(gaps(rows, names, found=found, program=best.program))
 
-    def _score(self, best: Node | None, rows: Dataset) -> Evaluation | None:
+    def _score(self, best: Node | None, rows: Dataset, metric: Metric) -> Evaluation | None:
         """Score the best program on some rows, if there are both."""
         if best is None or not len(rows):
             return None
-        problem = self.problem
-        return evaluate(
-            ProgramModel(best.program, problem.sandbox), rows, problem.metric, seed=problem.seed
-        )
+        model = ProgramModel(best.program, self.problem.sandbox)
+        return evaluate(model, rows, metric, seed=self.problem.seed)
 
 
 class Order(NamedTuple):
@@ -547,9 +565,10 @@ def open_job(
     dataset = order.dataset
     refuse_pictures(dataset.observation_space, "a program")
     finding = find_contract(dataset.train)
+    measure = cache(partial(_measure, order))
+    is_open = order.choices.contract == AUTO
     choices = order.choices.settled(finding.contract)
     order = order._replace(choices=choices)
-    metric = _measure(order)
     parts = _make(choices)
     config = _config(
         order.spec.id, order.env_args, dataset.digest, choices=choices, settings=parts.settings
@@ -563,29 +582,31 @@ def open_job(
             description=run.header.description,
             dataset=dataset.train,
             sandbox=guard,
-            metric=metric,
+            metric=measure(config.contract),
             seed=choices.seed,
             tools=config.tools,
             contract=config.contract,
             finding=finding,
+            measure=measure if is_open else None,
             **parts.settings["problem"],
         )
         search = _search(problem, parts, choices, run)
         run.log(f"budget {choices.budget}, parallel {choices.parallel}, {len(search.nodes)} nodes")
         _log_protection(run, guard.protection)
-        job = SearchJob(run, search, dataset, problem, choices, finding)
+        job = SearchJob(run, search, dataset, choices, finding)
         search.journal, search.log = job.write, run.log
         yield job
 
 
-def _measure(order: Order) -> Metric:
+def _measure(order: Order, contract: ContractName) -> Metric:
     """Make the metric; `skill` measures the ceiling with the true environment.
 
     There is no ceiling for a program with memory: restored to a single observation, the
     environment knows less than such a program.
     """
-    metric: Metric = find("metric", order.choices.metric or "").of(order.dataset.train)
-    if order.choices.contract != "chance":
+    name = order.choices.metric or USUAL_METRICS[contract]
+    metric: Metric = find("metric", name).of(order.dataset.train)
+    if contract != "chance":
         return metric
     return metric.knowing(EnvironmentModel(order.spec, order.env_args), seed=order.choices.seed)
 
@@ -605,7 +626,7 @@ def _search(
         parallel=choices.parallel,
         max_cost=choices.max_cost,
         refiners=parts.refiners,
-        start=parts.start and partial(parts.start.begin, problem),
+        start=parts.start and parts.start.begin,
     )
     search.resume(run.learned())
     if search.best:  # which a crash may have kept from being saved

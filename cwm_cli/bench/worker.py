@@ -170,10 +170,9 @@ def _search(work: TaskWork, name: str, choices: Choices, folder: Path) -> None:
         except CwmError as error:
             job.run.log(f"stopped: {error}")
             raise
-        if choices.metric != "skill":
-            job.problem = replace(job.problem, metric=PaperMetric.of(dataset.train))
+        paper = None if choices.metric == "skill" else PaperMetric.of(dataset.train)
         money = {"max_cost": choices.max_cost, "out_of_money": job.search.out_of_money}
-        job.run.save_result(job.finish().as_json() | money)
+        job.run.save_result(job.finish(paper).as_json() | money)
 
 
 def main() -> None:

@@ -1,15 +1,17 @@
 """The problem of writing a world model: prompts from a description, verdicts from transitions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, cast
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import AccuracyMetric, Evaluation, Metric, evaluate, log_error
-from cwm_cli.evaluation.finding import ContractName, Finding
+from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, reexamine
+from cwm_cli.problems.contract_requests import request_words, requested_contract
 from cwm_cli.problems.feedback import (
     About,
     counterexample,
@@ -33,6 +35,7 @@ from cwm_cli.search.contracts import (
     IMPROVE,
     Message,
     Move,
+    NextContract,
     Node,
     Problem,
     Verdict,
@@ -48,6 +51,9 @@ NO_OPTION = {"option": False}
 
 PARTS = ("observation", "reward", "terminated", "valid_actions", "exact")
 """Parts of a score that a verdict keeps."""
+
+STUCK = 2
+"""Completions without a better program after which the contract is examined again."""
 
 HIGH_SCORE = 0.9
 """Above this score users expect a search to end, and learn why it does not."""
@@ -92,8 +98,19 @@ class WorldModelProblem(Problem):
     tools: tuple[str, ...] = field(default=(), metadata=NO_OPTION)
     contract: ContractName = field(default="plain", metadata=NO_OPTION)
     finding: Finding | None = field(default=None, metadata=NO_OPTION, repr=False)
+    measure: Callable[[ContractName], Metric] | None = field(
+        default=None, metadata=NO_OPTION, repr=False, compare=False
+    )
+    """Makes the metric of another contract; None if the contract may not change."""
+    former: tuple[ContractName, ...] = field(default=(), metadata=NO_OPTION, repr=False)
+    """Contracts that the search has left."""
+    learned_before: int = field(default=0, metadata=NO_OPTION, repr=False)
+    """Nodes of the search that were found under former contracts."""
     _history: History = field(default_factory=History, init=False, repr=False, compare=False)
     _verdicts: dict[str, tuple[int, Verdict]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _suggested: dict[str, Finding | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -145,6 +162,8 @@ class WorldModelProblem(Problem):
             fitted=self.feedback != "paper" and self._has_real_numbers,
         )
         description, recorded = self.description.strip(), ""
+        if self.measure is not None and self.feedback != "paper":
+            interface += f"\n\n{request_words(self.contract, self.former)}".rstrip()
         if self.feedback != "paper":
             shown = self.dataset[self.shown]
             interface += f"\n\n{self.metric.words(shown)}"
@@ -270,15 +289,76 @@ class WorldModelProblem(Problem):
             open_gap=(found.score.open_gap or "") if score > HIGH_SCORE else "",
         )
 
+    def requested(self, text: str) -> str:
+        """Return another contract that a completion asks for, or ""."""
+        name = requested_contract(text) if self.measure is not None else ""
+        return name if self._is_open(name) else ""
+
+    @property
+    def next_contract(self) -> NextContract | None:
+        """The contract that the last answers ask for, or that a stuck search suggests."""
+        nodes = self._history.nodes
+        if self.measure is None or self.feedback == "paper" or not nodes:
+            return None
+        for node in reversed(nodes[self.learned_before :]):
+            if node.requested:
+                return NextContract(node.requested, f"node #{node.id} asks for it")
+        if (found := self._finding_if_stuck) is None:
+            return None
+        names = documented_names(self.description, self.dataset.observation_space)
+        return NextContract(found.contract, found.words(names))
+
+    def under(self, contract: str) -> Self:
+        """Return the same problem under another contract, which has learned no node."""
+        assert self.measure is not None
+        name, found = cast("ContractName", contract), self._finding_if_stuck
+        return replace(
+            self,
+            contract=name,
+            metric=self.measure(name),
+            finding=found if found is not None and found.contract == contract else None,
+            former=(*self.former, self.contract),
+            learned_before=len(self._history.nodes),
+        )
+
+    def _is_open(self, contract: str) -> bool:
+        """Whether the search may switch to a contract: each one is tried once."""
+        return contract in USUAL_METRICS and contract not in (self.contract, *self.former)
+
+    @property
+    def _finding_if_stuck(self) -> Finding | None:
+        """What the errors of the best program suggest, if nothing improves and they do."""
+        nodes = self._history.nodes
+        best = max(nodes, key=lambda node: node.verdict.rank, default=None)
+        if best is None or best.verdict.is_bug or best.verdict.solved:
+            return None
+        since = max(best.id + 1, self.learned_before)
+        later = nodes[since:]
+        given_up = any(node.final for node in nodes[self.learned_before :])
+        if sum(node.asked for node in later) < STUCK and not given_up:
+            return None
+        if best.program not in self._suggested:
+            rows = self.dataset[self.dataset.fitted]
+            model = ProgramModel(best.program, self.sandbox)
+            found = evaluate(model, rows, self.metric, seed=self.seed)
+            self._suggested[best.program] = (
+                None
+                if found.failure is not None
+                else reexamine(rows, found.predictions, self.contract)
+            )
+        finding = self._suggested[best.program]
+        return finding if finding is not None and self._is_open(finding.contract) else None
+
     @property
     def settled(self) -> bool:
-        """Whether nothing was bettered beyond noise for so long that nothing will be.
+        """Whether the score has not improved beyond noise for `patience` completions.
 
-        It is asked where chance or what is hidden lets nobody tell what can be reached.
+        This ends a search only if chance or hidden state leave the best reachable score unknown.
         """
         best, waited = None, 0
         for node in self._history.nodes if self.contract != "plain" else ():
-            verdict, waited = node.verdict, waited + node.asked
+            verdict = node.verdict
+            waited += node.asked and node.id >= self.learned_before
             if best is None or verdict.score > best.score + (best.stderr or 0.0):
                 best, waited = verdict, 0
         if best is None or best.reached is not None or best.score <= best.floor:

@@ -98,9 +98,7 @@ class NodeDetails:
 
 def node_details(run: SearchRun) -> list[NodeDetails]:
     """Return the nodes of a search, in the order in which they were learned."""
-    return detailed(
-        [line for line in run.records() if isinstance(line, SearchRecord)], run.prompts.read()
-    )
+    return detailed(run.answers(), run.prompts.read())
 
 
 def detailed(

@@ -20,7 +20,7 @@ from cwm_cli.runs.progress import score_curves, score_parts, spending_sections
 from cwm_cli.runs.prompts import PromptFile
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.runs.store import DATASET, RESULT, RowsAdded, RunHeader, read_journal
-from cwm_cli.search.contracts import ROOT, Node, Record, Remark, total
+from cwm_cli.search.contracts import ROOT, Node, Record, Remark, Switch, total
 from cwm_cli.search.models import ModelUse, model_uses
 from cwm_cli.text import UNKNOWN, share
 
@@ -80,7 +80,7 @@ class SearchRecord(BaseModel):
     text: str
 
 
-SearchLine = SearchRecord | Remark
+SearchLine = SearchRecord | Remark | Switch
 """A line of the journal."""
 
 
@@ -94,6 +94,10 @@ def connected_nodes(events: Iterable[Any]) -> Iterator[Any]:
         if isinstance(event, Remark):
             place = known.get(event.node)
             yield None if place is None else event.model_copy(update={"node": place})
+            continue
+        if isinstance(event, Switch):
+            kept = {known[node]: each for node, each in event.verdicts.items() if node in known}
+            yield event.model_copy(update={"verdicts": kept})
             continue
         if not isinstance(event, SearchRecord):
             yield event
@@ -125,11 +129,21 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         return self.header.config
 
     def nodes(self) -> Iterator[Node]:
-        """Read the nodes of the tree, in the order in which they were learned."""
-        return (event for event in self.learned() if isinstance(event, Node))
+        """Read the nodes of the tree in the order of their ids, with their last verdicts."""
+        return (line.node for line in self.answers())
 
-    def learned(self) -> Iterator[Node | Remark]:
-        """Read what the search has learned: nodes and remarks, in that order."""
+    def answers(self) -> list[SearchRecord]:
+        """Read the nodes with the texts that they came from, and with their last verdicts."""
+        lines: list[SearchRecord] = []
+        for line in self.records():
+            if isinstance(line, SearchRecord):
+                lines.append(line)
+            elif isinstance(line, Switch):
+                lines = [each.model_copy(update={"node": line.judged(each.node)}) for each in lines]
+        return lines
+
+    def learned(self) -> Iterator[Node | Remark | Switch]:
+        """Read the events of the search in their order: nodes, remarks and switches."""
         return (line.node if isinstance(line, SearchRecord) else line for line in self.records())
 
     @classmethod
@@ -144,18 +158,18 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         """What was asked."""
         return PromptFile(self.folder)
 
-    def learn(self, found: Record | Remark) -> None:
-        """Write a node or a remark down for good, and before it what was asked."""
+    def learn(self, found: Record | Remark | Switch) -> None:
+        """Append a node, with the prompt that was asked, a remark or a switch to the journal."""
         if isinstance(found, Record) and found.messages:
             try:
                 self.prompts.keep(found.node.prompt, found.messages)
             except (OSError, UnreadableError) as error:  # a search can do without
                 with suppress(OSError):
                     self.log(f"the prompt of node {found.node.id} is not kept: {error}")
-        line = (
-            found if isinstance(found, Remark) else SearchRecord(node=found.node, text=found.text)
-        )
-        self.append(line)
+        if isinstance(found, Record):
+            self.append(SearchRecord(node=found.node, text=found.text))
+        else:
+            self.append(found)
 
     def scores(self) -> dict[str, Score]:
         """Read the scores of the best program, as far as they are known."""
@@ -272,7 +286,12 @@ class JournalTail:
         self._offset += len(whole)
         for line in whole.splitlines():
             try:
-                node = parsed(line)["node"]
+                record = parsed(line)
+                if record.get("kind") == "switch":
+                    scores = [float(each["score"]) for each in record["verdicts"].values()]
+                    self.best = max(scores, default=None)
+                    continue
+                node = record["node"]
                 score, cost = float(node["verdict"]["score"]), node["usage"].get("cost")
                 reused = int(node["usage"].get("reused", 0))
             except (ValueError, KeyError, TypeError):

@@ -97,6 +97,11 @@ class Verdict:
         return max(0.0, (self.score - self.floor) / room) if room > 0 else self.score
 
     @property
+    def explained(self) -> float:
+        """Share of the rows that are right in every part; the normalised score if unknown."""
+        return self.parts.get("exact", self.normalised)
+
+    @property
     def is_bug(self) -> bool:
         """Whether the program failed to run."""
         return self.failure is not None and self.failure.is_bug
@@ -270,7 +275,7 @@ class Node:
     drawn from `np.random.default_rng([seed, 1])`. `forward` is the log-probability of the
     candidate as an answer to its question, and `backward` that of its parent's, had the candidate
     been the parent; both where a strategy asks for them. `model` is the one that answered, where
-    the backend has several.
+    the backend has several. `requested` is the contract that the answer asked for, if it did.
     """
 
     id: int
@@ -289,6 +294,7 @@ class Node:
     forward: float | None = None
     backward: float | None = None
     model: str = ""
+    requested: str = ""
 
 
 class Remark(BaseModel):
@@ -305,6 +311,32 @@ class Remark(BaseModel):
     by: str
     findings: str = ""
     note: str = Field(default="", exclude=True)
+
+
+class Switch(BaseModel):
+    """A change of the contract that programs have to keep, in the journal of a search.
+
+    `verdicts` are those of all earlier nodes under the new contract, by node id, so that their
+    scores compare with those of later nodes.
+    """
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    kind: Literal["switch"] = "switch"
+    contract: str
+    reason: str
+    verdicts: dict[int, Verdict]
+
+    def judged(self, node: Node) -> Node:
+        """Return an earlier node with its verdict under the new contract."""
+        return replace(node, verdict=self.verdicts.get(node.id, node.verdict), final=False)
+
+
+class NextContract(NamedTuple):
+    """A contract to switch to, and the reason in a few words."""
+
+    contract: str
+    reason: str
 
 
 class Record(NamedTuple):
@@ -338,7 +370,7 @@ class Turn(NamedTuple):
 
     step: int
     known: int
-    given: Node | Remark | None = None
+    given: Node | Remark | Switch | None = None
 
 
 class Strategy(WithPresets):
@@ -440,6 +472,9 @@ class Problem:
     - `confirm` makes sure of a verdict that would be the best, from the same threads.
     - `settled` says that nothing better is to be expected, although nothing says how good a
       candidate can be.
+    - `requested` returns the contract that an answer asks for, `next_contract` proposes another
+      contract for the rest of the search, and `under` returns the problem with that contract. The
+      search records the switch and judges all earlier candidates again.
     - `keep` writes the best candidate so far into the folder of the run.
 
     Example::
@@ -464,6 +499,19 @@ class Problem:
     def discloses(self, node: Node) -> int | None:
         """Return the episode that prompts may show from this node on; here no more than before."""
         return None
+
+    def requested(self, text: str) -> str:
+        """Return the contract that a completion asks for, or ""."""
+        return ""
+
+    @property
+    def next_contract(self) -> NextContract | None:
+        """The contract to switch to, None to keep the present one."""
+        return None
+
+    def under(self, contract: str) -> Problem:
+        """Return the same problem under another contract, which has learned no node."""
+        raise NotImplementedError
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Ask for a candidate."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,11 +16,14 @@ from cwm_cli.sandbox.failures import NO_ANSWER, Failure
 from cwm_cli.search import threads
 from cwm_cli.search.contracts import (
     EVIDENCE,
+    GENERATE,
+    IMPROVE,
     ROOT,
     START,
     Backend,
     Completion,
     Move,
+    NextContract,
     Node,
     Problem,
     Record,
@@ -31,6 +34,7 @@ from cwm_cli.search.contracts import (
     Request,
     ScoreRequest,
     Strategy,
+    Switch,
     Turn,
     Usage,
     Verdict,
@@ -47,6 +51,9 @@ MOST_OTHERS = 12
 
 MOST_REFINING = os.cpu_count() or 1
 """Refiners at work at a time: they compute, and do not wait as completions do."""
+
+LEAST_EXPLAINED = 0.5
+"""A start that explains fewer of the rows is not improved first: it misleads more than it helps."""
 
 MOST_IN_A_ROW = 6
 """Refinements of one candidate at most: each makes another one worth trying again."""
@@ -104,10 +111,10 @@ class Search:
     seed: int = 0
     parallel: int = 1
     max_cost: float | None = None
-    journal: Callable[[Record | Remark], None] = lambda record: None
+    journal: Callable[[Record | Remark | Switch], None] = lambda record: None
     log: Callable[[str], None] = unheard
     refiners: Mapping[str, Refiner] = field(default_factory=dict)
-    start: Callable[[Callable[[str], None]], Refinement | None] | None = None
+    start: Callable[[Any, Callable[[str], None]], Refinement | None] | None = None
     limit: CostLimit | None = None
     nodes: list[Node] = field(default_factory=list, init=False)
     remarks: dict[int, list[Remark]] = field(default_factory=dict, init=False)
@@ -118,6 +125,8 @@ class Search:
     spent: float = field(default=0.0, init=False)
     out_of_money: bool = field(default=False, init=False)
     given_up: bool = field(default=False, init=False)
+    switches: int = field(default=0, init=False)
+    _awaits_start: bool = field(default=True, init=False)
     _former: Node | None = field(default=None, init=False)
     _outdated: int = field(default=0, init=False)
     _known: int = field(default=0, init=False)
@@ -168,27 +177,70 @@ class Search:
         if self.limit:
             self.limit.recall(cost)
 
-    def learn(self, event: Node | Remark) -> None:
-        """Take in what was just found, or what an earlier run did: a node, or a remark on one."""
+    def learn(self, event: Node | Remark | Switch) -> None:
+        """Learn an event that was just found, or one from the journal of an earlier run."""
         self._known += 1
+        if isinstance(event, Switch):
+            self._learn_switch(event)
+            return
+        self._awaits_start = False
         if isinstance(event, Remark):
             self.remarks.setdefault(event.node, []).append(event)
             self._tried(event)
             return
-        self.nodes.append(event)
         self.completions += event.asked
         self._last_step = max(self._last_step, event.step)
         self.spent += event.usage.cost or 0.0
         self.given_up = self.given_up or event.final
-        if self.best is None or event.verdict.rank > self.best.verdict.rank:
-            self.best = event
-        self.problem.update(event)
-        self.strategy.update(event)
+        self._learn_candidate(event)
         self.backend.update(event)
         if self.refiners:
             self._to_refine(event)
 
-    def resume(self, events: Iterable[Node | Remark]) -> None:
+    def _learn_candidate(self, node: Node) -> None:
+        """Learn a node whose completion is counted."""
+        self.nodes.append(node)
+        if self.best is None or node.verdict.rank > self.best.verdict.rank:
+            self.best = node
+        self.problem.update(node)
+        self.strategy.update(node)
+
+    def _learn_switch(self, event: Switch) -> None:
+        """Continue under another contract: learn every node again with its new verdict.
+
+        Remarks and refinements were about the old contract. The search may begin again with a
+        candidate from `start`, and a backend that had given up may have more to offer.
+        """
+        nodes, self.nodes, self.best = self.nodes, [], None
+        self.problem = self.problem.under(event.contract)
+        self.strategy = replace(self.strategy)  # type: ignore[type-var]  # each is a dataclass
+        self.remarks, self._refining, self._refined = {}, {}, set()
+        self.given_up, self._awaits_start = False, True
+        self.switches += 1
+        for node in nodes:
+            self._learn_candidate(event.judged(node))
+
+    def _judged_again(self, change: NextContract) -> Switch:
+        """Judge every candidate under another contract; the best one is confirmed."""
+        problem = self.problem.under(change.contract)
+        judged: dict[str, Verdict] = {}
+        verdicts = {}
+        for node in self.nodes:
+            lacks_answer = node.verdict.failure and node.verdict.failure.kind == NO_ANSWER
+            if not lacks_answer and node.program not in judged:
+                judged[node.program] = problem.judge(node.program)
+            verdicts[node.id] = node.verdict if lacks_answer else judged[node.program]
+        order = sorted(verdicts, key=lambda number: verdicts[number].rank, reverse=True)
+        for number in order:
+            program, verdict = self.nodes[number].program, verdicts[number]
+            if verdict.is_bug:
+                break
+            verdicts[number] = problem.confirm(program, verdict)
+            if not verdicts[number].is_bug:
+                break
+        return Switch(contract=change.contract, reason=change.reason, verdicts=verdicts)
+
+    def resume(self, events: Iterable[Node | Remark | Switch]) -> None:
         """Learn what an earlier run did; a best node that was not confirmed is, or is not best.
 
         Journals of earlier versions do not say of any that it was confirmed.
@@ -227,8 +279,15 @@ class Search:
         if turns := self.backend.recorded():
             yield from self._repeat(turns, budget)
             return
-        while not (self.solved or self.given_up):
-            self._dispatch(budget)
+        while not self.solved:
+            change = self.problem.next_contract if self.completions < budget else None
+            if change is None and self.given_up:
+                return
+            if change is None:
+                self._dispatch(budget)
+            elif not self.pending:
+                yield from self._take(threads.waited(partial(self._judged_again, change)))
+                continue
             if not self.pending:
                 return
             yield from self._take(self._arrival())
@@ -246,9 +305,9 @@ class Search:
                 continue
             yield from self._take(arrived)
 
-    def _take(self, arrived: Record | Remark) -> Iterator[Record]:
-        """Write down what arrived, then learn it; only records are told of."""
-        if isinstance(arrived, Remark):
+    def _take(self, arrived: Record | Remark | Switch) -> Iterator[Record]:
+        """Write an event to the journal, then learn it; yield it if it is a record."""
+        if isinstance(arrived, Remark | Switch):
             self.journal(arrived)
             self.learn(arrived)
             return
@@ -264,7 +323,7 @@ class Search:
         Nothing is asked before the start is known, with all that refiners make of it; where a
         single completion is to be in flight, nor before refiners are done with the one before.
         """
-        if self.start and not self._known and ROOT not in self.pending:
+        if self.start and self._awaits_start and ROOT not in self.pending:
             self.pending[ROOT] = Pending(ROOT, Move(START), asked=False)
             threads.start(partial(self._deliver, ROOT, self._begun))
         most = min(self.parallel, MOST_REFINING)
@@ -276,6 +335,8 @@ class Search:
             return
         while self._in_flight < self.parallel and self._asked_for < budget:
             request = self._request(self._next_step())
+            if request is None:
+                return
             kept = self._reserve(request) if self.limit else None
             if isinstance(kept, Refusal):
                 self.out_of_money = kept is Refusal.NEVER
@@ -314,12 +375,17 @@ class Search:
         """How many completions are in flight."""
         return len([flight for flight in self.pending.values() if flight.asked])
 
-    def _request(self, step: int) -> Request:
-        """Choose a move and word it."""
+    def _request(self, step: int) -> Request | None:
+        """Choose a move and word it; None while a refiner works on the program to improve."""
         rng = np.random.default_rng([self.seed, step])
         asked = [flight for flight in self.pending.values() if flight.asked]
         awaited, answering = [each.move for each in asked], [each.model for each in asked]
         move = self._remarked(self.strategy.select(rng, awaited))
+        if self._starts_over:
+            move = Move(GENERATE)
+        at_work = {flight.move.parent for flight in self.pending.values() if not flight.asked}
+        if move.action == IMPROVE and move.parent in at_work:
+            return None
         seed = int(rng.integers(2**31))
         request = Request(self.problem.messages(move), seed, move, self.problem, step)
         number, known = max(0, self._moves[move.action, move.parent] - 1), set[str]()
@@ -335,6 +401,13 @@ class Search:
             model=self.backend.assign(rng, answering),
             log=self.log,
         )
+
+    @property
+    def _starts_over(self) -> bool:
+        """Whether the next completion is the first and the start explains too little to improve."""
+        if self._asked_for or self.best is None or self.best.action != START:
+            return False
+        return GENERATE in self.strategy.moves and self.best.verdict.explained < LEAST_EXPLAINED
 
     def _remarked(self, move: Move) -> Move:
         """Add to the verdict of a move what refiners found since."""
@@ -377,6 +450,7 @@ class Search:
         """Choose what a recorded search had asked by now; no answer is fetched before its turn."""
         while self._turns and self._turns[0].known <= self._known:
             request = self._request(self._turns.pop(0).step)
+            assert request is not None, "no refiner works while a recorded search is repeated"
             self._register(request)
             self._prepared[request.step] = request
 
@@ -440,6 +514,7 @@ class Search:
             known=flight.known,
             seed=request.seed,
             model=request.model,
+            requested=self.problem.requested(text),
         )
         node = self._weighed(node, request, completion)
         return Record(node, text, completion.note, request.messages)
@@ -483,7 +558,7 @@ class Search:
         """Make a node of what the search begins with."""
         assert self.start is not None
         try:
-            found = self.start(partial(self.doing.__setitem__, ROOT))
+            found = self.start(self.problem, partial(self.doing.__setitem__, ROOT))
         except Exception as error:  # noqa: BLE001  # a search can do without, and begins anyway
             return Remark(node=ROOT, by=START, note=f"no start: {_in_a_line(error)}")
         if found is None or not found.candidate:
@@ -499,10 +574,12 @@ class Search:
         node = Node(ROOT, step, move.parent, move.action, found.candidate, verdict, "", Usage())
         return Record(replace(node, asked=False), "")
 
-    def _given(self, event: Node | Remark) -> Record | Remark:
+    def _given(self, event: Node | Remark | Switch) -> Record | Remark | Switch:
         """Judge again what a recorded search found without asking."""
         if isinstance(event, Remark):
             return event
+        if isinstance(event, Switch):
+            return self._judged_again(NextContract(event.contract, event.reason))
         found = Refinement(event.program, event.verdict.findings)
         best = None if event.verdict.confirmed else event  # confirmed only if it was then
         return self._unasked(Move(event.action, event.parent), event.step, found, best)

@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.text import Text
 
 from cwm_cli.agents.synthesizing import SearchJob
-from cwm_cli.search.contracts import ROOT, Move, Node
+from cwm_cli.search.contracts import ROOT, START, Move, Node
 from cwm_cli.search.loop import Pending, Search
 from cwm_cli.text import share
 from cwm_cli.views.lines import Pulse, progress_console
@@ -420,10 +420,25 @@ class SearchView(RecordingBar):
 
 
 def in_flight(pending: Mapping[int, Pending]) -> str:
-    """Say how much is in flight, and of which models where there are several."""
-    models = Counter(flight.model for flight in pending.values() if flight.model)
+    """Return the numbers of completions in flight, with their models, and of refiners at work."""
+    asked = [flight for flight in pending.values() if flight.asked]
+    models = Counter(flight.model for flight in asked if flight.model)
     named = ", ".join(f"{printable(model, 40)} {count}" for model, count in models.items())
-    return f"{len(pending)} in flight{f' ({named})' if named else ''}"
+    words = [f"{len(asked)} in flight{f' ({named})' if named else ''}"] if asked else []
+    if refiners := sum(flight.move.action != START for flight in pending.values()) - len(asked):
+        words.append(f"{refiners} refining")
+    return ", ".join(words)
+
+
+def _grown(tree: SearchTree, node: Node, search: Search, switches: int) -> tuple[SearchTree, int]:
+    """Return the tree with a new node, rebuilt if a switch of the contract changed all verdicts.
+
+    Also return the number of switches that the tree reflects.
+    """
+    if search.switches != switches:
+        return SearchTree(search.nodes), search.switches
+    tree.add(node)
+    return tree, switches
 
 
 class View(Protocol):
@@ -470,6 +485,7 @@ class NodeLines:
         self.heard: Callable[[], None] = lambda: None
         self._search = search
         self._tree = SearchTree(search.nodes)
+        self._switches = search.switches
         self._budget = budget
         self._console = console
         self._began = time.monotonic() if began is None else began
@@ -478,7 +494,8 @@ class NodeLines:
         """Print what is being done."""
         pending = self._search.pending.copy()
         told = [printable(told) for step in pending if (told := self._search.doing.get(step))][:1]
-        words = [f"[{self._number(self._tree.completions)}] {in_flight(pending)}", *told]
+        number = self._number(self._tree.completions)
+        words = [f"[{number}] {in_flight(pending)}".rstrip(), *told]
         words.append(duration(time.monotonic() - self._began))
         self._console.print(Text("  ".join(words)), soft_wrap=True)
 
@@ -489,7 +506,7 @@ class NodeLines:
     def learned(self, node: Node) -> None:
         """Print what came of a completion."""
         self.heard()
-        self._tree.add(node)
+        self._tree, self._switches = _grown(self._tree, node, self._search, self._switches)
         number = self._number(self._tree.completions)
         origin = "" if node.parent == ROOT else f" of #{node.parent}"
         best = self._tree.best or node
@@ -527,6 +544,7 @@ class Screen:
         self._began = time.monotonic() if began is None else began
         self._lock = threading.Lock()
         self._tree = SearchTree(search.nodes)
+        self._switches = search.switches
         self._states = {node.id: search.strategy.state(node.id) for node in search.nodes}
         self._rows: list[Row] = []
         self._rows_are_of: object = None
@@ -534,7 +552,7 @@ class Screen:
     def learned(self, node: Node) -> None:
         """Take in a node, and ask the strategy about it, its ancestors and what is on screen."""
         with self._lock:
-            self._tree.add(node)
+            self._tree, self._switches = _grown(self._tree, node, self._search, self._switches)
             visible = [row.content.id for row in self._rows if isinstance(row.content, Node)]
         nodes = {node.id, *islice(self._tree.ancestors(node.id), 100), *visible}
         # not under the lock: a strategy that prints would wait for the thread that draws
@@ -561,7 +579,7 @@ class Screen:
 
     def _draw_tree(self, pending: Mapping[int, Pending], width: int, height: int) -> list[Text]:
         """Draw the tree; it is laid out anew only when it or the terminal has changed."""
-        state = (len(self._tree), tuple(pending), width, height)
+        state = (len(self._tree), self._switches, tuple(pending), width, height)
         if state != self._rows_are_of:
             moves = [flight.move for flight in pending.values()]
             self._rows = lay_out(self._tree, moves, width=width, height=height)
@@ -572,7 +590,7 @@ class Screen:
         """Draw how much of the budget is spent, and say what is being done."""
         done = self._tree.completions
         words = [f"{done}/{self._budget}", duration(time.monotonic() - self._began)]
-        if pending:
-            words.append(in_flight(pending))
+        if flights := in_flight(pending):
+            words.append(flights)
         words += [printable(told) for step in pending if (told := self._search.doing.get(step))][:1]
         return bar(done, self._budget, " " + " · ".join(words), width)

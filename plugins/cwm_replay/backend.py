@@ -14,7 +14,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.runs.searches import SearchLine, SearchRecord, SearchRun, read_answers
 from cwm_cli.runs.store import DATASET
 from cwm_cli.sandbox.failures import NO_ANSWER
-from cwm_cli.search.contracts import ROOT, Backend, Completion, Remark, Request, Turn
+from cwm_cli.search.contracts import ROOT, Backend, Completion, Remark, Request, Switch, Turn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +76,7 @@ class Replay(Backend):
         ahead = max((step - place for place, step in enumerate(steps)), default=0)
         turns = []
         for place, line in enumerate(self._lines):
-            if isinstance(line, Remark):
+            if isinstance(line, Remark | Switch):
                 turns.append(Turn(ROOT, place, line))
             elif not line.node.asked:
                 turns.append(Turn(line.node.step, place, line.node))

@@ -312,7 +312,7 @@ class ProgramWriter:
             model.backend,
             seed=self.seed + model.used,
             limit=model.limit,
-            start=lambda tell: Refinement(best.rules, best.findings),
+            start=lambda problem, tell: Refinement(best.rules, best.findings),
         )
         nodes = [record.node for record in search.run(model.left)]
         nodes += [record.node for record in search.drain()]

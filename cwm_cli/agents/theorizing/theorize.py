@@ -52,7 +52,7 @@ from cwm_cli.runs.searches import SearchRecord
 from cwm_cli.runs.storage import placed
 from cwm_cli.runs.store import DATASET, RowsAdded, fresh_folder
 from cwm_cli.search.answers import AnswerCache
-from cwm_cli.search.contracts import Record, Remark, Usage, total
+from cwm_cli.search.contracts import Record, Remark, Switch, Usage, total
 from cwm_cli.search.loop import Search
 from cwm_cli.worlds.choosing import weigher
 from cwm_cli.worlds.statistician import Statistician, TextTransition, text_transitions
@@ -317,7 +317,7 @@ class Theorizing:
                 return "money"
             self._conclude()
 
-    def _write(self, found: Record | Remark) -> None:
+    def _write(self, found: Record | Remark | Switch) -> None:
         """Write down what the search found."""
         assert isinstance(found, Record)
         self.run.append(SearchRecord(node=found.node, text=found.text))
