@@ -131,7 +131,7 @@ HEADER = SearchHeader(
 
 
 def searching(strategy=Improve, backend=None, refiners=BOTH, begin="", **settings):
-    start = (lambda tell: Refinement(begin, "given")) if begin else None
+    start = (lambda problem, tell: Refinement(begin, "given")) if begin else None
     made = strategy()
     return Search(Letters(), made, backend or Writer(), refiners=refiners, start=start, **settings)
 
@@ -141,17 +141,41 @@ def shape(search):
 
 
 def test_a_start_is_node_0_costs_nothing_and_is_refined_before_anything_is_asked():
-    search = searching(begin="xxx")
+    half = "x" * (LONG // 2)
+    search = searching(begin=half)
     list(search.run(1))
-    assert shape(search)[:2] == [(START, ROOT, "xxx"), ("longer", 0, "xxxx")]
+    assert shape(search)[:2] == [(START, ROOT, half), ("longer", 0, f"{half}x")]
     assert [node.asked for node in search.nodes[:3]] == [False, False, True]
     assert search.completions == 1
     assert search.nodes[2].step == 0
     assert search.nodes[0].verdict.confirmed
     assert search.problem.told == [node.id for node in search.nodes]
-    assert "xxxx" in search.backend.asked[0]
+    assert f"{IMPROVE} {half}x" in search.backend.asked[0]
     said = "it was odd\n\nTried without success: shorter"
     assert said in search.backend.asked[0], "what refiners found is in the next prompt"
+
+
+def test_a_start_that_explains_less_than_half_is_not_improved_first():
+    search = searching(begin="xxx", refiners={})
+    list(search.run(2))
+    first, second = search.backend.asked
+    assert first.split() == [GENERATE, "given"], "its findings are mentioned, its text is not"
+    assert second.startswith(IMPROVE)
+
+
+def test_a_program_is_not_improved_while_a_refiner_works_on_it():
+    @dataclass(frozen=True)
+    class Slow(Refiner):
+        def refine(self, task):
+            time.sleep(0.05)
+            return Refinement(task.node.program + "x") if len(task.node.program) < 8 else None
+
+    search = searching(begin="x" * 5, refiners={"slow": Slow()}, parallel=2)
+    list(search.run(4))
+    refined = {node.parent for node in search.nodes if node.action == "slow"}
+    improved = {node.parent for node in search.nodes if node.action == IMPROVE}
+    assert refined
+    assert not refined & improved, "their refinements are improved instead"
 
 
 def test_a_start_that_is_right_ends_the_search_without_a_completion():
@@ -164,7 +188,7 @@ def test_a_start_that_is_right_ends_the_search_without_a_completion():
 def test_a_start_that_comes_to_nothing_is_a_remark_and_is_not_tried_again():
     journal, tried = [], []
 
-    def start(tell):
+    def start(problem, tell):
         tried.append(1)
         raise CwmError("there is nothing")
 

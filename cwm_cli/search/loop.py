@@ -381,8 +381,9 @@ class Search:
         asked = [flight for flight in self.pending.values() if flight.asked]
         awaited, answering = [each.move for each in asked], [each.model for each in asked]
         move = self._remarked(self.strategy.select(rng, awaited))
-        if self._starts_over:
-            move = Move(GENERATE)
+        if self._starts_over and (best := self.best):
+            known = self._remarked(Move(IMPROVE, best.id, best.program, best.verdict))
+            move = Move(GENERATE, verdict=known.verdict)
         at_work = {flight.move.parent for flight in self.pending.values() if not flight.asked}
         if move.action == IMPROVE and move.parent in at_work:
             return None
@@ -404,10 +405,10 @@ class Search:
 
     @property
     def _starts_over(self) -> bool:
-        """Whether the next completion is the first and the start explains too little to improve."""
-        if self._asked_for or self.best is None or self.best.action != START:
+        """Whether nothing was asked yet and the start explains too little to be improved."""
+        if self._asked_for or self.best is None or GENERATE not in self.strategy.moves:
             return False
-        return GENERATE in self.strategy.moves and self.best.verdict.explained < LEAST_EXPLAINED
+        return self.best.verdict.explained < LEAST_EXPLAINED
 
     def _remarked(self, move: Move) -> Move:
         """Add to the verdict of a move what refiners found since."""
