@@ -11,6 +11,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import (
     GENERATE,
     IMPROVE,
+    START,
     AnswerLength,
     Backend,
     Completion,
@@ -190,6 +191,14 @@ def test_the_live_view_names_the_models_of_what_is_in_flight():
 
     assert in_flight(pending("a", "b", "a")) == "3 in flight (a 2, b 1)"
     assert in_flight(pending("", "")) == "2 in flight"
+
+
+def test_the_live_view_counts_completions_and_refiners_separately():
+    start = Pending(-1, Move(START), asked=False)
+    refiner = Pending(0, Move("calibrate", 0), asked=False)
+    completion = Pending(1, Move(IMPROVE, 0))
+    assert in_flight({0: refiner, 1: completion}) == "1 in flight, 1 refining"
+    assert in_flight({-1: start}) == ""
 
 
 def shares(members, budget=60, runs=10, **weights):

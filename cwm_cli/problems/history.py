@@ -66,7 +66,7 @@ class History:
             line.add(number)
             number = self.nodes[number].parent
         for node in self.nodes:
-            if node.asked and node.action in FOLLOWED_UP and node.parent in line:
+            if node.program and node.asked and node.action in FOLLOWED_UP and node.parent in line:
                 before, after = self.nodes[node.parent].verdict, node.verdict
                 if after.is_bug or (not before.is_bug and _worth(after) <= _worth(before)):
                     yield node

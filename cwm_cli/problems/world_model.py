@@ -28,11 +28,12 @@ from cwm_cli.problems.history import History
 from cwm_cli.problems.templates import messages
 from cwm_cli.registry import find
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.sandbox.failures import Failure
+from cwm_cli.sandbox.failures import NO_ANSWER, Failure
 from cwm_cli.search.contracts import (
     ASKED_BEFORE,
     GENERATE,
     IMPROVE,
+    ROOT,
     Message,
     Move,
     NextContract,
@@ -52,11 +53,16 @@ NO_OPTION = {"option": False}
 PARTS = ("observation", "reward", "terminated", "valid_actions", "exact")
 """Parts of a score that a verdict keeps."""
 
-STUCK = 2
+EXAMINED_AFTER = 2
 """Completions without a better program after which the contract is examined again."""
 
 HIGH_SCORE = 0.9
 """Above this score users expect a search to end, and learn why it does not."""
+
+NO_PROGRAM = (
+    "This question was asked before, but the answer held no whole program: {reason} Answer again, "
+    "briefly, with the whole program in one ```python block."
+)
 
 INEXACT = (
     "Every transition is predicted within the tolerance. What the score lacks comes from its "
@@ -142,15 +148,39 @@ class WorldModelProblem(Problem):
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""
-        return self._worded(move)
+        return self._asked(move)
 
     def varied(self, move: Move, number: int) -> tuple[Message, ...]:
         """Say that this was asked before, and what came of it."""
-        return self._worded(move, number=number)
+        return self._asked(move, number=number)
 
     def shorter(self, move: Move, room: int) -> tuple[Message, ...]:
         """Leave out examples first, then the end of the description."""
-        return self._worded(move, room)
+        return self._asked(move, room)
+
+    def _asked(self, move: Move, room: int | None = None, number: int = 0) -> tuple[Message, ...]:
+        """Return the prompt of a move; an answer without a program is no bug, so ask again."""
+        if not _lacks_answer(move) or self.feedback == "paper":
+            return self._worded(move, room, number)
+        question = self._question(self._history.nodes[move.parent])
+        if number or _lacks_answer(question):  # it was asked again already
+            return self._worded(Move(GENERATE), room, number + 1)
+        assert move.verdict is not None and move.verdict.failure is not None
+        reason = NO_PROGRAM.format(reason=move.verdict.failure.message.strip())
+        room = None if room is None else room - len(reason) - 2
+        return tuple(
+            message.model_copy(update={"content": f"{message.content}\n\n{reason}"})
+            if message.role == "user"
+            else message
+            for message in self._worded(question, room, number)
+        )
+
+    def _question(self, node: Node) -> Move:
+        """Return the move that a node answers."""
+        if node.parent == ROOT:
+            return Move(node.action)
+        parent = self._history.nodes[node.parent]
+        return Move(node.action, parent.id, parent.program, parent.verdict)
 
     def _worded(self, move: Move, room: int | None = None, number: int = 0) -> tuple[Message, ...]:
         """Ask in so many characters, if there is a limit, and otherwise than `number` times."""
@@ -227,7 +257,7 @@ class WorldModelProblem(Problem):
     def _informed(self, move: Move, number: int) -> Move:
         """Add to what is wrong with a program, as far as is shown now, what was tried in vain."""
         told = move.verdict
-        if told is None or told.failure is None:
+        if told is None or told.failure is None or move.action == GENERATE:
             return move
         verdict = self._seen(move.program, told)
         failure = verdict.failure or told.failure
@@ -259,6 +289,9 @@ class WorldModelProblem(Problem):
 
     def judge(self, program: str) -> Verdict:
         """Score the program on every train row."""
+        if not program.strip():
+            failure = Failure(kind=NO_ANSWER, message="there is no program in it.")
+            return Verdict(score=0.0, failure=failure)
         return self._judge(program, audited=False)
 
     def confirm(self, program: str, verdict: Verdict) -> Verdict:
@@ -335,7 +368,7 @@ class WorldModelProblem(Problem):
         since = max(best.id + 1, self.learned_before)
         later = nodes[since:]
         given_up = any(node.final for node in nodes[self.learned_before :])
-        if sum(node.asked for node in later) < STUCK and not given_up:
+        if sum(node.asked for node in later) < EXAMINED_AFTER and not given_up:
             return None
         if best.program not in self._suggested:
             rows = self.dataset[self.dataset.fitted]
@@ -394,6 +427,12 @@ class WorldModelProblem(Problem):
             told = self.dataset, found.predictions, self.metric, shown, self.description
             message = dead_end(*told)
         return Failure(kind="mismatch", message=message)
+
+
+def _lacks_answer(move: Move) -> bool:
+    """Return whether a move is about an answer that held no whole program."""
+    failure = move.verdict.failure if move.verdict is not None else None
+    return failure is not None and failure.kind == NO_ANSWER
 
 
 def _most_common(numbers: np.ndarray) -> int:

@@ -382,8 +382,8 @@ class Search:
         awaited, answering = [each.move for each in asked], [each.model for each in asked]
         move = self._remarked(self.strategy.select(rng, awaited))
         if self._starts_over and (best := self.best):
-            known = self._remarked(Move(IMPROVE, best.id, best.program, best.verdict))
-            move = Move(GENERATE, verdict=known.verdict)
+            start = self._remarked(Move(IMPROVE, best.id, best.program, best.verdict))
+            move = Move(GENERATE, verdict=start.verdict)
         at_work = {flight.move.parent for flight in self.pending.values() if not flight.asked}
         if move.action == IMPROVE and move.parent in at_work:
             return None
