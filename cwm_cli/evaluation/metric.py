@@ -383,20 +383,22 @@ class AccuracyMetric(Metric):
         return weights
 
     def words(self, rows: Dataset) -> str:
-        """Say what a transition weighs by its reward, as far as these rows show it."""
+        """Return how a transition is scored and what it weighs, as far as these rows show it."""
+        names = "next observation, reward, terminated"
+        names += ", valid actions" if rows.has_valid_actions else ""
+        parts = f"The score of a transition is the share of its parts that is right ({names})."
         if len(self.classes) > MOST_CLASSES:
-            return super().words(rows)
+            return f"{parts} {super().words(rows)}"
         rewards, weights = rows.columns["rewards"], self.weights(rows)
         first = {c: np.flatnonzero(close(rewards, np.full(len(rows), c))) for c in self.classes}
         found = {c: weights[places[0]] for c, places in first.items() if len(places)}
         if len(set(found.values())) < 2:
-            return super().words(rows)
+            return f"{parts} {super().words(rows)}"
         least = min(found.values())
         each = ", ".join(f"{reward:g}: {weight / least:.3g}" for reward, weight in found.items())
         return (
-            "Transitions are weighed by their reward, each value of which counts the same in "
-            "total. The weight is that of all parts, of the observation and the termination as "
-            f"well. What one transition weighs, by its reward: {each}."
+            f"{parts} All transitions with the same reward weigh the same in total, so rare "
+            f"rewards count most. Weight of one transition by its reward: {each}."
         )
 
     def score(self, predictions: "Predictions | Columns", rows: Dataset) -> Score:

@@ -286,18 +286,18 @@ class SkillMetric(AccuracyMetric):
         return replace(self, environment=environment, seed=seed, _ceilings={})
 
     def words(self, rows: Dataset) -> str:
-        """Say what counts to whoever writes a program."""
+        """Return how programs are scored, for a prompt."""
         real = any(leaf.space.is_float for leaf in rows.observation_space.leaves("observations"))
         numbers = (
-            " Real numbers are scored by how close the predicted distribution is (energy score): "
-            "draws that spread too little or too much cost."
+            " Real numbers are scored by the distance of the predicted distribution (energy "
+            "score): draws that spread too much or too little cost."
             if real or self._known.real_reward
             else ""
         )
         return (
-            "What counts is how likely the program held what came about: the logarithm of the "
-            "probability that it gave to the recorded outcome, so say true probabilities, and "
-            f"call nothing impossible that can happen.{numbers} All transitions weigh the same."
+            "The score is the mean log-probability of the recorded results, so return true "
+            "probabilities and call nothing impossible that can happen."
+            f"{numbers} All transitions weigh the same."
         )
 
     def score(self, predictions: Predictions | Columns, rows: Dataset) -> Score:

@@ -1,4 +1,4 @@
-"""The texts that prompts are made of."""
+"""Fill the templates of prompts, and shorten prompts that are too long."""
 
 import re
 from collections.abc import Mapping
@@ -7,10 +7,11 @@ from importlib.resources import files
 from string import Template
 
 from cwm_cli.problems.feedback.examples import EXAMPLES
+from cwm_cli.problems.feedback.right_steps import HEAD as RIGHT_STEPS
 from cwm_cli.search.contracts import FIX, GENERATE, Message, Move
 
 OPENINGS = {GENERATE: "```python\n$prefix", FIX: "1. **Explanation**:"}
-"""How an answer is begun for the model where it is to go on with that, as published."""
+"""The beginning of the answer in a turn of the assistant, as published."""
 
 
 @cache
@@ -21,10 +22,11 @@ def template(name: str, package: str = __package__) -> Template:
 
 
 ALIKE = re.compile(r"\$(?:interface|description|question)\b")
-"""What templates hold of the problem itself, which is the same in each prompt of a search and so
-comes before all that is not: providers read it once, and sell it for less when it comes again."""
+"""Fields of a template that are equal in all prompts of a search. They come first, so that a
+provider can cache the beginning of the prompts, which makes it cheaper."""
 
 LEAST_FIRST = (
+    ("others", 0),
     ("examples", 0),
     ("feedback", 1200),
     ("evidence", 2400),
@@ -35,14 +37,13 @@ LEAST_FIRST = (
     ("error", 300),
     ("description", 0),
 )
-"""What is left out of a prompt that is too long, in this order, and the characters that stay: the
-first sentences of a description name the task, those of a report what is wrong, and the first of
-what was recorded are facts and steps in a row."""
+"""Fields that are shortened in a prompt that is too long, in this order, and the characters that
+stay. The most important sentences of each field come first."""
 
 LEFT_OUT = "[...]"
 
 MOST_FINDINGS = 1500
-"""Characters of what was found about a program without asking: about a tenth of a prompt."""
+"""Most characters of the findings of refiners, about a tenth of a prompt."""
 
 
 def messages(
@@ -55,18 +56,25 @@ def messages(
     room: int | None = None,
     **about: str,
 ) -> tuple[Message, ...]:
-    """Fill the template that a kind of problem, or of a package, has for the action of a move.
+    """Fill the template of a kind of problem for the action of a move.
 
-    Another `name` takes another template. With `prefill` the answer is begun in a turn of the
-    assistant, and so are the lines that a program has to begin with. Where that takes more than
-    `room` characters, what matters least is left out; a program is never shortened.
+    Args:
+        kind: The kind of problem: the folder of its templates.
+        move: The move. Its failure and program fill the template.
+        package: The package that contains the templates.
+        name: The name of the template, by default the action of the move.
+        prefill: Whether to begin the answer, with the prefix of the program, in a turn of the
+            assistant.
+        room: Most characters of the prompt. The least important fields are shortened first; a
+            program is never shortened.
+        about: More fields of the template.
     """
     failure = move.verdict.failure if move.verdict else None
     findings = _findings_section(move.verdict.findings if move.verdict else "")
     fields = about | {
         "prefix": "" if prefill else _prefix_section(move.prefix),
-        "program": move.program.rstrip() or "# the last answer held no program",
-        "feedback": (failure.message if failure else "Nothing is known to be wrong with it.")
+        "program": move.program.rstrip() or "# the last answer contained no program",
+        "feedback": (failure.message if failure else "No mistake of this program is known.")
         + findings,
         "error": (failure.message if failure else "") + findings,
     }
@@ -86,14 +94,14 @@ def messages(
 
 
 def _stable(asking: Template, fields: Mapping[str, str], said: str) -> int:
-    """Return how many characters of a prompt are what all prompts of a search begin with."""
+    """Return the number of characters at the beginning that all prompts of a search share."""
     ends = [found.end() for found in ALIKE.finditer(asking.template)]
     begins = Template(asking.template[: max(ends, default=0)].lstrip()).substitute(fields)
     return len(begins) if said.startswith(begins) else 0
 
 
 def fitted(asking: Template, fields: Mapping[str, str], room: int) -> dict[str, str]:
-    """Shorten what fills a template until all of it has so many characters, if that can be."""
+    """Shorten fields until the filled template has at most `room` characters, if possible."""
     shorter = dict(fields)
     used = asking.get_identifiers()
     for name, least in LEAST_FIRST:
@@ -104,9 +112,14 @@ def fitted(asking: Template, fields: Mapping[str, str], room: int) -> dict[str, 
 
 
 def shortened(text: str, room: int) -> str:
-    """Leave lines out: first those of a report's examples, then from the end."""
+    """Leave out lines: rightly predicted steps first, then examples, then from the end."""
     parts = text.split("\n\n")
-    examples = [place for place, part in enumerate(parts) if part.startswith(EXAMPLES)]
+    examples = [
+        place
+        for head in (RIGHT_STEPS, EXAMPLES)
+        for place, part in enumerate(parts)
+        if part.startswith(head)
+    ]
     for place in [*examples, *reversed(range(len(parts)))]:
         over = len("\n\n".join(filter(None, [*parts, LEFT_OUT]))) - room
         if over <= 0:
@@ -118,15 +131,15 @@ def shortened(text: str, room: int) -> str:
 
 
 def _findings_section(findings: str) -> str:
-    """Say what was found about a program without asking, if there is anything."""
+    """Write the findings of refiners, "" if there are none."""
     if not findings.strip():
         return ""
-    told = findings if len(findings) <= MOST_FINDINGS else shortened(findings, MOST_FINDINGS)
-    return f"\n\nWhat is known of this program besides: {told}"
+    text = findings if len(findings) <= MOST_FINDINGS else shortened(findings, MOST_FINDINGS)
+    return f"\n\nFurther findings about this program: {text}"
 
 
 def _prefix_section(prefix: str) -> str:
-    """Ask for a program that begins with these lines, if there are any."""
+    """Ask for a program that begins with these lines, "" if there are none."""
     if not prefix.strip():
         return ""
     return "\n\n" + template("prefix").substitute(prefix=prefix.rstrip("\n")).strip()

@@ -13,18 +13,19 @@ from cwm_cli.evaluation import AccuracyMetric, Evaluation, Metric, evaluate, log
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, reexamine
 from cwm_cli.problems.contract_requests import request_words, requested_contract
 from cwm_cli.problems.feedback import (
-    About,
     counterexample,
     documented_names,
     evidence,
-    hidden_examples,
+    failing_steps,
     needed,
     on_chance,
     report,
+    right_steps,
     uncertain_report,
 )
 from cwm_cli.problems.feedback.dead_end import GENERALISE, UNSEEN, dead_end
-from cwm_cli.problems.history import History
+from cwm_cli.problems.feedback.evidence import DOCUMENTED, SPARED
+from cwm_cli.problems.history import History, other_programs
 from cwm_cli.problems.templates import messages
 from cwm_cli.registry import find
 from cwm_cli.sandbox import Sandbox
@@ -42,6 +43,7 @@ from cwm_cli.search.contracts import (
     Verdict,
 )
 from cwm_cli.search.reading import extract_program
+from cwm_cli.text import estimated_tokens, percent
 from cwm_cli.worlds import ProgramModel
 
 if TYPE_CHECKING:
@@ -65,10 +67,20 @@ NO_PROGRAM = (
 )
 
 INEXACT = (
-    "Every transition is predicted within the tolerance. What the score lacks comes from its "
-    "exact comparison with rewards that were stored as float32, and from limits of time that "
-    "some imported files mark as ends."
+    "Every transition is predicted within the tolerance. The score is below 1 because it compares "
+    "rewards that were stored as float32 exactly, or because some imported files mark time limits "
+    "as ends."
 )
+
+EXPLAINED = 0.95
+"""Share of rows predicted exactly from which improve prompts no longer show recorded steps."""
+
+LEAST_RIGHT = 0.15
+"""Share of `evidence_tokens` for rightly predicted steps next to the recorded steps."""
+
+STUCK, OTHERS_TOKENS = 3, 1200
+"""After this many completions in a row without a better program, improve prompts also show other
+programs of the search, in about this many tokens."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +101,11 @@ class WorldModelProblem(Problem):
     metric: Metric
     seed: int = field(default=0, metadata=NO_OPTION)
     feedback: Literal["full", "paper"] = "full"
-    """What a prompt to improve says: a report on all that may be shown, or, as published, one
-    counterexample: the first transition that is wrong."""
+    """Feedback of a prompt to improve: a report on all rows that may be shown, or, as published,
+    one counterexample: the first wrong transition."""
     evidence_tokens: int = 2000
-    """About how many tokens of recorded transitions a prompt to generate may hold, 0 for none; as
-    published there are none. A description of its own spares half of them and more."""
+    """Allowance of a prompt for recorded transitions, in approximate tokens; 0 for none. A long
+    description of the environment leaves 60 % of it unused. The published prompts have none."""
     prefill: bool = False
     """Begin the answer in a turn of the assistant, as published, and ask for no steps of thought;
     many services refuse that or begin anew."""
@@ -151,7 +163,7 @@ class WorldModelProblem(Problem):
         return self._asked(move)
 
     def varied(self, move: Move, number: int) -> tuple[Message, ...]:
-        """Say that this was asked before, and what came of it."""
+        """Add that the question was asked before, and show other steps of equal value."""
         return self._asked(move, number=number)
 
     def shorter(self, move: Move, room: int) -> tuple[Message, ...]:
@@ -183,7 +195,7 @@ class WorldModelProblem(Problem):
         return Move(node.action, parent.id, parent.program, parent.verdict)
 
     def _worded(self, move: Move, room: int | None = None, number: int = 0) -> tuple[Message, ...]:
-        """Ask in so many characters, if there is a limit, and otherwise than `number` times."""
+        """Return the prompt of a move in at most `room` characters; it was asked `number` times."""
         interface = find("contract", self.contract)().words(
             self.dataset.observation_space,
             self.dataset.action_space,
@@ -191,18 +203,25 @@ class WorldModelProblem(Problem):
             names_actions=self.dataset.has_valid_actions,
             fitted=self.feedback != "paper" and self._has_real_numbers,
         )
-        description, recorded = self.description.strip(), ""
-        if self.measure is not None and self.feedback != "paper":
-            interface += f"\n\n{request_words(self.contract, self.former)}".rstrip()
+        description, recorded, others = self.description.strip(), "", ""
         if self.feedback != "paper":
             shown = self.dataset[self.shown]
-            interface += f"\n\n{self.metric.words(shown)}"
-            if self.contract != "plain" and move.action != GENERATE:
-                interface += f"\n\n{self._uncertain(shown)}"
-            move = self._informed(move, number)
-            description = needed(description, self._settled(move))
-            if move.action == GENERATE:
+            names = documented_names(self.description, self.dataset.observation_space)
+            about = [interface, self.metric.words(shown)]
+            about.append(on_chance(self.finding, self.contract, names))
+            if self.measure is not None:
+                about.append(request_words(self.contract, self.former))
+            interface = "\n\n".join(filter(None, about))
+            description = needed(description)
+            if self._needs_evidence(move):
                 recorded = self._evidence(shown, number)
+            if move.action == GENERATE and move.verdict is not None:
+                recorded = "\n\n".join(filter(None, [recorded, _start_words(move.verdict)]))
+            if move.action == GENERATE and number:
+                again = self._history.programs(), ASKED_BEFORE.format(number=number)
+                recorded = "\n\n".join(filter(None, [recorded, *again]))
+            others = self._others(move)
+            move = self._informed(move, number)
         return messages(
             "world_model",
             move,
@@ -212,62 +231,88 @@ class WorldModelProblem(Problem):
             description=description,
             interface=interface,
             evidence=f"\n\n{recorded}" if recorded else "",
+            others=f"\n\n{others}" if others else "",
         )
 
-    def _settled(self, move: Move) -> list[About]:
-        """Return what an improved program is right about already, as far as anybody knows."""
-        parts = move.verdict.parts if move.verdict and move.action == IMPROVE else {}
-        about: dict[str, About] = {"reward": "reward", "terminated": "ends"}
-        return [passage for part, passage in about.items() if parts.get(part) == 1.0]
+    def _needs_evidence(self, move: Move) -> bool:
+        """Return whether a prompt shows recorded steps: unless the program explains nearly all."""
+        verdict = move.verdict
+        if move.action != IMPROVE or verdict is None:
+            return True
+        if self._seen(move.program, verdict).dead_end is not None:
+            return True
+        return verdict.parts.get("exact", 0.0) < EXPLAINED
 
     @property
     def _has_real_numbers(self) -> bool:
-        """Whether anything that is observed is a real number."""
+        """Whether some component of the observation is a real number."""
         leaves = self.dataset.observation_space.leaves("observations")
         return any(leaf.space.is_float for leaf in leaves)
 
-    def _evidence(self, shown: Dataset, variant: int) -> str:
-        """Say what the rows that may be shown show, and what was tried if this is asked again."""
+    def _evidence(self, shown: Dataset, variant: int = 0) -> str:
+        """Return the section on the recorded steps that prompts may show."""
         key = len(shown), variant
-        if key not in self._told:
-            self._told[key] = evidence(
+        if key not in self._sections:
+            self._sections[key] = evidence(
                 shown,
                 self.metric,
                 self.description,
                 tokens=self.evidence_tokens,
                 variant=variant,
-                uncertain=self._uncertain(shown),
+                contract=self.contract,
             )
-        again = [self._history.programs(), ASKED_BEFORE.format(number=variant)] if variant else []
-        return "\n\n".join(filter(None, [self._told[key], *again]))
-
-    def _uncertain(self, shown: Dataset) -> str:
-        """Say what is known of chance, and of what is hidden."""
-        names = documented_names(self.description, self.dataset.observation_space)
-        told = on_chance(self.finding, self.contract, names)
-        if self.contract == "memory" and self.finding is not None and self.finding.conflicts:
-            told = "\n".join([told, *hidden_examples(shown)])
-        return told
+        return self._sections[key]
 
     @cached_property
-    def _told(self) -> dict[tuple[int, int], str]:
-        """The evidence of prompts, by how many rows may be shown, which only grow, and variant."""
+    def _sections(self) -> dict[tuple[int, int], str]:
+        """The sections on recorded steps, by the number of rows that may be shown and variant."""
+        return {}
+
+    def _right_steps(self, shown: Dataset, right: np.ndarray, *, brief: bool) -> str:
+        """Return rightly predicted steps, as many as the allowance for steps still holds."""
+        allowance = self.evidence_tokens
+        if estimated_tokens(self.description) >= DOCUMENTED:
+            allowance = int((1 - SPARED) * allowance)
+        if brief:
+            left = allowance - estimated_tokens(self._evidence(shown))
+            allowance = max(left, int(LEAST_RIGHT * self.evidence_tokens))
+        return right_steps(shown, right, allowance) if allowance > 0 else ""
+
+    def _others(self, move: Move) -> str:
+        """Return other programs of a stuck search, for a prompt to improve one that runs."""
+        if move.action != IMPROVE or self._history.stuck < STUCK:
+            return ""
+        rows = self.dataset[self.shown]
+        return other_programs(
+            self._history, move, lambda program: self._rights(program, rows), OTHERS_TOKENS
+        )
+
+    def _rights(self, program: str, rows: Dataset) -> np.ndarray | None:
+        """Return which rows a program predicts exactly, None if it fails."""
+        key = program, len(rows)
+        if key not in self._right_rows:
+            model = ProgramModel(program, self.sandbox)
+            found = evaluate(model, rows, self.metric, seed=self.seed, audited=False)
+            self._right_rows[key] = None if found.failure is not None else found.rows >= 1.0
+        return self._right_rows[key]
+
+    @cached_property
+    def _right_rows(self) -> dict[tuple[str, int], np.ndarray | None]:
+        """The rows that programs predict exactly, by program and number of rows."""
         return {}
 
     def _informed(self, move: Move, number: int) -> Move:
-        """Add to what is wrong with a program, as far as is shown now, what was tried in vain."""
-        told = move.verdict
-        if told is None or told.failure is None or move.action == GENERATE:
+        """Add to the failure of a program what disclosed rows show and which changes failed."""
+        verdict = move.verdict
+        if verdict is None or verdict.failure is None or move.action == GENERATE:
             return move
-        verdict = self._seen(move.program, told)
-        failure = verdict.failure or told.failure
-        words = [failure.message, told.findings, self._history.refuted(move)]
-        if verdict.dead_end is not None:
-            words.insert(1, self._evidence(self.dataset[self.shown], 0))
+        failure = self._seen(move.program, verdict).failure or verdict.failure
+        called = failing_steps(self.dataset, self.shown, failure) if failure.is_bug else ""
+        words = [failure.message, called, self._history.refuted(move)]
         if number:
             words.append(ASKED_BEFORE.format(number=number))
         failure = replace(failure, message="\n\n".join(filter(None, words)))
-        return move._replace(verdict=replace(told, failure=failure))
+        return move._replace(verdict=replace(verdict, failure=failure))
 
     def _seen(self, program: str, verdict: Verdict) -> Verdict:
         """Return the verdict of a program with what was disclosed since.
@@ -410,23 +455,43 @@ class WorldModelProblem(Problem):
         return self.metric.score(found.answers[mask], self.dataset[mask]).value
 
     def _mismatch(self, found: Evaluation, shown: np.ndarray) -> Failure:
-        """Say what is predicted wrongly, showing nothing of the hidden rows."""
-        wrong, published = found.rows < 1.0, self.feedback == "paper"
-        if self.contract != "plain" and not published and found.answers is not None:
-            said = self.dataset[shown], found.answers[shown], self.metric, self.description
-            message = uncertain_report(*said, contract=self.contract)
+        """Describe wrong predictions without showing anything of the hidden rows."""
+        wrong, published, rows = found.rows < 1.0, self.feedback == "paper", self.dataset[shown]
+        brief = self.evidence_tokens > 0 and found.score.exact < EXPLAINED
+        predictions = _rows(found.predictions, shown)
+        if published and wrong[shown].any():
+            message = counterexample(rows, predictions, self.metric, self.description)
+        elif self.contract != "plain" and not published and found.answers is not None:
+            message = uncertain_report(
+                rows,
+                found.answers[shown],
+                self.metric,
+                self.description,
+                contract=self.contract,
+                brief=brief,
+            )
         elif wrong[shown].any():
-            write, rows = counterexample if published else report, self.dataset[shown]
-            message = write(rows, _rows(found.predictions, shown), self.metric, self.description)
+            written = report(rows, predictions, self.metric, self.description, brief=brief)
+            right = self._right_steps(rows, ~wrong[shown], brief=brief)
+            message = "\n\n".join(filter(None, [written, right]))
         elif not wrong.any():
             message = INEXACT
         elif published:
             unseen = UNSEEN.format(wrong=int(wrong.sum()), rows=int((~shown).sum()))
             message = f"{unseen} {GENERALISE}"
         else:
-            told = self.dataset, found.predictions, self.metric, shown, self.description
-            message = dead_end(*told)
+            message = dead_end(
+                self.dataset, found.predictions, self.metric, shown, self.description
+            )
         return Failure(kind="mismatch", message=message)
+
+
+def _start_words(verdict: Verdict) -> str:
+    """Mention the program that a search began with, which explains too little to be improved."""
+    return (
+        "A program that was written from the data alone predicts "
+        f"{percent(verdict.explained)} of these transitions exactly. {verdict.findings}"
+    ).strip()
 
 
 def _lacks_answer(move: Move) -> bool:

@@ -5,7 +5,7 @@ the text says of itself is checked where the program lives.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -150,3 +150,78 @@ def _is_empty(value: ast.expr | None) -> bool:
         case ast.Call(args=[]) | ast.Call(func=ast.Name(id="defaultdict")):
             return _called(value) in CONTAINERS
     return False
+
+
+class MisreadChoice(NamedTuple):
+    """A use of a `CHOICES` list as if it were the alternative in force."""
+
+    line: int
+    expression: str
+
+
+def misread_choice(program: str) -> MisreadChoice | None:
+    """Return the first use of an entry of `CHOICES` that is not followed by `[0]`.
+
+    `CHOICES = {"integrator": ["euler", "rk4"]}` declares alternatives whose first item is in force.
+    A comparison of the list itself with "euler" is False without an error. Entries that are no
+    lists, and programs that declare no such dictionary, are not checked.
+    """
+    if "CHOICES" not in program:
+        return None
+    try:
+        tree = ast.parse(program.removeprefix("\ufeff"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    listed = set(_listed_choices(tree))
+    if not listed:
+        return None
+    indexed = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Constant)
+        and node.slice.value == 0
+    }
+    misread = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.expr)
+        and id(node) not in indexed
+        and not isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
+        and _reads_choice(node, listed)
+    ]
+    if not misread:
+        return None
+    first = min(misread, key=lambda node: (node.lineno, node.col_offset))
+    return MisreadChoice(first.lineno, ast.unparse(first))
+
+
+def _listed_choices(tree: ast.Module) -> Iterator[object]:
+    """Yield the keys of `CHOICES` whose values are lists."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(_is_choices(target) for target in targets):
+                for key, value in zip(node.value.keys, node.value.values, strict=True):
+                    if isinstance(key, ast.Constant) and isinstance(value, ast.List | ast.Tuple):
+                        yield key.value
+
+
+def _is_choices(node: ast.expr) -> bool:
+    """Return whether an expression is `CHOICES`, of the module, the class or an object."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name == "CHOICES"
+    return False
+
+
+def _reads_choice(node: ast.expr, listed: Collection[object]) -> bool:
+    """Return whether an expression is `CHOICES[key]` or `CHOICES.get(key)` for a listed key."""
+    match node:
+        case ast.Subscript(value=value, slice=key):
+            pass
+        case ast.Call(func=ast.Attribute(value=value, attr="get"), args=[key, *_]):
+            pass
+        case _:
+            return False
+    return _is_choices(value) and (not isinstance(key, ast.Constant) or key.value in listed)

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self, TypeVar
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox import episodes, prediction
-from cwm_cli.sandbox.abilities import abilities_of, unrepeatable
+from cwm_cli.sandbox.abilities import abilities_of, misread_choice, unrepeatable
 from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.failures import (
     KILLED_WORKERS,
@@ -25,6 +25,7 @@ from cwm_cli.sandbox.failures import (
     failure_of,
     overflow,
     pointing,
+    without_index,
 )
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.limits import Limits
@@ -127,6 +128,8 @@ class Sandbox:
         """
         if len(program) > LONGEST_PROGRAM:
             return ProgramAnswers({}, TOO_LONG)
+        if misread := misread_choice(program):
+            return ProgramAnswers({}, pointing(without_index(misread), program, misread.line))
         asked = episodes.ask if abilities_of(program).remembers else prediction.ask
         return asked(self, program, dataset, seed, draws=draws)
 

@@ -13,6 +13,7 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from cwm_cli.data.spaces import Columns
+from cwm_cli.sandbox.abilities import MisreadChoice
 from cwm_cli.sandbox.job import KINDS, Job, Phase
 from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.pool import JobResult
@@ -139,6 +140,16 @@ def pointing(failure: Failure, program: str, line: int) -> Failure:
         return failure
     text = f"{failure.message}\nat line {line}: {printable(lines[line - 1], _LINE_CHARACTERS)}"
     return Failure(kind=failure.kind, message=text, line=line)
+
+
+def without_index(misread: MisreadChoice) -> Failure:
+    """Return the failure of a program that reads an entry of `CHOICES` without `[0]`."""
+    text = printable(misread.expression, _LINE_CHARACTERS)
+    message = (
+        f"{text} is the list of all alternatives, so a comparison with one of them is always "
+        f"False. Write {text}[0]: the first item of the list is the alternative in force."
+    )
+    return Failure(kind="load_error", message=message)
 
 
 def overflow(limits: Limits) -> Failure:

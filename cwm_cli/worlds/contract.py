@@ -1,4 +1,4 @@
-"""What the class of a program has to define, how rows reach it, and both put into words."""
+"""The contracts of programs: which methods a program defines and how they are called."""
 
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
@@ -13,28 +13,29 @@ from cwm_cli.data.spaces import Space
 MOST_BOUNDS = 12
 """Bounds of more components than this are not listed one by one."""
 
-_CARRIED = " What a module would read from a file has to be in the text of the program."
+_CARRIED = " Write the text of any data file that a module needs into the program."
 
 _FITTED = (
-    "\n- Constants that you are not sure of may be class attributes: "
-    '`PARAMETERS = {"gravity": 9.8}`, read as `self.PARAMETERS["gravity"]`, and ways to compute '
-    '`CHOICES = {"integrator": ["semi-implicit", "euler", "rk4"]}`, of which the first is in '
-    "force. They can be fitted to the recorded transitions afterwards: the structure is what has "
-    "to be right."
+    "\n- Optional: declare constants that you are unsure of as class attributes. Numbers go into "
+    '`PARAMETERS = {"gravity": 9.8}` and are read as `self.PARAMETERS["gravity"]`. Alternatives go '
+    'into `CHOICES = {"integrator": ["euler", "rk4"]}`. Each value of `CHOICES` is a list whose '
+    'first item is in force, so always read it with `[0]`: `self.CHOICES["integrator"][0] == '
+    '"euler"`. A program that reads it without `[0]` is rejected. Numbers and the order of '
+    "alternatives are fitted to the recorded transitions later; get the structure right."
 )
 
 _VALID_ACTIONS = (
     "\n- `valid_actions`: a list of the ints that are allowed as the next action, in the state "
-    "that the step led to."
+    "after the step."
 )
 
 
 class Contract:
-    """What the class `Environment` of a program has to define, and how rows reach it.
+    """A contract: the methods that the class `Environment` of a program defines.
 
-    `methods` are what is called: first the one that takes an observation, then the one that
-    takes an action. `words` tells a language model all of it; what it tells has to be what
-    the sandbox does: they stand in the file `text`. What asks for more derives from it.
+    `methods` lists the methods that the sandbox calls: first the one that takes an observation,
+    then the one that takes an action. The file `text` explains the contract to a language model
+    and has to agree with what the sandbox does. Contracts that ask for more derive from this one.
     """
 
     name: ClassVar[str] = "plain"
@@ -50,10 +51,14 @@ class Contract:
         names_actions: bool = False,
         fitted: bool = False,
     ) -> str:
-        """Say what to write, for programs that may import `tools` as well.
+        """Return the part of a prompt that explains the contract.
 
-        With `names_actions` a step has to say which actions are allowed after it, and where numbers
-        can be `fitted` they may be declared.
+        Args:
+            observation_space: The observation space of the environment.
+            action_space: The action space of the environment.
+            tools: Modules that programs may import in addition to the usual ones.
+            names_actions: Whether a step also returns the actions that are valid after it.
+            fitted: Whether to explain how numbers and choices are declared for fitting.
         """
         text = (files("cwm_cli.worlds") / self.text).read_text(encoding="utf-8").strip()
         return Template(text).substitute(
@@ -68,7 +73,7 @@ class Contract:
 
 
 class ChanceContract(Contract):
-    """Chance, told by `outcomes` or drawn by `step` from the generator that is put there."""
+    """Random results: listed by `outcomes`, or drawn by `step` from `self.rng`."""
 
     name: ClassVar[str] = "chance"
     methods: ClassVar[tuple[str, ...]] = ("set_state", "step", "outcomes")
@@ -76,7 +81,7 @@ class ChanceContract(Contract):
 
 
 class MemoryContract(Contract):
-    """Memory: whole episodes, each predicted step by step and then put right."""
+    """Hidden state: whole episodes are replayed, and each prediction is corrected afterwards."""
 
     name: ClassVar[str] = "memory"
     methods: ClassVar[tuple[str, ...]] = ("reset", "step", "correct")
@@ -84,7 +89,7 @@ class MemoryContract(Contract):
 
 
 def describe(space: Space) -> str:
-    """Say which Python value stands for a value of the space."""
+    """Describe the Python value that represents a value of the space."""
     if space.kind == "tuple":
         if len(space.children) > 1 and len(set(space.children)) == 1:
             return f"a tuple of {len(space.children)} values, each {describe(space.children[0])}"
@@ -122,7 +127,7 @@ def component_names(space: Space, name: str) -> list[str]:
 
 
 def _bounds(space: Space) -> str:
-    """Say within which bounds the components lie, where they do."""
+    """Return the bounds of the components as words, "" if there are none or too many."""
     bounds = list(zip(space.low, space.high, strict=True))
     bounded = [pair for pair in bounds if all(map(isfinite, pair))]
     if not bounded or (len(set(bounds)) > 1 and len(bounds) > MOST_BOUNDS):

@@ -1,12 +1,14 @@
-"""What recorded steps show, and what a program predicts wrongly: words that help to write it."""
+"""Texts for prompts: what the recorded steps show, and which predictions are wrong."""
 
 from cwm_cli.envs.documented import documented_names
 from cwm_cli.problems.feedback.description import About, needed
 from cwm_cli.problems.feedback.diagnosis import Diagnosis, diagnose
 from cwm_cli.problems.feedback.evidence import evidence
 from cwm_cli.problems.feedback.examples import counterexample, worst
+from cwm_cli.problems.feedback.failing_call import failing_steps
 from cwm_cli.problems.feedback.report import report
-from cwm_cli.problems.feedback.uncertain import hidden_examples, on_chance, uncertain_report
+from cwm_cli.problems.feedback.right_steps import right_steps
+from cwm_cli.problems.feedback.uncertain import on_chance, uncertain_report
 
 __all__ = [
     "About",
@@ -15,10 +17,11 @@ __all__ = [
     "diagnose",
     "documented_names",
     "evidence",
-    "hidden_examples",
+    "failing_steps",
     "needed",
     "on_chance",
     "report",
+    "right_steps",
     "uncertain_report",
     "worst",
 ]

@@ -1,4 +1,7 @@
-"""What is wrong where nothing that may be shown is: parts and regions, and no value held back."""
+"""The report on a program that is right on all shown rows and wrong on hidden ones.
+
+It names the wrong parts, actions and regions, and reveals no hidden value.
+"""
 
 from collections.abc import Iterator
 
@@ -11,27 +14,27 @@ from cwm_cli.problems.feedback.examples import ComparedRows, actions_taken
 from cwm_cli.text import clean
 
 UNSEEN = (
-    "Every transition that may be shown to you is predicted correctly, but {wrong} of {rows} "
-    "transitions of other episodes, which are not shown, are not: the program fits the examples "
-    "and not the environment."
+    "Every transition that may be shown is predicted correctly, but {wrong} of {rows} transitions "
+    "of other episodes are not: the program fits the examples and not the environment."
 )
-GENERALISE = "Replace what was fitted to single rows by the rule behind them."
+GENERALISE = "Replace what was fitted to single rows by the general rule."
 COVERAGE = (
-    "Either something was fitted to single rows, or a rule that none of the shown ones needs is "
-    "missing or was invented: look for what they do not cover. Bounds are those of what is shown."
+    "Either the program memorises single rows, or it lacks a rule that no shown transition needs, "
+    "or it has a rule that does not exist. Look for situations that the shown transitions do not "
+    "cover. The bounds above are those of the shown transitions."
 )
 MOST_LINES = 6
 FEW = 10
-"""A component of no more values in what is shown is told by its values."""
+"""A component with at most this many shown values is described by its values."""
 
 MOSTLY, USUALLY = 0.9, 0.6
-"""Share of the wrong rows that lie somewhere, and share of all rows that has to be below it."""
+"""A region is named if it has the first share of the wrong rows, and not the second of all."""
 
 
 def dead_end(
     dataset: Dataset, predictions: Columns, metric: Metric, shown: np.ndarray, description: str = ""
 ) -> str:
-    """Name the parts that are wrong in rows that are not shown, the actions, and roughly where."""
+    """Return the wrong parts, actions and approximate regions of rows that are not shown."""
     hidden = dataset[~shown]
     answers = {name: column[~shown] for name, column in predictions.items()}
     comparison = ComparedRows.of(hidden, answers, metric, description)
@@ -41,17 +44,17 @@ def dead_end(
     lines = [
         UNSEEN.format(wrong=int(wrong.sum()), rows=len(hidden)),
         "",
-        "Wrong there, and in how many of these transitions:",
+        "Number of these transitions in which each part is wrong:",
         *_parts(comparison),
         *_by_action(comparison),
     ]
     if where := list(_regions(comparison, visible))[:MOST_LINES]:
-        lines += ["", "Before the step, in most of the wrong ones:", *where]
+        lines += ["", "Observation before the step, in most of the wrong transitions:", *where]
     return clean("\n".join([*lines, "", COVERAGE]), newlines=True)
 
 
 def _parts(comparison: ComparedRows) -> Iterator[str]:
-    """Count for each part, and each component of the observation, the rows it is wrong in."""
+    """Count the wrong rows of each part and of each component of the observation."""
     for part, mask in comparison.mistakes.items():
         if part != "observation" and mask.any():
             yield f"- {part}: {int(mask.sum())}"
@@ -64,20 +67,20 @@ def _parts(comparison: ComparedRows) -> Iterator[str]:
 
 
 def _by_action(comparison: ComparedRows) -> Iterator[str]:
-    """Count the wrong rows of each action, where there are few and they differ."""
+    """Count the wrong rows of each action, if there are few actions."""
     taken = actions_taken(comparison)
     counts = [int((regime.rows & comparison.wrong).sum()) for regime in taken]
     if len(taken) > 1:
-        told = (
+        counts_by_action = (
             f"{regime.name}: {count} of {int(regime.rows.sum())}"
             for regime, count in zip(taken, counts, strict=True)
             if count
         )
-        yield f"- by action: {', '.join(told)}"
+        yield f"- by action: {', '.join(counts_by_action)}"
 
 
 def _regions(comparison: ComparedRows, visible: ComparedRows) -> Iterator[str]:
-    """Yield where wrong rows lie and others seldom do, in terms of what is shown."""
+    """Yield regions of most wrong rows and few others, relative to the shown rows."""
     wrong = comparison.wrong
     for index in range(len(comparison.names)):
         here, known = comparison.component(index).before, visible.component(index).before
@@ -90,13 +93,13 @@ def _regions(comparison: ComparedRows, visible: ComparedRows) -> Iterator[str]:
 
 
 def _zones(values: np.ndarray, known: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield where values lie beside those that are shown: beyond them, at one, or in a third."""
+    """Yield regions relative to the shown values: beyond them, at one value, or in a third."""
     low, high = float(known.min()), float(known.max())
-    yield f"above all that is shown (at most {high:.4g})", values > high
-    yield f"below all that is shown (at least {low:.4g})", values < low
+    yield f"above all shown values (at most {high:.4g})", values > high
+    yield f"below all shown values (at least {low:.4g})", values < low
     kinds = np.unique(known)
     if len(kinds) <= FEW:
-        yield "at a value that is not shown", ~np.isin(values, kinds)
+        yield "has a value that is not shown", ~np.isin(values, kinds)
         yield from ((f"is {kind:g}", values == kind) for kind in kinds.tolist())
         return
     first, second = low + (high - low) / 3, high - (high - low) / 3

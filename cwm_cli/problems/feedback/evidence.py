@@ -1,11 +1,14 @@
-"""What recorded steps say about an environment, for whoever writes a program of it.
+"""The section "What was recorded" of a prompt: facts about the recorded steps, and chosen steps.
 
-All distinct steps where they are few enough, else a few that are chosen for what they teach: a
-stretch of an episode, ends, rare rewards and rare outcomes each beside the step most like it,
-extremes. Around them stand counts and ranges, what did not end, and what no step shows.
+If all distinct steps fit into the allowance, the section lists all of them. Otherwise it lists a
+choice: steps in a row, ends, rare rewards and rare outcomes next to the most similar other step,
+changes of a mode, each action in each mode, one step for each listed effect, and extremes. What is
+left of the allowance goes to steps that lie far from each other. Programs with memory need whole
+episodes instead, and programs with probabilities need counts of the outcomes of equal situations.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,28 +17,38 @@ import numpy as np
 from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.envs.documented import documented_names
 from cwm_cli.evaluation import Metric
+from cwm_cli.evaluation.finding import ContractName
 from cwm_cli.problems.feedback.facts import facts_of
 from cwm_cli.problems.feedback.kinds import MOST_EFFECTS, StepKinds, finite, outcome_counts
 from cwm_cli.problems.feedback.steps import MANY_CELLS, RecordedSteps, number
+from cwm_cli.problems.feedback.uncertain import hidden_examples
 from cwm_cli.text import clean, estimated_tokens
 
 STRETCH = 6
-"""Steps in a row that are shown: with fewer, time step and order of update stay open."""
-MOST_ROWS = 24
-"""Steps that are chosen beside the stretch: what more would show was seldom missed."""
+"""Steps in a row; with fewer, the time step and the order of updates stay open."""
 DOCUMENTED, SPARED = 300, 0.6
-"""From so many tokens on a description says rules that steps would otherwise have to show: this
-share of the tokens is then spared, but for a stretch and a pair, which are shown where they fit."""
+"""A description of at least `DOCUMENTED` tokens states rules that steps would have to show, so the
+section leaves the share `SPARED` of its allowance unused."""
 RARE = 0.05
-"""An outcome that no more than this share of the steps has is worth a step of its own."""
+"""An outcome of at most this share of the steps gets a step of its own."""
 MOST_KINDS = 8
-"""Kinds of outcome that have a step of their own; rewards, ends and jumps have their own too."""
+"""Number of rare outcomes, rewards or jumps that get a step of their own."""
 NEAR_MISSES = 3
-"""Ends that no one component tells which are shown: a region of two has to be told from outside."""
+"""Number of ends shown that no single component explains."""
+MOST_CHANGES = 6
+"""Number of mode changes whose neighbouring steps are shown."""
+CHANGES_SELDOM, CHANGES_OFTEN = 0.1, 0.5
+"""A component that changes in a larger share of the steps is no mode. The first bound holds if all
+components are whole numbers, of which some are positions."""
+CONFLICTS = 0.6
+"""Share of the allowance for the outcome counts of equal situations, if programs give
+probabilities: the rest shows single steps."""
 FACTS = 0.45
-"""Share of the tokens that words about all steps may take; steps take the rest."""
+"""Share of the allowance that facts may take; steps take the rest."""
 WIDE = 6
-"""An observation that takes more than one in so many of all tokens is shown in part."""
+"""An observation of more than 1 / `WIDE` of the allowance is shown in part."""
+MOST_SPREAD = 200
+"""Number of steps that fill the rest of the allowance."""
 HEAD = "## What was recorded"
 
 
@@ -49,10 +62,10 @@ class StepGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What steps say: sentences on all of them, and those that are shown.
+    """Facts about recorded steps, and the groups of steps that are shown.
 
-    `complete` says that every distinct step is shown. `rows` of the groups are those of the
-    dataset that it was made of.
+    `complete` is True if every distinct step is shown. The `rows` of the groups are indices into
+    the dataset.
     """
 
     facts: tuple[str, ...]
@@ -61,11 +74,11 @@ class Evidence:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The rows that are shown, in the order in which they stand."""
+        """The rows that are shown, in the order of the text."""
         return tuple(row for group in self.groups for row in group.rows)
 
     def words(self) -> str:
-        """Write all of it as a section of a prompt; what matters least stands last."""
+        """Write the section; the least important steps come last."""
         blocks = ["\n".join(self.facts)]
         blocks += ["\n".join([group.reason, *group.lines]) for group in self.groups]
         return clean("\n\n".join([HEAD, *filter(None, blocks)]), newlines=True)
@@ -78,16 +91,21 @@ def evidence(
     *,
     tokens: int = 2000,
     variant: int = 0,
-    uncertain: str = "",
+    contract: ContractName = "plain",
 ) -> str:
-    """Say in about so many tokens what steps show; nothing where there are none of either.
+    """Return the section "What was recorded", or "" without rows or tokens.
 
-    Another `variant` chooses other steps of equal value where not all are shown. What is known of
-    chance in them, or of what they hide, is `uncertain`.
+    Args:
+        rows: The rows that prompts may show.
+        metric: The metric that scores programs.
+        description: The description of the environment.
+        tokens: The allowance, in estimated tokens.
+        variant: Another number chooses other steps of equal value if not all are shown.
+        contract: The contract of the programs.
     """
     if tokens <= 0 or not len(rows):
         return ""
-    found = gathered(rows, metric, description, tokens=tokens, variant=variant, uncertain=uncertain)
+    found = gathered(rows, metric, description, tokens=tokens, variant=variant, contract=contract)
     return found.words()
 
 
@@ -98,24 +116,108 @@ def gathered(
     *,
     tokens: int = 2000,
     variant: int = 0,
-    uncertain: str = "",
+    contract: ContractName = "plain",
 ) -> Evidence:
-    """Gather what `evidence` says."""
+    """Return the facts and steps of the section; the arguments are those of `evidence`."""
     steps = RecordedSteps(rows)
     documented = documented_names(description, rows.observation_space)
     kinds = StepKinds(steps)
     for complete in (True, False):
-        facts = facts_of(kinds, metric, documented, complete=complete, uncertain=uncertain)
+        facts = facts_of(kinds, metric, documented, complete=complete, contract=contract)
         facts = _fitting(facts, int(tokens * FACTS))
         room = tokens - estimated_tokens("\n".join([HEAD, "", *facts]))
-        if complete and (every := all_steps(steps, room)) is not None:
+        if complete and (every := all_steps(steps, room, contract)) is not None:
             return Evidence(tuple(facts), every, complete=True)
     spare = int(SPARED * tokens) if estimated_tokens(description) >= DOCUMENTED else 0
-    return Evidence(tuple(facts), tuple(_chosen(kinds, room, spare, variant)), complete=False)
+    groups: tuple[StepGroup, ...] = ()
+    if contract == "memory":
+        groups = tuple(_hidden(rows))
+        room -= _tokens(groups)
+        groups += tuple(_whole_episodes(steps, room, variant))
+    elif contract == "chance" and kinds.contradictions:
+        groups = tuple(_conflicts(kinds, int(CONFLICTS * room)))
+        room -= _tokens(groups)
+    if contract != "memory" or not any(group.rows for group in groups):
+        groups = (*groups, *_chosen(kinds, room, spare, variant))
+    return Evidence(tuple(facts), groups, complete=False)
+
+
+def _tokens(groups: Sequence[StepGroup]) -> int:
+    """Return the tokens of groups."""
+    return sum(estimated_tokens("\n".join([g.reason, *g.lines, "", ""])) for g in groups)
+
+
+def _hidden(rows: Dataset) -> Iterator[StepGroup]:
+    """Yield equal situations with different outcomes, each with the step before it."""
+    if lines := hidden_examples(rows):
+        reason = "Equal observations and actions with different outcomes, and the step before them:"
+        yield StepGroup(reason, (), tuple(lines))
+
+
+def _whole_episodes(steps: RecordedSteps, tokens: int, variant: int) -> Iterator[StepGroup]:
+    """Yield episodes in order from their first step: whole ones that fit, then one cut short."""
+    starts = np.flatnonzero(~steps.follows)
+    runs = [run.tolist() for run in np.split(np.arange(len(steps)), starts[1:])]
+    runs = runs[variant % len(runs) :] + runs[: variant % len(runs)]
+    head = f"Whole episodes, in order; {_order(steps)}"
+    tokens -= estimated_tokens(f"{head}\n\n")
+    costs = [_chain_tokens(steps, run) for run in runs]
+    whole = [place for place, cost in enumerate(costs) if cost <= tokens / 2]
+    whole.sort(key=lambda place: -len(runs[place]))
+    for place in whole:
+        if costs[place] <= tokens:
+            tokens -= costs[place]
+            yield StepGroup(head, tuple(runs[place]), tuple(steps.chain(runs[place])))
+            head = "Another whole episode:"
+    rest = [run for place, run in enumerate(runs) if place not in whole]
+    if not rest:
+        return
+    cut = rest[0]
+    while len(cut) > 1 and _chain_tokens(steps, cut) > tokens:
+        cut = cut[: len(cut) * 9 // 10]
+    if len(cut) > 2:
+        name = "The beginning of an episode"
+        head = f"{name}; {_order(steps)}" if head.startswith("Whole") else f"{name}:"
+        yield StepGroup(head, tuple(cut), tuple(steps.chain(cut)))
+
+
+def _chain_tokens(steps: RecordedSteps, rows: Sequence[int]) -> int:
+    """Return the tokens of an episode, a heading included."""
+    return estimated_tokens("\n".join(["Another whole episode:", *steps.chain(rows), "", ""]))
+
+
+def _conflicts(kinds: StepKinds, tokens: int) -> Iterator[StepGroup]:
+    """Yield the outcome counts of situations with several outcomes, the most frequent first."""
+    head = (
+        "Equal observations and actions with different outcomes "
+        "(observation | action > next observation, reward, with counts):"
+    )
+    tokens -= estimated_tokens(head)
+    rows: list[int] = []
+    lines: list[str] = []
+    for members in sorted(kinds.contradictions.values(), key=lambda rows: (-len(rows), rows)):
+        line = conflict_line(kinds.steps, members)
+        tokens -= estimated_tokens(f"{line}\n")
+        if tokens < 0:
+            break
+        rows += members
+        lines.append(line)
+    if lines:
+        yield StepGroup(head, tuple(rows), tuple(lines))
+
+
+def conflict_line(steps: RecordedSteps, rows: Sequence[int]) -> str:
+    """Write one situation and how often each of its outcomes was recorded."""
+    seen = Counter(
+        f"{steps.changes(row) if steps.is_board else steps.observation(row, after=True)} "
+        f"{steps.outcome(row)}"
+        for row in rows
+    )
+    return f"{steps.observation(rows[0])} | {steps.action(rows[0])} > {outcome_counts(seen)}"
 
 
 def _fitting(lines: Sequence[str], tokens: int) -> list[str]:
-    """Keep the lines that fit, those first that stand first."""
+    """Return the lines that fit; earlier lines take precedence."""
     kept: list[str] = []
     for line in lines:
         tokens -= estimated_tokens(f"{line}\n")
@@ -124,13 +226,15 @@ def _fitting(lines: Sequence[str], tokens: int) -> list[str]:
     return kept
 
 
-def all_steps(steps: RecordedSteps, tokens: int) -> tuple[StepGroup, ...] | None:
-    """Show every distinct step, in the shorter of two ways; None where neither fits."""
+def all_steps(
+    steps: RecordedSteps, tokens: int, contract: ContractName = "plain"
+) -> tuple[StepGroup, ...] | None:
+    """Show every distinct step in the shorter of two forms, or return None if neither fits."""
     distinct = len(set(steps.dataset.situations()))
     if distinct * estimated_tokens(steps.action(0)) > tokens:
         return None
-    ways = [_by_episode(steps)] if steps.follows.mean() > 1 / 2 else []
-    if bool(steps.whole.all()) and not steps.is_board:
+    ways = [_by_episode(steps)] if steps.follows.mean() > 1 / 2 or contract == "memory" else []
+    if bool(steps.whole.all()) and not steps.is_board and contract != "memory":
         ways.append([_by_observation(steps)])
     sizes = [sum(estimated_tokens("\n".join(g.lines)) for g in way) for way in ways]
     fitting = [(size, place) for place, size in enumerate(sizes) if size <= tokens]
@@ -143,24 +247,24 @@ def _by_episode(steps: RecordedSteps) -> list[StepGroup]:
     groups = []
     for place, (start, stop) in enumerate(zip(starts, [*starts[1:], len(steps)], strict=True)):
         rows = tuple(range(start, stop))
-        head = f"Every step, in order; {_order(steps)}" if not place else ""
-        groups.append(StepGroup(head or "Another episode:", rows, tuple(steps.chain(rows))))
+        head = f"All steps, in order; {_order(steps)}" if not place else "Another episode:"
+        groups.append(StepGroup(head, rows, tuple(steps.chain(rows))))
     return groups
 
 
 def _order(steps: RecordedSteps) -> str:
-    """Say what stands in a line of a chain."""
+    """Explain the lines of a chain."""
     if steps.is_board:
-        return "a line but for the first is: action | cells that changed | reward."
-    return "a line is: observation | action | reward, and the next one begins with what followed."
+        return "each line after the first is: action | changed cells | reward."
+    return "a line is: observation | action | reward. The next line has the next observation."
 
 
 def _by_observation(steps: RecordedSteps) -> StepGroup:
-    """Show what each action led to at each observation, counted where it differed."""
+    """Show the outcome of each action at each observation, with counts if outcomes differ."""
     values, counts = np.unique(steps.rewards, return_counts=True)
     usual = values[np.argmax(counts)]
     _, first = np.unique(steps.before, axis=0, return_index=True)
-    told: dict[str, dict[str, dict[str, int]]] = {steps.observation(row): {} for row in first}
+    outcomes: dict[str, dict[str, dict[str, int]]] = {steps.observation(row): {} for row in first}
     for row in sorted(range(len(steps)), key=lambda row: tuple(steps.actions[row])):
         outcome = "same" if _same(steps, row) else steps.observation(row, after=True)
         if steps.rewards[row] != usual:
@@ -169,26 +273,26 @@ def _by_observation(steps: RecordedSteps) -> StepGroup:
         if steps.dataset.has_valid_actions and not steps.ended[row]:
             valid = steps.dataset.action_space.masked(steps.dataset.columns[VALID][row])
             outcome += f" valid {','.join(map(str, valid))}"
-        seen = told[steps.observation(row)].setdefault(steps.action(row), {})
+        seen = outcomes[steps.observation(row)].setdefault(steps.action(row), {})
         seen[outcome] = seen.get(outcome, 0) + 1
     lines = [
         f"{text}: " + "; ".join(f"{action}>{outcome_counts(seen)}" for action, seen in acts.items())
-        for text, acts in told.items()
+        for text, acts in outcomes.items()
     ]
     head = (
-        "Every distinct step, by observation; action>next observation, with reward "
-        f"{number(usual)} and no end unless said:"
+        "All distinct steps, by observation; action>next observation, with reward "
+        f"{number(usual)} and no end unless stated:"
     )
     return StepGroup(head, tuple(range(len(steps))), tuple(lines))
 
 
 def _same(steps: RecordedSteps, row: int) -> bool:
-    """Whether a step changes nothing; short observations are rather written."""
+    """Return whether a step changes nothing; an observation of one component is written out."""
     return steps.before.shape[1] > 1 and bool((steps.before[row] == steps.after[row]).all())
 
 
 class ChosenSteps(NamedTuple):
-    """Steps to show for a reason; in a chain each follows the one above."""
+    """Steps to show for a reason; in a chain each step follows the one above."""
 
     reason: str
     rows: tuple[int, ...]
@@ -196,35 +300,34 @@ class ChosenSteps(NamedTuple):
 
 
 def _chosen(kinds: StepKinds, tokens: int, spare: int, variant: int) -> Iterator[StepGroup]:
-    """Yield as many chosen steps as fit, by the reason for which they are shown.
+    """Yield the chosen steps that fit, grouped by reason, and leave `spare` tokens unused.
 
-    So many tokens are to `spare` but for a stretch and a pair.
+    The first chain may use all tokens.
     """
     steps, shown = kinds.steps, set[int]()
     groups: dict[str, StepGroup] = {}
-    chosen, board = 0, None
+    board = None
     wide = not steps.is_board and estimated_tokens(steps.observation(0)) > tokens / WIDE
     part = max(0, tokens - spare // 2)
-    for reason, rows, chained in _choices(kinds, variant):
+    for reason, rows, chained in _choices(kinds, shown, variant):
         while chained and not wide and len(rows) > 2:
             if estimated_tokens("\n".join(steps.chain(rows))) <= tokens:
                 break
             rows = rows[:-1]
+        if shown.issuperset(rows) or (rows[0] in shown and not chained):
+            continue
         if wide:
             lines = _in_part(steps, rows, part, chained=chained)
         elif chained:
             lines = steps.chain(rows)
-            board = rows[0]
+            board = rows[0] if board is None else board
         else:
             lines = [steps.line(row, like=board) for row in rows]
-        if rows[0] in shown or (chosen and not chained and chosen + len(rows) > MOST_ROWS):
-            continue
         cost = estimated_tokens("\n".join(["", *lines]))
         cost += 0 if reason in groups else estimated_tokens(f"{reason}\n\n")
-        if cost > tokens - (spare if chosen else 0):
+        if cost > tokens - (spare if len(shown) > STRETCH else 0):
             continue
         tokens -= cost
-        chosen += 0 if chained else len(set(rows) - shown)
         shown |= set(rows)
         known = groups.get(reason, StepGroup(reason, (), ()))
         groups[reason] = StepGroup(reason, known.rows + tuple(rows), known.lines + tuple(lines))
@@ -234,9 +337,9 @@ def _chosen(kinds: StepKinds, tokens: int, spare: int, variant: int) -> Iterator
 
 
 def _more_observations(steps: RecordedSteps, tokens: int, variant: int) -> Iterator[StepGroup]:
-    """Yield what was recorded at as many observations as fit, spread evenly."""
+    """Yield the outcomes at as many observations as fit, spread evenly."""
     every = _by_observation(steps)
-    head = every.reason.replace("Every distinct step", "More steps")
+    head = every.reason.replace("All distinct steps", "More steps")
     costs = np.array([estimated_tokens(f"{line}\n") for line in every.lines])
     room = tokens - estimated_tokens(f"{head}\n\n\n")
     for count in range(len(costs), 2, -1):
@@ -250,7 +353,7 @@ def _more_observations(steps: RecordedSteps, tokens: int, variant: int) -> Itera
 
 
 def _in_part(steps: RecordedSteps, rows: Sequence[int], tokens: int, *, chained: bool) -> list[str]:
-    """Show some components of steps whose observations are too wide: those that change most."""
+    """Show the components that change most, of steps whose observations are too wide."""
     often = (steps.before != steps.after).mean(axis=0)
     most = max(2, tokens // 2 // STRETCH // 7)  # about 7 tokens for a number
     cells = sorted(np.argsort(-often, kind="stable")[:most].tolist())
@@ -262,8 +365,11 @@ def _in_part(steps: RecordedSteps, rows: Sequence[int], tokens: int, *, chained:
     return [*lines, after] if chained else lines
 
 
-def _choices(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
-    """Yield what is worth showing, the most telling first."""
+def _choices(kinds: StepKinds, shown: Set[int], variant: int) -> Iterator[ChosenSteps]:
+    """Yield steps that are worth showing, the most informative first.
+
+    `shown` holds the rows that are shown so far; the caller adds to it between two steps.
+    """
     steps = kinds.steps
     stretch = _stretch(kinds, variant)
     yield ChosenSteps(f"Steps in a row; {_order(steps)}", stretch, chained=True)
@@ -271,6 +377,8 @@ def _choices(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
     yield from _rare_rewards(kinds, variant)
     yield from _all_rare(kinds)
     yield from _switches(kinds)
+    yield from _each_effect(kinds, shown)
+    yield from _mode_changes(kinds, variant)
     yield from _rare_outcomes(kinds, variant)
     yield from _jumps(kinds)
     yield from _extremes(kinds)
@@ -278,8 +386,50 @@ def _choices(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
         yield from _spread(kinds, stretch, variant)
 
 
+def _mode_changes(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
+    """Yield the steps just before and after a mode changes, for each pair of values."""
+    steps, found = kinds.steps, 0
+    if steps.is_board:
+        return
+    inside = np.flatnonzero(steps.follows[1:-1] & steps.follows[2:]) + 1
+    most = (CHANGES_SELDOM if steps.whole.all() else CHANGES_OFTEN) * len(inside)
+    for index in kinds.modes:
+        before, after = steps.before[inside, index], steps.after[inside, index]
+        changed = inside[before != after]
+        if not 0 < len(changed) <= most:
+            continue
+        pairs = steps.before[changed, index], steps.after[changed, index]
+        for one, other in sorted(set(zip(*(each.tolist() for each in pairs), strict=True))):
+            rows = changed[(pairs[0] == one) & (pairs[1] == other)]
+            row = int(rows[variant % len(rows)])
+            name = f"{steps.names[index]} changes from {number(one)} to {number(other)}"
+            reason = f"Steps just before and after {name} (in the second line):"
+            yield ChosenSteps(reason, (row - 1, row, row + 1), chained=True)
+            found += 1
+            if found == MOST_CHANGES:
+                return
+
+
+def _each_effect(kinds: StepKinds, shown: Set[int]) -> Iterator[ChosenSteps]:
+    """Yield a step for each effect of an action and each action in a mode that is not shown yet."""
+    effects = kinds.effects
+    if not effects:
+        return
+    table = np.stack(effects, axis=1)
+    reason = "Each action in each mode, and one step for each effect of an action:"
+    tried = np.zeros(len(table), np.bool_)
+    while True:
+        left = ~table[sorted(shown)].any(axis=0) if shown else np.ones(table.shape[1], np.bool_)
+        gain = np.where(tried, 0, table[:, left].sum(axis=1))
+        row = int(gain.argmax())
+        if not gain[row]:
+            return
+        tried[row] = True
+        yield ChosenSteps(reason, (row,))
+
+
 def _stretch(kinds: StepKinds, variant: int) -> tuple[int, ...]:
-    """Return steps that follow each other in which the most happens; `variant` takes others."""
+    """Return the steps in a row in which most happens; another `variant` returns others."""
     steps = kinds.steps
     runs, start = [], 0
     for row in range(1, len(steps) + 1):
@@ -304,26 +454,26 @@ def _stretch(kinds: StepKinds, variant: int) -> tuple[int, ...]:
 
 
 def _endings(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
-    """Yield for each kind of end a step beside the nearest that went on."""
+    """Yield for each kind of end a step next to the nearest step that did not end."""
     steps = kinds.steps
     if not steps.ended.any() or steps.ended.all():
         return
     left = steps.ended.copy()
     for index in kinds.ending_components:
-        for sign, word in ((1, "most"), (-1, "least")):
+        for sign, word in ((1, "largest"), (-1, "smallest")):
             column = sign * steps.after[:, index]
             inner = int(np.where(steps.ended, -np.inf, column).argmax())
             beyond = left & (column > column[inner])
             if beyond.any():
                 outer = int(np.where(beyond, column, np.inf).argmin())
-                told = f"Ends beyond the {word} that {steps.names[index]} was without an end"
-                yield ChosenSteps(f"{told}, on either side:", (outer, inner))
+                name = f"Ends beyond the {word} {steps.names[index]} of steps that did not end"
+                yield ChosenSteps(f"{name}, one step on either side:", (outer, inner))
                 left &= ~beyond
     yield from _near_misses(kinds, left, variant)
 
 
 def _near_misses(kinds: StepKinds, ends: np.ndarray, variant: int) -> Iterator[ChosenSteps]:
-    """Yield ends that no one component tells, each beside what came nearest to it and went on."""
+    """Yield ends that no single component explains, each with the nearest step without an end."""
     steps, rows = kinds.steps, np.flatnonzero(ends)
     if not len(rows):
         return
@@ -338,12 +488,12 @@ def _near_misses(kinds: StepKinds, ends: np.ndarray, variant: int) -> Iterator[C
             far = np.round(np.abs(after - after[row]).sum(axis=1), 9)
             other = int(np.argmin(np.where(free, far, np.inf)))
             free[other] = False
-        told = "Ends, each above the step most like it that went on:"
-        yield ChosenSteps(told, (row,) if other is None else (row, other))
+        reason = "Ends, each above the most similar step that did not end:"
+        yield ChosenSteps(reason, (row,) if other is None else (row, other))
 
 
 def _rare_rewards(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
-    """Yield for each value of the reward but the most frequent a step beside the nearest other."""
+    """Yield for each reward but the most frequent a step next to the nearest other step."""
     if kinds.reward_values is None:
         return
     values, counts = kinds.reward_values
@@ -352,36 +502,36 @@ def _rare_rewards(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
         found = kinds.threshold(mask, ~mask) if mask.sum() > 1 else None
         if found:
             words, *rows = found
-            told = f"Reward {number(values[place])}: {words}"
-            yield ChosenSteps(f"{told}. On either side:", tuple(rows))
+            reason = f"Reward {number(values[place])}: {words}. One step on either side:"
+            yield ChosenSteps(reason, tuple(rows))
         else:
             yield from _pairs(kinds, "Rare rewards", mask, mask, variant)
 
 
 def _all_rare(kinds: StepKinds) -> Iterator[ChosenSteps]:
-    """Yield every step with a reward that came so seldom that each weighs much."""
+    """Yield every step with a reward that is so rare that each of these steps weighs much."""
     if kinds.reward_values is None:
         return
     for value, count in zip(*kinds.reward_values, strict=True):
         if 1 < count <= MOST_KINDS:
             rows = np.flatnonzero(kinds.steps.rewards == value).tolist()
-            yield from (ChosenSteps(f"All with reward {number(value)}:", (row,)) for row in rows)
+            yield from (ChosenSteps(f"More with reward {number(value)}:", (row,)) for row in rows)
 
 
 def _pairs(
     kinds: StepKinds, name: str, mask: np.ndarray, alike: np.ndarray, variant: int
 ) -> Iterator[ChosenSteps]:
-    """Yield one step of a mask and the one most like it that is not of its kind, if there are."""
+    """Yield one step of a mask and the most similar step that is not `alike`."""
     rows = np.flatnonzero(mask)
     if len(rows):
         row = int(rows[variant % len(rows)])
         other = kinds.nearest(row, ~alike)
-        told = f"{name}, each above the step most like it that is another:"
-        yield ChosenSteps(told, (row,) if other is None else (row, other))
+        reason = f"{name}, each above the most similar step with another result:"
+        yield ChosenSteps(reason, (row,) if other is None else (row, other))
 
 
 def _rare_outcomes(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
-    """Yield a step of each rare kind of outcome beside the most like one of the same action."""
+    """Yield a step of each rare outcome next to the most similar step of the same action."""
     steps = kinds.steps
     most = max(2, RARE * len(steps))
     rare = [m for _, m in kinds.outcomes if m.sum() <= most and not steps.ended[m].any()]
@@ -392,7 +542,7 @@ def _rare_outcomes(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
 
 
 def _switches(kinds: StepKinds) -> Iterator[ChosenSteps]:
-    """Yield the steps on either side of what switches a component between whole values."""
+    """Yield the steps on either side of a threshold that switches a whole-numbered component."""
     steps = kinds.steps
     if steps.whole.all() or steps.is_board:
         return
@@ -410,21 +560,33 @@ def _switches(kinds: StepKinds) -> Iterator[ChosenSteps]:
                     words, *rows = found
                     name = f"{steps.names[index]} changes from {number(value)}"
                     name += f" under action {action}" if action else ""
-                    yield ChosenSteps(f"{name}: {words}. On either side:", tuple(rows))
+                    yield ChosenSteps(f"{name}: {words}. One step on either side:", tuple(rows))
 
 
 def _jumps(kinds: StepKinds) -> Iterator[ChosenSteps]:
-    """Yield steps where another law acts than in most."""
+    """Yield steps that follow another law than most, with their neighbours if these are short."""
+    steps = kinds.steps
     for row in kinds.off_the_line[:MOST_KINDS]:
-        yield ChosenSteps("Steps that depart most from what a linear law says:", (row,))
+        around = range(max(row - 1, 0), min(row + 2, len(steps)))
+        if (
+            len(steps.names) <= MOST_EFFECTS
+            and len(around) == 3
+            and steps.follows[row : row + 2].all()
+        ):
+            reason = (
+                "Steps just before and after a departure from a linear law (in the second line):"
+            )
+            yield ChosenSteps(reason, tuple(around), chained=True)
+        else:
+            yield ChosenSteps("Steps that depart most from a linear law:", (row,))
 
 
 def _extremes(kinds: StepKinds) -> Iterator[ChosenSteps]:
-    """Yield the steps at the least and the largest value of each component."""
+    """Yield the steps at the smallest and the largest value of each component."""
     steps = kinds.steps
     if steps.is_board:
         return
-    reason = "Steps at the least or largest value of a component, or of the reward:"
+    reason = "Steps at the smallest or largest value of a component or the reward:"
     columns = [*steps.before.T[:MANY_CELLS], steps.rewards]
     for column in columns:
         if np.isfinite(column).all() and column.min() < column.max():
@@ -433,13 +595,13 @@ def _extremes(kinds: StepKinds) -> Iterator[ChosenSteps]:
 
 
 def _spread(kinds: StepKinds, shown: Sequence[int], variant: int) -> Iterator[ChosenSteps]:
-    """Yield steps that lie far from each other, each as far as can be from those before it."""
+    """Yield steps far from each other, each as far as possible from those before it."""
     count = len(kinds.steps)
     far = np.min([kinds.distances(row) for row in shown], axis=0)
     far = np.minimum(far, kinds.distances(variant * 7 % count)) if variant else far
-    for _ in range(min(MOST_ROWS, count)):
+    for _ in range(min(MOST_SPREAD, count)):
         row = int(np.argmax(far))
         if far[row] <= 0:
             return
-        yield ChosenSteps("Others, far from each other:", (row,))
+        yield ChosenSteps("Other steps, far from each other:", (row,))
         far = np.minimum(far, kinds.distances(row))

@@ -1,7 +1,7 @@
-"""Predictions beside what was recorded: kinds of transition, and single ones at full precision.
+"""Predictions compared with recorded transitions: kinds of transition, and examples.
 
-`ComparedRows` compares component by component; `regimes` are the kinds of transition that a
-program may get wrong as a whole; `examples` are chosen for what they teach.
+`ComparedRows` compares component by component, `regimes` are kinds of transition that a program
+may predict wrongly as a whole, and `examples` writes chosen transitions at full precision.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from cwm_cli.worlds.contract import component_names
 
 
 class Component(NamedTuple):
-    """One component of the observation in every row: before, recorded after, predicted after."""
+    """One component of the observation in all rows: before, recorded after, predicted after."""
 
     name: str
     space_is_float: bool
@@ -34,14 +34,14 @@ class Component(NamedTuple):
 
     @property
     def typical_change(self) -> float:
-        """The mean size of the change in one step, or 1 where nothing changes."""
+        """The mean size of the change in one step, or 1 if nothing changes."""
         change = float(np.abs(self.recorded.astype(np.float64) - self.before).mean())
         return change if np.isfinite(change) and change > 0 else 1.0
 
 
 @dataclass(frozen=True)
 class ComparedRows:
-    """A dataset, the predictions of its rows, and what each row weighs."""
+    """A dataset, predictions of its rows, and the weight of each row."""
 
     dataset: Dataset
     predictions: Columns
@@ -54,7 +54,7 @@ class ComparedRows:
     def of(
         cls, dataset: Dataset, predictions: Columns, metric: Metric, description: str = ""
     ) -> Self:
-        """Compare predictions with what was recorded."""
+        """Compare predictions with the recorded transitions."""
         return cls(
             dataset,
             predictions,
@@ -72,12 +72,12 @@ class ComparedRows:
 
     @cached_property
     def losses(self) -> np.ndarray:
-        """What each row loses, unweighted."""
+        """One minus the score of each row, unweighted."""
         return self.matches.losses(self.terminal)
 
     @cached_property
     def lost(self) -> np.ndarray:
-        """The weight that each row loses."""
+        """The loss of each row times its weight."""
         lost: np.ndarray = self.losses * self.weights
         return lost
 
@@ -93,7 +93,7 @@ class ComparedRows:
 
     @cached_property
     def mistakes(self) -> dict[str, np.ndarray]:
-        """For each part the mask of the rows in which it is wrong and counts."""
+        """For each part, the mask of the rows in which it is wrong and counts."""
         mistakes = {
             "observation": ~self.right.all(axis=1) & ~self.terminal,
             "reward": ~self.matches.reward,
@@ -110,12 +110,12 @@ class ComparedRows:
         return [clean(name, limit=LONGEST_NAME) for name in names]
 
     def label(self, index: int) -> str:
-        """Name a component, with its name in the documentation where that has one."""
+        """Return the name of a component, with its documented name if there is one."""
         known = self.documented[index] if self.documented else ""
         return f"{self.names[index]} ({known})" if known else self.names[index]
 
     def place(self, index: int) -> tuple[Leaf, int]:
-        """Return the leaf of a component, and its place there."""
+        """Return the leaf of a component, and its index there."""
         return self._leaves[index]
 
     def component(self, index: int) -> Component:
@@ -153,7 +153,7 @@ class ComparedRows:
 
     @cached_property
     def _leaves(self) -> list[tuple[Leaf, int]]:
-        """The leaf of each component, and its place there."""
+        """The leaf of each component, and its index there."""
         leaves = self.dataset.observation_space.leaves("observations")
         return [(leaf, place) for leaf in leaves for place in range(leaf.space.size)]
 
@@ -166,9 +166,9 @@ def share(mask: np.ndarray) -> str:
 MOST_COMPARED = 40
 MOST_ACTIONS = 20
 MARGIN = 0.1
-"""How much more often something has to be wrong to be worth a word."""
+"""A part is worse in some rows if it is wrong there more often by this share."""
 FAR = 3.0
-"""How many times larger an error has to be to be called far more wrong."""
+"""Errors are far larger in some rows if their ratio to the others exceeds this."""
 
 
 class Regime(NamedTuple):
@@ -185,13 +185,13 @@ def regimes(comparison: ComparedRows) -> list[Regime]:
 
 
 def failing(comparison: ComparedRows) -> list[Regime]:
-    """Return the kinds of transition that fare worse than the others, the costliest first."""
+    """Return the kinds of transition with more mistakes than the others, the costliest first."""
     found = [regime for regime in regimes(comparison) if _fares_worse(comparison, regime.rows)]
     return sorted(found, key=lambda regime: -comparison.lost[regime.rows].sum())
 
 
 def error_ratio(comparison: ComparedRows, rows: np.ndarray) -> float:
-    """Return how many times larger the typical error of wrong observations is in `rows`."""
+    """Return the typical error of wrong observations in `rows`, divided by that of the others."""
     wrong = comparison.observation_wrong
     if not (wrong & rows).any() or not (wrong & ~rows).any():
         return 1.0
@@ -200,7 +200,7 @@ def error_ratio(comparison: ComparedRows, rows: np.ndarray) -> float:
 
 
 def worse_parts(comparison: ComparedRows, rows: np.ndarray) -> list[str]:
-    """Name the parts that are wrong more often in `rows` than elsewhere, beyond chance."""
+    """Return the parts that are significantly more often wrong in `rows` than in the others."""
     worse = []
     for part, wrong in comparison.mistakes.items():
         here, elsewhere = wrong[rows].mean(), wrong[~rows].mean()
@@ -211,12 +211,12 @@ def worse_parts(comparison: ComparedRows, rows: np.ndarray) -> list[str]:
 
 
 def _fares_worse(comparison: ComparedRows, rows: np.ndarray) -> bool:
-    """Whether rows are wrong more often than the others, or far more wrong."""
+    """Return whether rows are wrong more often than the others, or by far larger errors."""
     return bool(worse_parts(comparison, rows)) or error_ratio(comparison, rows) > FAR
 
 
 def actions_taken(comparison: ComparedRows) -> list[Regime]:
-    """Return the rows of each action, where there are few."""
+    """Return the rows of each action, empty if there are many actions."""
     space = comparison.dataset.action_space
     if space.kind == "text" or space.children or space.is_float:
         return []
@@ -239,8 +239,8 @@ def _stages(comparison: ComparedRows) -> Iterator[Regime]:
 def _bounds(comparison: ComparedRows) -> Iterator[Regime]:
     """Yield the rows in which a real component is at its largest or smallest value.
 
-    Either at the bound of the space, or at an extreme that comes back
-    exactly, as only a clipped value does.
+    That is the bound of the space, or an extreme that is repeated exactly, as only clipped values
+    are.
     """
     indices = [i for i in range(len(comparison.names)) if comparison.is_float(i)]
     for index in indices[:MOST_COMPARED]:
@@ -251,7 +251,7 @@ def _bounds(comparison: ComparedRows) -> Iterator[Regime]:
 
 
 def _extremes(part: Component) -> Iterator[tuple[str, float]]:
-    """Yield the values that a component is stopped at."""
+    """Yield the values at which a component is clipped."""
     values = np.concatenate([part.before, part.recorded])
     if len(np.unique(values)) <= 10:
         return
@@ -264,7 +264,7 @@ def _extremes(part: Component) -> Iterator[tuple[str, float]]:
 
 
 def _actions(comparison: ComparedRows) -> Iterator[Regime]:
-    """Yield the rows of real actions that are at a bound; those of whole numbers have a table."""
+    """Yield the rows in which a real action is at a bound."""
     space = comparison.dataset.action_space
     if not space.is_float:
         return
@@ -284,25 +284,25 @@ def _plain(value: Any) -> Any:
 
 
 def plain_words(value: Any) -> str:
-    """Write a value so that it can be read back."""
+    """Write a value so that Python can read it back."""
     return repr(_plain(value))
 
 
-EXAMPLES = "Transitions that are predicted wrongly, at full precision:"
-"""What stands above them in a report."""
+EXAMPLES = "Wrongly predicted transitions, at full precision:"
+"""Heading of the examples of a report."""
 
 TURNS = 3
-"""Rows of each kind of mistake that are shown at most."""
+"""Most rows of each kind of mistake that are shown."""
 MOST_COMPONENTS = 6
 LONGEST_VALUE = 300
-"""Values that take more characters are shown by their wrong components alone."""
+"""Values of more characters are shown by their wrong components only."""
 
 LONGEST_TEXT = 1200
-"""The same for values that are made of texts, which say nothing when they are cut."""
+"""The same limit for values of texts, which are useless when they are cut."""
 
 
 class Example(NamedTuple):
-    """A row and why it is shown."""
+    """A row and the reason for showing it."""
 
     row: int
     reason: str
@@ -311,7 +311,7 @@ class Example(NamedTuple):
 def counterexample(
     dataset: Dataset, predictions: Columns, metric: Metric, description: str = ""
 ) -> str:
-    """Show the first transition that is predicted wrongly, as published."""
+    """Show the first wrongly predicted transition, as in the publication."""
     comparison = ComparedRows.of(dataset, predictions, metric, description)
     row = int(np.argmax(comparison.wrong))
     return clean(
@@ -321,7 +321,7 @@ def counterexample(
 
 
 def worst(dataset: Dataset, predictions: Columns, metric: Metric, count: int) -> list[str]:
-    """Draw rows that are predicted wrongly: of each kind of mistake the costliest, then more."""
+    """Write wrongly predicted rows: the costliest of each kind of mistake, then more."""
     comparison = ComparedRows.of(dataset, predictions, metric)
     chosen = _distinct(comparison, _kinds(comparison), count)
     return [clean("\n".join([reason, *lines]), newlines=True) for reason, lines in chosen]
@@ -330,10 +330,10 @@ def worst(dataset: Dataset, predictions: Columns, metric: Metric, count: int) ->
 def examples(
     comparison: ComparedRows, budget: int, first: Iterable[Example] = (), most: int = 8
 ) -> list[str]:
-    """Return the lines of as many examples as fit into `budget` characters, one at least.
+    """Return the lines of at least one example, and of as many as fit into `budget` characters.
 
-    Those that come `first`, then others: the smallest error, one for each part, for each kind of
-    transition that fares worse, and for each kind of mistake.
+    The examples `first` come first. Others are the smallest error, and one for each part, each kind
+    of transition with more mistakes, and each kind of mistake.
     """
     lines: list[str] = []
     ways = (_sizes, _parts, _regimes, _kinds)
@@ -351,7 +351,7 @@ def examples(
 def drawn(
     comparison: ComparedRows, row: int, write: Callable[[Any], str] = plain_words
 ) -> list[str]:
-    """Return the lines that show one row: what was asked, recorded and predicted."""
+    """Return the lines of one row: input, recorded result and predicted result."""
     columns, predictions = comparison.dataset.columns, comparison.predictions
     space = comparison.dataset.observation_space
     before = write(space.unpack("observations", columns, row))
@@ -370,13 +370,13 @@ def drawn(
         recorded = write(space.unpack("next_observations", columns, row))
         lines.append(f"next observation  {_cut(recorded, longest)}, right")
     else:
-        right = "does not count after the end" if comparison.terminal[row] else "right"
+        right = "not scored after the end" if comparison.terminal[row] else "right"
         lines.append(f"next observation  {right}")
     return [*lines, *_outcomes(comparison, row), *_valid_actions(comparison, row)]
 
 
 def _outcomes(comparison: ComparedRows, row: int) -> list[str]:
-    """Return the lines on reward and termination, one line when both are right."""
+    """Return the lines of reward and termination, one line if both are right."""
     columns = ("rewards", "terminations")
     recorded = [comparison.dataset.columns[name][row].item() for name in columns]
     predicted = [comparison.predictions[name][row].item() for name in columns]
@@ -392,7 +392,7 @@ def _outcomes(comparison: ComparedRows, row: int) -> list[str]:
 
 
 def _valid_actions(comparison: ComparedRows, row: int) -> list[str]:
-    """Return a line on the valid actions, where programs name them."""
+    """Return the line of the valid actions, if programs return them."""
     mistakes, space = comparison.mistakes.get("valid actions"), comparison.dataset.action_space
     if mistakes is None or comparison.terminal[row]:
         return []
@@ -404,7 +404,7 @@ def _valid_actions(comparison: ComparedRows, row: int) -> list[str]:
 
 
 def _wrong_components(comparison: ComparedRows, row: int, write: Callable[[Any], str]) -> list[str]:
-    """Return a line for some of the components that are wrong."""
+    """Return a line for each of some wrong components."""
     wrong = np.flatnonzero(~comparison.right[row])
     total = comparison.right.shape[1]
     lines = [f"next observation  wrong in {len(wrong)} of {total} components"]
@@ -418,7 +418,7 @@ def _wrong_components(comparison: ComparedRows, row: int, write: Callable[[Any],
 
 
 def _windows(values: Sequence[Any], write: Callable[[Any], str]) -> list[str]:
-    """Write values before, recorded and predicted; of long texts from the first difference on."""
+    """Write values before, recorded and predicted; long texts from their first difference."""
     plain = [_plain(value) for value in values]
     if not isinstance(plain[1], str) or max(map(len, plain)) < LONGEST_VALUE // 3:
         return [_cut(write(value)) for value in values]
@@ -429,18 +429,18 @@ def _windows(values: Sequence[Any], write: Callable[[Any], str]) -> list[str]:
 
 
 def _sizes(comparison: ComparedRows) -> Iterator[Example]:
-    """Yield the smallest and a typical error, where observations are real numbers."""
+    """Yield the smallest and a typical error, if observations are real numbers."""
     if not comparison.has_floats:
         return
     rows = np.flatnonzero(comparison.observation_wrong)
     if len(rows):
         order = rows[np.argsort(comparison.errors[rows], kind="stable")]
-        yield Example(int(order[0]), "the smallest error")
-        yield Example(int(order[len(order) // 2]), "a typical error")
+        yield Example(int(order[0]), "smallest error")
+        yield Example(int(order[len(order) // 2]), "typical error")
 
 
 def _parts(comparison: ComparedRows) -> Iterator[Example]:
-    """Yield the costliest row of each part that is wrong, but for the observation."""
+    """Yield the costliest row of each wrong part except the observation."""
     for name in ("terminated", "reward", "valid actions"):
         wrong = comparison.mistakes.get(name)
         if wrong is not None and wrong.any():
@@ -448,7 +448,7 @@ def _parts(comparison: ComparedRows) -> Iterator[Example]:
 
 
 def _regimes(comparison: ComparedRows) -> Iterator[Example]:
-    """Yield the costliest wrong row of each of the kinds of transition that lose the most."""
+    """Yield the costliest wrong row of each of the worst kinds of transition."""
     for regime in failing(comparison)[:4]:
         rows = np.flatnonzero(regime.rows & comparison.wrong)
         yield Example(int(rows[np.argmax(comparison.lost[rows])]), regime.name)
@@ -466,11 +466,11 @@ def _kinds(comparison: ComparedRows) -> Iterator[Example]:
         for reason in costliest:
             rows = sorted(groups[reason], key=lambda row: -lost[row])
             if turn < len(rows):
-                yield Example(rows[turn], f"{reason} ({len(rows)} like this)")
+                yield Example(rows[turn], f"{reason} ({len(rows)} of this kind)")
 
 
 def _reasons(comparison: ComparedRows) -> list[str]:
-    """Name for each row the action and the parts that are wrong."""
+    """Return the action and the wrong parts of each row as words."""
     names = np.full(len(comparison.dataset), "", dtype=object)
     for regime in actions_taken(comparison):
         names[regime.rows] = f"{regime.name}: "
@@ -487,7 +487,7 @@ def _distinct(
     most: int,
     write: Callable[[Any], str] = plain_words,
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield the reason and the drawing of examples that look different, at most so many."""
+    """Yield the reason and the lines of at most `most` examples that look different."""
     seen: set[str] = set()
     for row, reason in candidates:
         lines = drawn(comparison, row, write)
@@ -497,13 +497,13 @@ def _distinct(
 
 
 def _longest(space: Space) -> int:
-    """Return how many characters a value may take to be shown whole."""
+    """Return the most characters of a value that is shown whole."""
     leaves = [leaf.space.kind for leaf in space.leaves("")]
     return LONGEST_TEXT if leaves.count("text") > len(leaves) / 2 else LONGEST_VALUE
 
 
 def _cut(text: str, longest: int = LONGEST_VALUE) -> str:
-    """Shorten what is too long to be read."""
+    """Shorten a long text."""
     if len(text) <= longest:
         return text
     return f"{text[: LONGEST_VALUE // 2]} … ({len(text)} characters, not all shown)"

@@ -1,5 +1,6 @@
-"""Sentences on all recorded steps: counts, ranges, what did not end, what chance decides."""
+"""Facts about all recorded steps: counts, ranges, effects, ends, conflicts and gaps."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -7,10 +8,15 @@ import numpy as np
 from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Metric
+from cwm_cli.evaluation.finding import ContractName
 from cwm_cli.evaluation.gaps import gaps
-from cwm_cli.problems.feedback.kinds import MOST_EFFECTS, StepKinds, outcome_counts
+from cwm_cli.problems.feedback.kinds import MOST_EFFECTS, StepKinds
 from cwm_cli.problems.feedback.steps import MANY_CELLS, RecordedSteps, number
 from cwm_cli.text import share
+from cwm_cli.worlds.model import Predictions
+
+MOST_LISTED = 64
+"""Outcomes of a situation above which the best reachable score is not computed."""
 
 
 def facts_of(
@@ -19,85 +25,118 @@ def facts_of(
     documented: Sequence[str],
     *,
     complete: bool,
-    uncertain: str = "",
+    contract: ContractName = "plain",
 ) -> list[str]:
-    """Say what holds over all steps, the most important first, with what is `uncertain` of them."""
+    """Return facts about all steps, the most important first.
+
+    Args:
+        kinds: The steps.
+        metric: The metric that scores programs.
+        documented: The names of the components in the documentation, if known.
+        complete: Whether all distinct steps are listed below the facts.
+        contract: The contract of the programs.
+    """
     steps = kinds.steps
     episodes = len(np.unique(steps.dataset.columns["episodes"]))
     distinct = len(set(steps.dataset.situations()))
-    told = "all of them stand" if complete else "some of them stand"
-    alike = f" ({distinct} different situations)" if distinct < len(steps) else ""
-    line = "cells that changed" if steps.is_board else "next observation"
+    alike = f" ({distinct} different pairs of observation and action)" * (distinct < len(steps))
+    changes = "changed cells" if steps.is_board else "next observation"
     lines = [
-        f"{len(steps)} steps of {episodes} episodes{alike}, {told} below; where they and the "
-        "description disagree, they are right."
-        + ("" if complete else f" A line is: observation | action | {line} | reward."),
+        f"{len(steps)} steps of {episodes} episodes{alike}; {'all' if complete else 'some'} of "
+        "them are listed below. If they contradict the description, the steps are right."
+        + ("" if complete else f" A line is: observation | action | {changes} | reward."),
         _on_rewards(kinds),
         _on_ends(kinds),
-        *_on_chance(kinds, metric, uncertain, counted=complete and bool(steps.whole.all())),
+        *_on_conflicts(kinds, metric, contract),
     ]
     if not complete:
         lines += _on_components(steps, documented)
         lines += _on_effects(kinds)
     missing = gaps(steps.dataset, steps.names)
     if missing:
-        lines.append(f"What they do not show: {' '.join(missing)}")
+        lines.append(f"Not covered by these steps: {' '.join(missing)}")
     return lines
 
 
 def _on_rewards(kinds: StepKinds) -> str:
-    """Count the values of the reward, or give its range."""
+    """Count the values of the reward, or give their range."""
     rewards = kinds.steps.rewards
     if kinds.reward_values is None:
         low, middle, high = np.quantile(rewards, [0, 0.5, 1])
-        return f"Rewards: {low:.6g} to {high:.6g}, median {middle:.6g}, many values."
+        return f"Rewards: many values, {low:.6g} to {high:.6g}, median {middle:.6g}."
     pairs = zip(*kinds.reward_values, strict=True)
     listed = ", ".join(f"{number(value)} ({count}x)" for value, count in pairs)
     return f"Rewards: {listed}."
 
 
 def _on_ends(kinds: StepKinds) -> str:
-    """Say how many steps ended, and where the others went without an end."""
+    """Count the ends, and give the ranges of components in which no step ended."""
     steps = kinds.steps
     count = int(steps.ended.sum())
     line = f"Ends: {count} of {len(steps)} steps ended."
     inner = steps.after[~steps.ended]
-    told = [
-        f"{steps.names[i]} {inner[:, i].min():.5g} to {inner[:, i].max():.5g}"
-        for i in kinds.ending_components
-    ]
-    return f"{line} Without an end were {', '.join(told)}; ends lie beyond." if told else line
+    if not (chosen := kinds.ending_components):
+        return line
+    ranges = ", ".join(
+        f"{steps.names[i]} {inner[:, i].min():.5g} to {inner[:, i].max():.5g}" for i in chosen
+    )
+    after = steps.after[steps.ended][:, chosen]
+    low, high = inner[:, chosen].min(axis=0), inner[:, chosen].max(axis=0)
+    outside = int(((after < low) | (after > high)).any(axis=1).sum())
+    which = "all ends lie" if outside == count else f"{outside} of the ends lie"
+    return f"{line} Next observations without an end: {ranges}; {which} outside."
 
 
-def _on_chance(kinds: StepKinds, metric: Metric, uncertain: str, *, counted: bool) -> Iterator[str]:
-    """Say that equal situations led to different outcomes, and the best that can be reached.
-
-    Where programs can say what is `uncertain` that is said instead. The outcomes of some are listed
-    unless a table has all of them `counted`.
-    """
+def _on_conflicts(kinds: StepKinds, metric: Metric, contract: ContractName) -> Iterator[str]:
+    """Yield the number of conflicting situations, and the best score that can be reached."""
     steps, odd = kinds.steps, kinds.contradictions
-    if uncertain:
-        yield uncertain
-    elif odd:
-        best = metric.score(likeliest(steps.dataset, metric), steps.dataset).value
-        yield (
-            f"Chance, or what the observation hides: {len(odd)} pairs of observation and action "
-            "were recorded with different outcomes. The best that one answer for each can score "
-            f"on these steps is {share(best, 4)}: predict the outcome that weighs most, and stop "
-            "there."
-        )
-    most_first = sorted(odd.values(), key=lambda rows: (-len(rows), rows))
-    for rows in most_first[: 0 if counted else MOST_EFFECTS]:
-        seen: dict[str, int] = {}
-        for row in rows:
-            after = steps.changes(row) if steps.is_board else steps.observation(row, after=True)
-            outcome = f"{after} {steps.outcome(row)}"
-            seen[outcome] = seen.get(outcome, 0) + 1
-        yield f"- {steps.observation(rows[0])} | {steps.action(rows[0])} > {outcome_counts(seen)}"
+    if not odd or contract == "memory":
+        return
+    if contract == "chance":
+        best = best_frequencies(steps.dataset, metric)
+        if best is not None:
+            yield (
+                "A program that returns the recorded frequencies as probabilities scores "
+                f"{share(best, 4)} on these steps. No program scores more on them."
+            )
+        return
+    score = metric.score(likeliest(steps.dataset, metric), steps.dataset).value
+    yield (
+        f"{len(odd)} pairs of observation and action were recorded with different outcomes: chance "
+        "decides, or the observation hides something. One answer for each pair scores at most "
+        f"{share(score, 4)} on these steps. Predict the outcome with the most weight, and do not "
+        "try to exceed that score."
+    )
+
+
+def best_frequencies(rows: Dataset, metric: Metric) -> float | None:
+    """Return the score of the recorded outcome frequencies on the rows themselves.
+
+    No probabilities have a higher likelihood on these rows. None if observations are real numbers
+    or a situation has too many outcomes.
+    """
+    leaves = rows.observation_space.leaves("observations")
+    if any(leaf.space.is_float for leaf in leaves):
+        return None
+    groups: dict[bytes, list[int]] = defaultdict(list)
+    for row, key in enumerate(rows.situations()):
+        groups[key].append(row)
+    width = max(map(len, groups.values()), default=0)
+    if not 0 < width <= MOST_LISTED:
+        return None
+    places = np.zeros((len(rows), width), int)
+    chances = np.zeros((len(rows), width))
+    for members in groups.values():
+        places[members, : len(members)] = members
+        chances[members, : len(members)] = 1 / len(members)
+    names = [leaf.name for leaf in rows.observation_space.leaves("next_observations")]
+    names += ["rewards", "terminations", *([VALID] if rows.has_valid_actions else [])]
+    columns = {name: rows.columns[name][places] for name in names}
+    return metric.score(Predictions(columns, None, "outcomes", chances), rows).value
 
 
 def likeliest(rows: Dataset, metric: Metric) -> Columns:
-    """Answer every situation with what weighs most among its recorded outcomes, part by part."""
+    """Return for each situation the recorded outcome with the most weight, part by part."""
     weights = metric.weights(rows)
     going = ~rows.columns["terminations"]
     groups: dict[bytes, list[int]] = {}
@@ -123,7 +162,7 @@ def _heaviest(values: np.ndarray, weights: np.ndarray) -> object:
 
 
 def _on_components(steps: RecordedSteps, documented: Sequence[str]) -> Iterator[str]:
-    """Give the range of each component and how much it changes in a step."""
+    """Yield the range of each component and the size of its changes."""
     if steps.is_board or bool(steps.is_text.all()):
         values, counts = np.unique(
             [steps.cell(row, i) for row in range(0, len(steps), 5) for i in range(len(steps.names))]
@@ -133,11 +172,11 @@ def _on_components(steps: RecordedSteps, documented: Sequence[str]) -> Iterator[
         )
         order = np.argsort(-counts, kind="stable")[: 4 * MOST_EFFECTS]
         listed = ", ".join(str(values[i]) for i in order)
-        yield f"Cells of the {len(steps.names)} hold, the most frequent first: {listed}."
+        yield f"Values of the {len(steps.names)} cells, the most frequent first: {listed}."
         return
     if steps.dataset.observation_space.kind == "discrete":
         return
-    yield "Components of the observation: range; the size of a change, median and largest."
+    yield "Components of the observation: range; size of a change (median, largest)."
     indices = np.flatnonzero(~steps.is_text)
     for index in indices[:MANY_CELLS].tolist():
         before, after = steps.before[:, index], steps.after[:, index]
@@ -152,7 +191,7 @@ def _on_components(steps: RecordedSteps, documented: Sequence[str]) -> Iterator[
         if len(change) and change.max() > 0:
             line += f"; {np.median(change):.3g}, {change.max():.3g}"
             still = int((change == 0).sum())
-            line += f"; no change in {still}" if still > 0 else ""
+            line += f"; unchanged in {still} steps" if still else ""
         yield line
     if len(indices) > MANY_CELLS:
         rest = np.concatenate([steps.before[:, indices[MANY_CELLS:]]])
@@ -160,67 +199,53 @@ def _on_components(steps: RecordedSteps, documented: Sequence[str]) -> Iterator[
 
 
 def _on_effects(kinds: StepKinds) -> Iterator[str]:
-    """Say what changed the components that take whole values, and where it did otherwise."""
+    """Yield the changes of whole-numbered components by action, with their exceptions."""
     steps = kinds.steps
     if steps.is_board:
         yield from _on_cells(kinds)
     elif len(steps.names) <= MANY_CELLS:
         lines = [line for i in np.flatnonzero(steps.whole).tolist() for line in _changes(kinds, i)]
         if lines:
-            yield "Changes of whole-numbered components, where nothing ended:"
+            yield "Changes of whole-numbered components, in steps that did not end:"
             yield from lines
 
 
 def _on_cells(kinds: StepKinds) -> Iterator[str]:
-    """Count what each action did to the cells of a board."""
+    """Count the effects of each action on the cells of a board."""
     steps = kinds.steps
     if steps.is_text.all():
         return
-    lines = []
-    cells = np.flatnonzero(steps.whole)
+    yield "Effects of actions on cells, in steps that did not end:"
     for name, mask in kinds.action_values or [("any", np.ones(len(steps), np.bool_))]:
-        seen: dict[str, int] = {}
-        for row in np.flatnonzero(mask & ~steps.ended).tolist():
-            effect = _effect(steps, row, cells)
-            seen[effect] = seen.get(effect, 0) + 1
-        most = sorted(seen.items(), key=lambda item: -item[1])
-        told = ", ".join(f"{effect} ({count}x)" for effect, count in most[:MOST_EFFECTS])
-        told = told or "each step ended"
-        more = f", {len(most) - MOST_EFFECTS} more kinds" if len(most) > MOST_EFFECTS else ""
-        lines.append(f"- action {name}: {told}{more}")
-    yield "What actions did to cells, where nothing ended:"
-    yield from lines
-
-
-def _effect(steps: RecordedSteps, row: int, cells: np.ndarray) -> str:
-    """Say which cells a step changed to what, wherever they are."""
-    changed = [i for i in cells.tolist() if steps.before[row, i] != steps.after[row, i]]
-    pairs = sorted(f"{steps.cell(row, i)}>{steps.cell(row, i, 1)}" for i in changed)
-    return " ".join(pairs[:MOST_EFFECTS]) or "nothing"
+        effects, counts = np.unique(kinds.cell_effects[mask & ~steps.ended], return_counts=True)
+        order = np.argsort(-counts, kind="stable").tolist()
+        listed = ", ".join(f"{effects[i]} ({counts[i]}x)" for i in order[:MOST_EFFECTS])
+        more = f", {len(order) - MOST_EFFECTS} more kinds" if len(order) > MOST_EFFECTS else ""
+        yield f"- action {name}: {listed or 'each step ended'}{more}"
 
 
 def _changes(kinds: StepKinds, index: int) -> Iterator[str]:
-    """Yield what changed one component: under any action alike, or under each."""
+    """Yield the changes of one component: equal under every action, or for each action."""
     steps, name = kinds.steps, kinds.steps.names[index]
     going = ~steps.ended
     moved = steps.after[:, index] - steps.before[:, index]
     if not moved[going].any():
         return
-    told, known = _told_change(kinds, moved, going)
+    text, known = _change_words(kinds, moved, going)
     if known or not kinds.action_values:
-        yield f"- {name} under any action: {told}"
+        yield f"- {name} under any action: {text}"
         return
     listed = []
     for action, mask in kinds.action_values:
         if moved[mask & going].any():
-            listed.append(f"{action}: {_told_change(kinds, moved, mask & going)[0]}")
+            listed.append(f"{action}: {_change_words(kinds, moved, mask & going)[0]}")
     yield f"- {name} under action {'; '.join(listed)}"
 
 
-def _told_change(kinds: StepKinds, moved: np.ndarray, rows: np.ndarray) -> tuple[str, bool]:
-    """Say by how much a component changed in some rows, and where otherwise; whether that is known.
+def _change_words(kinds: StepKinds, moved: np.ndarray, rows: np.ndarray) -> tuple[str, bool]:
+    """Write the changes of a component in some rows; return also whether a rule explains all.
 
-    It is where one or two components that take whole values decide it, in all rows.
+    A rule holds if one or two whole-numbered components determine the change in all rows.
     """
     steps = kinds.steps
     values, counts = np.unique(moved[rows], return_counts=True)
@@ -236,16 +261,16 @@ def _told_change(kinds: StepKinds, moved: np.ndarray, rows: np.ndarray) -> tuple
         more = [f"{len(values) - MOST_EFFECTS} more"] if len(values) > MOST_EFFECTS else []
         return ", ".join([*listed, *more]), False
     which = " ".join(steps.names[i] for i in deciders)
-    told = [_signed(usual)]
+    parts = [_signed(usual)]
     for place in sorted(order[1:]):
         there = np.unique(steps.before[rows & (moved == values[place])][:, deciders], axis=0)
         cells = ", ".join(" ".join(number(x) for x in cell) for cell in there)
-        told.append(f"{_signed(values[place])} where {which} is {cells}")
-    return ", but ".join(told), True
+        parts.append(f"{_signed(values[place])} if {which} is {cells}")
+    return ", but ".join(parts), True
 
 
 def _same_as(steps: RecordedSteps, moved: np.ndarray, rows: np.ndarray) -> str:
-    """Name the component that another one changes by in all of some rows, if there is one."""
+    """Return the component that equals the change in all of some rows, "" if there is none."""
     for tense, values in (("", steps.before), ("next ", steps.after)):
         for index, column in enumerate(values[rows].T):
             for sign, change in (("+", column), ("-", -column)):
@@ -255,5 +280,5 @@ def _same_as(steps: RecordedSteps, moved: np.ndarray, rows: np.ndarray) -> str:
 
 
 def _signed(change: float) -> str:
-    """Write a change of a whole number."""
-    return f"{change:+g}" if change else "same"
+    """Write the change of a whole number."""
+    return f"{change:+g}" if change else "unchanged"

@@ -1,4 +1,4 @@
-"""Recorded steps by what they teach: kinds of outcome, what is nearest, what stands out."""
+"""Kinds of recorded steps: outcomes, effects, modes, nearest steps and unusual steps."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,31 +9,33 @@ import numpy as np
 from cwm_cli.problems.feedback.steps import MANY_CELLS, RecordedSteps, number
 
 FEW_REWARDS = 20
-"""With no more values than this each is counted, as the score weighs them."""
+"""Up to this many values of the reward are counted one by one, as the score weighs them."""
 FAR_OFF = 12.0
-"""How many times the median error of a linear law a step misses it by where another law acts:
-smooth curvature stays well below."""
+"""A step whose error under a linear law is this many times the median error follows another law.
+Smooth curvature stays well below."""
 MOST_EFFECTS = 6
-"""Outcomes of an action that are counted, the most frequent first."""
+"""Number of effects of an action that are listed, the most frequent first."""
 MOST_PLACES = 10
-"""Places at which a component changes otherwise than elsewhere, such as walls, that are listed."""
+"""Number of exceptions listed, such as walls, at which a component changes in another way."""
+FEW_MODES = 6
+"""A whole-numbered component of at most this many values may be a mode."""
 
 
 @dataclass(frozen=True)
 class StepKinds:
-    """Recorded steps by what they teach: kinds of outcome, what is nearest, what stands out."""
+    """Recorded steps, grouped by outcome, effect and mode."""
 
     steps: RecordedSteps
 
     @cached_property
     def reward_values(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Each value of the reward and how often it came, None where there are many."""
+        """Each value of the reward and its count, None if there are many."""
         values, counts = np.unique(self.steps.rewards, return_counts=True)
         return (values, counts) if len(values) <= FEW_REWARDS else None
 
     @cached_property
     def action_values(self) -> list[tuple[str, np.ndarray]]:
-        """The rows of each action, where actions are few."""
+        """The rows of each action, empty if there are many actions."""
         space = self.steps.dataset.action_space
         if space.kind == "text" or space.is_float or space.children:
             return []
@@ -46,7 +48,7 @@ class StepKinds:
 
     @cached_property
     def scaled(self) -> np.ndarray:
-        """Observations and actions, one unit being the range of a component, or any change."""
+        """Observations and actions, scaled so that the range of each component is 1."""
         steps = self.steps
         real = [steps.before, steps.actions]
         columns = []
@@ -58,19 +60,19 @@ class StepKinds:
 
     @cached_property
     def discrete(self) -> np.ndarray:
-        """Which columns of `scaled` differ or do not, however far."""
+        """Mask of the columns of `scaled` whose values are labels: any difference counts as 1."""
         space = self.steps.dataset.action_space
         acts = np.full(self.steps.actions.shape[1], not space.is_float)
         return np.concatenate([self.steps.is_text | self.steps.is_board, acts])
 
     def distances(self, row: int) -> np.ndarray:
-        """Return how far each step's situation is from that of one."""
+        """Return the distance of each step's observation and action to those of one row."""
         apart = np.abs(self.scaled - self.scaled[row])
         far: np.ndarray = np.where(self.discrete, apart > 0, apart).sum(axis=1)
         return np.round(far, 9)
 
     def nearest(self, row: int, among: np.ndarray) -> int | None:
-        """Return the step of some that is most like one, None where there is none."""
+        """Return the step among some that is most similar to one, None if there is none."""
         if not among.any():
             return None
         return int(np.argmin(np.where(among, self.distances(row), np.inf)))
@@ -78,9 +80,9 @@ class StepKinds:
     def threshold(
         self, mask: np.ndarray, others: np.ndarray, *, after: bool = True
     ) -> tuple[str, int, int] | None:
-        """Find one component beyond a value of which all rows of a mask lie, and none of others.
+        """Find a bound of one component that separates the rows of a mask from all others.
 
-        Return words on it and the rows on either side that are nearest to it.
+        Return the bound as words, and the nearest row on either side.
         """
         steps = self.steps
         tenses = [("observation", steps.before)]
@@ -95,22 +97,23 @@ class StepKinds:
                     edge, other = float(np.nanmin(outer)), float(np.nanmax(inner))
                     if not edge > other or (mask.sum() > 1 and np.nanmax(outer) == edge):
                         continue
-                    told = name.format(f"{tense} {steps.names[index]}")
+                    named = name.format(f"{tense} {steps.names[index]}")
                     sign, word, rest = 1, "at least", "at most"
                     if name == "{}" and side is not column:
                         sign, word, rest = -1, "at most", "at least"
                     words = (
-                        f"{told} is {word} {number(sign * edge)} there and {rest} "
-                        f"{number(sign * other)} in all others"
+                        f"{named} is {word} {number(sign * edge)} there, and {rest} "
+                        f"{number(sign * other)} in all other steps"
                     )
                     return words, int(np.nanargmin(outer)), int(np.nanargmax(inner))
         return None
 
     @cached_property
     def ending_components(self) -> list[int]:
-        """The components that lie, at ends, where they lie nowhere else: those that explain most.
+        """Components whose values at ends lie outside the range of all other steps.
 
-        Where ends are single places, such as a cell, a range says nothing.
+        Components that explain most ends come first. Boards and single integers have none: their
+        ends are places, and ranges of places mean nothing.
         """
         steps = self.steps
         if steps.dataset.observation_space.kind == "discrete" or steps.is_board:
@@ -127,9 +130,10 @@ class StepKinds:
         return found[:MOST_EFFECTS]
 
     def deciders(self, values: np.ndarray, rows: np.ndarray) -> list[int]:
-        """Return one or two components by which the values of some rows are told, else none.
+        """Return one or two components that determine the values of some rows, else none.
 
-        Each place that they tell apart was seen twice in the mean: else anything would tell.
+        Each combination of their values occurs twice on average; otherwise any component would
+        determine anything.
         """
         steps, best = self.steps, list[int]()
         kinds = np.unique(values[rows], return_inverse=True)[1].reshape(-1)
@@ -150,7 +154,7 @@ class StepKinds:
 
     @cached_property
     def by_itself(self) -> np.ndarray:
-        """Which components change, but alike whatever is done."""
+        """Mask of the components that change in the same way under every action."""
         steps = self.steps
         found = np.zeros(len(steps.names), np.bool_)
         if steps.is_board or len(steps.names) > MANY_CELLS or len(self.action_values) < 2:
@@ -162,14 +166,56 @@ class StepKinds:
         return found
 
     @cached_property
+    def modes(self) -> list[int]:
+        """Components of two to `FEW_MODES` whole values."""
+        able = np.flatnonzero(self.steps.whole).tolist()
+        return [index for index in able if 0 < self.codes[:, index].max() < FEW_MODES]
+
+    @cached_property
+    def cell_effects(self) -> np.ndarray:
+        """For each row the values of the cells that changed, wherever they are on the board."""
+        steps, cells = self.steps, np.flatnonzero(self.steps.whole)
+        names = []
+        for row in range(len(steps)):
+            changed = cells[steps.before[row, cells] != steps.after[row, cells]].tolist()
+            pairs = sorted(f"{steps.cell(row, i)}>{steps.cell(row, i, 1)}" for i in changed)
+            names.append(" ".join(pairs[:MOST_EFFECTS]) or "nothing")
+        return np.array(names, object)
+
+    @cached_property
+    def effects(self) -> list[np.ndarray]:
+        """Masks of the rows of each action, each action in each mode, and each listed effect."""
+        steps, found = self.steps, list[np.ndarray]()
+        every = [("", np.ones(len(steps), np.bool_))]
+        for _, taken in self.action_values or every:
+            found.append(taken)
+            going = taken & ~steps.ended
+            if steps.is_board:
+                columns = [] if steps.is_text.all() else [self.cell_effects]
+            elif len(steps.names) <= MANY_CELLS:
+                for index in self.modes:
+                    codes = self.codes[:, index]
+                    found += [taken & (codes == code) for code in range(codes.max() + 1)]
+                columns = [
+                    steps.after[:, i] - steps.before[:, i] for i in np.flatnonzero(steps.whole)
+                ]
+            else:
+                columns = []
+            for column in columns:
+                values, counts = np.unique(column[going], return_counts=True)
+                most = values[np.argsort(-counts, kind="stable")][:MOST_EFFECTS]
+                found += [going & (column == value) for value in most]
+        return [mask for mask in found if mask.any()]
+
+    @cached_property
     def codes(self) -> np.ndarray:
-        """Observations with the values of each component counted from 0."""
+        """Observations, with the values of each component numbered from 0."""
         columns = [np.unique(c, return_inverse=True)[1].reshape(-1) for c in self.steps.before.T]
         return np.stack(columns, axis=1)
 
     @cached_property
     def outcomes(self) -> list[tuple[str, np.ndarray]]:
-        """Kinds of outcome with their rows: action, what changed how, reward, end."""
+        """Kinds of outcome (action, change, reward, end) and their rows, the rarest first."""
         for exact in (2, 1, 0):
             names = self._outcome_names(exact)
             kinds, kind, counts = np.unique(names, return_inverse=True, return_counts=True)
@@ -179,7 +225,7 @@ class StepKinds:
         return []
 
     def _outcome_names(self, exact: int) -> list[str]:
-        """Name for each row its kind of outcome: changes by value, by component, or not at all."""
+        """Return the kind of outcome of each row: changes by value (2), component (1) or none."""
         steps = self.steps
         actions = np.full(len(steps), "", object)
         for name, mask in self.action_values:
@@ -189,23 +235,23 @@ class StepKinds:
         stays = ~steps.whole[None, :] & ~changed if steps.before.shape[1] <= MANY_CELLS else None
         names = []
         for row in range(len(steps)):
-            told: list[object] = []
+            parts: list[object] = []
             cells = np.flatnonzero(changed[row] & steps.whole & ~self.by_itself).tolist()
             if steps.is_board and exact:
                 pairs = [(steps.cell(row, i), steps.cell(row, i, 1)) for i in cells]
-                told += [sorted(pairs) if exact == 2 else len(pairs)]
+                parts += [sorted(pairs) if exact == 2 else len(pairs)]
             elif exact:
                 moved = steps.after[row] - steps.before[row]
-                told += [(i, moved[i] if exact == 2 else 0) for i in cells]
+                parts += [(i, moved[i] if exact == 2 else 0) for i in cells]
             if stays is not None and exact:
-                told.append(np.flatnonzero(stays[row]).tolist())
+                parts.append(np.flatnonzero(stays[row]).tolist())
             reward = float(steps.rewards[row]) if few else None
-            names.append(f"{actions[row]} {told} {reward} {bool(steps.ended[row])}")
+            names.append(f"{actions[row]} {parts} {reward} {bool(steps.ended[row])}")
         return names
 
     @cached_property
     def off_the_line(self) -> list[int]:
-        """Rows that miss a linear law by far more than most do, of each component the farthest."""
+        """Rows with an unusually large error under a linear law: the largest of each component."""
         steps = self.steps
         inputs = [np.ones((len(steps), 1)), self.scaled]
         inputs += [mask[:, None] for _, mask in self.action_values]
@@ -228,7 +274,7 @@ class StepKinds:
 
     @cached_property
     def contradictions(self) -> dict[bytes, list[int]]:
-        """The rows of each situation that led to different outcomes."""
+        """The rows of each situation (observation and action) that led to different outcomes."""
         groups: dict[bytes, list[int]] = {}
         for row, key in enumerate(self.steps.dataset.situations()):
             groups.setdefault(key, []).append(row)
@@ -240,12 +286,12 @@ class StepKinds:
 
 
 def finite(values: np.ndarray) -> np.ndarray:
-    """Put nothing where there is no finite number, so that one such row hides no other."""
+    """Replace numbers that are not finite by 0, so that they do not distort distances."""
     return np.where(np.isfinite(values), values, 0.0)
 
 
 def outcome_counts(seen: dict[str, int]) -> str:
-    """Write the outcomes of one action, with how often each came where there are several."""
+    """Write the outcomes of one action, with counts if there are several."""
     if len(seen) == 1:
         return next(iter(seen))
     most_first = sorted(seen.items(), key=lambda item: -item[1])

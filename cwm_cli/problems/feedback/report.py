@@ -1,7 +1,7 @@
-"""The report of an improve prompt: where a program goes wrong, how, and on what to check it.
+"""The report of an improve prompt: where a program is wrong, by how much, and examples.
 
-It puts a diagnosis into words: under which conditions rows are wrong, which simple terms of inputs
-and actions explain by how much, what tells ends and rare rewards, and what no transition shows.
+It describes a diagnosis: the conditions under which rows are wrong, simple terms of inputs and
+actions that explain the error, conditions of ends and rare rewards, and gaps in the data.
 """
 
 import re
@@ -12,6 +12,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Metric, close
+from cwm_cli.evaluation.finding import ContractName
 from cwm_cli.problems.feedback.diagnosis import Diagnosis, Group, Telling, WrongKind, diagnose
 from cwm_cli.problems.feedback.examples import (
     EXAMPLES,
@@ -38,20 +39,21 @@ from cwm_cli.text import share as score_words
 MOST_NAMES = 4
 
 
-def coverage(diagnosis: Diagnosis) -> Iterator[str]:
-    """Say that the data decide, and what they leave open."""
+def coverage(diagnosis: Diagnosis, contract: ContractName = "plain") -> Iterator[str]:
+    """Yield sentences on conflicts in the data and on what they do not cover."""
     comparison = diagnosis.comparison
-    yield "Where these transitions and the description disagree, the transitions are right."
-    if contradictions := _contradictions(comparison):
+    yield "If these transitions contradict the description, the transitions are right."
+    contradictions = _contradictions(comparison) if contract == "plain" else 0
+    if contradictions:
         yield (
             f"{contradictions} pairs of observation and action were recorded with different "
-            "outcomes: chance, or something that the observation hides. No program is right on "
-            "all of these; predict the most frequent outcome. The best score that can be reached "
-            f"here is {score_words(diagnosis.best_score, 4)}."
+            "outcomes: chance decides, or the observation hides something. One answer for each "
+            "pair cannot be right on all of them; predict the most frequent outcome. The best "
+            f"score that can be reached here is {score_words(diagnosis.best_score, 4)}."
         )
     missing = [*_ends(comparison), *_actions(comparison), *_components(comparison)]
     if missing:
-        yield f"They do not cover everything: {'; '.join(missing)}."
+        yield f"Not covered by these transitions: {'; '.join(missing)}."
 
 
 def _contradictions(comparison: ComparedRows) -> int:
@@ -72,13 +74,13 @@ def _rows(columns: Columns) -> Iterator[bytes]:
 
 
 def _ends(comparison: ComparedRows) -> Iterator[str]:
-    """Say so when no episode ends."""
+    """Yield a sentence if no episode ends."""
     if not comparison.terminal.any():
         yield "no episode terminates"
 
 
 def _actions(comparison: ComparedRows) -> Iterator[str]:
-    """Name actions that were never taken, and bounds that no action touches."""
+    """Yield actions that were never taken, or that no action is at a bound."""
     space, columns = comparison.dataset.action_space, comparison.dataset.columns
     if space.kind == "discrete":
         every = range(int(space.low[0]), int(space.high[0]) + 1)
@@ -93,7 +95,7 @@ def _actions(comparison: ComparedRows) -> Iterator[str]:
 
 
 def _components(comparison: ComparedRows) -> Iterator[str]:
-    """Name real components that never reach a bound of theirs, and those that never change."""
+    """Yield real components that never reach a bound, and those that never change."""
     unreached, constant = [], []
     for index, name in enumerate(comparison.names[:1000]):
         if not comparison.is_float(index):
@@ -113,7 +115,7 @@ def _components(comparison: ComparedRows) -> Iterator[str]:
 
 
 def _listed(noun: str, names: list[str] | list[int]) -> str:
-    """Write some names and how many more there are, with a verb."""
+    """Write some names, the number of others, and a verb."""
     shown = ", ".join(map(str, names[:MOST_NAMES]))
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     plural = "s" if noun and len(names) > 1 else ""
@@ -122,32 +124,57 @@ def _listed(noun: str, names: list[str] | list[int]) -> str:
 
 
 LETTERS = "ABCDEFGH"
-LENGTH = 4000
-"""About how many characters a report has."""
-LEAST_EXAMPLES = 1500
+LENGTH, BRIEF = 4000, 2600
+"""Approximate characters of a report; it is brief next to the section "What was recorded"."""
+LEAST_EXAMPLES, BRIEF_EXAMPLES = 1500, 1000
 FEW_EXAMPLES = 5
 MOST_EXAMPLES = 8
-"""Where one condition says where all mistakes are, a few of them are enough."""
+"""Number of examples: few are enough if one condition covers all mistakes."""
 MOST_KINDS = 6
 MOST_COMPONENTS = 6
 MOST_REGIMES = 4
 MOST_VALUES = 5
 MOSTLY = 0.5
-"""A term that explains no more than this share of the rows is not worth naming."""
+"""A term is named only if it explains a larger share of the rows."""
 CHECKLIST = (
-    "For a physical system check: integrator (explicit, semi-implicit, Runge-Kutta), time step "
-    "and frame skip, units and gears, damping, limits, contacts, what the observation clips or "
-    "leaves out, and which quantities lag one substep behind."
+    "For a physical system check the integrator (explicit, semi-implicit, Runge-Kutta), time step "
+    "and frame skip, units and gears, damping, limits, contacts, quantities that the observation "
+    "clips or leaves out, and quantities that lag one substep behind."
 )
 
 
-def report(dataset: Dataset, predictions: Columns, metric: Metric, description: str = "") -> str:
-    """Describe wrong predictions in about 4,000 characters, however large an observation is."""
-    return words(diagnose(dataset, predictions, metric, description), description)
+def report(
+    dataset: Dataset,
+    predictions: Columns,
+    metric: Metric,
+    description: str = "",
+    *,
+    contract: ContractName = "plain",
+    brief: bool = False,
+) -> str:
+    """Describe wrong predictions in about 4,000 characters, for observations of any size.
+
+    Args:
+        dataset: The rows.
+        predictions: One answer for each row.
+        metric: The metric that scores them.
+        description: The description of the environment, for the names of components.
+        contract: The contract of the program.
+        brief: Whether the section "What was recorded" is in the prompt as well: the report is then
+            shorter and does not repeat its facts.
+    """
+    diagnosis = diagnose(dataset, predictions, metric, description)
+    return words(diagnosis, description, contract=contract, brief=brief)
 
 
-def words(diagnosis: Diagnosis, description: str = "") -> str:
-    """Put a diagnosis into words."""
+def words(
+    diagnosis: Diagnosis,
+    description: str = "",
+    *,
+    contract: ContractName = "plain",
+    brief: bool = False,
+) -> str:
+    """Write a diagnosis as text; the arguments are those of `report`."""
     comparison = diagnosis.comparison
     terms = candidate_terms(comparison)
     conditions = {group.condition for group in diagnosis.groups}
@@ -156,23 +183,23 @@ def words(diagnosis: Diagnosis, description: str = "") -> str:
         _groups(diagnosis.groups),
         _component_lines(diagnosis, terms),
         _rewards(diagnosis, terms),
-        [_told(each) for each in diagnosis.tellings if each.condition not in conditions],
+        [_rule(each) for each in diagnosis.tellings if each.condition not in conditions],
         _by_action(comparison),
         _by_regime(comparison),
     ]
-    closing = list(coverage(diagnosis))
+    closing = [] if brief else list(coverage(diagnosis, contract))
     if is_physical(comparison, description):
         closing.append(CHECKLIST)
     used = sum(len(line) + 1 for section in [*sections, closing] for line in section)
-    budget = max(LEAST_EXAMPLES, LENGTH - used)
+    length, least = (BRIEF, BRIEF_EXAMPLES) if brief else (LENGTH, LEAST_EXAMPLES)
     most = FEW_EXAMPLES if _is_explained(diagnosis) else MOST_EXAMPLES
-    shown = examples(comparison, budget, _teaching(diagnosis), most)
+    shown = examples(comparison, max(least, length - used), _teaching(diagnosis), most)
     sections += [[EXAMPLES, *shown], closing]
     return clean("\n\n".join("\n".join(s) for s in sections if s), newlines=True)
 
 
 def _is_explained(diagnosis: Diagnosis) -> bool:
-    """Whether the first group has all that is wrong, and little else."""
+    """Return whether the first group covers all mistakes and few right rows."""
     first = diagnosis.groups[0] if diagnosis.groups else None
     if first is None or not first.condition or first.wrong_elsewhere:
         return False
@@ -180,73 +207,74 @@ def _is_explained(diagnosis: Diagnosis) -> bool:
 
 
 def _groups(groups: Sequence[Group]) -> list[str]:
-    """Say under which conditions rows are wrong."""
+    """Write the conditions under which rows are wrong."""
     lines = [
         f"({name}) {_group_words(group)}" for name, group in zip(LETTERS, groups, strict=False)
     ]
-    return ["Where it goes wrong, the costliest first:", *lines] if lines else []
+    return ["Where predictions are wrong, the costliest first:", *lines] if lines else []
 
 
 def _group_words(group: Group) -> str:
-    """Say what is wrong in a group of rows, and how well its condition tells them."""
+    """Write which parts are wrong in a group of rows, and how well its condition separates them."""
     parts = ", ".join(group.parts[:MOST_COMPONENTS])
     if len(group.parts) > MOST_COMPONENTS:
         parts += f" and {len(group.parts) - MOST_COMPONENTS} more"
     if not group.condition:
         return f"{parts} in {group.wrong} of {group.rows} transitions, under no simple condition."
     return (
-        f"{parts} where {group.condition}: wrong in {group.wrong} of {group.rows} transitions, "
-        f"elsewhere in {group.wrong_elsewhere} of {group.elsewhere}."
+        f"{parts} if {group.condition}: wrong in {group.wrong} of {group.rows} transitions, "
+        f"otherwise in {group.wrong_elsewhere} of {group.elsewhere}."
     )
 
 
-def _told(telling: Telling) -> str:
-    """Say what tells an end or a value of the reward."""
+def _rule(telling: Telling) -> str:
+    """Write the recorded condition of an end or of a value of the reward."""
     exact = telling.holds == telling.total and not telling.exceptions
     line = (
-        f"In the recordings {telling.outcome} {'exactly ' * exact}where {telling.condition} "
+        f"Recorded: {telling.outcome} {'exactly ' * exact}if {telling.condition} "
         f"({telling.holds} of {telling.total} times"
     )
     line += f", and {telling.exceptions} others)" if telling.exceptions else ")"
     if (pair := telling.bracket) is None:
         return f"{line}."
-    return f"{line}; the nearest {pair.measure}: {pair.inside!r} with, {pair.outside!r} without."
+    inside, outside = f"{pair.inside!r} with it", f"{pair.outside!r} without"
+    return f"{line}; nearest values of {pair.measure}: {inside}, {outside}."
 
 
 def _teaching(diagnosis: Diagnosis) -> Iterator[Example]:
     """Yield rows of the first group, every wrong kind of end and reward, then the other groups."""
     for place, (name, group) in enumerate(zip(LETTERS, diagnosis.groups, strict=False)):
-        sizes = ("the smallest error", "a typical error")
+        sizes = ("smallest error", "typical error")
         for row, size in zip(group.shown, sizes, strict=False):
-            yield Example(row, f"of ({name}), {size}")
+            yield Example(row, f"in ({name}), {size}")
         if group.contrast is not None:
             wrong, right, differs = group.contrast
-            yield Example(wrong, f"of ({name})")
-            unlike = f" but for {', '.join(differs)}" if differs else ""
-            yield Example(right, f"very like the one above{unlike}, and predicted rightly")
+            yield Example(wrong, f"in ({name})")
+            unlike = f" except for {', '.join(differs)}" if differs else ""
+            yield Example(right, f"like the one above{unlike}, and predicted rightly")
         for kind in diagnosis.kinds[:MOST_KINDS] if place == 0 else ():
-            yield Example(kind.row, f"{_kind_words(kind)} ({kind.times} like this)")
+            yield Example(kind.row, f"{_kind_words(kind)} ({kind.times} of this kind)")
 
 
 def _kind_words(kind: WrongKind) -> str:
     if kind.part == "reward":
         return f"reward {kind.recorded!r}, predicted {kind.predicted!r}"
-    return "an end that is missed" if kind.recorded else "an end that was none"
+    return "missed end" if kind.recorded else "false end"
 
 
 PHYSICAL = re.compile(
     r"veloc|torque|gravit|accelerat|\bjoint|friction|\bmass\b|pendulum|\bspeed|\bangle",
     re.IGNORECASE,
 )
-"""Words of a description of a physical system; one alone may be said of anything."""
+"""Words in descriptions of physical systems; two different ones are needed."""
 
 MOST_MOVING = 60
 MOVES = 0.9
-"""How closely the change of one component follows another one, where that is its velocity."""
+"""Correlation of the change of one component with another one that is its velocity."""
 
 
 def is_physical(comparison: ComparedRows, description: str) -> bool:
-    """Whether this is a system that moves: by its description, or some component moves another."""
+    """Return whether the system moves: by its description, or one component drives another."""
     real = [
         part
         for part in map(comparison.component, range(min(len(comparison.names), MOST_MOVING)))
@@ -265,13 +293,13 @@ def is_physical(comparison: ComparedRows, description: str) -> bool:
 
 
 def _summary(diagnosis: Diagnosis) -> list[str]:
-    """Say how much of each part is right."""
+    """Write how much of each part is right."""
     comparison = diagnosis.comparison
     matches, going = comparison.matches, ~comparison.terminal
     total = len(comparison.dataset)
     lines = [
         f"{int(comparison.wrong.sum())} of {total} transitions are wrong in some part; "
-        f"the weighted score on them is {score_words(diagnosis.score, 4)}.",
+        f"the weighted score of all is {score_words(diagnosis.score, 4)}.",
         f"- observation: {share(matches.observation[going])} of its components right",
         f"- reward: right in {share(matches.reward)}",
         f"- terminated: right in {share(matches.terminated)}",
@@ -283,13 +311,13 @@ def _summary(diagnosis: Diagnosis) -> list[str]:
     if missed or invented:
         lines[-1] += (
             f"; {missed} of {int(comparison.terminal.sum())} ends missed, "
-            f"{invented} predicted where the episode went on"
+            f"{invented} false ends predicted"
         )
     return lines
 
 
 def _component_lines(diagnosis: Diagnosis, terms: CandidateTerms) -> list[str]:
-    """Say for each wrong component how large its error is and what it goes with."""
+    """Write for each wrong component the size of its error and what explains it."""
     comparison = diagnosis.comparison
     if len(comparison.names) == 1 and not comparison.is_float(0):
         return []
@@ -301,7 +329,7 @@ def _component_lines(diagnosis: Diagnosis, terms: CandidateTerms) -> list[str]:
     lost = (~comparison.right[:, wrong] & going[:, None]).T @ comparison.weights
     worst = sorted(wrong[np.argsort(-lost, kind="stable")][:MOST_COMPONENTS].tolist())
     lines = [
-        "The observation by component (errors in units of the typical change in one step; "
+        "Wrong components (error in units of the typical change in one step; "
         "residual = recorded - predicted):"
     ]
     for index in worst:
@@ -321,7 +349,7 @@ def _component_lines(diagnosis: Diagnosis, terms: CandidateTerms) -> list[str]:
 def _component(
     diagnosis: Diagnosis, index: int, terms: CandidateTerms, going: np.ndarray
 ) -> Iterator[str]:
-    """Yield the lines on one component."""
+    """Yield the lines of one component."""
     comparison = diagnosis.comparison
     line = f"- {comparison.label(index)}: right in {share(comparison.right[going, index])}"
     part = comparison.component(index)
@@ -337,13 +365,13 @@ def _component(
     yield from in_groups or _explained(others, residual, recorded, going)
     law = best_term(others, recorded - part.before, recorded, going)
     if law is not None and law.right > MOSTLY:
-        yield f"    recorded: it changes by {law}, in {percent(law.right)} of the transitions"
+        yield f"    recorded change: {law}, in {percent(law.right)} of the transitions"
 
 
 def _in_groups(
     diagnosis: Diagnosis, part: Component, terms: CandidateTerms, residual: np.ndarray
 ) -> Iterator[str]:
-    """Yield what makes a component right in the rows of a group."""
+    """Yield the term that makes a component right in the rows of a group."""
     recorded = part.recorded.astype(np.float64)
     for name, group in zip(LETTERS, diagnosis.groups, strict=False):
         if group.condition and part.name in group.parts:
@@ -355,7 +383,7 @@ def _in_groups(
 
 
 def _sizes(residual: np.ndarray, unit: float) -> str:
-    """Say how large residuals are, as multiples of `unit`."""
+    """Write the size of residuals, as multiples of `unit`."""
     finite = residual[np.isfinite(residual)]
     if not len(finite):
         return "; never a finite number"
@@ -373,7 +401,7 @@ def _sizes(residual: np.ndarray, unit: float) -> str:
 def _explained(
     terms: CandidateTerms, residual: np.ndarray, recorded: np.ndarray, rows: np.ndarray
 ) -> Iterator[str]:
-    """Yield what a residual follows from: one term exactly, or those it correlates with."""
+    """Yield the term that explains a residual exactly, or the terms it correlates with."""
     missing = best_term(terms, residual, recorded, rows)
     already = float(close(recorded - residual, recorded)[rows].mean()) if rows.any() else 1.0
     if missing is not None and missing.right > max(already + 0.2, MOSTLY):
@@ -383,7 +411,7 @@ def _explained(
 
 
 def _rewards(diagnosis: Diagnosis, terms: CandidateTerms) -> list[str]:
-    """Say how rewards are wrong: by value where there are few, else what the error goes with."""
+    """Write the wrong rewards: counts of a few values, or what explains the error."""
     comparison = diagnosis.comparison
     wrong = comparison.mistakes["reward"]
     if not wrong.any():
@@ -401,12 +429,12 @@ def _rewards(diagnosis: Diagnosis, terms: CandidateTerms) -> list[str]:
         residual = recorded - comparison.predictions["rewards"]
     everywhere = np.ones(len(recorded), dtype=np.bool_)
     spread = float(recorded.std()) or 1.0
-    line = "The reward (errors in units of its standard deviation)" + _sizes(residual, spread)
+    line = "The reward (error in units of its standard deviation)" + _sizes(residual, spread)
     return [line, *_explained(terms, residual, recorded, everywhere)]
 
 
 def _by_action(comparison: ComparedRows) -> list[str]:
-    """Count what is wrong by action and part, where actions are few."""
+    """Count mistakes by action and part, if actions are few."""
     taken = actions_taken(comparison)
     if not taken:
         return []
@@ -420,19 +448,19 @@ def _by_action(comparison: ComparedRows) -> list[str]:
 
 
 def _by_regime(comparison: ComparedRows) -> list[str]:
-    """Compare the kinds of transition that fare worse with the others."""
+    """Compare the kinds of transition with more mistakes with the others."""
     lines = [
         f"- {name} ({int(rows.sum())}): {'; '.join(_contrasts(comparison, rows))}"
         for name, rows in failing(comparison)[:MOST_REGIMES]
     ]
-    heading = "Kinds of transition that fare worse than the others, and how many there are:"
+    heading = "Kinds of transition with more mistakes than the others (number of transitions):"
     return [heading, *lines] if lines else []
 
 
 def _contrasts(comparison: ComparedRows, rows: np.ndarray) -> Iterator[str]:
-    """Say in what some rows fare worse than the others."""
+    """Yield the parts that are wrong more often in some rows than in the others."""
     for part in worse_parts(comparison, rows):
         right = ~comparison.mistakes[part]
-        yield f"{part} right in {share(right[rows])}, elsewhere {share(right[~rows])}"
+        yield f"{part} right in {share(right[rows])}, otherwise {share(right[~rows])}"
     if (ratio := error_ratio(comparison, rows)) > FAR:
-        yield f"observation errors {ratio:.2g} times as large as elsewhere"
+        yield f"observation errors {ratio:.2g} times as large as otherwise"

@@ -1,7 +1,7 @@
-"""Recorded steps on paper: their components as numbers, and each step in few characters.
+"""Recorded steps: their components as numbers, and each step as a short line of text.
 
-Numbers are written so that they can be read back: those of 32 bits exactly, longer ones with nine
-digits. Of an observation of many cells a step shows those that changed.
+Numbers of 32 bits are written so that they can be read back exactly, longer ones with nine digits.
+A step on a board of many cells is written by the cells that changed.
 """
 
 import json
@@ -18,16 +18,16 @@ from cwm_cli.text import clean
 from cwm_cli.worlds.contract import component_names
 
 MANY_CELLS = 12
-"""With more components than this that are no real numbers, a step is written by its changes."""
+"""An observation of more components that are no real numbers is written by its changes."""
 LONGEST_TEXT = 1200
-"""Texts that are longer are cut."""
+"""Longer texts are cut."""
 FEW_VALUES = 12
-"""Whole real numbers with at most so many values are treated as what they are, such as flags."""
+"""A real component of at most this many values, all whole, counts as a whole number (a flag)."""
 
 
 @dataclass(frozen=True)
 class RecordedSteps:
-    """A dataset by components: `before` and `after` have a column for each, texts as numbers."""
+    """A dataset by components: `before` and `after` have a column for each; texts are numbered."""
 
     dataset: Dataset
 
@@ -36,7 +36,7 @@ class RecordedSteps:
 
     @cached_property
     def names(self) -> list[str]:
-        """What stands for each component in the words on it: its index, if it has one."""
+        """The name of each component: its index, such as `[2]`, if it has one."""
         names = component_names(self.dataset.observation_space, "observation")
         return [
             clean(name.removeprefix("observation"), limit=40) or "observation" for name in names
@@ -69,12 +69,12 @@ class RecordedSteps:
 
     @cached_property
     def is_text(self) -> np.ndarray:
-        """Whether a component is a text."""
+        """Mask of the components that are texts."""
         return self._by_leaf(lambda space: space.kind == "text")
 
     @cached_property
     def whole(self) -> np.ndarray:
-        """Whether a component is no real number, or one that takes a few whole values."""
+        """Mask of the components that are no real numbers, or take only a few whole values."""
         known = ~self._by_leaf(lambda space: space.is_float)
         for index in np.flatnonzero(~known):
             values = np.unique(np.concatenate([self.before[:, index], self.after[:, index]]))
@@ -87,7 +87,7 @@ class RecordedSteps:
 
     @cached_property
     def actions(self) -> np.ndarray:
-        """Actions, (rows, components); texts as numbers."""
+        """Actions, (rows, components); texts are numbered."""
         leaves = self.dataset.action_space.leaves("actions")
         columns = [self.dataset.columns[leaf.name].reshape(len(self), -1) for leaf in leaves]
         numbers = [
@@ -98,17 +98,17 @@ class RecordedSteps:
 
     @cached_property
     def rewards(self) -> np.ndarray:
-        """Rewards as they were recorded."""
+        """The recorded rewards."""
         return self.dataset.columns["rewards"]
 
     @cached_property
     def ended(self) -> np.ndarray:
-        """Which steps end an episode."""
+        """Mask of the steps that terminate an episode."""
         return self.dataset.columns["terminations"]
 
     @cached_property
     def follows(self) -> np.ndarray:
-        """Which steps begin where the one above them in the same episode led to."""
+        """Mask of the steps that continue the step above them in the same episode."""
         episodes = self.dataset.columns["episodes"]
         follows = np.zeros(len(self), np.bool_)
         same = (self.before[1:] == self.after[:-1]).all(axis=1)
@@ -117,14 +117,14 @@ class RecordedSteps:
 
     @cached_property
     def is_board(self) -> bool:
-        """Whether observations are many cells, of which a step changes some."""
+        """Whether an observation has many cells that are no real numbers."""
         real = self._by_leaf(lambda space: space.is_float)
         return len(self.names) > MANY_CELLS and bool(real.mean() < 1 / 2)
 
     # --- in words
 
     def observation(self, row: int, *, after: bool = False) -> str:
-        """Write the observation before or after a step whole."""
+        """Write the whole observation before or after a step."""
         return self._written("next_observations" if after else "observations", row)
 
     def action(self, row: int) -> str:
@@ -135,7 +135,7 @@ class RecordedSteps:
         """Write the cells that a step changed."""
         changed = np.flatnonzero(self.before[row] != self.after[row]).tolist()
         if not changed:
-            return "the same"
+            return "unchanged"
         cells = [f"{self.names[i]} {self.cell(row, i)}>{self.cell(row, i, 1)}" for i in changed]
         return ", ".join(cells)
 
@@ -148,12 +148,12 @@ class RecordedSteps:
 
     @cached_property
     def _places(self) -> list[tuple[str, int]]:
-        """Name for each component the end of its column's name, and its place there."""
+        """The leaf of each component, as the end of its column's name, and its place there."""
         leaves = self.dataset.observation_space.leaves("")
         return [(leaf.name, place) for leaf in leaves for place in range(leaf.space.size)]
 
     def outcome(self, row: int) -> str:
-        """Write the reward, the end, and the valid actions where there are any."""
+        """Write the reward, the end, and the valid actions if they are recorded."""
         words = f"{number(self.rewards[row])}{', ended' if self.ended[row] else ''}"
         if self.dataset.has_valid_actions and not self.ended[row]:
             valid = self.dataset.action_space.masked(self.dataset.columns[VALID][row])
@@ -161,22 +161,26 @@ class RecordedSteps:
         return words
 
     def line(self, row: int, *, like: int | None = None) -> str:
-        """Write a step: before, action, after, reward. Before may be told by another step's."""
+        """Write a step: before, action, after, reward.
+
+        On a board, the observation before may be written as its difference from that of the row
+        `like`.
+        """
         before = self.observation(row)
         if like is not None and self.is_board:
-            told = self._apart(row, like)
-            before = told if len(told) < len(before) else before
+            difference = self._apart(row, like)
+            before = min(difference, before, key=len)
         after = self.changes(row) if self.is_board else self.observation(row, after=True)
         return f"{before} | {self.action(row)} | {after} | {self.outcome(row)}"
 
     def _apart(self, row: int, like: int) -> str:
-        """Say in which cells the observation before a step differs from that of another step."""
+        """Write the cells in which the observation before a step differs from that of another."""
         cells = np.flatnonzero(self.before[row] != self.before[like]).tolist()
         words = ", ".join(f"{self.names[i]} {self.cell(row, i)}" for i in cells)
-        return f"as above but {words}" if cells else "as above"
+        return f"first board above, but {words}" if cells else "first board above"
 
     def chain(self, rows: Sequence[int]) -> list[str]:
-        """Write steps of which each follows the one above; an observation stands once."""
+        """Write steps that follow each other; each observation is written once."""
         lines = []
         for place, row in enumerate(rows):
             parts = [self.action(row), self.outcome(row)]
@@ -194,12 +198,12 @@ class RecordedSteps:
 
 
 def written(space: Space, stem: str, dataset: Dataset, row: int) -> str:
-    """Write a value of a space as in Python, without spaces; texts are cut where they are long."""
+    """Write a value of a space as in Python, without spaces; long texts are cut."""
     return value_words(space.unpack(stem, dataset.columns, row))
 
 
 def value_words(value: Any) -> str:
-    """Write a value of any space, its numbers as `number` does."""
+    """Write a value of any space; `number` writes its numbers."""
     match value:
         case np.ndarray() if value.ndim:
             return f"[{','.join(map(value_words, value))}]"
@@ -215,7 +219,7 @@ def value_words(value: Any) -> str:
 
 
 def number(value: Any) -> str:
-    """Write a number in as few digits as tell it apart, with at most nine."""
+    """Write a number with as few digits as identify it, at most nine."""
     plain = value.item() if isinstance(value, np.generic | np.ndarray) else value
     if not isinstance(plain, float):
         return str(int(plain))

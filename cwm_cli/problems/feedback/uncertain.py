@@ -1,8 +1,8 @@
-"""Words where chance decides or something is hidden: what rows show, and where a program is off.
+"""Reports on programs with probabilities or memory.
 
-A program that says how likely what is, is not wrong in a row: it is off where what it called likely
-came about seldom, and where it called impossible what came about. One with memory goes wrong from
-some step of an episode on.
+Probabilities are not wrong in a single row: they are off if outcomes occur more or less often than
+predicted, or if an outcome occurs that the program called impossible. Programs with memory become
+wrong at some step of an episode.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,35 +25,33 @@ MOST_SITUATIONS = 5
 MOST_OUTCOMES = 6
 MOST_EXAMPLES = 3
 LEAST_HELD = 0.001
-"""How likely the score takes an outcome to be that was called impossible."""
+"""Probability that the score gives to an outcome that was called impossible."""
 OFF = 2.5
-"""Standard errors by which a frequency misses a probability before it is worth a line."""
+"""A probability is reported if the recorded frequency is this many standard errors away."""
 EARLY = (1, 2, 3, 10)
-"""Steps of an episode up to which mistakes are counted apart: the first are often guesses."""
+"""Last steps of the ranges in which mistakes are counted: the first steps are often guesses."""
 SPREAD = 1.25
-"""Times by which draws spread more or less than what was recorded before it is worth a word."""
+"""Ratio of the spread of draws to the recorded spread that is reported."""
+MOST_BEFORE = 12
+"""Steps of an episode that are shown before a wrong step of a program with memory."""
 
 
 def on_chance(finding: Finding | None, contract: ContractName, names: Sequence[str] = ()) -> str:
-    """Say what rows show of chance and of what is hidden, and what is asked for; "" if plain."""
+    """Return what the rows show of chance or hidden state, "" for the plain contract."""
     if contract == "plain":
         return ""
     known = finding is not None and finding.contract != "plain"
-    told = f": {finding.words(names)}" if finding is not None and known else ""
+    found = f": {finding.words(names)}" if finding is not None and known else ""
     if contract == "memory":
-        return (
-            f"The observation does not show everything{told}. A program has to remember it: "
-            "`reset`, `step`, `correct`."
-        )
+        return f"The observation does not show the whole state{found}."
     return (
-        f"Chance has a part{told}. A program has to say how likely what is: `outcomes`, or draws "
-        "from `self.rng`. How often what followed an action, wherever it was taken, scores 0, and "
-        "the true probabilities score 1."
+        f"Chance decides some results{found}. A score of 0 means the overall outcome frequencies "
+        "of each action, 1 means the true probabilities."
     )
 
 
 def hidden_examples(rows: Dataset) -> list[str]:
-    """Show situations that led to different outcomes, each with the step before it."""
+    """Return situations that led to different outcomes, each with the step before it."""
     past, steps = RecordedPast(rows), RecordedSteps(rows)
     outcome, lines = past.outcome, list[str]()
     for rows_of_it in _by_situation(past.situation[past.follows], np.flatnonzero(past.follows)):
@@ -61,11 +59,12 @@ def hidden_examples(rows: Dataset) -> list[str]:
         if len(first) < 2:
             continue
         row = rows_of_it[0]
-        told = [
-            f"after {steps.observation(r - 1)} | {steps.action(r - 1)} came {_followed(steps, r)}"
+        cases = [
+            f"after {steps.observation(r - 1)} | {steps.action(r - 1)} it led to "
+            f"{_followed(steps, r)}"
             for r in list(first.values())[:2]
         ]
-        lines.append(f"- {steps.observation(row)} | {steps.action(row)}: {'; '.join(told)}")
+        lines.append(f"- {steps.observation(row)} | {steps.action(row)}: {'; '.join(cases)}")
         if len(lines) == MOST_EXAMPLES:
             break
     return lines
@@ -78,21 +77,25 @@ def uncertain_report(
     description: str = "",
     *,
     contract: ContractName = "chance",
+    brief: bool = False,
 ) -> str:
-    """Say where a program of chance or memory is off, in about 4,000 characters."""
+    """Describe where a program with probabilities or memory is off, in about 4,000 characters.
+
+    The arguments are those of `report`, but the program may give several answers to each row.
+    """
     sections = [list(_summary(metric.score(answers, rows)))]
-    certain = answers.shape == "certain"
     if contract == "memory":
         sections.append(list(_by_step(rows, answers)))
-    if certain:
+    if answers.shape == "certain":
         if contract == "chance":
             sections.append(
                 [
-                    "The program gives one answer to each row, but the rows are not certain: say "
-                    "what else can follow, and how likely it is."
+                    "The program gives one certain answer to each row, but some results are "
+                    "random: return all possible outcomes with their probabilities."
                 ]
             )
-        sections.append([report(rows, answers.columns, metric, description)])
+        text = report(rows, answers.columns, metric, description, contract=contract, brief=brief)
+        sections.append([text])
     else:
         sections.append(list(_frequencies(rows, answers)))
         sections.append(list(_situations(rows, answers)))
@@ -101,27 +104,32 @@ def uncertain_report(
 
 
 def _summary(score: Score) -> Iterator[str]:
-    """Say how good the program is, and between what."""
+    """Yield the score and what it is measured against."""
     if score.skill is None:
         yield f"The score is {share(score.value, 4)}."
         return
-    top = "who is certain and right" if score.reached is None else "the true environment"
+    best = (
+        "a program that is always certain and right"
+        if score.reached is None
+        else "the true environment"
+    )
     error = f" ± {score.skill_stderr:.2g}" if score.skill_stderr is not None else ""
     yield (
-        f"The skill is {score.skill:.3f}{error}: 0 is what usually follows each action, 1 is {top}."
+        f"The score is {score.skill:.3f}{error}: 0 is the overall outcome frequency of each "
+        f"action, 1 is {best}."
     )
     yield f"The mean log-likelihood of a transition is {score.log_likelihood:.4g} nats."
     if score.energy is not None:
         yield f"The energy score of real numbers is {score.energy:.4g} (less is better)."
     if score.impossible:
         yield (
-            f"{score.impossible} of {score.transitions} transitions were called impossible: what "
-            "was recorded is not among the outcomes."
+            f"{score.impossible} of {score.transitions} transitions were called impossible: the "
+            "recorded result is not among the outcomes of the program."
         )
 
 
 def _by_step(rows: Dataset, answers: Predictions) -> Iterator[str]:
-    """Count what is wrong by the step of the episode."""
+    """Count mistakes by the step of the episode, and show an episode up to a mistake."""
     right = match(answers.likeliest(), rows).losses(rows.columns["terminations"]) == 0
     if right.all():
         return
@@ -140,14 +148,14 @@ def _by_step(rows: Dataset, answers: Predictions) -> Iterator[str]:
     if len(late):
         row = int(late[0])
         steps = RecordedSteps(rows)
-        first = max(row - 2, row - int(step[row]) + 1)
-        yield f"Such as step {int(step[row])} of an episode, which begins to be wrong there:"
-        yield from (f"- {steps.line(each)}" for each in range(first, row + 1))
-        yield f"  predicted {_likeliest(rows, answers, row)}"
+        first = max(row - MOST_BEFORE, row - int(step[row]) + 1)
+        yield f"For example step {int(step[row])} of an episode, with the recorded steps before it:"
+        yield from steps.chain(range(first, row + 1))
+        yield f"The last of these steps was predicted as: {_likeliest(rows, answers, row)}"
 
 
 def _frequencies(rows: Dataset, answers: Predictions) -> Iterator[str]:
-    """Say which probabilities of rewards and ends did not come true."""
+    """Yield the probabilities of rewards and ends that differ from the recorded frequencies."""
     lines = []
     for one in calibration(answers, rows).reliability:
         for said, came, count in zip(one.said, one.came, one.counts, strict=True):
@@ -156,17 +164,17 @@ def _frequencies(rows: Dataset, answers: Predictions) -> Iterator[str]:
                 lines.append(
                     (
                         abs(said - came) * count,
-                        f"- {one.what}: said to have probability {said:.3f}, came about in "
+                        f"- {one.what}: predicted with probability {said:.3f}, recorded in "
                         f"{percent(came)} of {count} cases",
                     )
                 )
     if lines:
-        yield "Probabilities that did not come true:"
+        yield "Probabilities that differ from the recorded frequencies:"
         yield from (line for _, line in sorted(lines, reverse=True)[:MOST_SITUATIONS])
 
 
 def _situations(rows: Dataset, answers: Predictions) -> Iterator[str]:
-    """Show the situations in which the program held least likely what came about so often."""
+    """Yield the situations in which probabilities differ most from the recorded frequencies."""
     past = RecordedPast(rows)
     terminal = rows.columns["terminations"]
     held = np.zeros(len(rows))
@@ -185,7 +193,7 @@ def _situations(rows: Dataset, answers: Predictions) -> Iterator[str]:
         return
     steps = RecordedSteps(rows)
     yield (
-        "Where probabilities are off most (observation | action: what was recorded; what was said):"
+        "Largest errors of probabilities (observation | action: recorded outcomes; predicted ones):"
     )
     for situation in worst:
         members = np.flatnonzero(past.situation == situation)
@@ -196,12 +204,12 @@ def _situations(rows: Dataset, answers: Predictions) -> Iterator[str]:
         row = int(members[0])
         yield (
             f"- {steps.observation(row)} | {steps.action(row)}: recorded {outcome_counts(seen)}; "
-            f"said {_likeliest(rows, answers, row)}"
+            f"predicted {_likeliest(rows, answers, row)}"
         )
 
 
 def _numbers(rows: Dataset, answers: Predictions) -> Iterator[str]:
-    """Compare the middle and the spread of draws of each real number with what was recorded."""
+    """Compare mean and spread of each real number's draws with the recorded values."""
     going = ~rows.columns["terminations"]
     lines, place = list[str](), 0
     names = RecordedSteps(rows).names
@@ -213,12 +221,12 @@ def _numbers(rows: Dataset, answers: Predictions) -> Iterator[str]:
             lines += _compared(drawn, true, _weights(answers)[going], names[place:])
         place += leaf.space.size
     if lines:
-        yield "Real numbers, beside what was said of them (in units of what was recorded):"
+        yield "Real numbers (in recorded units), recorded compared with predicted:"
         yield from lines
 
 
 def _weights(answers: Predictions) -> np.ndarray:
-    """Return the chance of each answer to each row."""
+    """Return the probability of each answer to each row."""
     if answers.probabilities is not None:
         return answers.probabilities
     shape = answers.columns["rewards"].shape
@@ -228,7 +236,10 @@ def _weights(answers: Predictions) -> np.ndarray:
 def _compared(
     drawn: np.ndarray, true: np.ndarray, weights: np.ndarray, names: Sequence[str]
 ) -> Iterator[str]:
-    """Yield a line for each component (rows, answers, components) that is off."""
+    """Yield a line for each component whose mean or spread is off.
+
+    `drawn` has the shape (rows, answers, components).
+    """
     middle = (weights[:, :, None] * drawn).sum(axis=1)
     said = np.sqrt((weights[:, :, None] * (drawn - middle[:, None]) ** 2).sum(axis=1))
     missed = true - middle
@@ -237,37 +248,37 @@ def _compared(
         own = float(np.sqrt((said[:, index] ** 2).mean()))
         words = []
         if abs(bias) > OFF * spread / np.sqrt(len(true)) and abs(bias) > 1e-9:
-            words.append(f"recorded are {bias:+.3g} from the middle")
+            words.append(f"the recorded mean is {bias:+.3g} from the predicted one")
         if spread > SPREAD * own or own > SPREAD * spread:
-            words.append(f"they spread {spread:.3g} around it, the program says {own:.3g}")
+            words.append(f"standard deviation recorded {spread:.3g}, predicted {own:.3g}")
         if words and max(spread, own) > 1e-6:
             yield f"- {names[index]}: {'; '.join(words)}"
 
 
 def _followed(steps: RecordedSteps, row: int) -> str:
-    """Write what followed a row: the observation, the reward and the end."""
+    """Write the result of a row: observation, reward and end."""
     after = steps.changes(row) if steps.is_board else steps.observation(row, after=True)
     return f"{after} reward {steps.outcome(row)}"
 
 
 def _likeliest(rows: Dataset, answers: Predictions, row: int) -> str:
-    """Write what the program said of a row, the likeliest first."""
+    """Write the prediction of a row, the most probable outcome first."""
     if answers.shape == "certain":
         return _followed(RecordedSteps(_answered(rows, answers.columns, row, 1)), 0)
     weights = _weights(answers)[row]
     columns = {name: column[row] for name, column in answers.columns.items()}
     steps = RecordedSteps(_answered(rows, columns, row, len(weights)))
-    told: dict[str, float] = {}
+    chances: dict[str, float] = {}
     for place in np.flatnonzero(weights > 0).tolist():
         words = _followed(steps, place)
-        told[words] = told.get(words, 0.0) + float(weights[place])
-    order = sorted(told.items(), key=lambda each: -each[1])
+        chances[words] = chances.get(words, 0.0) + float(weights[place])
+    order = sorted(chances.items(), key=lambda each: -each[1])
     more = f" and {len(order) - MOST_OUTCOMES} more" if len(order) > MOST_OUTCOMES else ""
     return " or ".join(f"{words} ({p:.3g})" for words, p in order[:MOST_OUTCOMES]) + more
 
 
 def _answered(rows: Dataset, columns: Columns, row: int, count: int) -> Dataset:
-    """Return as many copies of a row, with what was predicted in place of what followed."""
+    """Return copies of a row, with the predicted results instead of the recorded one."""
     copies = rows[np.full(count, row)]
     if count == 1 and len(columns["rewards"]) == len(rows):
         columns = {name: column[[row]] for name, column in columns.items()}
@@ -275,7 +286,7 @@ def _answered(rows: Dataset, columns: Columns, row: int, count: int) -> Dataset:
 
 
 def _by_situation(situation: np.ndarray, rows: np.ndarray) -> Iterator[list[int]]:
-    """Yield the rows of each situation, of those that came most often first."""
+    """Yield the rows of each situation, the most frequent situation first."""
     values, counts = np.unique(situation, return_counts=True)
     for value in values[np.argsort(-counts, kind="stable")][:50]:
         yield rows[situation == value].tolist()
