@@ -112,6 +112,8 @@ def test_an_answer_that_asks_for_memory_gets_a_question_for_memory(light):
     assert isinstance(switch, Switch)
     assert 0 < switch.verdicts[0].score < 1, "the plain program still applies"
     assert [node.verdict.score for node in run.nodes()] == [switch.verdicts[0].score, 1.0]
+    shown = " ".join(light.inside("runs", "show", "run").stdout.split())
+    assert "contract changed to memory: node #0 asks for it" in shown
     prompts = run.prompts.read()
     assert "`CONTRACT: memory`" in prompts[first.prompt][-1].content
     assert "def correct(self, observation, reward)" in prompts[second.prompt][-1].content

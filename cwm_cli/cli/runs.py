@@ -302,6 +302,8 @@ def show(
     about |= {"done": summary.done, "result": summary.result, "created": summary.created}
     if isinstance(run, SearchRun) and run.header.finding:
         about["finding"] = run.header.finding.words()
+    if isinstance(run, SearchRun):
+        about["contract changed to"] = "; ".join(run.contract_changes())
     written_by = run.header.versions.get(WRITER, "")
     if run.header.code:
         written_by += f" ({run.header.code})"

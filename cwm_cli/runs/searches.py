@@ -146,6 +146,11 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         """Read the events of the search in their order: nodes, remarks and switches."""
         return (line.node if isinstance(line, SearchRecord) else line for line in self.records())
 
+    def contract_changes(self) -> list[str]:
+        """Read each later contract of the search with the reason for it."""
+        switches = (event for event in self.learned() if isinstance(event, Switch))
+        return [f"{event.contract}: {event.reason}" for event in switches]
+
     @classmethod
     def connected(
         cls, events: Iterable[SearchLine | RowsAdded | None]
@@ -216,6 +221,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
             grids=[score_grid(scores)] if scores else [],
             notes=[
                 f"seed {about.seed}, {', '.join(filter(None, (about.done, about.result)))}",
+                *(f"contract changed to {change}" for change in runs[0].contract_changes()),
                 *runs[0].gaps(),
             ],
             facts=base.facts,
