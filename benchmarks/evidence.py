@@ -1,7 +1,8 @@
 """Print the number of tokens of prompts, and with `--show` the prompts in full.
 
-`--move generate` asks for a program, `improve` for a better one than a half-right program that
-induction writes from few rows, `fix` for one that does not raise. The environments are those of
+`--move generate` asks for a program, `improve` for a better one than a half-right program
+(hand-written with a wrong number, or written by induction from few rows), `fix` for one that does
+not raise. The environments are those of
 the benchmark with shipped data, and FrozenLake. `bare:Tram-v0` is an undocumented environment: one
 of those that were never used for tuning, without its docstring. Tokens are those of cl100k if
 LiteLLM, which contains it, is installed, otherwise estimated.
@@ -22,6 +23,7 @@ from cwm_cli.agents.recording import record
 from cwm_cli.bench.configuration import SUITES
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import AccuracyMetric
+from cwm_cli.problems.refining.lifting import lift, written
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import environment, find
 from cwm_cli.sandbox import Sandbox
@@ -34,6 +36,21 @@ SHOWN = ("bare:Orchard-v0", "bare:Coldroom-v0", "Hopper-v5", "FrozenLake-v1")
 """An undocumented grid, an undocumented mechanism, a documented one, and chance."""
 
 BARE = "bare:"
+PROGRAMS = Path(__file__).parents[1] / "tests" / "world_models"
+WRITTEN = {
+    "Blackjack-v1": "blackjack_random",
+    "CliffWalking-v1": "cliff_branches",
+    "Taxi-v4": "taxi_map",
+    "CartPole-v1": "cartpole_helpers",
+    "MountainCar-v0": "mountain_car_scalars",
+    "Acrobot-v1": "acrobot_lists",
+    "Pendulum-v1": "pendulum_numpy",
+    "Reacher-v5": "reacher_slices",
+    "InvertedPendulum-v5": "inverted_pendulum_slices",
+    "HalfCheetah-v5": "cheetah_vectors",
+    "FrozenLake-v1": "lake_strings",
+}
+"""Hand-written programs of environments."""
 FEW_ROWS, SECONDS = 60, 5.0
 """Rows from which induction writes a half-right program, and the time that it may take."""
 
@@ -64,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sizes = []
     for env in chosen.envs or (SHOWN if chosen.show else NINETEEN):
         asked = problem(env, chosen.evidence_tokens)
-        program = half_right(asked) if chosen.move != GENERATE else ""
+        program = half_right(env, asked) if chosen.move != GENERATE else ""
         prompt = prompt_of(asked, chosen.move, program, chosen.variant)
         without = prompt_of(replace(asked, evidence_tokens=0), chosen.move, program)
         size, bare = (sum(count(each.content) for each in texts) for texts in (prompt, without))
@@ -85,8 +102,15 @@ def prompt_of(
     return asked.varied(Move(action, 0, program, asked.judge(program)), variant)
 
 
-def half_right(asked: WorldModelProblem) -> str:
-    """Return the program that induction writes from few rows."""
+def half_right(env: str, asked: WorldModelProblem) -> str:
+    """Return a hand-written program with one changed number, else one that induction writes."""
+    if env in WRITTEN:
+        program = (PROGRAMS / f"{WRITTEN[env]}.py").read_text().removeprefix("# ruff: noqa\n")
+        for number in lift(program):
+            wrong = written(program, [(number.place, number.text(1.1 * number.value + 0.1))])
+            verdict = asked.judge(wrong)
+            if not verdict.is_bug and verdict.score < 1:
+                return wrong
     rows = asked.dataset[asked.dataset.fitted]
     few = replace(asked, dataset=rows[np.arange(min(FEW_ROWS, len(rows)))])
     inducer = find("backend", "induction")(seconds=SECONDS)

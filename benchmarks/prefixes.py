@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def prompts(env: str) -> list[tuple[Message, ...]]:
     """Return prompts of a search in the order in which it may send them."""
     asked = problem(env, 2000)
-    program = half_right(asked)
+    program = half_right(env, asked)
     return [
         prompt_of(asked, GENERATE),
         prompt_of(asked, GENERATE, variant=1),

@@ -16,12 +16,12 @@ MOST_BOUNDS = 12
 _CARRIED = " Write the text of any data file that a module needs into the program."
 
 _FITTED = (
-    "\n- Optional: declare constants that you are unsure of as class attributes. Numbers go into "
-    '`PARAMETERS = {"gravity": 9.8}` and are read as `self.PARAMETERS["gravity"]`. Alternatives go '
-    'into `CHOICES = {"integrator": ["euler", "rk4"]}`. Each value of `CHOICES` is a list whose '
-    'first item is in force, so always read it with `[0]`: `self.CHOICES["integrator"][0] == '
-    '"euler"`. A program that reads it without `[0]` is rejected. Numbers and the order of '
-    "alternatives are fitted to the recorded transitions later; get the structure right."
+    "\n- Optional: constants that you are unsure of may be class attributes "
+    '`PARAMETERS = {"gravity": 9.8}`, and alternatives '
+    '`CHOICES = {"integrator": ["euler", "rk4"]}`. '
+    "They are fitted to the recorded transitions later; get the structure right. Each value of "
+    "`CHOICES` is a list whose first item is in force. Always read it with `[0]`, as in "
+    '`self.CHOICES["integrator"][0] == "euler"`; a program that reads it without `[0]` is rejected.'
 )
 
 _VALID_ACTIONS = (

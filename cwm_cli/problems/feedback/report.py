@@ -124,9 +124,9 @@ def _listed(noun: str, names: list[str] | list[int]) -> str:
 
 
 LETTERS = "ABCDEFGH"
-LENGTH, BRIEF = 4000, 2600
+LENGTH, BRIEF = 4000, 1800
 """Approximate characters of a report; it is brief next to the section "What was recorded"."""
-LEAST_EXAMPLES, BRIEF_EXAMPLES = 1500, 1000
+LEAST_EXAMPLES, BRIEF_EXAMPLES = 1500, 600
 FEW_EXAMPLES = 5
 MOST_EXAMPLES = 8
 """Number of examples: few are enough if one condition covers all mistakes."""
