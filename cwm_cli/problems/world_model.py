@@ -63,7 +63,7 @@ INEXACT = (
 EXPLAINED = 0.95
 """Share of rows predicted exactly from which improve prompts no longer show recorded steps."""
 
-IMPROVING = 0.3
+IMPROVING = 0.2
 """Share of `evidence_tokens` for recorded steps in a prompt to improve, if a long description and
 a report are in it as well."""
 

@@ -16,12 +16,11 @@ MOST_BOUNDS = 12
 _CARRIED = " Write the text of any data file that a module needs into the program."
 
 _FITTED = (
-    "\n- Optional: constants that you are unsure of may be class attributes "
-    '`PARAMETERS = {"gravity": 9.8}`, and alternatives '
-    '`CHOICES = {"integrator": ["euler", "rk4"]}`. '
-    "They are fitted to the recorded transitions later; get the structure right. Each value of "
-    "`CHOICES` is a list whose first item is in force. Always read it with `[0]`, as in "
-    '`self.CHOICES["integrator"][0] == "euler"`; a program that reads it without `[0]` is rejected.'
+    '\n- Optional class attributes `PARAMETERS = {"gravity": 9.8}` and '
+    '`CHOICES = {"integrator": ["euler", "rk4"]}` declare numbers and alternatives that are fitted '
+    "to the recorded transitions later; get the structure right. The first item of a list in "
+    '`CHOICES` is in force: always write `self.CHOICES["integrator"][0]`. A program that leaves '
+    "`[0]` out is rejected."
 )
 
 _VALID_ACTIONS = (
