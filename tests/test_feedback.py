@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import recordings
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.feedback import counterexample, report, worst
 from cwm_cli.problems.feedback.steps import value_words
 from cwm_cli.search.contracts import IMPROVE, Move
-import recordings
 from recordings import FROZEN_LAKE, PENDULUM, cartpole, problem, record
 
 said = partial(recordings.said, evidence_tokens=0)

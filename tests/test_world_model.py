@@ -129,7 +129,7 @@ class TestPrompts:
             "Available: numpy, mujoco, scipy.linalg and the modules of the standard library" in more
         )
         assert "Write the text of any data file that a module needs into the program" in more
-        assert "would read from a file" not in usual
+        assert "Write the text" not in usual
 
     def test_generate_asks_to_continue_a_prefix(self, poles):
         text = self.content(poles, action=GENERATE, prefix="import math\nA = {1: '$b'}\n")

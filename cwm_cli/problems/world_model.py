@@ -67,8 +67,9 @@ IMPROVING = 0.2
 """Share of `evidence_tokens` for recorded steps in a prompt to improve, if a long description and
 a report are in it as well."""
 
-LEAST_RIGHT = 0.1
-"""Share of `evidence_tokens` for rightly predicted steps next to the recorded steps."""
+LEAST_RIGHT, UNDOCUMENTED_RIGHT = 0.1, 0.25
+"""Least share of `evidence_tokens` for rightly predicted steps next to the recorded steps, with and
+without a long description."""
 
 STUCK, OTHERS_TOKENS = 3, 1200
 """After this many completions in a row without a better program, improve prompts also show other
@@ -239,7 +240,8 @@ class WorldModelProblem(Problem):
             allowance = int((1 - SPARED) * allowance)
         if brief:
             left = allowance - estimated_tokens(self._evidence(shown, improves=True))
-            allowance = max(left, int(LEAST_RIGHT * self.evidence_tokens))
+            least = LEAST_RIGHT if self._is_documented else UNDOCUMENTED_RIGHT
+            allowance = max(left, int(least * self.evidence_tokens))
         return right_steps(shown, right, allowance) if allowance > 0 else ""
 
     def _others(self, move: Move) -> str:

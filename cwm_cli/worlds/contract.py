@@ -133,4 +133,5 @@ def _bounds(space: Space) -> str:
         return ""
     if len(set(bounds)) == 1:
         return f", each from {bounds[0][0]:g} to {bounds[0][1]:g}"
-    return f", from {[low for low, _ in bounds]} to {[high for _, high in bounds]}"
+    low, high = (", ".join(f"{value:.8g}" for value in side) for side in zip(*bounds, strict=True))
+    return f", from [{low}] to [{high}]"

@@ -181,7 +181,7 @@ def words(
     terms = candidate_terms(comparison)
     conditions = {group.condition for group in diagnosis.groups}
     sections = [
-        _summary(diagnosis),
+        _summary(diagnosis, contract),
         _groups(diagnosis.groups),
         _component_lines(diagnosis, terms, BRIEF_COMPONENTS if brief else MOST_COMPONENTS),
         _rewards(diagnosis, terms),
@@ -195,8 +195,10 @@ def words(
     used = sum(len(line) + 1 for section in [*sections, closing] for line in section)
     length, least = (BRIEF, BRIEF_EXAMPLES) if brief else (LENGTH, LEAST_EXAMPLES)
     most = FEW_EXAMPLES if _is_explained(diagnosis) else MOST_EXAMPLES
-    shown = examples(comparison, max(least, length - used), _teaching(diagnosis), most)
-    sections += [[EXAMPLES, *shown], closing]
+    if contract != "memory":  # a single step of an episode explains nothing without its past
+        shown = examples(comparison, max(least, length - used), _teaching(diagnosis), most)
+        sections.append([EXAMPLES, *shown])
+    sections.append(closing)
     return clean("\n\n".join("\n".join(s) for s in sections if s), newlines=True)
 
 
@@ -296,14 +298,15 @@ def is_physical(comparison: ComparedRows, description: str) -> bool:
     return bool((np.nan_to_num(strength) > MOVES).any())
 
 
-def _summary(diagnosis: Diagnosis) -> list[str]:
+def _summary(diagnosis: Diagnosis, contract: ContractName) -> list[str]:
     """Write how much of each part is right."""
     comparison = diagnosis.comparison
     matches, going = comparison.matches, ~comparison.terminal
     total = len(comparison.dataset)
+    score = f"; the weighted score of all is {score_words(diagnosis.score, 4)}"
+    score = score if contract == "plain" else ""
     lines = [
-        f"{int(comparison.wrong.sum())} of {total} transitions are wrong in some part; "
-        f"the weighted score of all is {score_words(diagnosis.score, 4)}.",
+        f"{int(comparison.wrong.sum())} of {total} transitions are wrong in some part{score}.",
         f"- observation: {share(matches.observation[going])} of its components right",
         f"- reward: right in {share(matches.reward)}",
         f"- terminated: right in {share(matches.terminated)}",
