@@ -1,27 +1,33 @@
-"""Print how many tokens the prompts to generate have, and with `--show` such prompts in full.
+"""Print the number of tokens of prompts, and with `--show` the prompts in full.
 
-The environments are those of the benchmark whose data ship, and FrozenLake. An undocumented one is
-one of those kept aside, without its docstring: `bare:Tram-v0`. Tokens are those of cl100k where
-LiteLLM, which ships it, is installed, else estimated.
+`--move generate` asks for a program, `improve` for a better one than a half-right program
+(hand-written with a wrong number, or written by induction from few rows), `fix` for one that does
+not raise. The environments are those of
+the benchmark with shipped data, and FrozenLake. `bare:Tram-v0` is an undocumented environment: one
+of those that were never used for tuning, without its docstring. Tokens are those of cl100k if
+LiteLLM, which contains it, is installed, otherwise estimated.
 """
 
 import argparse
 import os
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 
 from cwm_cli.agents.recording import record
 from cwm_cli.bench.configuration import SUITES
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import AccuracyMetric
+from cwm_cli.problems.refining.lifting import lift, written
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.registry import environment
+from cwm_cli.registry import environment, find
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.search.contracts import GENERATE, Move
+from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Message, Move, Request
 from cwm_cli.text import estimated_tokens
 
 DATA = Path(__file__).parents[1] / "data" / "cwm_data"
@@ -30,33 +36,90 @@ SHOWN = ("bare:Orchard-v0", "bare:Coldroom-v0", "Hopper-v5", "FrozenLake-v1")
 """An undocumented grid, an undocumented mechanism, a documented one, and chance."""
 
 BARE = "bare:"
+PROGRAMS = Path(__file__).parents[1] / "tests" / "world_models"
+WRITTEN = {
+    "Blackjack-v1": "blackjack_random",
+    "CliffWalking-v1": "cliff_branches",
+    "Taxi-v4": "taxi_map",
+    "CartPole-v1": "cartpole_helpers",
+    "MountainCar-v0": "mountain_car_scalars",
+    "Acrobot-v1": "acrobot_lists",
+    "Pendulum-v1": "pendulum_numpy",
+    "Reacher-v5": "reacher_slices",
+    "InvertedPendulum-v5": "inverted_pendulum_slices",
+    "HalfCheetah-v5": "cheetah_vectors",
+    "FrozenLake-v1": "lake_strings",
+}
+"""Hand-written programs of environments."""
+FEW_ROWS, SECONDS = 60, 5.0
+"""Rows from which induction writes a half-right program, and the time that it may take."""
+
+RAISES = """
+_step = Environment.step
+
+
+def step(self, action):
+    observation, reward, terminated = _step(self, action)
+    return observation, reward + bonus, terminated
+
+
+Environment.step = step
+"""
+"""Makes a program raise a NameError in each step."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a line for each environment and the median, or the prompts themselves."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("envs", nargs="*", help="ids; those above unless any is given")
+    parser.add_argument("envs", nargs="*", help="ids; by default those above")
+    parser.add_argument("--move", choices=(GENERATE, IMPROVE, FIX), default=GENERATE)
     parser.add_argument("--show", action="store_true", help="print prompts in full")
     parser.add_argument("--evidence-tokens", type=int, default=2000)
-    parser.add_argument("--variant", type=int, default=0)
+    parser.add_argument("--variant", type=int, default=0, help="times the question was asked")
     chosen = parser.parse_args(arguments)
     count, name = tokenizer()
     sizes = []
     for env in chosen.envs or (SHOWN if chosen.show else NINETEEN):
         asked = problem(env, chosen.evidence_tokens)
-        texts = [message.content for message in asked.varied(Move(GENERATE), chosen.variant)]
-        size = sum(map(count, texts))
-        without = problem(env, 0, asked.dataset).messages(Move(GENERATE))
-        bare = sum(count(message.content) for message in without)
+        program = half_right(env, asked) if chosen.move != GENERATE else ""
+        prompt = prompt_of(asked, chosen.move, program, chosen.variant)
+        without = prompt_of(replace(asked, evidence_tokens=0), chosen.move, program)
+        size, bare = (sum(count(each.content) for each in texts) for texts in (prompt, without))
         sizes.append(size)
         print(f"{env:26} {size:6,} tokens, {size - bare:5,} of them evidence", flush=True)
         if chosen.show:
-            print("\n".join(["-" * 80, *texts, "-" * 80]))
+            print("\n".join(["-" * 80, *(each.content for each in prompt), "-" * 80]))
     print(f"{'median':26} {statistics.median(sizes):6,.0f} tokens ({name})")
 
 
+def prompt_of(
+    asked: WorldModelProblem, action: str, program: str = "", variant: int = 0
+) -> tuple[Message, ...]:
+    """Return the prompt of a move; to fix a program it is made to raise an error."""
+    if action == GENERATE:
+        return asked.varied(Move(GENERATE), variant)
+    program += RAISES if action == FIX else ""
+    return asked.varied(Move(action, 0, program, asked.judge(program)), variant)
+
+
+def half_right(env: str, asked: WorldModelProblem) -> str:
+    """Return a hand-written program with one changed number, else one that induction writes."""
+    if env in WRITTEN:
+        program = (PROGRAMS / f"{WRITTEN[env]}.py").read_text().removeprefix("# ruff: noqa\n")
+        for number in lift(program):
+            wrong = written(program, [(number.place, number.text(1.1 * number.value + 0.1))])
+            verdict = asked.judge(wrong)
+            if not verdict.is_bug and verdict.score < 1:
+                return wrong
+    rows = asked.dataset[asked.dataset.fitted]
+    few = replace(asked, dataset=rows[np.arange(min(FEW_ROWS, len(rows)))])
+    inducer = find("backend", "induction")(seconds=SECONDS)
+    completion = inducer.complete(Request((), 0, Move(GENERATE), few))
+    return few.read(completion.text, Move(GENERATE))
+
+
 def problem(env: str, tokens: int, train: Dataset | None = None) -> WorldModelProblem:
-    """Pose the problem of an environment from the data that ship, or that are recorded now."""
+    """Return the problem of an environment with shipped data, or with data recorded now."""
     spec = environment(known(env))
     shipped = DATA / f"{env}.npz"
     if train is None:
@@ -89,7 +152,7 @@ def known(env: str) -> str:
 
 
 def tokenizer() -> tuple[Callable[[str], int], str]:
-    """Return what counts tokens, and its name."""
+    """Return the function that counts tokens, and its name."""
     litellm = find_spec("litellm")
     if litellm is None or litellm.origin is None or find_spec("tiktoken") is None:
         return estimated_tokens, "estimated"

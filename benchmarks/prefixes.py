@@ -1,25 +1,20 @@
-"""Print how much of a prompt is what an earlier prompt of the same search began with.
+"""Print how much of each prompt an earlier prompt of the same search begins with.
 
-Providers keep what prompts begin with, and sell it for a tenth to a half of the price when it
-comes again, byte for byte, mostly in prompts of 1,024 tokens and more. For each environment the
-prompts of a search are written in a usual order: a program is generated, another one in other
-words, one that says that nothing changes is improved, one that raises is mended, and one that is
-nearly right, of which the reward or the end may be settled, is improved. Printed are the tokens of
-these prompts but the first, and how many of them stand alike at the start of one before.
+Providers cache the beginning of prompts, mostly of 1,024 tokens and more, and sell it for a tenth
+to a half of the price when it is sent again. For each environment this writes the prompts of a
+usual search: to generate a program, to generate another one, to improve a half-right program, and
+to fix one that raises. It prints the tokens of all prompts except the first, and the tokens at
+their beginning that are equal to the beginning of an earlier prompt.
 """
 
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.evidence import NINETEEN, problem, tokenizer
-from benchmarks.improving import asked_to_improve
-from cwm_cli.sandbox.failures import Failure
-from cwm_cli.search.contracts import FIX, GENERATE, Message, Move, Verdict
+from benchmarks.evidence import NINETEEN, half_right, problem, prompt_of, tokenizer
+from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Message
 
 LEAST = 1024
-"""Tokens that have to be alike for most providers to keep them."""
-
-RAISES = "class Environment:\n    def step(self, action):\n        return self.state, 0.0, Flase\n"
+"""Fewest equal tokens that most providers cache."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -49,15 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def prompts(env: str) -> list[tuple[Message, ...]]:
     """Return prompts of a search in the order in which it may send them."""
-    asked = problem(env, 0)
-    broken = Failure("step_error", "NameError: name 'Flase' is not defined")
-    mend = Move(FIX, 1, RAISES, Verdict(0.0, failure=broken))
+    asked = problem(env, 2000)
+    program = half_right(env, asked)
     return [
-        asked.messages(Move(GENERATE)),
-        asked.varied(Move(GENERATE), 1),
-        asked_to_improve(env, asked, nearly_right=False),
-        asked.messages(mend),
-        asked_to_improve(env, asked, nearly_right=True),
+        prompt_of(asked, GENERATE),
+        prompt_of(asked, GENERATE, variant=1),
+        prompt_of(asked, IMPROVE, program),
+        prompt_of(asked, FIX, program),
     ]
 
 

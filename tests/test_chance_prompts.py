@@ -123,9 +123,9 @@ def test_a_language_model_is_asked_for_outcomes_and_reaches_the_ceiling_of_slipp
     assert result["train"]["reached"] and result["test"]["reached"]
     assert (result["solved"], result["unverified"]) == (False, ["the reward 1 was seen once"])
     assert result["finding"]["conflicts"] == found.conflicts > 20
-    assert "def outcomes(self, action)" in prompt and "Chance has a part" in prompt
+    assert "def outcomes(self, action)" in prompt and "Chance decides some results" in prompt
     assert f"{found.conflicts} of {found.repeated} pairs of observation and action" in prompt
-    assert "predict the outcome that weighs most" not in prompt
+    assert "Predict the outcome with the most weight" not in prompt
     assert f"Contract: chance: {found.words()}" in heard.replace("\n", " ")
     header = json.loads((cwm.folder / "r" / "run.json").read_text())
     assert (header["config"]["contract"], header["config"]["metric"]) == ("chance", "skill")
@@ -201,8 +201,10 @@ def test_a_report_says_where_probabilities_are_off_and_what_was_called_impossibl
     assert "transitions were called impossible" in reports["sure"]
     assert "called impossible" not in reports["skewed"]
     for report in reports.values():
-        assert "Where probabilities are off most" in report and "; said" in report
-        assert "The skill is" in report and "1 is who is certain and right" in report
+        assert "Largest errors of probabilities" in report and "; predicted" in report
+        assert (
+            "The score is" in report and "1 is a program that is always certain and right" in report
+        )
         assert "shown to you is predicted correctly" not in report
     assert problem.judge(SLIPPERY).score > max(problem.judge(each).score for each in (sure, skewed))
 
@@ -211,7 +213,7 @@ def test_a_plain_program_is_told_that_the_rows_are_not_certain(ice, sandbox, met
     stays = "class Environment:\n    def set_state(self, o):\n        self.o = o\n"
     stays += "    def step(self, action):\n        return self.o, 0.0, False\n"
     assert (
-        "the rows are not certain" in problem_of(ice, sandbox, metric).judge(stays).failure.message
+        "some results are random" in problem_of(ice, sandbox, metric).judge(stays).failure.message
     )
 
 

@@ -120,7 +120,7 @@ def test_a_dead_end_names_parts_actions_and_region_and_no_hidden_value(sandbox):
     assert "- reward: " in words
     assert "- by action: action 0: " in words
     shown = DATA[DATA.fitted].columns["observations"]
-    assert f"observation above all that is shown (at most {shown.max()})" in words
+    assert f"observation above all shown values (at most {shown.max()})" in words
     hidden = {row.observation for row in DATA[~DATA.fitted]} - set(shown.tolist())
     counts = {wrong, int((~DATA.fitted).sum())}
     assert not {int(n) for n in re.findall(r"\d+", words)} & (hidden - counts)
@@ -133,11 +133,11 @@ def test_a_dead_end_is_asked_about_once_and_then_one_episode_is_shown(sandbox):
     records = list(search.run(6))
     assert [record.node.disclosed for record in records] == [None, 3, None, None]
     first, blind, seeing, again = backend.prompts()
-    assert "which are not shown" not in first
-    assert "which are not shown" in blind
+    assert "of other episodes are not" not in first
+    assert "of other episodes are not" in blind
     assert "## What was recorded" in blind
     assert not re.search(r"^7\d: ", blind, re.MULTILINE)
-    assert "which are not shown" not in seeing
+    assert "of other episodes are not" not in seeing
     assert "at full precision" in seeing
     hidden = DATA[DATA.columns["episodes"] == 3]
     assert any(f"observation       {row.observation}\n" in seeing for row in hidden)
@@ -254,7 +254,7 @@ def test_changes_that_did_not_help_are_listed_with_what_came_of_them(sandbox):
     list(search.run(4))
     assert [node.action for node in search.nodes[:3]] == [GENERATE, IMPROVE, IMPROVE]
     prompt = backend.prompts()[2]
-    assert "These changes were tried, and did not help:" in prompt
+    assert "These changes were tried and did not help:" in prompt
     assert "- `after = self.count + 2` became `after = self.count + 3`: score 0." in prompt
     fix = search.problem.messages(Move(FIX, 2, RAISES, search.nodes[2].verdict))[-1].content
     assert fix.count("did not help") == 1

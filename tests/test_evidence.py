@@ -139,7 +139,7 @@ def test_what_decides_stands_beside_what_it_is_told_apart_from() -> None:
     assert all(
         b == a + 1 and steps.follows[b] for a, b in zip(first.rows, first.rows[1:], strict=False)
     )
-    ends = next(group for group in others if "Ends beyond the most that [0]" in group.reason)
+    ends = next(group for group in others if "Ends beyond the largest [0]" in group.reason)
     assert steps.ended[ends.rows[0]] and not steps.ended[ends.rows[1]]
     assert steps.after[~steps.ended, 0].max() == steps.after[ends.rows[1], 0]
     paid = next(group for group in others if group.reason.startswith("Reward 1: "))
@@ -166,7 +166,7 @@ def test_steps_that_are_alike_but_turn_out_differently_stand_in_pairs() -> None:
     place = lines.index("[7,7] | 0 | [7,7] | -1")
     x, y = map(int, re.findall(r"\d+", lines[place + 1])[:2])
     assert abs(x - 7) + abs(y - 7) <= 6
-    assert re.search(r"- \[0\] under action 0: \+1.*, same \(\d+x\)|but same where", words)
+    assert re.search(r"- \[0\] under action 0: \+1.*, unchanged \(\d+x\)|but unchanged if", words)
 
 
 def test_boards_are_shown_once_and_then_by_the_cells_that_changed() -> None:
@@ -257,7 +257,7 @@ def test_ends_say_what_did_not_end_and_gaps_what_is_not_shown() -> None:
     words = told(fall()).words()
     ball = RecordedSteps(fall())
     assert f"{int(ball.ended.sum())} of {len(ball)} steps ended" in words
-    assert re.search(r"Without an end were \[0\] 0\.\S+ to 1\.99", words)
+    assert re.search(r"Next observations without an end: \[0\] 0\.\S+ to 1\.99", words)
     still = dataset([Transition(n, 0, n + 1, 1.0, False) for n in range(9)], GRID)
     assert "No terminal transition was seen" in told(still).words()
     assert "No row takes the action 1" in told(still).words()
@@ -367,10 +367,10 @@ def test_what_decides_a_change_of_whole_numbers_is_said() -> None:
         rows.append(Transition(arrays[0], action, arrays[1], 0.0, False))
     words = told(dataset(rows, space)).words()
     walls = ", ".join(["2 3", *(f"5 {y}" for y in range(5))])
-    assert f"[0] under any action: +1, but same where [0] [1] is {walls}" in words
+    assert f"[0] under any action: +1, but unchanged if [0] [1] is {walls}" in words
     assert "[1] under any action: +next [2]" in words
-    assert "[2] under action 1: +1, but same where [2] is 2" in words
-    assert "[3] under any action: +1, but -3 where [3] is 3" in words
+    assert "[2] under action 1: +1, but unchanged if [2] is 2" in words
+    assert "[3] under any action: +1, but -3 if [3] is 3" in words
 
 
 def test_what_switches_a_flag_is_bracketed() -> None:

@@ -124,10 +124,12 @@ class TestPrompts:
             .content
             for tools in ((), ("mujoco", "scipy.linalg"))
         )
-        assert "Available are numpy and those modules of the standard library" in usual
-        assert "Available are numpy, mujoco, scipy.linalg and those modules of the" in more
-        assert "would read from a file has to be in the text of the program" in more
-        assert "would read from a file" not in usual
+        assert "Available: numpy and the modules of the standard library" in usual
+        assert (
+            "Available: numpy, mujoco, scipy.linalg and the modules of the standard library" in more
+        )
+        assert "Write the text of any data file that a module needs into the program" in more
+        assert "Write the text" not in usual
 
     def test_generate_asks_to_continue_a_prefix(self, poles):
         text = self.content(poles, action=GENERATE, prefix="import math\nA = {1: '$b'}\n")
@@ -174,7 +176,7 @@ class TestPrompts:
     def test_an_answer_without_a_program_can_be_fixed_too(self, poles):
         verdict = Verdict(score=0.0, failure=Failure(kind="no_program", message="no program"))
         text = self.content(poles, action=FIX, parent=0, verdict=verdict)
-        assert "the last answer held no program" in text
+        assert "the last answer contained no program" in text
 
     @pytest.mark.parametrize(
         ("space", "words"),

@@ -28,7 +28,7 @@ provider can cache the beginning of the prompts, which makes it cheaper."""
 LEAST_FIRST = (
     ("others", 0),
     ("examples", 0),
-    ("feedback", 1200),
+    ("feedback", 600),
     ("evidence", 2400),
     ("description", 1000),
     ("question", 1000),

@@ -75,8 +75,13 @@ INEXACT = (
 EXPLAINED = 0.95
 """Share of rows predicted exactly from which improve prompts no longer show recorded steps."""
 
-LEAST_RIGHT = 0.15
-"""Share of `evidence_tokens` for rightly predicted steps next to the recorded steps."""
+IMPROVING = 0.2
+"""Share of `evidence_tokens` for recorded steps in a prompt to improve, if a long description and
+a report are in it as well."""
+
+LEAST_RIGHT, UNDOCUMENTED_RIGHT = 0.1, 0.25
+"""Least share of `evidence_tokens` for rightly predicted steps next to the recorded steps, with and
+without a long description."""
 
 STUCK, OTHERS_TOKENS = 3, 1200
 """After this many completions in a row without a better program, improve prompts also show other
@@ -214,7 +219,7 @@ class WorldModelProblem(Problem):
             interface = "\n\n".join(filter(None, about))
             description = needed(description)
             if self._needs_evidence(move):
-                recorded = self._evidence(shown, number)
+                recorded = self._evidence(shown, number, improves=move.action == IMPROVE)
             if move.action == GENERATE and move.verdict is not None:
                 recorded = "\n\n".join(filter(None, [recorded, _start_words(move.verdict)]))
             if move.action == GENERATE and number:
@@ -249,33 +254,46 @@ class WorldModelProblem(Problem):
         leaves = self.dataset.observation_space.leaves("observations")
         return any(leaf.space.is_float for leaf in leaves)
 
-    def _evidence(self, shown: Dataset, variant: int = 0) -> str:
-        """Return the section on the recorded steps that prompts may show."""
-        key = len(shown), variant
+    @cached_property
+    def _is_documented(self) -> bool:
+        """Whether the description states rules that steps would have to show otherwise."""
+        return estimated_tokens(self.description) >= DOCUMENTED
+
+    def _evidence(self, shown: Dataset, variant: int = 0, *, improves: bool = False) -> str:
+        """Return the section on the recorded steps that prompts may show.
+
+        It is shorter in a prompt to improve a program of a documented environment, because the
+        description and the report are in the prompt as well.
+        """
+        tokens = self.evidence_tokens
+        if improves and self._is_documented:
+            tokens = int(IMPROVING * tokens)
+        key = len(shown), variant, tokens
         if key not in self._sections:
             self._sections[key] = evidence(
                 shown,
                 self.metric,
                 self.description,
-                tokens=self.evidence_tokens,
+                tokens=tokens,
                 variant=variant,
                 contract=self.contract,
             )
         return self._sections[key]
 
     @cached_property
-    def _sections(self) -> dict[tuple[int, int], str]:
-        """The sections on recorded steps, by the number of rows that may be shown and variant."""
+    def _sections(self) -> dict[tuple[int, int, int], str]:
+        """The sections on recorded steps, by number of rows, variant and allowance."""
         return {}
 
     def _right_steps(self, shown: Dataset, right: np.ndarray, *, brief: bool) -> str:
         """Return rightly predicted steps, as many as the allowance for steps still holds."""
         allowance = self.evidence_tokens
-        if estimated_tokens(self.description) >= DOCUMENTED:
+        if self._is_documented:
             allowance = int((1 - SPARED) * allowance)
         if brief:
-            left = allowance - estimated_tokens(self._evidence(shown))
-            allowance = max(left, int(LEAST_RIGHT * self.evidence_tokens))
+            left = allowance - estimated_tokens(self._evidence(shown, improves=True))
+            least = LEAST_RIGHT if self._is_documented else UNDOCUMENTED_RIGHT
+            allowance = max(left, int(least * self.evidence_tokens))
         return right_steps(shown, right, allowance) if allowance > 0 else ""
 
     def _others(self, move: Move) -> str:

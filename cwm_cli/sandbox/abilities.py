@@ -193,7 +193,8 @@ def misread_choice(program: str) -> MisreadChoice | None:
     if not misread:
         return None
     first = min(misread, key=lambda node: (node.lineno, node.col_offset))
-    return MisreadChoice(first.lineno, ast.unparse(first))
+    text = ast.get_source_segment(program.removeprefix("\ufeff"), first) or ast.unparse(first)
+    return MisreadChoice(first.lineno, text)
 
 
 def _listed_choices(tree: ast.Module) -> Iterator[object]:

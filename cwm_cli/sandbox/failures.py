@@ -146,8 +146,8 @@ def without_index(misread: MisreadChoice) -> Failure:
     """Return the failure of a program that reads an entry of `CHOICES` without `[0]`."""
     text = printable(misread.expression, _LINE_CHARACTERS)
     message = (
-        f"{text} is the list of all alternatives, so a comparison with one of them is always "
-        f"False. Write {text}[0]: the first item of the list is the alternative in force."
+        f"{text} is the list of all alternatives, not the one in force. Write {text}[0]: the first "
+        "item of the list is in force."
     )
     return Failure(kind="load_error", message=message)
 

@@ -16,12 +16,11 @@ MOST_BOUNDS = 12
 _CARRIED = " Write the text of any data file that a module needs into the program."
 
 _FITTED = (
-    "\n- Optional: declare constants that you are unsure of as class attributes. Numbers go into "
-    '`PARAMETERS = {"gravity": 9.8}` and are read as `self.PARAMETERS["gravity"]`. Alternatives go '
-    'into `CHOICES = {"integrator": ["euler", "rk4"]}`. Each value of `CHOICES` is a list whose '
-    'first item is in force, so always read it with `[0]`: `self.CHOICES["integrator"][0] == '
-    '"euler"`. A program that reads it without `[0]` is rejected. Numbers and the order of '
-    "alternatives are fitted to the recorded transitions later; get the structure right."
+    '\n- Optional class attributes `PARAMETERS = {"gravity": 9.8}` and '
+    '`CHOICES = {"integrator": ["euler", "rk4"]}` declare numbers and alternatives that are fitted '
+    "to the recorded transitions later; get the structure right. The first item of a list in "
+    '`CHOICES` is in force: always write `self.CHOICES["integrator"][0]`. A program that leaves '
+    "`[0]` out is rejected."
 )
 
 _VALID_ACTIONS = (
@@ -134,4 +133,5 @@ def _bounds(space: Space) -> str:
         return ""
     if len(set(bounds)) == 1:
         return f", each from {bounds[0][0]:g} to {bounds[0][1]:g}"
-    return f", from {[low for low, _ in bounds]} to {[high for _, high in bounds]}"
+    low, high = (", ".join(f"{value:.8g}" for value in side) for side in zip(*bounds, strict=True))
+    return f", from [{low}] to [{high}]"

@@ -1,7 +1,7 @@
 """Texts for prompts: what the recorded steps show, and which predictions are wrong."""
 
 from cwm_cli.envs.documented import documented_names
-from cwm_cli.problems.feedback.description import About, needed
+from cwm_cli.problems.feedback.description import needed
 from cwm_cli.problems.feedback.diagnosis import Diagnosis, diagnose
 from cwm_cli.problems.feedback.evidence import evidence
 from cwm_cli.problems.feedback.examples import counterexample, worst
@@ -11,7 +11,6 @@ from cwm_cli.problems.feedback.right_steps import right_steps
 from cwm_cli.problems.feedback.uncertain import on_chance, uncertain_report
 
 __all__ = [
-    "About",
     "Diagnosis",
     "counterexample",
     "diagnose",

@@ -5,7 +5,6 @@ that is off would do. Whoever writes its rules as a program does without that.
 """
 
 import re
-from collections.abc import Collection
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -78,22 +77,17 @@ def passages(description: str) -> list[Passage]:
     return found
 
 
-def needed(description: str, settled: Collection[About] = ()) -> str:
+def needed(description: str) -> str:
     """Return a description without what no program of its rules needs.
 
     Left out are references, how a start is drawn, options that another passage explains or that
     are off, remarks in quotes, limits of time, and spaces and bounds, which every prompt has.
-    So are the passages on what is `settled`, as a program is right about it; it is said which.
     """
     parts = passages(description)
     settings = "\n".join(part.text for part in parts if part.about == "spaces")
     rules = "\n".join(part.text for part in parts if part.about not in ("options", "spaces"))
     kept: list[str] = []
-    spared: list[str] = []
     for part in parts:
-        if part.about in settled and part.title:
-            spared.append(part.title)
-            continue
         match part.about:
             case "aside":
                 continue
@@ -111,8 +105,6 @@ def needed(description: str, settled: Collection[About] = ()) -> str:
         if text or not part.text:
             plain = part._replace(level=0, title="") if part.about == "spaces" else part
             kept.append(str(plain._replace(text=text)))
-    if spared:
-        kept.append(f"(Not repeated, as the program is right about it: {', '.join(spared)}.)")
     return "\n\n".join(kept)
 
 

@@ -377,9 +377,9 @@ def _choices(kinds: StepKinds, shown: Set[int], variant: int) -> Iterator[Chosen
     yield from _rare_rewards(kinds, variant)
     yield from _all_rare(kinds)
     yield from _switches(kinds)
+    yield from _rare_outcomes(kinds, variant)
     yield from _each_effect(kinds, shown)
     yield from _mode_changes(kinds, variant)
-    yield from _rare_outcomes(kinds, variant)
     yield from _jumps(kinds)
     yield from _extremes(kinds)
     if steps.is_board or not steps.whole.all():

@@ -44,7 +44,11 @@ def facts_of(
     lines = [
         f"{len(steps)} steps of {episodes} episodes{alike}; {'all' if complete else 'some'} of "
         "them are listed below. If they contradict the description, the steps are right."
-        + ("" if complete else f" A line is: observation | action | {changes} | reward."),
+        + (
+            ""
+            if complete or contract == "memory"
+            else f" A line is: observation | action | {changes} | reward."
+        ),
         _on_rewards(kinds),
         _on_ends(kinds),
         *_on_conflicts(kinds, metric, contract),
@@ -97,7 +101,8 @@ def _on_conflicts(kinds: StepKinds, metric: Metric, contract: ContractName) -> I
         if best is not None:
             yield (
                 "A program that returns the recorded frequencies as probabilities scores "
-                f"{share(best, 4)} on these steps. No program scores more on them."
+                f"{share(best, 4)} on these steps. No program scores more on them, and the true "
+                "probabilities score a little less."
             )
         return
     score = metric.score(likeliest(steps.dataset, metric), steps.dataset).value

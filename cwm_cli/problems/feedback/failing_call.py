@@ -59,12 +59,12 @@ def failing_steps(rows: Dataset, visible: np.ndarray, failure: Failure) -> str:
     free = visible.copy()
     free[failed] = False
     near: list[int] = []
-    while len(near) < ALIKE and (row := kinds.nearest(failed[0], free)) is not None:
+    while not memory and len(near) < ALIKE and (row := kinds.nearest(failed[0], free)) is not None:
         near.append(row)
         free[row] = False
     if near:
         lines.append(f"Similar recorded steps {shape}:")
-        lines += [steps.line(row, like=known[0] if known and not memory else None) for row in near]
+        lines += [steps.line(row, like=known[0] if known else None) for row in near]
     return clean("\n".join(lines), newlines=True)
 
 

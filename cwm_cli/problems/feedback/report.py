@@ -124,14 +124,16 @@ def _listed(noun: str, names: list[str] | list[int]) -> str:
 
 
 LETTERS = "ABCDEFGH"
-LENGTH, BRIEF = 4000, 2600
+LENGTH, BRIEF = 4000, 1800
 """Approximate characters of a report; it is brief next to the section "What was recorded"."""
-LEAST_EXAMPLES, BRIEF_EXAMPLES = 1500, 1000
+LEAST_EXAMPLES, BRIEF_EXAMPLES = 1500, 600
 FEW_EXAMPLES = 5
 MOST_EXAMPLES = 8
 """Number of examples: few are enough if one condition covers all mistakes."""
 MOST_KINDS = 6
-MOST_COMPONENTS = 6
+MOST_COMPONENTS, BRIEF_COMPONENTS = 6, 3
+UNEVEN = 1.5
+"""Mistakes are counted by action if their shares differ by more than this factor."""
 MOST_REGIMES = 4
 MOST_VALUES = 5
 MOSTLY = 0.5
@@ -179,9 +181,9 @@ def words(
     terms = candidate_terms(comparison)
     conditions = {group.condition for group in diagnosis.groups}
     sections = [
-        _summary(diagnosis),
+        _summary(diagnosis, contract),
         _groups(diagnosis.groups),
-        _component_lines(diagnosis, terms),
+        _component_lines(diagnosis, terms, BRIEF_COMPONENTS if brief else MOST_COMPONENTS),
         _rewards(diagnosis, terms),
         [_rule(each) for each in diagnosis.tellings if each.condition not in conditions],
         _by_action(comparison),
@@ -193,8 +195,10 @@ def words(
     used = sum(len(line) + 1 for section in [*sections, closing] for line in section)
     length, least = (BRIEF, BRIEF_EXAMPLES) if brief else (LENGTH, LEAST_EXAMPLES)
     most = FEW_EXAMPLES if _is_explained(diagnosis) else MOST_EXAMPLES
-    shown = examples(comparison, max(least, length - used), _teaching(diagnosis), most)
-    sections += [[EXAMPLES, *shown], closing]
+    if contract != "memory":  # a single step of an episode explains nothing without its past
+        shown = examples(comparison, max(least, length - used), _teaching(diagnosis), most)
+        sections.append([EXAMPLES, *shown])
+    sections.append(closing)
     return clean("\n\n".join("\n".join(s) for s in sections if s), newlines=True)
 
 
@@ -219,6 +223,8 @@ def _group_words(group: Group) -> str:
     parts = ", ".join(group.parts[:MOST_COMPONENTS])
     if len(group.parts) > MOST_COMPONENTS:
         parts += f" and {len(group.parts) - MOST_COMPONENTS} more"
+    if not group.condition and group.wrong == group.rows:
+        return f"{parts} in all {group.rows} transitions."
     if not group.condition:
         return f"{parts} in {group.wrong} of {group.rows} transitions, under no simple condition."
     return (
@@ -292,14 +298,15 @@ def is_physical(comparison: ComparedRows, description: str) -> bool:
     return bool((np.nan_to_num(strength) > MOVES).any())
 
 
-def _summary(diagnosis: Diagnosis) -> list[str]:
+def _summary(diagnosis: Diagnosis, contract: ContractName) -> list[str]:
     """Write how much of each part is right."""
     comparison = diagnosis.comparison
     matches, going = comparison.matches, ~comparison.terminal
     total = len(comparison.dataset)
+    score = f"; the weighted score of all is {score_words(diagnosis.score, 4)}"
+    score = score if contract == "plain" else ""
     lines = [
-        f"{int(comparison.wrong.sum())} of {total} transitions are wrong in some part; "
-        f"the weighted score of all is {score_words(diagnosis.score, 4)}.",
+        f"{int(comparison.wrong.sum())} of {total} transitions are wrong in some part{score}.",
         f"- observation: {share(matches.observation[going])} of its components right",
         f"- reward: right in {share(matches.reward)}",
         f"- terminated: right in {share(matches.terminated)}",
@@ -316,7 +323,7 @@ def _summary(diagnosis: Diagnosis) -> list[str]:
     return lines
 
 
-def _component_lines(diagnosis: Diagnosis, terms: CandidateTerms) -> list[str]:
+def _component_lines(diagnosis: Diagnosis, terms: CandidateTerms, most: int) -> list[str]:
     """Write for each wrong component the size of its error and what explains it."""
     comparison = diagnosis.comparison
     if len(comparison.names) == 1 and not comparison.is_float(0):
@@ -327,7 +334,7 @@ def _component_lines(diagnosis: Diagnosis, terms: CandidateTerms) -> list[str]:
     if not len(wrong):
         return []
     lost = (~comparison.right[:, wrong] & going[:, None]).T @ comparison.weights
-    worst = sorted(wrong[np.argsort(-lost, kind="stable")][:MOST_COMPONENTS].tolist())
+    worst = sorted(wrong[np.argsort(-lost, kind="stable")][:most].tolist())
     lines = [
         "Wrong components (error in units of the typical change in one step; "
         "residual = recorded - predicted):"
@@ -390,10 +397,9 @@ def _sizes(residual: np.ndarray, unit: float) -> str:
     sizes = np.abs(finite) / unit
     median, most = np.quantile(sizes, [0.5, 0.95])
     odd = len(residual) - len(finite)
-    logs = f", mean log10 {np.log10(sizes[sizes > 0]).mean():.1f}" if sizes.any() else ""
     return (
-        f"; error median {median:.0e}, 95 % below {most:.0e}{logs}; "
-        f"mean residual {finite.mean():+.3g}"
+        f"; error median {median:.0e}, 95 % below {most:.0e}; "
+        f"mean residual {finite.mean():+.2g}"
         + (f"; not a finite number in {odd} rows" if odd else "")
     )
 
@@ -406,7 +412,7 @@ def _explained(
     already = float(close(recorded - residual, recorded)[rows].mean()) if rows.any() else 1.0
     if missing is not None and missing.right > max(already + 0.2, MOSTLY):
         yield f"    adding {missing} to the prediction makes {percent(missing.right)} of them right"
-    elif names := correlations(terms, residual, rows):
+    elif names := correlations(terms, residual, rows, most=1):
         yield f"    residual correlates with {', '.join(names)}"
 
 
@@ -434,11 +440,17 @@ def _rewards(diagnosis: Diagnosis, terms: CandidateTerms) -> list[str]:
 
 
 def _by_action(comparison: ComparedRows) -> list[str]:
-    """Count mistakes by action and part, if actions are few."""
+    """Count mistakes by action and part, if actions are few and differ."""
     taken = actions_taken(comparison)
     if not taken:
         return []
     names = list(comparison.mistakes)
+    shares = [
+        [float(wrong[regime.rows].mean()) for regime in taken]
+        for wrong in comparison.mistakes.values()
+    ]
+    if not any(max(part) > UNEVEN * min(part) for part in shares):
+        return []
     lines = [f"{'wrong in':<12}{'transitions':>12}{''.join(f'{name:>14}' for name in names)}"]
     for regime in taken:
         counts = [int((part & regime.rows).sum()) for part in comparison.mistakes.values()]
