@@ -36,8 +36,8 @@ LONGEST = 200
 
 SYSTEM = (
     "You look for mistakes in a program that predicts an environment. You name, briefly and as "
-    "JSON, what it may predict wrongly in situations that no recorded step shows, and which action "
-    "to try in the environment to find out."
+    "JSON, situations without a recorded step in which the program may be wrong, and the action "
+    "that would show it."
 )
 
 
