@@ -382,4 +382,4 @@ def test_a_prompt_says_how_rules_have_to_be_worded_and_what_could_not_be_read():
     assert "line 1" not in bettered
     free = problem_of(Counting(), walk(0)).messages(Move(IMPROVE, 0, rules, None))[-1].content
     assert "FACT" not in free
-    assert "nobody can read" not in free
+    assert "cannot be read" not in free

@@ -57,7 +57,7 @@ MOST_KEPT = 2000
 """Texts whose weights are kept, those that were used last: as many as a published run proposes."""
 
 TIED = 1e-9
-"""Difference of log-probabilities up to which candidates are equally likely."""
+"""Candidates are equally likely if their log-probabilities differ by at most this."""
 
 ALIKE = 1e-12
 """Relative difference of log-likelihoods below which nothing was told apart."""

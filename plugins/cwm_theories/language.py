@@ -160,7 +160,7 @@ class RuleLanguage:
                 "If FACT is VALUE and FACT is not VALUE, then KIND with FIELD VALUE.",
                 "Otherwise, KIND.",
                 "",
-                "The first rule whose conditions all hold decides, and `Otherwise` is the last rule. "
+                "The first rule whose conditions all hold decides; `Otherwise` is the last rule. "
                 "A rule has one condition or several joined by `and`; a field that it leaves out "
                 f"may have any value. `{SAME}FACT` may replace a value.",
                 "",
