@@ -665,7 +665,9 @@ class Learner:
         """Ask a language model what the program may predict wrongly."""
         if self.questioner is None:
             return [], Usage()
-        replayed = f"{len(rows) - int(found.wrong.sum()):,} of {len(rows):,}"
+        verb = "allows" if self.writer.contract == "chance" else "predicts"
+        right = len(rows) - int(found.wrong.sum())
+        replayed = f"It {verb} {right:,} of {len(rows):,} recorded outcomes."
         # The recorded section states the gaps of the rows already.
         asked = [each.text for each in self.questions.open if each.source != "gaps"]
         recorded = self.writer.recorded(rows)

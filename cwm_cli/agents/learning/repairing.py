@@ -20,7 +20,7 @@ from cwm_cli.data.dataset import ALL_FITTED, Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName
 from cwm_cli.evaluation.metric import match
-from cwm_cli.problems.feedback import evidence
+from cwm_cli.problems.feedback import evidence, on_chance
 from cwm_cli.problems.refining.joining import data_backend
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, default, find, names
@@ -237,8 +237,13 @@ class ProgramWriter:
     def recorded(self, rows: Dataset) -> str:
         """Return the prompt section that shows rows, as long as in a prompt for a program."""
         problem = self._problem(rows)
-        tokens = problem.evidence_tokens
-        return evidence(problem.dataset, problem.metric, self.description, tokens=tokens)
+        return evidence(
+            problem.dataset,
+            problem.metric,
+            self.description,
+            tokens=problem.evidence_tokens,
+            uncertain=on_chance(None, self.contract),
+        )
 
     def _problem(self, rows: Dataset) -> WorldModelProblem:
         """Return the problem that all who write programs are given: every row is fitted to."""

@@ -58,7 +58,7 @@ class UnsureModel:
 
         Args:
             program: The program; the prompt shows its first `SHOWN` characters.
-            replayed: How many rows it replays, such as "36 of 37".
+            replayed: A sentence on how many recorded outcomes the program predicts.
             recorded: The section of the prompt that shows recorded rows.
             asked: Open questions, which the answer should not repeat.
 
@@ -98,8 +98,7 @@ class UnsureModel:
         parts = [
             f"## The environment\n\n{self.description}" if self.description else "",
             recorded,
-            f"## The program\n\nIt predicts {replayed} recorded steps correctly.\n\n"
-            f"```python\n{program[:SHOWN]}\n```",
+            f"## The program\n\n{replayed}\n\n```python\n{program[:SHOWN]}\n```",
             f"## Open questions\n\nThese are known already:\n\n{known}" if known else "",
             f"## Your answer\n\nWrite a JSON list of at most {MOST_NAMED} further questions in a "
             "```json block, the most important first. Ask only what a step in the environment can "
