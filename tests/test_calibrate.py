@@ -14,7 +14,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.refining.calibrating import Calibrate
-from cwm_cli.problems.refining.fitting import simplest
+from cwm_cli.problems.refining.fitting import advances, simplest
 from cwm_cli.problems.refining.lifting import NumberKind, choices, lift, number, written
 from cwm_cli.problems.refining.versions import VersionsJob, ask_versions
 from cwm_cli.problems.world_model import WorldModelProblem
@@ -79,6 +79,39 @@ def swings():
             after, reward, end = model.step(action)
             rows.append(Transition(state, action, after, reward, end, False, episode))
             state = np.array(after)
+    return Dataset.of(rows, observation_space=POINT, action_space=MOVES)
+
+
+CART = """
+class Environment:
+    PARAMETERS = {{"step": {step}, "force": {force}, "mass": {mass}, "drag": {drag}}}
+
+    def set_state(self, observation):
+        self.x, self.v = map(float, observation)
+
+    def step(self, action):
+        p = self.PARAMETERS
+        push = (2 * action - 1) * p["force"] / p["mass"]
+        self.v += p["step"] * (push - p["drag"] * self.v)
+        self.x += p["step"] * self.v
+        return [self.x, self.v], 0.0, False
+"""
+CART_TRUE = {"step": 1 / 30, "force": 3.0, "mass": 2.0, "drag": 0.31}
+CART_OFF = {"step": 0.04, "force": 2.5, "mass": 1.0, "drag": 0.25}
+
+
+def cart(count, noise=0.0):
+    """Return steps of the true cart from random states, with noise in the velocity."""
+    names = {}
+    exec(CART.format(**CART_TRUE), names)
+    rng, rows = np.random.default_rng(0), []
+    for episode in range(count):
+        model, state, action = names["Environment"](), rng.uniform(-2, 2, 2), int(rng.integers(2))
+        model.set_state(state)
+        (_, speed), reward, end = model.step(action)
+        speed += noise * rng.standard_normal()
+        after = np.array([state[0] + CART_TRUE["step"] * speed, speed])
+        rows.append(Transition(state, action, after, reward, end, False, episode))
     return Dataset.of(rows, observation_space=POINT, action_space=MOVES)
 
 
@@ -151,9 +184,36 @@ class TestLifting:
             (-1.2001, -1.1999, -1.0): -1.2,
             (-0.001, 0.002, 0.01): 0.0,
             (1.0, 2.0, 1.7): 1.7,
+            (1 / 30 - 1e-9, 1 / 30 + 1e-9, 0.04): 1 / 30,
+            (9.8 - 1e-9, 9.8 + 1e-9, 9.0): 9.8,
+            (0.0333, 0.0334, 0.04): 0.0333,
         }
         for (low, high, was), wanted in cases.items():
             assert simplest(low, high, was) == pytest.approx(wanted), (low, high)
+
+    def test_a_fraction_is_written_as_one_and_a_short_decimal_is_not(self):
+        declared, literal = lift("class E:\n    PARAMETERS = {'step': 0.02}\nx = y + 1.5 * z\n")
+        assert [declared.text(value) for value in (1 / 30, 0.02, 0.0333)] == [
+            "1 / 30",
+            "0.02",
+            "0.0333",
+        ]
+        assert literal.text(2 / 3) == "(2 / 3)"
+
+
+def test_a_component_that_advances_with_another_gives_the_time_step():
+    rng = np.random.default_rng(0)
+    before = rng.uniform(-2, 2, (100, 2))
+    speed = before[:, 1] + rng.uniform(-1, 1, 100)
+    semi_implicit = np.stack([before[:, 0] + 0.05 * speed, speed], axis=1)
+    semi_implicit[:5, 0] = 0.0  # clipped
+    [found] = advances(before, semi_implicit)
+    assert found[:3] == (0, 1, True)
+    assert found.step == pytest.approx(0.05, abs=1e-9)
+    explicit = np.stack([before[:, 0] + 0.05 * before[:, 1], speed], axis=1)
+    [found] = advances(before, explicit)
+    assert found[:3] == (0, 1, False)
+    assert advances(before, rng.uniform(-2, 2, (100, 2))) == []
 
 
 class TestFit:
@@ -171,6 +231,25 @@ class TestFit:
         assert "brake" in found.unidentified
         assert "Not determined by these rows: brake" in found.findings
         assert "gravity 8.1 -> 9.8" in found.findings
+
+    def test_the_time_step_is_fixed_first_and_of_a_ratio_one_number_is_fitted(self, sandbox):
+        rows = cart(200)
+        found = Calibrate().fit(CART.format(**CART_OFF), rows, sandbox)
+        assert found.wrong == 0
+        assert '"step": 1 / 30, "force": 1.5, "mass": 1.0, "drag": 0.31}' in found.program
+        assert found.unidentified == ("mass",)
+        assert "Not determined by these rows: mass" in found.findings
+
+    @pytest.mark.slow
+    def test_with_noise_numbers_are_rounded_within_two_standard_errors(self, sandbox):
+        rows = cart(200, noise=0.01)
+        found = Calibrate().fit(CART.format(**CART_OFF), rows, sandbox)
+        fitted = {each.name: each.value for each in lift(found.program)}
+        assert fitted["step"] == 1 / 30
+        assert fitted["mass"] == 1.0
+        assert fitted["force"] == 1.5
+        assert fitted["drag"] == pytest.approx(0.31, abs=0.04)  # standard error about 0.015
+        assert len(number(fitted["drag"])) <= 4
 
     def test_where_a_term_is_missing_the_errors_that_stay_are_told(self, sandbox, swings):
         columns = dict(swings.columns)

@@ -10,9 +10,12 @@ import struct
 import sys
 import termios
 import time
+from concurrent.futures import ThreadPoolExecutor
 from fcntl import ioctl
 from io import StringIO
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -25,8 +28,12 @@ from cwm_cli.agents.learning.loop import Mismatched, Stepped
 from cwm_cli.agents.learning.questions import RecordedQuestion
 from cwm_cli.agents.learning.runs import LearningResult, ProgramRecord
 from cwm_cli.data.dataset import Transition
+from cwm_cli.search.around import InFlight
+from cwm_cli.search.contracts import GENERATE, Message, Move, Request
 from cwm_cli.views.curves import Axis, Chart, Series, learning_chart, save_curve
 from cwm_cli.views.learning import learning_report, learning_view
+from cwm_litellm.backend import LiteLLM
+from openai_server import OpenAIServer, answer
 
 HOSTILE = "\x1b[2J\x07\u202eevil\n 日本語 [/x]"
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -119,6 +126,40 @@ def test_without_a_terminal_every_episode_is_a_plain_line() -> None:
     assert first.startswith("step 40  explore: return -120 of -13 promised  1 mismatch  program 1")
     assert second.startswith("step 60  exploit: return -13 of -13 promised  program 1, 38 lines")
     assert last.startswith("certified: 20 steps of its own play in 1 episodes")
+
+
+def test_views_name_the_model_that_has_not_answered_yet(monkeypatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setattr("cwm_cli.views.lines.QUIET_SECONDS", 0.01)
+    in_flight, answered = InFlight(), Event()
+    console, screen = Console(file=StringIO(), width=100), terminal()
+    lines, picture = learning_view(console, steps=300), learning_view(terminal(), steps=300)
+
+    def slow(handler) -> None:
+        answered.wait(60)
+        answer("a program")(handler)
+
+    with OpenAIServer([slow]) as server, ThreadPoolExecutor() as pool:
+        backend = in_flight.making(LiteLLM)(model="openai/x", api_base=server.url)
+        request = Request((Message(role="user", content="?"),), 0, Move(GENERATE), None)
+        completion = pool.submit(backend.complete, request)
+        wait_until(lambda: in_flight.oldest)
+        for view in (lines, picture):
+            view.begins(SimpleNamespace(in_flight=in_flight))
+        wait_until(lambda: "waiting" in console.file.getvalue())
+        screen.print(picture.pane)
+        answered.set()
+        assert completion.result().text == "a program"
+    for view in (lines, picture):
+        assert view.waiting == ""
+        view.ends()
+    assert re.search(r"\[0/300\] waiting for openai/x, \d+ s", console.file.getvalue())
+    assert re.search(r"model     waiting for openai/x, \d+ s", screen.file.getvalue())
+
+
+def wait_until(holds) -> None:
+    while not holds():
+        time.sleep(0.01)
 
 
 def test_the_end_says_what_is_certified_and_what_is_not_known() -> None:

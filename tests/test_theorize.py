@@ -14,7 +14,14 @@ from rich.console import Console
 
 from cwm_cli import Observer, theorize
 from cwm_cli.agents.theorizing.runs import TheoryRun, rule_changes
-from cwm_cli.views.theorizing import theorizing_view
+from cwm_cli.problems.theory import MISTAKES
+from cwm_cli.views.theorizing import (
+    kinds_chart,
+    likelihood_chart,
+    phase_words,
+    theorizing_view,
+)
+from openai_server import OpenAIServer, error
 from processes import wait_until
 
 THEORIST = """
@@ -327,6 +334,41 @@ def test_a_statistician_that_tells_nothing_apart_and_one_that_only_chats_are_sai
     assert "chooses among the candidates" in told
     found = json.loads(chat.stdout)
     assert found["tokens"] > 5 * 15  # the votes count as well
+
+
+@pytest.mark.slow
+def test_a_model_sees_wrong_predictions_and_weighs_held_out_rows_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+
+    def respond(body):
+        if "messages" not in body:  # no log-probabilities: the model chooses among candidates
+            return error(404, "Not Found")
+        proposes = "## Your answer" in body["messages"][-1]["content"]
+        return "If colour is red, then opened.\nOtherwise, closed." if proposes else "1"
+
+    asked = {"env": "Door-v0", "env_args": {"rule": "not blue"}, "phases": 2, "proposals": 2}
+    with OpenAIServer(respond) as server:
+        asked |= {"theorist": "openai/x", "api_base": server.url}
+        exact = theorize(**asked, run=tmp_path / "exact")
+        prompts = [request.prompt for request in server.requests]
+        chosen = theorize(
+            **asked,
+            statistician="openai/x",
+            options=["statistician.votes=1"],
+            run=tmp_path / "chosen",
+        )
+    assert exact.rules.startswith("If colour is red, then opened.")
+    improve = prompts[-1]
+    assert improve.count(MISTAKES) == 1
+    assert "Recorded: The door opens. (probability 0.025)\nPredicted: The door stays closed." in (
+        improve
+    )
+    assert [sum(each.held_out.values()) < 0 for each in exact.phases] == [True, True]
+    assert chosen.phases[0].held_out == {}
+    assert chosen.phases[1].held_out.keys() == {"closed", "opened"}
+    assert "held-out" not in phase_words(chosen.phases[0])
+    for chart in (likelihood_chart, kinds_chart):
+        assert [*chart("", chosen.phases, chosen.held_out).series[-1].x] == [2]
 
 
 DEAF = """

@@ -9,7 +9,7 @@ import pytest
 from cwm_cli.data.dataset import Transition
 from cwm_cli.envs.text_view import Change, TextView
 from cwm_cli.errors import CwmError
-from cwm_cli.problems.theory import TheoryProblem, read_rules
+from cwm_cli.problems.theory import MISTAKES, TheoryProblem, read_rules
 from cwm_cli.search.contracts import (
     GENERATE,
     IMPROVE,
@@ -194,17 +194,54 @@ def test_of_a_trajectory_that_is_too_long_a_prompt_shows_the_beginning():
     assert estimated_tokens(recorded) <= 52
 
 
-def test_a_prompt_to_better_rules_shows_them_and_what_they_predict_worst():
-    rules = "Always, walked."
-    verdict = problem_of(Symbolic(), walk(0, 1)).judge(rules)
-    move = Move(IMPROVE, 0, rules, verdict)
-    plain = problem_of(Symbolic(), walk(0, 5, PLACES - 1)).messages(move)[-1].content
-    assert rules in plain
-    assert "worst" not in plain
-    pointed = problem_of(Symbolic(), walk(0, 5, PLACES - 1), worst=1).messages(move)[-1].content
-    section = pointed[pointed.index("worst") : pointed.index("## Rules")]
-    assert section.count("At first") == 1
-    assert f"You are at place {PLACES - 1}." in section
+def test_an_improve_prompt_shows_wrong_predictions_beside_what_was_recorded():
+    def prompt(rules, rows, **options):
+        problem = problem_of(Symbolic(noise=0.2), rows, **options)
+        move = Move(IMPROVE, 0, rules, problem.judge(rules))
+        return problem.messages(move)[-1].content
+
+    walked = walk(0, 5, PLACES - 1)
+    _, _, shown = prompt("Always, walked.", walked).partition(MISTAKES)
+    assert shown.strip().startswith(
+        f"State: You are at place {PLACES - 1}.\nAction: You go on.\n"
+        "Recorded: You bump. (probability 0.1)\nPredicted: You walk.\n\n## Your answer"
+    )
+    undecided = prompt("If way is back, then walked.", walked)
+    assert undecided.count("Predicted: You walk. or You bump.") == 3
+    assert MISTAKES not in prompt("Always, walked.", walk(0, 5))
+    assert MISTAKES not in prompt("Always, walked.", walked, worst=0)
+
+
+def test_wrong_predictions_of_each_kind_are_shown_before_a_second_of_one_kind():
+    rows = [*walk(0, 1, 2, 3, PLACES - 1), *walk(PLACES - 1, episode=9)]
+    problem = problem_of(Symbolic(noise=0.2), rows, worst=2)
+    move = Move(IMPROVE, 0, "", problem.judge("If way is back, then walked."))
+    shown = problem.messages(move)[-1].content
+    assert shown.count("Recorded: You walk.") == shown.count("Recorded: You bump.") == 1
+
+
+@pytest.mark.parametrize(
+    ("backend", "form"),
+    [(Symbolic(), "If FACT is VALUE"), (Counting(), "one short sentence in plain English")],
+    ids=["controlled language", "free English"],
+)
+def test_a_prompt_names_one_form_of_rules_and_a_limit(backend, form):
+    problem = problem_of(backend, walk(0, PLACES - 1), longest=900)
+    for move in (Move(GENERATE), Move(IMPROVE, 0, "Always, walked.", None)):
+        prompt = problem.messages(move)[-1].content
+        forms = ("If FACT is VALUE", "one short sentence")
+        assert [each in prompt for each in forms] == [each in form for each in forms]
+        answer = prompt[prompt.index("## Your answer") :]
+        assert form in answer
+        assert "one rule per line and at most 900 characters" in answer
+
+
+def test_an_answer_in_the_form_that_the_prompt_names_is_read_whole():
+    problem = problem_of(Symbolic(), walk(0, PLACES - 1))
+    answer = "If way is on and way is not back, then walked.\nOtherwise, bumped."
+    rules = problem.read(answer, Move(GENERATE))
+    assert rules == answer
+    assert problem.statistician.backend.unread(problem.statistician.view, rules) == ()
 
 
 def test_a_prompt_that_is_too_long_is_made_shorter_where_it_hurts_least():
@@ -345,4 +382,4 @@ def test_a_prompt_says_how_rules_have_to_be_worded_and_what_could_not_be_read():
     assert "line 1" not in bettered
     free = problem_of(Counting(), walk(0)).messages(Move(IMPROVE, 0, rules, None))[-1].content
     assert "FACT" not in free
-    assert "nobody can read" not in free
+    assert "cannot be read" not in free

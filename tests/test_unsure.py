@@ -11,7 +11,7 @@ from cwm_cli import learn
 from cwm_cli.agents.learning.actor import Knowledge, OpenQuestion
 from cwm_cli.agents.learning.real import Real
 from cwm_cli.agents.learning.repairing import AskedModel
-from cwm_cli.agents.learning.runs import LearnRun
+from cwm_cli.agents.learning.runs import LearnRun, StepsTaken
 from cwm_cli.agents.learning.unsure import UnsureModel, box_of
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
@@ -70,6 +70,10 @@ NAMED = [
 ]
 
 
+DOUBTS = "mistakes in a program"
+"""Only prompts that ask for questions contain these words."""
+
+
 class Doubting(Backend):
     """Answers with these questions, and keeps what it was asked."""
 
@@ -87,16 +91,43 @@ def test_a_model_is_asked_for_questions_while_it_may_cost_something() -> None:
     known, backend = Knowledge(TRACK, PUSHES, 50, names=("Car Position", "Speed")), Doubting()
     model = AskedModel(backend, Strategy, max_cost=1.0)
     questioner = UnsureModel(model, known, "A car.", ("left", "no", "right"))
-    found, usage = questioner.name("class Environment: ...", 12, ["what stops it?"])
+    recorded = "## What was recorded\n\n12 steps"
+    asked = ["what stops it?"]
+    found, usage = questioner.name("class Environment: ...", "11 of 12", recorded, asked)
     prompt = backend.asked.messages[-1].content
-    for part in ("A car.", "class Environment", "12 recorded", "what stops it?", "2 right"):
+    for part in ("A car.", recorded, "class Environment", "11 of 12", *asked, "2 right"):
         assert part in prompt
     assert "bounds of car_position, car, position, speed" in prompt
     assert [each.text for each in found] == [NAMED[0]["text"], "does the ice [31mmelt?"]
     assert found[1].region == "after many steps, by wait"
     assert (found[1].action, usage.cost, model.used, model.spent) == (None, 0.5, 1, 0.5)
-    assert questioner.name("class Environment: ...", 12, []) == ([], Usage())
+    assert questioner.name("class Environment: ...", "12 of 12", "", []) == ([], Usage())
     assert model.used == 1
+
+
+@pytest.mark.slow
+def test_a_doubt_prompt_holds_the_rows_and_no_question_that_they_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with OpenAIServer(lambda body: "[]") as server:
+        learn(
+            "FrozenLake-v1",
+            env_args={"is_slippery": False},
+            steps=11,
+            model="openai/x",
+            api_base=server.url,
+            run=tmp_path / "r",
+        )
+    [asked] = [each.prompt for each in server.requests if DOUBTS in each.prompt]
+    records = LearnRun.load(tmp_path / "r").records()
+    steps = [each.arrays()["actions"] for each in records if isinstance(each, StepsTaken)]
+    tried = set(np.concatenate(steps)[:10].tolist())
+    assert len(tried) > 1
+    assert "10 steps of 3 episodes" in asked
+    assert "4: 2>5 ended" in asked  # a row: action 2 at field 4 leads to a hole, field 5
+    assert not any(f"action {action} was never tried" in asked for action in tried)
+    assert "the end by action 2 at 4 was seen once" in asked
 
 
 def every_step(path: Path) -> None:
@@ -136,12 +167,12 @@ def test_a_model_names_questions_that_are_tried_written_down_and_shown(
     every_step(tmp_path / "rows.npz")
 
     def answer(body: dict[str, object]) -> str:
-        doubted = "You doubt" in str(body["messages"])
+        doubted = DOUBTS in str(body["messages"])
         return f"```json\n{json.dumps(NAMED)}\n```" if doubted else "I do not know."
 
     with OpenAIServer(answer) as server:
         begun = lake(steps=8)
-        [asked] = [each.prompt for each in server.requests if "You doubt" in each.prompt]
+        [asked] = [each.prompt for each in server.requests if DOUBTS in each.prompt]
         assert "class Environment" in asked
         assert "a number from 0 to 3" in asked
         assert begun.completions == len(server.requests)

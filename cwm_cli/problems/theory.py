@@ -7,7 +7,7 @@ it, and how likely that is, the statistician says (Levy et al., 2025).
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
@@ -25,7 +25,12 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import GENERATE, IMPROVE, Message, Move, Node, Problem, Verdict
 from cwm_cli.search.reading import blocks
 from cwm_cli.text import clean, estimated_tokens
-from cwm_cli.worlds.statistician import Statistician, TextTransition, text_transitions
+from cwm_cli.worlds.statistician import (
+    Statistician,
+    TextTransition,
+    normalised,
+    text_transitions,
+)
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
@@ -34,8 +39,25 @@ if TYPE_CHECKING:
 Trajectory = tuple[int, ...]
 """The steps of an episode in a row, as places in the list of all transitions."""
 
+RECORDED = (
+    "## What was recorded\n\nEach block has the first state of some steps, then each action and "
+    "the change that followed."
+)
+MISTAKES = "## What the current rules predict wrongly"
+PLAIN_FORM = (
+    "Each rule is one short sentence in plain English that names an action, its conditions and the "
+    "change that follows. Leave out what the description says already: the reader has it, too."
+)
+"""The form of rules for a reader without a language of its own, such as a language model."""
+
+MOST_NAMED = 3
+"""Predicted changes that are named; of more the prompt gives the number."""
+
 MOST_KEPT = 2000
 """Texts whose weights are kept, those that were used last: as many as a published run proposes."""
+
+TIED = 1e-9
+"""Candidates are equally likely if their log-probabilities differ by at most this."""
 
 ALIKE = 1e-12
 """Relative difference of log-likelihoods below which nothing was told apart."""
@@ -74,9 +96,9 @@ class TheoryProblem(Problem):
     that these lack counts, too, unless policy=phase."""
     window: Annotated[int, Field(ge=1)] = 200
     """How many different transitions count, the newest ones, with policy=window."""
-    worst: Annotated[int, Field(ge=0)] = 0
-    """How many trajectories that the rules predict worst a prompt to better them points out; as
-    published none."""
+    worst: Annotated[int, Field(ge=0)] = 5
+    """Wrongly predicted transitions that an improve prompt shows at most, the least likely first,
+    with the predicted change; as published 0."""
     evidence_tokens: Annotated[int, Field(ge=1)] | None = 2000
     """About how many tokens of recorded trajectories a prompt may hold, the newest first; None for
     all that count, as published."""
@@ -155,26 +177,38 @@ class TheoryProblem(Problem):
         """Ask in so many characters, if there is a limit."""
         recorded = self._seen.words(self.evidence_tokens)
         if recorded:
-            recorded = f"\n\n## What was recorded\n\n{recorded}"
-        if recorded and self.worst and move.action == IMPROVE:
-            recorded += f"\n\n## What the rules below predict worst\n\n{self._worst(move.program)}"
+            recorded = f"\n\n{RECORDED}\n\n{recorded}"
+        mistakes = self._mistakes(move.program) if move.action == IMPROVE else ""
         view, reader = self.statistician.view, self.statistician.backend
-        wording, unread = reader.wording(view), reader.unread(view, move.program)
+        unread = reader.unread(view, move.program)
         return messages(
             "theory",
             move,
             room=room,
             description=view.guide().strip(),
             evidence=recorded,
-            wording=f"\n\n{wording}" if wording else "",
-            unread="\n".join(["\n\nOf these, nobody can read:", *unread]) if unread else "",
+            form=reader.wording(view) or PLAIN_FORM,
+            longest=f"{self.longest:,}",
+            unread="\n".join(["\n\nThese lines cannot be read:", *unread]) if unread else "",
+            examples=f"\n\n{MISTAKES}\n\n{mistakes}" if mistakes else "",
         )
 
-    def _worst(self, rules: str) -> str:
-        """Show the trajectories that are least likely under rules, each once."""
-        weights, different = self._weighed(rules), dict.fromkeys(self._seen.trajectories)
-        order = sorted(different, key=lambda steps: float(weights[list(steps)].sum()))
-        return "\n\n".join(map(self._seen.worded, order[: self.worst]))
+    def _mistakes(self, rules: str) -> str:
+        """Show the least likely transitions with what the rules predict instead."""
+        if not self.worst or not len(self._seen.places):
+            return ""
+        weights, places = self._weighed(rules), np.unique(self._seen.places)
+        unlikely = places[weights[places] <= weights[places].mean()]
+        # One of each kind of change before a second one: the same mistake repeats within a kind.
+        shown, times = list[tuple[int, float, TextTransition]](), Counter[str]()
+        for place in unlikely[np.argsort(weights[unlikely], kind="stable")]:
+            transition = self._seen.transitions[place]
+            shown.append((times[transition.change.kind], weights[place], transition))
+            times[transition.change.kind] += 1
+        shown = sorted(shown, key=lambda each: each[:2])[: self.worst]
+        least = [transition for *_, transition in shown]
+        every = self.statistician.of_candidates(rules, least, self.discovered)
+        return "\n\n".join(filter(None, map(_mistake, least, normalised(every))))
 
     def read(self, text: str, move: Move) -> str:
         """Return the rules of a completion, one on each line."""
@@ -351,6 +385,28 @@ class _Evidence:
         shown = [self.transitions[place] for place in steps]
         pairs = (f"- {step.action} -> {step.change.text}" for step in shown)
         return "\n".join([f"At first: {shown[0].state}", *pairs])
+
+
+def _mistake(transition: TextTransition, log_probabilities: np.ndarray) -> str:
+    """Show a transition and the likeliest change; "" if that is the recorded one."""
+    if not transition.candidates:
+        return ""
+    recorded, highest = transition.change.text, float(log_probabilities.max())
+    likeliest = [
+        change.text
+        for change, found in zip(transition.candidates, log_probabilities.tolist(), strict=True)
+        if found >= highest - TIED
+    ]
+    if likeliest == [recorded]:
+        return ""
+    place = [change.text for change in transition.candidates].index(recorded)
+    predicted = " or ".join(likeliest)
+    if len(likeliest) > MOST_NAMED:
+        predicted = f"nothing definite: {len(likeliest)} changes are equally likely"
+    return (
+        f"State: {transition.state}\nAction: {transition.action}\nRecorded: {recorded} "
+        f"(probability {exp(log_probabilities[place]):.2g})\nPredicted: {predicted}"
+    )
 
 
 ITEM = re.compile(r"\s*(?:[-*+\N{BULLET}]|\(?\d{1,3}[.):])\s+(?=\S)")

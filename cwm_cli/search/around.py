@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cwm_cli.search.contracts import (
     AnswerLength,
@@ -149,6 +150,43 @@ class BackendAround(Backend):
     def of_candidates(self, questions: Sequence[Any]) -> Sequence[np.ndarray] | None:
         """Have the inner one weigh candidates."""
         return self.inner.of_candidates(questions)
+
+
+class Waiting(NamedTuple):
+    """A request without an answer yet: the model, and when it was sent, in monotonic seconds."""
+
+    model: str
+    since: float
+
+
+class InFlight:
+    """The requests of several backends that have no answer yet, for views to draw."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[object, Waiting] = {}
+
+    @property
+    def oldest(self) -> Waiting | None:
+        """The request that waits longest, None if none waits."""
+        return min(self._waiting.copy().values(), key=lambda each: each.since, default=None)
+
+    def making(self, factory: Callable[..., Backend]) -> Callable[..., Backend]:
+        """Return a factory of the same backends, whose requests are listed here."""
+        return lambda **options: _Listed(factory(**options), options["model"], self._waiting)
+
+
+class _Listed(BackendAround):
+    def __init__(self, inner: Backend, model: str, waiting: dict[object, Waiting]) -> None:
+        super().__init__(inner)
+        self._model, self._waiting = model, waiting
+
+    def complete(self, request: Request) -> Completion:
+        key = object()
+        self._waiting[key] = Waiting(self._model, time.monotonic())
+        try:
+            return self.inner.complete(request)
+        finally:
+            del self._waiting[key]
 
 
 def innermost(backend: Backend) -> Backend:

@@ -108,6 +108,16 @@ class LearningView(Lines):
         return sorted(found, key=lambda each: -each.weight)
 
     @property
+    def waiting(self) -> str:
+        """The model that has not answered yet and for how long, "" if no request is in flight."""
+        in_flight = getattr(self.work, "in_flight", None)
+        oldest = in_flight.oldest if in_flight else None
+        if oldest is None:
+            return ""
+        waited = duration(time.monotonic() - oldest.since)
+        return f"waiting for {printable(oldest.model, 40) or 'the backend'}, {waited}"
+
+    @property
     def elapsed(self) -> str:
         """How long it took so far."""
         return duration(time.monotonic() - self._began)
@@ -141,8 +151,8 @@ class LearningLines(LearningView):
 
     def _tell(self) -> None:
         """Print how far it is."""
-        aim = aim_words(self.step) if self.step else "beginning"
-        self._print(f"[{self.steps:,}/{self.most:,}] {aim}", self._program(), self.elapsed)
+        doing = self.waiting or (aim_words(self.step) if self.step else "beginning")
+        self._print(f"[{self.steps:,}/{self.most:,}] {doing}", self._program(), self.elapsed)
 
     def _program(self) -> str:
         return f"program {self.program.number}, {self.program.lines} lines" if self.program else ""
@@ -216,6 +226,8 @@ class LearningPicture(LearningView):
             best = max(each["return"] for each in self.returns)
             words += f"; last {self.returns[-1]['return']:.5g}, best {best:.5g}"
         yield Text(f"episode   {words}", "bold green")
+        if waiting := self.waiting:
+            yield Text(f"model     {waiting}", "yellow")
         if self.step:
             promise = self.step.intent.promise
             promised = "" if promise is None else f" (promises {promise:.5g})"

@@ -100,12 +100,13 @@ def found_words(found: Mapping[str, int], first: Mapping[str, int]) -> str:
 
 def phase_words(phase: PhaseRecord) -> str:
     """Say what a phase came to."""
-    held_out = sum(phase.held_out.values())
+    total = phase.held_out_total
+    held_out = "" if total is None else f"  held-out {total:.2f}"
     accepted = "" if phase.accepted is None else f", {phase.accepted} accepted"
     proposals = f"{phase.proposals} proposal{'' if phase.proposals == 1 else 's'}"
     return (
         f"phase {phase.number}  train {phase.train:.2f} of {phase.evidence:,}"
-        f"  held-out {held_out:.2f}  {proposals}{accepted}"
+        f"{held_out}  {proposals}{accepted}"
         f"  found {found_words(phase.found, phase.first)}"
     )
 
@@ -208,7 +209,8 @@ class TheorizingPicture(TheorizingView):
         if self.phases:
             last = self.phases[-1]
             yield Text(f"train     {last.train:.2f} for {last.evidence:,} changes", "green")
-            yield Text(f"held-out  {held_out_words(last, work.kinds)}", "cyan")
+            if last.held_out:
+                yield Text(f"held-out  {held_out_words(last, work.kinds)}", "cyan")
         found, first = discovered(self.phases)
         if self.gathered and self.gathered.number > len(self.phases):
             found.update(self.gathered.found)
@@ -265,16 +267,18 @@ def held_out_words(phase: PhaseRecord, kinds: Mapping[str, int]) -> str:
 def likelihood_chart(title: str, phases: Sequence[PhaseRecord], kinds: Mapping[str, int]) -> Chart:
     """Return the mean log-likelihood of a change under the best rules of each phase."""
     x = [each.number for each in phases]
-    total = sum(kinds.values())
-    series = [
-        Series("train", x, [each.train / max(each.evidence, 1) for each in phases]),
-        Series("held-out", x, [sum(each.held_out.values()) / total for each in phases]),
-    ]
+    series = [Series("train", x, [each.train / max(each.evidence, 1) for each in phases])]
+    measured = [(each.number, each.held_out_total) for each in phases if each.held_out]
+    if measured:
+        places, totals = zip(*measured, strict=True)
+        count = sum(kinds.values())
+        series.append(Series("held-out", places, [total / count for total in totals]))
     return Chart.of(title, "phase", "mean log-likelihood of a change", series)
 
 
 def kinds_chart(title: str, phases: Sequence[PhaseRecord], kinds: Mapping[str, int]) -> Chart:
     """Return the mean log-likelihood of a held-out change of each kind, by phase."""
+    phases = [each for each in phases if each.held_out]
     x = [each.number for each in phases]
     series = [
         Series(kind, x, [each.held_out[kind] / count for each in phases])
@@ -307,9 +311,13 @@ def save_theory_curves(title: str, result: TheorizingResult) -> list[Path]:
         return []
     charts = [
         likelihood_chart(f"{title}: likelihood by phase", result.phases, result.held_out),
-        kinds_chart(f"{title}: held-out, by kind of change", result.phases, result.held_out),
         found_chart(f"{title}: transitions discovered", result.phases),
     ]
+    if any(each.held_out for each in result.phases):
+        by_kind = kinds_chart(
+            f"{title}: held-out, by kind of change", result.phases, result.held_out
+        )
+        charts.insert(1, by_kind)
     file = result.run / "curve.svg"
     save_charts(charts, file)
     return [file]
@@ -322,7 +330,8 @@ def theorizing_report(result: TheorizingResult, next_command: str) -> Iterator[T
     if result.phases:
         last, count = result.phases[-1], len(result.phases)
         yield Text(f"train     log-likelihood {last.train:.2f} for {last.evidence:,} changes")
-        yield Text(f"held-out  log-likelihood {held_out_words(last, result.held_out)}")
+        if last.held_out:
+            yield Text(f"held-out  log-likelihood {held_out_words(last, result.held_out)}")
         words = f"{result.proposals:,} in {count} phase{'' if count == 1 else 's'}"
         if result.accepted is not None and result.proposals:
             words += f", {percent(result.accepted / result.proposals)} accepted"

@@ -135,33 +135,42 @@ class RuleLanguage:
 
     @property
     def wording(self) -> str:
-        """How rules are written, and in which words, for somebody who is to write some."""
+        """The form and the words of rules, as a prompt states them."""
 
-        def listed(known: Mapping[str, Sequence[str]], of: str) -> list[str]:
-            more = {name: len(words) > MOST_LISTED for name, words in known.items()}
+        def listed(known: Mapping[str, Sequence[str]]) -> list[str]:
+            same: dict[tuple[str, ...], list[str]] = {}
+            for name, words in known.items():
+                same.setdefault(tuple(words), []).append(name)
             return [
-                f"- {name}{of}: {', '.join(words[:MOST_LISTED])}{', ...' if more[name] else ''}"
-                for name, words in known.items()
+                f"- {'; '.join(alike)}: {', '.join(words[:MOST_LISTED])}"
+                + ", ..." * (len(words) > MOST_LISTED)
+                for words, alike in same.items()
             ]
 
-        fields = (listed(each, f" (of {kind})") for kind, each in self.fields.items())
+        fields = {
+            f"{name} (of {kind})": words
+            for kind, each in self.fields.items()
+            for name, words in each.items()
+        }
         return "\n".join(
             [
-                "Only these forms are read, and the first line whose conditions all hold decides:",
+                "The reader is a program that has only your rules, without the description, and "
+                "understands only these two forms:",
                 "",
                 "If FACT is VALUE and FACT is not VALUE, then KIND with FIELD VALUE.",
                 "Otherwise, KIND.",
                 "",
-                "There may be more conditions or fewer, and fields may be left out. Instead of a "
-                f"value there may be `{SAME}FACT`.",
+                "The first rule whose conditions all hold decides; `Otherwise` is the last rule. "
+                "A rule has one condition or several joined by `and`; a field that it leaves out "
+                f"may have any value. `{SAME}FACT` may replace a value.",
                 "",
-                "The facts and their values:",
-                *listed(self.values, ""),
+                "Facts and their values:",
+                *listed(self.values),
                 "",
-                f"The kinds of what follows: {', '.join(self.fields)}. Their fields:",
-                *(line for lines in fields for line in lines),
+                f"Kinds of change: {', '.join(self.fields)}. Their fields and values:",
+                *listed(fields),
             ]
-        ).removesuffix(" Their fields:")
+        ).removesuffix(" Their fields and values:")
 
     @lru_cache(maxsize=4096)  # noqa: B019 - languages are few, and live as long as the process
     def read(self, text: str) -> Reading:

@@ -37,6 +37,7 @@ PUBLISHED: Mapping[str, Any] = MappingProxyType(
         "problem.subset": 5,
         "problem.evidence_tokens": None,
         "problem.simplicity": 0.0,
+        "problem.worst": 0,
         "theorist.temperature": 1.0,
         "theorist.top_p": 1.0,
         "theorist.max_tokens": 200,

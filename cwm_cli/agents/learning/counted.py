@@ -157,6 +157,7 @@ class Counted(Actor):
 
     def questions(self) -> list[OpenQuestion]:
         """Return what the rows leave open: actions never tried, ends seen once, places unseen."""
+        self._noticed()
         return [*self._untried(), *self._ends(), *self._unvisited()]
 
     @property

@@ -51,7 +51,7 @@ from cwm_cli.runs.store import DATASET, HEADER, folder_word, fresh_folder, kind_
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.search.answers import AnswerCache
-from cwm_cli.search.around import innermost
+from cwm_cli.search.around import InFlight, innermost
 from cwm_cli.search.contracts import Backend
 from cwm_cli.search.models import ModelChoice, ModelPool, made_backend, models_text, read_models
 from cwm_cli.worlds.confined_imagining import ImaginingJob
@@ -173,6 +173,7 @@ def learn(
                 session = RecordedSession.of(opened, tasks, sandbox, observer)
                 session.goal = goal
                 session.backend = chosen.backend if chosen.asks else None
+                session.in_flight = chosen.in_flight
                 session.steps, session.seconds = budget.steps, _most(budget.seconds)
                 session.completions, session.max_cost = _most(completions), _most(max_cost)
                 return learned_by(chosen.strategy, session)
@@ -213,6 +214,7 @@ class _Choices(NamedTuple):
     options: Mapping[str, Mapping[str, Any]]
     limits: Limits
     strategy: Any
+    in_flight: InFlight
     cache: bool = False
 
     @property
@@ -233,6 +235,7 @@ class _Choices(NamedTuple):
         """Those who are asked, as one."""
         factory, options = find("backend", self.answers.backend), self.options["backend"]
         factory = AnswerCache().making(factory) if self.cache else factory
+        factory = self.in_flight.making(factory)
         choice = ModelChoice(**self.options["search"])
         return made_backend(factory, self.answers.model, options, choice.models)
 
@@ -270,7 +273,7 @@ def _choices(
     given = with_presets(read_options(options, owners), owners)
     made = factory(**given["strategy"]) if factory else None
     whole = given | ({"backend": given["backend"] | wanted} if "backend" in given else {})
-    return _Choices(answers, whole, Limits.chosen(given["sandbox"]), made)
+    return _Choices(answers, whole, Limits.chosen(given["sandbox"]), made, InFlight())
 
 
 def _most(limit: float | None) -> float:
@@ -281,7 +284,9 @@ def _asked(chosen: _Choices, completions: int | None, max_cost: float | None) ->
     """Make who is asked where data alone are not enough, once that is known to work."""
     strategy, backend = find("strategy", default("strategy")), chosen.backend
     backend.ready(max_cost)
-    return AskedModel(backend, strategy, completions=completions, max_cost=max_cost)
+    return AskedModel(
+        backend, strategy, completions=completions, max_cost=max_cost, in_flight=chosen.in_flight
+    )
 
 
 def _budget(steps: int, seconds: float | None, stop: str) -> Budget:

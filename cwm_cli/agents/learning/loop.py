@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from cwm_cli.agents.learning.repairing import ProgramWriter, WrittenProgram
     from cwm_cli.agents.learning.unsure import UnsureModel
     from cwm_cli.sandbox import Sandbox
+    from cwm_cli.search.around import InFlight
 
 SYNCED = 10
 """Steps that a crash may lose at most; writing each one down would take longer than taking it."""
@@ -279,6 +280,11 @@ class Learner:
         return count, sum(known) if len(known) == len(costs) else None
 
     @property
+    def in_flight(self) -> InFlight | None:
+        """Requests to the language model that have no answer yet; None without a model."""
+        return self.writer.model.in_flight if self.writer.model else None
+
+    @property
     def _used(self) -> int:
         return self.writer.model.used if self.writer.model else 0
 
@@ -491,8 +497,12 @@ class Learner:
         known = [self.known.program] if self.known.program else self._offered
         found = self._written(rows, known)
         is_news, named = found.program != self.known.program, list[OpenQuestion]()
+        self._ask([OpenQuestion(each) for each in gaps(rows, self.known.names)], "gaps")
+        self._ask(self._unexplained(found, rows), "rows")
         if is_news and self._may_name:
-            named, usage = self._named(found.program, len(rows))
+            # The prompt lists open questions, so first drop the ones that new rows answer.
+            self._ask(self._unbroken(self.actor.questions, []), "play")
+            named, usage = self._named(found, rows)
             found = found._replace(usage=total([found.usage, usage]))
         seconds = time.perf_counter() - began
         self.writing_seconds += seconds
@@ -503,9 +513,6 @@ class Learner:
         if not self.known.rows[-1].terminated:
             self._hope(self.known.rows[-1].next_observation)
         self._pursue(named)
-        asked = [OpenQuestion(each, weight=0.0) for each in gaps(rows, self.known.names)]
-        self._ask(asked, "gaps")
-        self._ask(self._unexplained(found, rows), "rows")
 
     def _find_contract(self) -> None:
         """Find out what the rows ask of programs, where the same came out otherwise at times."""
@@ -654,10 +661,17 @@ class Learner:
         """What a language model asked and nobody answered."""
         return [each.asked_again for each in self.questions.open if each.source == "model"]
 
-    def _named(self, program: str, rows: int) -> tuple[list[OpenQuestion], Usage]:
-        """Have a language model name what it is unsure of."""
-        asked = [each.text for each in self.questions.open]
-        return self.questioner.name(program, rows, asked) if self.questioner else ([], Usage())
+    def _named(self, found: WrittenProgram, rows: Dataset) -> tuple[list[OpenQuestion], Usage]:
+        """Ask a language model what the program may predict wrongly."""
+        if self.questioner is None:
+            return [], Usage()
+        verb = "allows" if self.writer.contract == "chance" else "predicts"
+        right = len(rows) - int(found.wrong.sum())
+        replayed = f"It {verb} {right:,} of {len(rows):,} recorded outcomes."
+        # The recorded section states the gaps of the rows already.
+        asked = [each.text for each in self.questions.open if each.source != "gaps"]
+        recorded = self.writer.recorded(rows)
+        return self.questioner.name(found.program, replayed, recorded, asked)
 
     def _pursue(self, named: Sequence[OpenQuestion]) -> None:
         """Write down what a language model asks, and go for what can be gone for."""

@@ -20,9 +20,11 @@ from cwm_cli.data.dataset import ALL_FITTED, Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName
 from cwm_cli.evaluation.metric import match
+from cwm_cli.problems.feedback import evidence, on_chance
 from cwm_cli.problems.refining.joining import data_backend
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, default, find, names
+from cwm_cli.search.around import InFlight
 from cwm_cli.search.contracts import (
     GENERATE,
     ROOT,
@@ -126,6 +128,7 @@ class AskedModel:
     each: int = 3
     completions: int | None = None
     max_cost: float | None = None
+    in_flight: InFlight = field(default_factory=InFlight, repr=False)
     used: int = field(default=0, init=False)
     spent: float = field(default=0.0, init=False)
     limit: CostLimit | None = field(default=None, init=False, repr=False)
@@ -230,6 +233,17 @@ class ProgramWriter:
         if answers.failure is not None:
             return np.ones(len(rows), np.bool_)
         return impossible(answers, rows)
+
+    def recorded(self, rows: Dataset) -> str:
+        """Return the prompt section that shows rows, as long as in a prompt for a program."""
+        problem = self._problem(rows)
+        return evidence(
+            problem.dataset,
+            problem.metric,
+            self.description,
+            tokens=problem.evidence_tokens,
+            uncertain=on_chance(None, self.contract),
+        )
 
     def _problem(self, rows: Dataset) -> WorldModelProblem:
         """Return the problem that all who write programs are given: every row is fitted to."""

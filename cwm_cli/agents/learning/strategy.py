@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cwm_cli.presets import WithPresets
 from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.search.around import InFlight
 
 if TYPE_CHECKING:
     from cwm_cli.agents.training.trainer import Training
@@ -51,6 +52,8 @@ class LearningSession:
     tasks: Sequence[LearningTask]
     sandbox: Sandbox
     backend: Backend | None = None
+    in_flight: InFlight = field(default_factory=InFlight)
+    """Requests to the backend that have no answer yet."""
     seed: int = 0
     goal: str | None = None
     """What is to be reached instead of the mission, in words."""

@@ -35,8 +35,9 @@ LONGEST = 200
 """Characters of each text of a question."""
 
 SYSTEM = (
-    "You doubt a program that predicts an environment. You name, briefly and as JSON, what it may "
-    "have wrong, and what to try in the environment to find out."
+    "You look for mistakes in a program that predicts an environment. You name, briefly and as "
+    "JSON, situations without a recorded step in which the program may be wrong, and the action "
+    "that would show it."
 )
 
 
@@ -51,12 +52,22 @@ class UnsureModel:
     """What actions are called, the first one first."""
 
     def name(
-        self, program: str, rows: int, asked: Iterable[str]
+        self, program: str, replayed: str, recorded: str, asked: Iterable[str]
     ) -> tuple[list[OpenQuestion], Usage]:
-        """Return questions on a program of so many rows, beyond what is asked, and what it took."""
+        """Ask for questions about a program.
+
+        Args:
+            program: The program; the prompt shows its first `SHOWN` characters.
+            replayed: A sentence on how many recorded outcomes the program predicts.
+            recorded: The section of the prompt that shows recorded rows.
+            asked: Open questions, which the answer should not repeat.
+
+        Returns:
+            The questions of the answer, and the tokens and money that the answer took.
+        """
         messages = (
             Message(role="system", content=SYSTEM),
-            Message(role="user", content=self._words(program, rows, asked)),
+            Message(role="user", content=self._words(program, replayed, recorded, asked)),
         )
         completion = self.model.ask(messages, self.known.seed, self)
         return ([*self._read(completion.text)], completion.usage) if completion else ([], Usage())
@@ -72,8 +83,8 @@ class UnsureModel:
             return None
         return Pursued(asked._replace(action=action), box)
 
-    def _words(self, program: str, rows: int, asked: Iterable[str]) -> str:
-        """Show the program and what is asked already, and say how to answer."""
+    def _words(self, program: str, replayed: str, recorded: str, asked: Iterable[str]) -> str:
+        """Word the prompt."""
         names = [*identifiers(self.known.names)] or ["observation[0]"]
         known = "\n".join(f"- {text}" for text in asked)
         space = self.known.action_space
@@ -85,16 +96,16 @@ class UnsureModel:
                 called = (f"{first + n} {name}" for n, name in enumerate(self.actions))
                 actions += f" ({', '.join(called)})"
         parts = [
-            f"# The environment\n\n{self.description}" if self.description else "",
-            f"# The program, which replays {rows} recorded steps\n\n"
-            f"```python\n{program[:SHOWN]}\n```",
-            f"# What is asked already\n\n{known}" if known else "",
-            f"# What to write\n\nA JSON list of at most {MOST_NAMED} questions that steps in the "
-            "environment would answer, the most important first, in a fenced block. Each is an "
-            'object: `{"text": the question, "region": where to ask it, "action": what to do '
-            'there or null, "answers": what the outcomes would mean}`. A region holds bounds of '
-            f"{', '.join(names)} joined by `and`, such as `{names[0]} >= 0.5`. An action is "
-            f"{actions}.",
+            f"## The environment\n\n{self.description}" if self.description else "",
+            recorded,
+            f"## The program\n\n{replayed}\n\n```python\n{program[:SHOWN]}\n```",
+            f"## Open questions\n\nThese are known already:\n\n{known}" if known else "",
+            f"## Your answer\n\nWrite a JSON list of at most {MOST_NAMED} further questions in a "
+            "```json block, the most important first. Ask only what a step in the environment can "
+            'answer and no recorded step has answered. Each is an object: `{"text": the question, '
+            '"region": where to try it, "action": the action to try there or null, "answers": what '
+            f"each outcome would mean}}`. A region holds bounds of {', '.join(names)}, joined by "
+            f"`and`, such as `{names[0]} >= 0.5`. An action is {actions}.",
         ]
         return "\n\n".join(part for part in parts if part)
 

@@ -78,8 +78,9 @@ class PhaseRecord(BaseModel):
 
     The `rules` are the best ones at its end, and `previous` those before it.
     `train` is the log-likelihood of the `evidence` that they were weighed by, `held_out` that of
-    the held-out rows by kind of change. Of `proposals` so many were `accepted`, None where the
-    method accepts none; so many were weighed (`scorings`), the rules that were kept among them.
+    the held-out rows by kind of change, empty if they were not weighed. Of `proposals` so many
+    were `accepted`, None where the method accepts none; so many were weighed (`scorings`), the
+    rules that were kept among them.
     `rows` is how many were collected up to its end, `found` how many it collected of each kind,
     `first` the row, counted from 1, at which a kind came up that had not before; `weighed` is what
     it took to weigh rules.
@@ -103,9 +104,9 @@ class PhaseRecord(BaseModel):
     weighed: Usage = Usage()
 
     @property
-    def held_out_total(self) -> float:
-        """The log-likelihood of all held-out rows."""
-        return sum(self.held_out.values())
+    def held_out_total(self) -> float | None:
+        """The log-likelihood of all held-out rows, None if they were not weighed."""
+        return sum(self.held_out.values()) if self.held_out else None
 
 
 TheoryLine = SearchRecord | PhaseRecord
@@ -176,7 +177,8 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
         asked = sum(isinstance(each, SearchRecord) and each.node.asked for each in records)
         count = len(phases)
         last = phases[-1] if phases else None
-        told = f"held-out log-likelihood {last.held_out_total:.2f}" if last else ""
+        total = last.held_out_total if last else None
+        told = "" if total is None else f"held-out log-likelihood {total:.2f}"
         return RunSummary(
             self.place,
             self.kind,
@@ -239,10 +241,11 @@ def likelihood_panels(phases: Sequence[PhaseRecord]) -> list[list[Any]]:
     whole = ChartLine("", places, [each.held_out_total for each in phases], tone=0)
     kinds = dict.fromkeys(kind for each in phases for kind in each.held_out)
     by_kind = [ChartLine(k, places, [each.held_out.get(k) for each in phases]) for k in kinds]
-    panels = [
-        ["Held-out changes, all", "chart", LineChart("phase", label, [whole]).data()],
-        ["Evidence, mean of a row", "chart", LineChart("phase", label, [train]).data()],
-    ]
+    panels = [["Evidence, mean of a row", "chart", LineChart("phase", label, [train]).data()]]
+    if by_kind:
+        panels.insert(
+            0, ["Held-out changes, all", "chart", LineChart("phase", label, [whole]).data()]
+        )
     if len(by_kind) > 1:
         panels.append(
             ["Held-out changes, by kind", "chart", LineChart("phase", label, by_kind).data()]
@@ -268,7 +271,7 @@ def likelihood_grid(phases: Sequence[PhaseRecord], *, most: int = MOST_TOLD) -> 
                 UNKNOWN if each.accepted is None else str(each.accepted),
                 f"{each.evidence:,}",
                 f"{each.train:.2f}",
-                f"{each.held_out_total:.2f}",
+                UNKNOWN if each.held_out_total is None else f"{each.held_out_total:.2f}",
                 *(f"{each.held_out[k]:.2f}" if k in each.held_out else UNKNOWN for k in kinds),
             ]
             for each in phases[-most:]

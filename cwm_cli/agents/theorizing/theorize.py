@@ -170,6 +170,7 @@ def theorize(
                 wanted_phases=phases,
                 observer=observer,
                 begins_with=held_out,
+                measures_phases=not parts.statistician.needs_model,
             )
             work.resume()
             done = len(work.phases)
@@ -219,6 +220,9 @@ class Theorizing:
     wanted_phases: int
     observer: Observer
     begins_with: Dataset
+    measures_phases: bool = True
+    """Weigh the held-out rows after every phase. If not, only after the last one: a language model
+    takes tokens or time for each row."""
     phases: list[PhaseRecord] = field(default_factory=list, init=False)
     number: int = field(default=0, init=False)
     collecting: bool = field(default=False, init=False)
@@ -402,7 +406,8 @@ class Theorizing:
             self.experimenter.learn(self._context(self.number, rules, previous), self._rows)
             if state := self.experimenter.state():
                 self._save(state)
-        held_out = self._held_out(rules)
+        is_last = self.number >= self.wanted_phases or self.search.given_up
+        held_out = self._held_out(rules) if self.measures_phases or is_last else {}
         record = PhaseRecord(
             number=self.number,
             rules=rules,

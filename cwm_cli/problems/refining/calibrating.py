@@ -16,8 +16,10 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.problems.refining.fitting import (
     ACTS,
     FINE,
+    LEAST,
     MOST_STEPS,
     SAMPLE,
+    SIGMA,
     WIDEST,
     Correction,
     Fitting,
@@ -31,6 +33,9 @@ from cwm_cli.search.contracts import Refinement, RefinementTask, Refiner, unhear
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox import Sandbox
+
+ERRORS = 2.0
+"""The most that rounding may move a number, in standard errors."""
 
 DIGITS = 10
 """Significant digits of what is written: more than float32 can tell apart."""
@@ -141,6 +146,7 @@ class Calibrate(Refiner):
         stopped = ""
         try:
             tell(f"fitting {len(fit.numbers)} numbers to {len(fit.rows)} rows")
+            fit.fix_time_step(kinds)
             fit.choose([kind for kind in kinds if kind <= NumberKind.NAMED])
             first = 1 + (NumberKind.MECHANISM in kinds[1:2])  # which is declared by its nature
             for last in range(first, len(kinds) + 1):
@@ -213,18 +219,19 @@ def _simplified(fit: Fitting) -> list[str]:
     for place in sorted(fit.searched):
         fit.bracket(place)
     rows = fit.sample[~fit.wrong[fit.sample]]
-    rows = rows if len(rows) else fit.sample
+    rows = fit.sample if fit.is_noisy or not len(rows) else rows
     every = list(range(len(fit.numbers)))
     slopes = fit.slopes(fit.values, np.array(every), rows).reshape(-1, len(every))
     idle = [n for n in every if np.abs(slopes[:, n]).max() <= ACTS and n not in fit.searched]
-    smooth = [n for n in every if fit.values[n] != fit.first[n] and n not in fit.searched]
+    settled = fit.searched | fit.fixed
+    smooth = [n for n in every if fit.values[n] != fit.first[n] and n not in settled]
     pinned = _take_back(fit, smooth, slopes, rows)
     left = np.array([n for n in smooth if fit.values[n] != fit.first[n]], int)
     _round(fit, left, rows)
     _follow_twins(fit, idle)
     still = [n for n in idle if fit.values[n] == fit.first[n]]
     named = [n for n in still if fit.numbers[n].kind == NumberKind.DECLARED]
-    return [fit.numbers[n].name for n in (*pinned, *named)]
+    return [fit.numbers[n].name for n in (*sorted(fit.redundant), *pinned, *named)]
 
 
 def _take_back(fit: Fitting, moved: list[int], slopes: np.ndarray, rows: np.ndarray) -> list[int]:
@@ -249,17 +256,23 @@ def _take_back(fit: Fitting, moved: list[int], slopes: np.ndarray, rows: np.ndar
 
 
 def _round(fit: Fitting, moved: np.ndarray, rows: np.ndarray) -> None:
-    """Round numbers as far as the rows do not mind, the best determined first."""
+    """Round numbers within the error of the fit, the best determined first.
+
+    A number may move by two standard errors, or until an answer changes by a share of the
+    tolerance. The score may not fall, and the errors may not grow more than the moves explain.
+    """
     if not len(moved):
         return
     slopes = fit.slopes(fit.values, moved, rows).reshape(-1, len(moved))
+    errors = _standard_errors(slopes, fit.errors[rows])
     for share in (1.0, 0.1, 0.01):
         values, left = fit.values.copy(), list(range(len(moved)))
         while left:
             slack = {}
             for n in left:
                 rest, _ = left_over(slopes[:, n], slopes[:, [m for m in left if m != n]])
-                slack[n] = share * FINE / max(np.abs(rest).max(initial=0.0), 1e-12)
+                unseen = FINE / max(np.abs(rest).max(initial=0.0), 1e-12)
+                slack[n] = share * max(unseen, ERRORS * errors[n])
             n = min(left, key=lambda each: slack[each])
             left.remove(n)
             place, now = moved[n], values[moved[n]]
@@ -269,8 +282,27 @@ def _round(fit: Fitting, moved: np.ndarray, rows: np.ndarray) -> None:
                 _, shift = left_over(slopes[:, n], slopes[:, left])
                 others = -shift * np.log(values[place] / now)
                 values[moved[left]] *= np.exp(np.clip(others, -WIDEST, WIDEST))
-        if fit.accept(values, at_least=True):
+        growth = ERRORS**2 * len(moved) * len(fit.rows) / len(rows)
+        if fit.accept(values, at_least=True, growth=growth):
             return
+
+
+def _standard_errors(slopes: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """Return the standard errors (numbers,) of fitted numbers, relative to their values.
+
+    They follow from the covariance of least squares, inv(J' J) with residuals of unit variance;
+    each component is divided by the robust standard deviation of its residuals.
+
+    Args:
+        slopes: Change of each answer with the logarithm of each number, in tolerances:
+            (rows * components, numbers).
+        errors: Residuals in tolerances: (rows, components).
+    """
+    spread = np.maximum(SIGMA * np.median(np.abs(errors), axis=0), LEAST)
+    weighted = slopes / np.tile(spread, len(errors))[:, None]
+    variances = np.diag(np.linalg.pinv(weighted.T @ weighted))
+    relative: np.ndarray = np.sqrt(np.maximum(variances, 0.0))
+    return relative
 
 
 def _follow_twins(fit: Fitting, idle: list[int]) -> None:

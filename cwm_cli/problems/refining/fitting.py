@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import islice, product
 from math import ceil, exp, floor, log10, pi
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +21,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation.metric import TOLERANCE, match
 from cwm_cli.problems.refining.lifting import (
+    MOST_DENOMINATOR,
     Choice,
     NumberKind,
     choices,
@@ -64,6 +66,12 @@ NOWHERE = 1e9
 FINE = 0.05
 """Share of the tolerance that may be given up for a simpler number, and below which all is well."""
 
+SIGMA = 1.4826
+"""The standard deviation of normal errors over the median of their absolute values."""
+
+NEARLY_ALL = 0.95
+"""Share of wrong rows above which versions are ordered by their errors alone."""
+
 LEAST = 1e-6
 """Tolerances below which errors are noise; ways that do nearly the same differ by more."""
 
@@ -85,12 +93,36 @@ MOST_SEEN = 12
 MOST_CHECKED = 8
 """Values that did well on some rows and are tried on all of them, the best first."""
 
+MANY_DIGITS = 6
+"""A decimal with more digits gives way to a simple fraction."""
+
+ELASTIC = 0.05
+"""A number acts on a ratio if d(log ratio) / d(log number) is above this."""
+
+ROUGH = 0.02
+"""Relative error of a one-sided slope of float32 answers."""
+
 MOST_WAYS = 24
 """Combinations of choices that are tried; of more each choice is tried on its own."""
 
 BETTER = 0.05
 """By how much less, as a mean decimal logarithm, errors have to be for another beginning to go on:
 a tenth."""
+
+MOST_OFF_LINE = 0.1
+"""Share of clipped or wrapped rows up to which a component still advances with another one."""
+
+CLEAR = 100.0
+"""Least advance of a component in the median row, in tolerances: then the ratio is clear."""
+
+EPSILON = 2e-7
+"""Relative error of a ratio of numbers that were stored as float32."""
+
+CLOSE = 1e-5
+"""Relative difference of the recorded time step and the fitted one that still counts as exact."""
+
+UNIT = 0.3
+"""Logarithm of the factor that tests whether numbers compensate each other."""
 
 STARTS, SPREAD = 24, 0.2
 """Other beginnings, and how far away they are, where the first leads nowhere."""
@@ -102,6 +134,20 @@ class Correction(NamedTuple):
     name: str
     before: str
     after: str
+
+
+class Advance(NamedTuple):
+    """A component that advances by another one times a constant, which is a time step.
+
+    `late` is true if the other component is the one after the step (semi-implicit Euler), false
+    if it is the one before (explicit Euler). `error` is the standard error of the `step`.
+    """
+
+    component: int
+    other: int
+    late: bool
+    step: float
+    error: float
 
 
 class OutOfWork(Exception):
@@ -165,6 +211,10 @@ class Fitting:
         self._sandbox, self.work, self._seed = sandbox, work, seed
         self.taken: list[Correction] = []
         self.searched: set[int] = set()
+        self.fixed: set[int] = set()
+        """Time steps that the rows determine exactly."""
+        self.redundant: set[int] = set()
+        """Numbers that others make up for exactly, which keep their written values."""
         self._use(program)
         self.first = self.values = np.array([each.value for each in self.numbers])
         size = min(SAMPLE, max(LEAST_SAMPLE, 3 * len(self.numbers)))
@@ -191,6 +241,11 @@ class Fitting:
             self.program,
             [(each.place, each.text(value, digits)) for each, value, was in pairs if value != was],
         )
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether more than 95 % of the rows are wrong, so that the right ones are chance."""
+        return bool(self.wrong.mean() > NEARLY_ALL)
 
     # what is asked
 
@@ -247,20 +302,141 @@ class Fitting:
         self.standing = self.stands(found)
 
     def stands(self, found: _Found, version: int = 0) -> tuple[float, float]:
-        """Return what orders versions on all rows: the loss, then the size of errors."""
-        loss = round(float(found.losses[version] @ self._weights / self._weights.sum()), 9)
+        """Return the sort key of a version on all rows: its loss, then the size of its errors.
+
+        If more than 95 % of the rows are wrong, only the size counts: with noise, the other rows
+        are right by chance.
+        """
+        losses = found.losses[version]
+        loss = round(float(losses @ self._weights / self._weights.sum()), 9)
+        if (losses > 0).mean() > NEARLY_ALL:
+            loss = 1.0
         return loss, _size(found.errors[version])
 
-    def accept(self, values: np.ndarray, *, at_least: bool = False) -> bool:
-        """Go on from other values if all rows together like them better, or lose nothing."""
+    def accept(
+        self, values: np.ndarray, *, at_least: bool = False, growth: float | None = None
+    ) -> bool:
+        """Take other values if the rows score better with them.
+
+        With `at_least` an equal score is enough. `growth` limits by how much the robust sum of
+        squared errors may grow meanwhile, in units of their variance.
+        """
         found = self.ask([values], self.every)
         stands = self.stands(found)
         if stands[0] > self.standing[0] if at_least else stands >= self.standing:
             return False
+        if growth is not None:
+            near = np.maximum(SIGMA * np.median(np.abs(self.errors), axis=0), FINE)
+            if _cost(found.errors[0], near) > _cost(self.errors, near) + growth:
+                return False
         self.note(values, found)
         return True
 
     # the stages
+
+    def fix_time_step(self, kinds: Sequence[NumberKind]) -> None:
+        """Fit a time step alone if a component advances by another one times a constant.
+
+        The program has to advance the same component by the same other one, and exactly one of its
+        numbers may change that ratio. The number then keeps the value that the rows determine.
+        """
+        rows = self.sample[~self.rows.columns["terminations"][self.sample]]
+        before, after = self._floats(rows)
+        recorded = advances(before, after)
+        free = self._free(kinds)
+        if not recorded or not len(free):
+            return
+
+        def predicted(versions: Sequence[np.ndarray]) -> np.ndarray:
+            errors = self.ask(versions, rows).errors[..., :-1]  # the last one is the reward
+            values: np.ndarray = after + errors * _tolerances(after)
+            return values
+
+        own = advances(before, predicted([self.values])[0])
+        pairs = [
+            (line, mine)
+            for line, mine in product(recorded, own)
+            if line[:2] == mine[:2] and line.step * mine.step > 0
+        ]
+        if not pairs:
+            return
+        nudged = predicted([self._nudged(self.values, n) for n in free])
+        for line, mine in pairs:
+            moved = [_advance(before, one, *mine[:3]) for one in nudged]
+            steps = [each.step for each in moved if each is not None]
+            if len(steps) < len(free) or min(each * mine.step for each in steps) <= 0:
+                continue
+            powers = np.log(np.array(steps) / mine.step) / NUDGE
+            acting = np.flatnonzero(np.abs(powers) > ELASTIC)
+            if len(acting) != 1 or abs(round(float(powers[acting[0]]))) != 1:
+                continue
+            n, power = int(free[acting[0]]), round(float(powers[acting[0]]))
+            value = self.first[n] * (line.step / mine.step) ** power
+            reach = abs(value) * (2 * line.error / abs(line.step) + EPSILON)
+            values = put(self.values, n, simplest(value - reach, value + reach, self.first[n]))
+            found = _advance(before, predicted([values])[0], *mine[:3])
+            if found is not None and abs(found.step / line.step - 1) < CLOSE:
+                self.fixed.add(n)
+                self.note(values, self.ask([values], self.every))
+
+    def _floats(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the real numbers that are observed before and after rows: (rows, components)."""
+        chosen = self.rows[rows]
+        sides = [
+            [
+                chosen.columns[name].reshape(len(rows), -1).astype(float)
+                for name, space in chosen.observation_space.leaves(side)
+                if space.is_float
+            ]
+            for side in ("observations", "next_observations")
+        ]
+        empty = np.zeros((len(rows), 0))
+        before, after = (np.concatenate([empty, *side], axis=1) for side in sides)
+        return before, after
+
+    def _independent(self, free: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+        """Return the numbers that no product of others replaces: the Jacobian has full rank there.
+
+        Of `force / mass` only the ratio shows. A column of the Jacobian that others span is tested
+        by a long step along that direction: if no answer changes, the number keeps its written
+        value. Numbers without a name, and numbers that are written as 1, are tested last: most of
+        them belong to a formula, or are units.
+        """
+        columns = slopes.reshape(-1, len(free))
+        kept: list[int] = []
+        units = [
+            (" in line " in self.numbers[n].name, self.first[n] == 1.0, place)
+            for place, n in enumerate(free)
+        ]
+        for *_, n in sorted(units):
+            column = columns[:, n]
+            if np.abs(column).max(initial=0.0) <= ACTS:
+                continue
+            rest, shift = left_over(column, columns[:, kept])
+            powers = np.round(2 * shift) / 2
+            spanned = np.linalg.norm(rest) < ROUGH * np.linalg.norm(column)
+            scales = self.first[free[n]] * self.values[free[n]] > 0  # a product has no zeros
+            scales = scales and self.values[free[kept]][powers != 0].all()
+            if spanned and scales and powers.any() and np.abs(powers - shift).max() < ROUGH:
+                steps = np.array([UNIT, *(-UNIT * powers)])
+                moved = _moved(self.values, free[[n, *kept]], steps)
+                found = self.ask([moved], self.every)
+                same = np.abs(found.errors[0] - self.errors).max() < FINE
+                if same and (found.losses[0] == self.losses).all():
+                    self.redundant.add(int(free[n]))
+                    back = np.log(self.first[free[n]] / self.values[free[n]]) / UNIT
+                    moved = _moved(self.values, free[[n, *kept]], steps * back)
+                    self.note(moved, self.ask([moved], self.every))
+                    continue
+            kept.append(n)
+        return np.array([n for n in free if n not in self.redundant], int)
+
+    def _started(self) -> np.ndarray:
+        """Return the written values, with the time steps that are fixed."""
+        values = self.first.copy()
+        fixed = sorted(self.fixed)
+        values[fixed] = self.values[fixed]
+        return values
 
     def choose(self, kinds: Sequence[NumberKind]) -> None:
         """Try the ways that a program may take, on a few rows; keep the best."""
@@ -300,11 +476,14 @@ class Fitting:
             texts = [(way.place, way.text(n)) for way, n in zip(ways, best[0].numbers, strict=True)]
             self._use(written(self.program, texts))
             self.first = np.array([each.value for each in self.numbers])
-        self.note(self.first, self.ask([self.first], self.every))
+        started = self._started()
+        self.note(started, self.ask([started], self.every))
         self.accept(best[0].values)
 
     def _free(self, kinds: Sequence[NumberKind]) -> np.ndarray:
-        return np.array([n for n, each in enumerate(self.numbers) if each.kind in kinds], int)
+        left_out = self.fixed | self.redundant
+        chosen = [n for n, each in enumerate(self.numbers) if each.kind in kinds]
+        return np.array([n for n in chosen if n not in left_out], int)
 
     def _stiff(self, free: np.ndarray) -> list[Choice]:
         """Find numbers that have to be whole, such as how often a step is repeated."""
@@ -331,6 +510,8 @@ class Fitting:
         if not len(free):
             return
         slopes = self.slopes(self.values, free, self.sample, self.errors[self.sample])
+        every, free = free, self._independent(free, slopes)
+        slopes = slopes[:, :, np.isin(every, free)]
         acting = (np.abs(slopes) > ACTS).any(axis=1)  # rows, numbers
         count = acting.sum(axis=1)
         smooth = self.sample[count <= np.quantile(count, 0.4)]
@@ -362,7 +543,7 @@ class Fitting:
         few = rows[:QUICK]
         starts = []
         for _ in range(STARTS):
-            moved = self.first.copy()
+            moved = self._started()
             moved[free] *= np.exp(SPREAD * self._rng.standard_normal(len(free)))
             starts.append(moved)
         sizes = [_size(each) for each in self.ask(starts, few).errors]
@@ -464,7 +645,8 @@ class Fitting:
         wrong = np.flatnonzero(self.wrong)
         right = np.flatnonzero(~self.wrong)
         slopes = np.abs(self.slopes(self.values, free, self.sample, self.errors[self.sample]))
-        slopes[self.wrong[self.sample]] = 0.0
+        if not self.is_noisy:
+            slopes[self.wrong[self.sample]] = 0.0
         acts = (slopes > ACTS).any(axis=1).mean(axis=0)
         idle = free[acts < 0.1]
         if not len(idle):
@@ -544,6 +726,54 @@ def put(values: np.ndarray, place: int, value: float) -> np.ndarray:
     return moved
 
 
+def advances(before: np.ndarray, after: np.ndarray) -> list[Advance]:
+    """Find the components (rows, components) that advance by another one times a constant."""
+    if len(before) < 2:
+        return []
+    pairs = product(range(before.shape[1]), range(before.shape[1]), (False, True))
+    found = []
+    for component, other, late in pairs:
+        if component == other:
+            continue
+        change = np.abs(after[:, component] - before[:, component])
+        if np.median(change / _tolerances(after)[:, component]) < CLEAR:
+            continue
+        line = _advance(before, after, component, other, late)
+        if line is not None:
+            found.append(line)
+    return found
+
+
+def _advance(
+    before: np.ndarray, after: np.ndarray, component: int, other: int, late: bool
+) -> Advance | None:
+    """Fit the ratio of one component's advance to another component; None if there is no line.
+
+    The median ratio comes first, then least squares over the rows that are on its line.
+    """
+    change = after[:, component] - before[:, component]
+    rate = (after if late else before)[:, other]
+    allowed = _tolerances(after)[:, component]
+    moving = np.abs(rate) > np.abs(rate).max(initial=0.0) / 100
+    if moving.sum() < 2:
+        return None
+    step = float(np.median(change[moving] / rate[moving]))
+    on_line = np.abs(change - step * rate) <= allowed
+    if on_line.mean() < 1 - MOST_OFF_LINE or not step:
+        return None
+    change, rate = change[on_line], rate[on_line]
+    power = float(rate @ rate)
+    step = float(rate @ change) / power
+    variance = float(((change - step * rate) ** 2).sum()) / max(1, len(rate) - 1)
+    return Advance(component, other, late, step, float(np.sqrt(variance / power)))
+
+
+def _tolerances(values: np.ndarray) -> np.ndarray:
+    """Return by how much a prediction of each value may be off."""
+    allowed: np.ndarray = TOLERANCE + TOLERANCE * np.abs(values)
+    return allowed
+
+
 def _cost(errors: np.ndarray, near: np.ndarray) -> float:
     """Return a sum that rows far off hardly add to."""
     return float(np.log1p((errors / near) ** 2).sum())
@@ -578,10 +808,18 @@ def _combinations(ways: Sequence[Choice], best: Sequence[int]) -> Iterator[tuple
 def simplest(low: float, high: float, was: float) -> float:
     """Return the simplest number between two: what it was, or on the coarsest grid that has one.
 
-    Grids are those of decimals, of whole degrees and of whole multiples of pi.
+    Grids are decimals, whole degrees and whole multiples of pi. A decimal of many digits gives
+    way to a fraction of small numbers, unless such a fraction may be there by chance.
     """
     if low <= was <= high:
         return was
+    middle = (low + high) / 2
+    fraction = Fraction(middle).limit_denominator(MOST_DENOMINATOR)
+    by_chance = fraction.denominator**2 * (high - low)
+    if low <= fraction <= high and by_chance < 1e-2:
+        decimal = f"{float(fraction):.15g}"
+        if len(decimal.strip("-0.").replace(".", "")) > MANY_DIGITS:
+            return float(fraction)
     largest = floor(log10(max(abs(low), abs(high))))
     steps = [tens * 10.0**power for power in range(largest, largest - 16, -1) for tens in (5, 1)]
     for step in sorted([*steps, pi, pi / 180], reverse=True):

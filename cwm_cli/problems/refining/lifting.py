@@ -13,6 +13,7 @@ import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import IntEnum
+from fractions import Fraction
 from io import StringIO
 from itertools import accumulate
 from typing import NamedTuple
@@ -33,6 +34,12 @@ _USUAL = (0.0, 0.5, 1.0, 2.0)
 
 _TURNS = tuple(part * math.pi for part in (0.5, 1.0, 2.0))
 """Angles that wrap around, or turn a quarter: mathematics, not constants."""
+
+MOST_DENOMINATOR = 120
+"""The largest denominator of a fraction: time steps of 1/30 s, 1/60 s and 1/120 s are common."""
+
+MOST_WRITTEN = 10
+"""Characters of a decimal that is written although it is a fraction of small numbers."""
 
 MOST_EXPONENT = 16
 """Powers beyond this are computed nowhere: a text may hold any."""
@@ -56,9 +63,14 @@ class Lifted(NamedTuple):
     kind: NumberKind = NumberKind.NAMED
 
     def text(self, value: float, digits: int = 17) -> str:
-        """Return what stands in the program when the number is another."""
-        text = number(value, digits)
-        return text.strip("()") if self.kind == NumberKind.MECHANISM else text
+        """Return the text of another value: a decimal, or a fraction such as 1 / 30."""
+        if self.kind == NumberKind.MECHANISM:
+            return number(value, digits)
+        fraction = Fraction(value).limit_denominator(MOST_DENOMINATOR)
+        if float(fraction) != value or len(number(value)) <= MOST_WRITTEN:
+            return number(value, digits)
+        text = f"{fraction.numerator} / {fraction.denominator}"
+        return f"({text})" if " in line " in self.name else text
 
 
 class Choice(NamedTuple):
