@@ -237,13 +237,14 @@ class ProgramWriter:
     def recorded(self, rows: Dataset) -> str:
         """Return the prompt section that shows rows, as long as in a prompt for a program."""
         problem = self._problem(rows)
-        return evidence(
+        section = evidence(
             problem.dataset,
             problem.metric,
             self.description,
             tokens=problem.evidence_tokens,
-            uncertain=on_chance(None, self.contract),
+            contract=self.contract,
         )
+        return "\n\n".join(filter(None, [on_chance(None, self.contract), section]))
 
     def _problem(self, rows: Dataset) -> WorldModelProblem:
         """Return the problem that all who write programs are given: every row is fitted to."""
