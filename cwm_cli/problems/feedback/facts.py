@@ -88,7 +88,8 @@ def _on_ends(kinds: StepKinds) -> str:
     low, high = inner[:, chosen].min(axis=0), inner[:, chosen].max(axis=0)
     outside = int(((after < low) | (after > high)).any(axis=1).sum())
     which = "all ends lie" if outside == count else f"{outside} of the ends lie"
-    return f"{line} Next observations without an end: {ranges}; {which} outside."
+    any_range = " at least one range" if len(chosen) > 1 else ""
+    return f"{line} Next observations without an end: {ranges}; {which} outside{any_range}."
 
 
 def _on_conflicts(kinds: StepKinds, metric: Metric, contract: ContractName) -> Iterator[str]:
