@@ -2,10 +2,10 @@
 
 `--move generate` asks for a program, `improve` for a better one than a half-right program
 (hand-written with a wrong number, or written by induction from few rows), `fix` for one that does
-not raise. The environments are those of
-the benchmark with shipped data, and FrozenLake. `bare:Tram-v0` is an undocumented environment: one
-of those that were never used for tuning, without its docstring. Tokens are those of cl100k if
-LiteLLM, which contains it, is installed, otherwise estimated.
+not raise. The environments are FrozenLake and all of the
+benchmark that have shipped data. `bare:Tram-v0` is an undocumented environment: a system that was
+never used for tuning, without its docstring. The tokenizer is cl100k if LiteLLM, which contains it,
+is installed; otherwise tokens are estimated.
 """
 
 import argparse
@@ -52,7 +52,7 @@ WRITTEN = {
 }
 """Hand-written programs of environments."""
 FEW_ROWS, SECONDS = 60, 5.0
-"""Rows from which induction writes a half-right program, and the time that it may take."""
+"""Rows for the induction of a half-right program, and its time limit."""
 
 RAISES = """
 _step = Environment.step

@@ -59,7 +59,7 @@ def test_no_program_is_a_bug_that_can_be_fixed(sandbox):
     problem = CodingProblem(SUM, sandbox)
     verdict = problem.judge("")
     assert (verdict.score, verdict.failure.kind) == (0.0, "no_program")
-    assert "the last answer held no program" in after(problem, FIX, "")
+    assert "the last answer contained no program" in after(problem, FIX, "")
 
 
 @pytest.mark.parametrize("task", [SUM, DOUBLE], ids=["stdin", "function"])

@@ -135,7 +135,7 @@ def test_a_dead_end_is_asked_about_once_and_then_one_episode_is_shown(sandbox):
     first, blind, seeing, again = backend.prompts()
     assert "of other episodes are not" not in first
     assert "of other episodes are not" in blind
-    assert "## What was recorded" in blind
+    assert "## Recorded transitions" in blind
     assert not re.search(r"^7\d: ", blind, re.MULTILINE)
     assert "of other episodes are not" not in seeing
     assert "at full precision" in seeing

@@ -284,7 +284,7 @@ def test_no_prompt_shows_anything_of_hidden_rows() -> None:
     secret = {number(x) for x in train.columns["next_observations"][hidden].reshape(-1)}
     for variant in range(4):
         prompt = asked.varied(Move(GENERATE), variant)[-1].content
-        assert "## What was recorded" in prompt
+        assert "## Recorded transitions" in prompt
         assert not secret & set(re.findall(r"[-\d.e]+", prompt))
         assert not [x for x in re.findall(r"\b\d+\.\d+", prompt) if 900 < float(x) < 1100]
 
@@ -293,13 +293,13 @@ def test_a_prompt_holds_evidence_unless_it_is_the_published_one() -> None:
     """With no tokens for it there is none, and the published prompt is what it was."""
     train = fall(60)
     asked = problem(train).messages(Move(GENERATE))[-1].content
-    assert "## What was recorded" in asked
+    assert "## Recorded transitions" in asked
     assert (
         "recorded"
         not in problem(train, evidence_tokens=0).messages(Move(GENERATE))[-1].content[:60]
     )
     assert (
-        "## What was" not in problem(train, evidence_tokens=0).messages(Move(GENERATE))[-1].content
+        "## Recorded" not in problem(train, evidence_tokens=0).messages(Move(GENERATE))[-1].content
     )
     published = problem(train, feedback="paper")
     without = template("world_model/generate").template
@@ -307,7 +307,7 @@ def test_a_prompt_holds_evidence_unless_it_is_the_published_one() -> None:
         problem(train, feedback="paper", evidence_tokens=0).messages(Move(GENERATE))[-1].content
     )
     assert "$description$evidence$prefix" in without
-    assert "What was recorded" not in published.messages(Move(GENERATE))[-1].content
+    assert "Recorded transitions" not in published.messages(Move(GENERATE))[-1].content
 
 
 def test_all_prompts_of_a_search_begin_alike_with_what_is_stable() -> None:
@@ -326,7 +326,7 @@ def test_all_prompts_of_a_search_begin_alike_with_what_is_stable() -> None:
     assert len({user.content[: user.stable] for _, user in prompts}) == 1
     for _, user in prompts:
         assert 500 < user.stable < len(user.content)
-        assert "What was recorded" not in user.content[: user.stable]
+        assert "Recorded transitions" not in user.content[: user.stable]
 
 
 def test_a_prompt_that_is_too_long_loses_chosen_steps_before_facts() -> None:
@@ -337,7 +337,7 @@ def test_a_prompt_that_is_too_long_loses_chosen_steps_before_facts() -> None:
     shorter = asked.shorter(Move(GENERATE), len(whole) - 500)
     text = shorter[-1].content
     assert sum(len(message.content) for message in shorter) <= len(whole) - 500
-    assert "## What was recorded" in text and "steps ended" in text and "Steps in a row" in text
+    assert "## Recorded transitions" in text and "steps ended" in text and "Steps in a row" in text
     assert "## What to write" in text and "Think step by step" in text
 
 

@@ -23,7 +23,7 @@ from cwm_cli.text import estimated_tokens
 from recordings import record
 from test_chance_prompts import HIDDEN, SLIPPERY, poles
 
-SECTION = "## What was recorded"
+SECTION = "## Recorded transitions"
 ROOM = Space("multidiscrete", shape=(3,), low=(0.0,) * 3, high=(9.0, 9.0, 1.0))
 ACTIONS = Space("discrete", low=(0.0,), high=(2.0,))
 
@@ -242,7 +242,7 @@ def test_a_stuck_search_shows_other_programs(room, sandbox):
     text = problem.messages(move)[1].content
     section = text[text.index("## Other programs") : text.index("## Your answer")]
     assert "The last 3 completions gave no better program" in section
-    counts = re.findall(r"wrong it gets (\d+) right, .* right it gets (\d+) wrong", section)
+    counts = re.findall(r"It is right on (\d+) transitions .* and wrong on (\d+) trans", section)
     right, mine = (
         problem._rights(still, room[room.fitted]),
         problem._rights(DARK, room[room.fitted]),

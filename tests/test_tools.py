@@ -288,7 +288,7 @@ class TestTools:
 
     @pytest.mark.slow
     def test_a_run_has_its_tools_and_the_other_commands_take_them_from_it(self, adding):
-        told = ("--backend", "teacher", "-o", "told=Available are numpy, adder and those")
+        told = ("--backend", "teacher", "-o", "told=Available: numpy, adder and the modules")
         done = adding.inside(*COMMANDS["synthesize"], *told, "--tool", "adder", "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["solved"]

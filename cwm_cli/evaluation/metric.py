@@ -383,10 +383,10 @@ class AccuracyMetric(Metric):
         return weights
 
     def words(self, rows: Dataset) -> str:
-        """Return how a transition is scored and what it weighs, as far as these rows show it."""
+        """Return the scoring and the weight of a transition, for the rewards in these rows."""
         names = "next observation, reward, terminated"
         names += ", valid actions" if rows.has_valid_actions else ""
-        parts = f"The score of a transition is the share of its parts that is right ({names})."
+        parts = f"A transition scores the share of its right parts ({names})."
         if len(self.classes) > MOST_CLASSES:
             return f"{parts} {super().words(rows)}"
         rewards, weights = rows.columns["rewards"], self.weights(rows)
@@ -397,8 +397,8 @@ class AccuracyMetric(Metric):
         least = min(found.values())
         each = ", ".join(f"{reward:g}: {weight / least:.3g}" for reward, weight in found.items())
         return (
-            f"{parts} All transitions with the same reward weigh the same in total, so rare "
-            f"rewards count most. Weight of one transition by its reward: {each}."
+            f"{parts} Each reward value weighs the same in total, so rare rewards count "
+            f"most. Weight of one transition by its reward: {each}."
         )
 
     def score(self, predictions: "Predictions | Columns", rows: Dataset) -> Score:

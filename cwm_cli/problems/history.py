@@ -1,4 +1,4 @@
-"""What a search has tried: changes that did not help, other programs, and disclosed episodes.
+"""The history of a search: changes that did not help, other programs, and disclosed episodes.
 
 A dead end is a program that is right on all rows that prompts may show and wrong on hidden ones.
 After one question about it, a hidden episode that the program predicts wrongly is disclosed.
@@ -70,7 +70,7 @@ class History:
         if not order:
             return ""
         lines = [f"- {_fault(node.verdict)}" for node in order[:MOST_PROGRAMS]]
-        heading = "Earlier programs, which are not shown, were not right. The best of them:"
+        heading = "Earlier programs were not right. The best, which are not shown:"
         return "\n".join([heading, *dict.fromkeys(lines)])
 
     def best_others(self, move: Move) -> list[Node]:
@@ -136,8 +136,8 @@ def other_programs(
         if mask is not None:
             lost = int((mine & ~mask).sum())
             rows = (
-                f" Of the transitions that the program above gets wrong it gets {gained[node.id]} "
-                f"right, and of those that the program above gets right it gets {lost} wrong."
+                f" It is right on {gained[node.id]} transitions that the program above gets wrong, "
+                f"and wrong on {lost} transitions that the program above gets right."
             )
         part = f"{_right_parts(node.verdict)}{rows}\n\n{_shorter_form(move.program, node.program)}"
         tokens -= estimated_tokens(part)
@@ -172,7 +172,7 @@ def _shorter_form(program: str, other: str) -> str:
 
 
 def _worth(verdict: Verdict) -> tuple[float, float]:
-    """Return the score and the negative error, by which changes are compared."""
+    """Return the score and the negative error, to compare changes."""
     return verdict.score, 0.0 if verdict.error is None else -verdict.error
 
 
@@ -186,7 +186,7 @@ def _attempt(before: Node, after: Node) -> str:
 
 
 def _change(before: str, after: str) -> str:
-    """Write the first changed line, and count the others."""
+    """Write the first changed line, and count all further ones."""
     old, new = ([line.strip() for line in text.splitlines()] for text in (before, after))
     matcher = SequenceMatcher(None, old, new, autojunk=False)
     blocks = [block for block in matcher.get_opcodes() if block[0] != "equal"]

@@ -73,7 +73,7 @@ INEXACT = (
 )
 
 EXPLAINED = 0.95
-"""Share of rows predicted exactly from which improve prompts no longer show recorded steps."""
+"""Improve prompts show recorded steps until the program predicts this share of rows exactly."""
 
 IMPROVING = 0.2
 """Share of `evidence_tokens` for recorded steps in a prompt to improve, if a long description and
@@ -110,7 +110,7 @@ class WorldModelProblem(Problem):
     one counterexample: the first wrong transition."""
     evidence_tokens: int = 2000
     """Allowance of a prompt for recorded transitions, in approximate tokens; 0 for none. A long
-    description of the environment leaves 60 % of it unused. The published prompts have none."""
+    description of the environment leaves 60 % unused. The published prompts have none."""
     prefill: bool = False
     """Begin the answer in a turn of the assistant, as published, and ask for no steps of thought;
     many services refuse that or begin anew."""
@@ -240,7 +240,7 @@ class WorldModelProblem(Problem):
         )
 
     def _needs_evidence(self, move: Move) -> bool:
-        """Return whether a prompt shows recorded steps: unless the program explains nearly all."""
+        """Return whether a prompt shows recorded steps."""
         verdict = move.verdict
         if move.action != IMPROVE or verdict is None:
             return True
@@ -286,7 +286,7 @@ class WorldModelProblem(Problem):
         return {}
 
     def _right_steps(self, shown: Dataset, right: np.ndarray, *, brief: bool) -> str:
-        """Return rightly predicted steps, as many as the allowance for steps still holds."""
+        """Return rightly predicted steps, to fill the allowance for steps."""
         allowance = self.evidence_tokens
         if self._is_documented:
             allowance = int((1 - SPARED) * allowance)

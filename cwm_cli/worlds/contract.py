@@ -32,9 +32,9 @@ _VALID_ACTIONS = (
 class Contract:
     """A contract: the methods that the class `Environment` of a program defines.
 
-    `methods` lists the methods that the sandbox calls: first the one that takes an observation,
-    then the one that takes an action. The file `text` explains the contract to a language model
-    and has to agree with what the sandbox does. Contracts that ask for more derive from this one.
+    `methods` lists the methods that the sandbox calls: first the method with an observation as
+    argument, then the method with an action. The file `text` explains the contract to a language
+    model and has to agree with the sandbox. Contracts that ask for more derive from this one.
     """
 
     name: ClassVar[str] = "plain"

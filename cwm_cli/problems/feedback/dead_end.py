@@ -17,11 +17,11 @@ UNSEEN = (
     "Every transition that may be shown is predicted correctly, but {wrong} of {rows} transitions "
     "of other episodes are not: the program fits the examples and not the environment."
 )
-GENERALISE = "Replace what was fitted to single rows by the general rule."
+GENERALISE = "Replace code that was fitted to single rows by the general rule."
 COVERAGE = (
     "Either the program memorises single rows, or it lacks a rule that no shown transition needs, "
     "or it has a rule that does not exist. Look for situations that the shown transitions do not "
-    "cover. The bounds above are those of the shown transitions."
+    "cover. The bounds above belong to the shown transitions."
 )
 MOST_LINES = 6
 FEW = 10
@@ -44,7 +44,7 @@ def dead_end(
     lines = [
         UNSEEN.format(wrong=int(wrong.sum()), rows=len(hidden)),
         "",
-        "Number of these transitions in which each part is wrong:",
+        "Number of wrong transitions, by part:",
         *_parts(comparison),
         *_by_action(comparison),
     ]

@@ -1,9 +1,9 @@
-"""The section "What was recorded" of a prompt: facts about the recorded steps, and chosen steps.
+"""The section "Recorded transitions" of a prompt: facts about the recorded steps, and chosen steps.
 
-If all distinct steps fit into the allowance, the section lists all of them. Otherwise it lists a
+If all distinct steps fit into the allowance, the section lists every step. Otherwise it lists a
 choice: steps in a row, ends, rare rewards and rare outcomes next to the most similar other step,
-changes of a mode, each action in each mode, one step for each listed effect, and extremes. What is
-left of the allowance goes to steps that lie far from each other. Programs with memory need whole
+changes of a mode, each action in each mode, one step for each listed effect, and extremes. Steps
+that lie far from each other fill the rest of the allowance. Programs with memory need whole
 episodes instead, and programs with probabilities need counts of the outcomes of equal situations.
 """
 
@@ -39,7 +39,7 @@ MOST_CHANGES = 6
 """Number of mode changes whose neighbouring steps are shown."""
 CHANGES_SELDOM, CHANGES_OFTEN = 0.1, 0.5
 """A component that changes in a larger share of the steps is no mode. The first bound holds if all
-components are whole numbers, of which some are positions."""
+components are whole numbers, because some are positions."""
 CONFLICTS = 0.6
 """Share of the allowance for the outcome counts of equal situations, if programs give
 probabilities: the rest shows single steps."""
@@ -49,7 +49,7 @@ WIDE = 6
 """An observation of more than 1 / `WIDE` of the allowance is shown in part."""
 MOST_SPREAD = 200
 """Number of steps that fill the rest of the allowance."""
-HEAD = "## What was recorded"
+HEAD = "## Recorded transitions"
 
 
 class StepGroup(NamedTuple):
@@ -93,7 +93,7 @@ def evidence(
     variant: int = 0,
     contract: ContractName = "plain",
 ) -> str:
-    """Return the section "What was recorded", or "" without rows or tokens.
+    """Return the section "Recorded transitions", or "" without rows or tokens.
 
     Args:
         rows: The rows that prompts may show.
@@ -118,7 +118,7 @@ def gathered(
     variant: int = 0,
     contract: ContractName = "plain",
 ) -> Evidence:
-    """Return the facts and steps of the section; the arguments are those of `evidence`."""
+    """Return the facts and steps of the section; the arguments are the same as for `evidence`."""
     steps = RecordedSteps(rows)
     documented = documented_names(description, rows.observation_space)
     kinds = StepKinds(steps)
@@ -366,7 +366,7 @@ def _in_part(steps: RecordedSteps, rows: Sequence[int], tokens: int, *, chained:
 
 
 def _choices(kinds: StepKinds, shown: Set[int], variant: int) -> Iterator[ChosenSteps]:
-    """Yield steps that are worth showing, the most informative first.
+    """Yield steps to show, the most informative first.
 
     `shown` holds the rows that are shown so far; the caller adds to it between two steps.
     """
@@ -429,7 +429,7 @@ def _each_effect(kinds: StepKinds, shown: Set[int]) -> Iterator[ChosenSteps]:
 
 
 def _stretch(kinds: StepKinds, variant: int) -> tuple[int, ...]:
-    """Return the steps in a row in which most happens; another `variant` returns others."""
+    """Return the most eventful steps in a row; another `variant` returns other steps."""
     steps = kinds.steps
     runs, start = [], 0
     for row in range(1, len(steps) + 1):
@@ -509,7 +509,7 @@ def _rare_rewards(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
 
 
 def _all_rare(kinds: StepKinds) -> Iterator[ChosenSteps]:
-    """Yield every step with a reward that is so rare that each of these steps weighs much."""
+    """Yield every step with a rare reward, because each such step weighs much."""
     if kinds.reward_values is None:
         return
     for value, count in zip(*kinds.reward_values, strict=True):
@@ -595,7 +595,7 @@ def _extremes(kinds: StepKinds) -> Iterator[ChosenSteps]:
 
 
 def _spread(kinds: StepKinds, shown: Sequence[int], variant: int) -> Iterator[ChosenSteps]:
-    """Yield steps far from each other, each as far as possible from those before it."""
+    """Yield steps far from each other, each at the largest distance to the steps before it."""
     count = len(kinds.steps)
     far = np.min([kinds.distances(row) for row in shown], axis=0)
     far = np.minimum(far, kinds.distances(variant * 7 % count)) if variant else far

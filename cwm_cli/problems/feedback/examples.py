@@ -93,7 +93,7 @@ class ComparedRows:
 
     @cached_property
     def mistakes(self) -> dict[str, np.ndarray]:
-        """For each part, the mask of the rows in which it is wrong and counts."""
+        """For each part, the mask of the rows that have it wrong and count it."""
         mistakes = {
             "observation": ~self.right.all(axis=1) & ~self.terminal,
             "reward": ~self.matches.reward,
@@ -168,7 +168,7 @@ MOST_ACTIONS = 20
 MARGIN = 0.1
 """A part is worse in some rows if it is wrong there more often by this share."""
 FAR = 3.0
-"""Errors are far larger in some rows if their ratio to the others exceeds this."""
+"""Errors are far larger in some rows if their ratio to the remaining rows exceeds this."""
 
 
 class Regime(NamedTuple):
@@ -185,13 +185,13 @@ def regimes(comparison: ComparedRows) -> list[Regime]:
 
 
 def failing(comparison: ComparedRows) -> list[Regime]:
-    """Return the kinds of transition with more mistakes than the others, the costliest first."""
+    """Return the kinds of transition with more mistakes than other rows, the costliest first."""
     found = [regime for regime in regimes(comparison) if _fares_worse(comparison, regime.rows)]
     return sorted(found, key=lambda regime: -comparison.lost[regime.rows].sum())
 
 
 def error_ratio(comparison: ComparedRows, rows: np.ndarray) -> float:
-    """Return the typical error of wrong observations in `rows`, divided by that of the others."""
+    """Return the typical error of wrong observations in `rows`, relative to other rows."""
     wrong = comparison.observation_wrong
     if not (wrong & rows).any() or not (wrong & ~rows).any():
         return 1.0
@@ -200,7 +200,7 @@ def error_ratio(comparison: ComparedRows, rows: np.ndarray) -> float:
 
 
 def worse_parts(comparison: ComparedRows, rows: np.ndarray) -> list[str]:
-    """Return the parts that are significantly more often wrong in `rows` than in the others."""
+    """Return the parts that are significantly more often wrong in `rows` than in other rows."""
     worse = []
     for part, wrong in comparison.mistakes.items():
         here, elsewhere = wrong[rows].mean(), wrong[~rows].mean()
@@ -211,7 +211,7 @@ def worse_parts(comparison: ComparedRows, rows: np.ndarray) -> list[str]:
 
 
 def _fares_worse(comparison: ComparedRows, rows: np.ndarray) -> bool:
-    """Return whether rows are wrong more often than the others, or by far larger errors."""
+    """Return whether rows are wrong more often than other rows, or by far larger errors."""
     return bool(worse_parts(comparison, rows)) or error_ratio(comparison, rows) > FAR
 
 
@@ -264,7 +264,7 @@ def _extremes(part: Component) -> Iterator[tuple[str, float]]:
 
 
 def _actions(comparison: ComparedRows) -> Iterator[Regime]:
-    """Yield the rows in which a real action is at a bound."""
+    """Yield the rows of real actions at a bound."""
     space = comparison.dataset.action_space
     if not space.is_float:
         return
@@ -330,7 +330,7 @@ def worst(dataset: Dataset, predictions: Columns, metric: Metric, count: int) ->
 def examples(
     comparison: ComparedRows, budget: int, first: Iterable[Example] = (), most: int = 8
 ) -> list[str]:
-    """Return the lines of at least one example, and of as many as fit into `budget` characters.
+    """Return the lines of examples that fit into `budget` characters, at least one.
 
     The examples `first` come first. Others are the smallest error, and one for each part, each kind
     of transition with more mistakes, and each kind of mistake.

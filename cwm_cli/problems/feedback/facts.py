@@ -42,8 +42,8 @@ def facts_of(
     alike = f" ({distinct} different pairs of observation and action)" * (distinct < len(steps))
     changes = "changed cells" if steps.is_board else "next observation"
     lines = [
-        f"{len(steps)} steps of {episodes} episodes{alike}; {'all' if complete else 'some'} of "
-        "them are listed below. If they contradict the description, the steps are right."
+        f"{len(steps)} steps of {episodes} episodes{alike}; {'all' if complete else 'some'} "
+        "are listed below. If they contradict the description, the steps are right."
         + (
             ""
             if complete or contract == "memory"
@@ -74,7 +74,7 @@ def _on_rewards(kinds: StepKinds) -> str:
 
 
 def _on_ends(kinds: StepKinds) -> str:
-    """Count the ends, and give the ranges of components in which no step ended."""
+    """Count the ends, and give the ranges of components without an end."""
     steps = kinds.steps
     count = int(steps.ended.sum())
     line = f"Ends: {count} of {len(steps)} steps ended."
@@ -88,7 +88,8 @@ def _on_ends(kinds: StepKinds) -> str:
     low, high = inner[:, chosen].min(axis=0), inner[:, chosen].max(axis=0)
     outside = int(((after < low) | (after > high)).any(axis=1).sum())
     which = "all ends lie" if outside == count else f"{outside} of the ends lie"
-    return f"{line} Next observations without an end: {ranges}; {which} outside."
+    any_range = " at least one range" if len(chosen) > 1 else ""
+    return f"{line} Next observations without an end: {ranges}; {which} outside{any_range}."
 
 
 def _on_conflicts(kinds: StepKinds, metric: Metric, contract: ContractName) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The recorded step on which a program failed, and similar steps, for a fix prompt."""
+"""For a fix prompt: the recorded step that made a program fail, and similar steps."""
 
 import re
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ def failing_steps(rows: Dataset, visible: np.ndarray, failure: Failure) -> str:
 
 
 def _on_its_own(rows: Dataset, call: str) -> Iterator[int]:
-    """Yield the rows whose observation and action are those of a call of `set_state`."""
+    """Yield the rows whose observation and action a call of `set_state` names."""
     for row in range(len(rows)):
         if call.endswith(f"({_action(rows, row)})"):
             observation = rows.observation_space.unpack("observations", rows.columns, row)

@@ -66,7 +66,7 @@ class StepKinds:
         return np.concatenate([self.steps.is_text | self.steps.is_board, acts])
 
     def distances(self, row: int) -> np.ndarray:
-        """Return the distance of each step's observation and action to those of one row."""
+        """Return the distance between the observation and action of each step and of one row."""
         apart = np.abs(self.scaled - self.scaled[row])
         far: np.ndarray = np.where(self.discrete, apart > 0, apart).sum(axis=1)
         return np.round(far, 9)
@@ -173,7 +173,7 @@ class StepKinds:
 
     @cached_property
     def cell_effects(self) -> np.ndarray:
-        """For each row the values of the cells that changed, wherever they are on the board."""
+        """For each row the values of the cells that changed, without their places on the board."""
         steps, cells = self.steps, np.flatnonzero(self.steps.whole)
         names = []
         for row in range(len(steps)):

@@ -40,7 +40,7 @@ MOST_NAMES = 4
 
 
 def coverage(diagnosis: Diagnosis, contract: ContractName = "plain") -> Iterator[str]:
-    """Yield sentences on conflicts in the data and on what they do not cover."""
+    """Yield sentences on conflicts and gaps in the data."""
     comparison = diagnosis.comparison
     yield "If these transitions contradict the description, the transitions are right."
     contradictions = _contradictions(comparison) if contract == "plain" else 0
@@ -95,7 +95,7 @@ def _actions(comparison: ComparedRows) -> Iterator[str]:
 
 
 def _components(comparison: ComparedRows) -> Iterator[str]:
-    """Yield real components that never reach a bound, and those that never change."""
+    """Yield real components that never reach a bound or never change."""
     unreached, constant = [], []
     for index, name in enumerate(comparison.names[:1000]):
         if not comparison.is_float(index):
@@ -125,7 +125,7 @@ def _listed(noun: str, names: list[str] | list[int]) -> str:
 
 LETTERS = "ABCDEFGH"
 LENGTH, BRIEF = 4000, 1800
-"""Approximate characters of a report; it is brief next to the section "What was recorded"."""
+"""Approximate characters of a report; it is brief next to the section "Recorded transitions"."""
 LEAST_EXAMPLES, BRIEF_EXAMPLES = 1500, 600
 FEW_EXAMPLES = 5
 MOST_EXAMPLES = 8
@@ -139,9 +139,9 @@ MOST_VALUES = 5
 MOSTLY = 0.5
 """A term is named only if it explains a larger share of the rows."""
 CHECKLIST = (
-    "For a physical system check the integrator (explicit, semi-implicit, Runge-Kutta), time step "
-    "and frame skip, units and gears, damping, limits, contacts, quantities that the observation "
-    "clips or leaves out, and quantities that lag one substep behind."
+    "For a physical system check the integrator (explicit, semi-implicit, Runge-Kutta), time step, "
+    "frame skip, units, gears, damping, limits, contacts, clipped or hidden quantities, and "
+    "quantities that lag one substep."
 )
 
 
@@ -162,7 +162,7 @@ def report(
         metric: The metric that scores them.
         description: The description of the environment, for the names of components.
         contract: The contract of the program.
-        brief: Whether the section "What was recorded" is in the prompt as well: the report is then
+        brief: Whether the prompt also has the section "Recorded transitions". The report is then
             shorter and does not repeat its facts.
     """
     diagnosis = diagnose(dataset, predictions, metric, description)
@@ -176,7 +176,7 @@ def words(
     contract: ContractName = "plain",
     brief: bool = False,
 ) -> str:
-    """Write a diagnosis as text; the arguments are those of `report`."""
+    """Write a diagnosis as text; the arguments are the same as for `report`."""
     comparison = diagnosis.comparison
     terms = candidate_terms(comparison)
     conditions = {group.condition for group in diagnosis.groups}
@@ -460,17 +460,17 @@ def _by_action(comparison: ComparedRows) -> list[str]:
 
 
 def _by_regime(comparison: ComparedRows) -> list[str]:
-    """Compare the kinds of transition with more mistakes with the others."""
+    """Compare the worst kinds of transition with all other transitions."""
     lines = [
         f"- {name} ({int(rows.sum())}): {'; '.join(_contrasts(comparison, rows))}"
         for name, rows in failing(comparison)[:MOST_REGIMES]
     ]
-    heading = "Kinds of transition with more mistakes than the others (number of transitions):"
+    heading = "Kinds of transition with more mistakes than other kinds (number of transitions):"
     return [heading, *lines] if lines else []
 
 
 def _contrasts(comparison: ComparedRows, rows: np.ndarray) -> Iterator[str]:
-    """Yield the parts that are wrong more often in some rows than in the others."""
+    """Yield the parts that are wrong more often in some rows than in all other rows."""
     for part in worse_parts(comparison, rows):
         right = ~comparison.mistakes[part]
         yield f"{part} right in {share(right[rows])}, otherwise {share(right[~rows])}"

@@ -7,8 +7,8 @@ from cwm_cli.problems.feedback.kinds import StepKinds
 from cwm_cli.problems.feedback.steps import RecordedSteps
 from cwm_cli.text import clean, estimated_tokens
 
-HEAD = "Predicted rightly; keep these steps right."
-"""First sentence of the section."""
+HEAD = "Predicted rightly; keep these steps right"
+"""Beginning of the section."""
 
 
 def right_steps(rows: Dataset, right: np.ndarray, tokens: int) -> str:
@@ -24,7 +24,7 @@ def right_steps(rows: Dataset, right: np.ndarray, tokens: int) -> str:
     """
     steps = RecordedSteps(rows)
     changes = "changed cells" if steps.is_board else "next observation"
-    lines = [f"{HEAD} A line is: observation | action | {changes} | reward."]
+    lines = [f"{HEAD} (observation | action | {changes} | reward):"]
     tokens -= estimated_tokens(f"{lines[0]}\n")
     board = None
     for row in _varied(StepKinds(steps), right):
@@ -38,7 +38,7 @@ def right_steps(rows: Dataset, right: np.ndarray, tokens: int) -> str:
 
 
 def _varied(kinds: StepKinds, right: np.ndarray) -> list[int]:
-    """Return right rows in the order in which they add most variety."""
+    """Return right rows, ordered by the variety that they add."""
     chosen = dict.fromkeys(_covering(kinds.effects, right))
     if not kinds.steps.is_board:
         for column in (*kinds.steps.before.T, kinds.steps.rewards):

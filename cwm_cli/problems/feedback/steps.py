@@ -163,8 +163,8 @@ class RecordedSteps:
     def line(self, row: int, *, like: int | None = None) -> str:
         """Write a step: before, action, after, reward.
 
-        On a board, the observation before may be written as its difference from that of the row
-        `like`.
+        On a board, the observation before may be written as its difference from the observation
+        of the row `like`.
         """
         before = self.observation(row)
         if like is not None and self.is_board:
@@ -174,7 +174,7 @@ class RecordedSteps:
         return f"{before} | {self.action(row)} | {after} | {self.outcome(row)}"
 
     def _apart(self, row: int, like: int) -> str:
-        """Write the cells in which the observation before a step differs from that of another."""
+        """Write the differences between the observations before two steps."""
         cells = np.flatnonzero(self.before[row] != self.before[like]).tolist()
         words = ", ".join(f"{self.names[i]} {self.cell(row, i)}" for i in cells)
         return f"first board above, but {words}" if cells else "first board above"

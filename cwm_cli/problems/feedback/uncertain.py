@@ -29,7 +29,7 @@ LEAST_HELD = 0.001
 OFF = 2.5
 """A probability is reported if the recorded frequency is this many standard errors away."""
 EARLY = (1, 2, 3, 10)
-"""Last steps of the ranges in which mistakes are counted: the first steps are often guesses."""
+"""Last steps of the ranges for counts of mistakes: the first steps are often guesses."""
 SPREAD = 1.25
 """Ratio of the spread of draws to the recorded spread that is reported."""
 MOST_BEFORE = 12
@@ -81,7 +81,7 @@ def uncertain_report(
 ) -> str:
     """Describe where a program with probabilities or memory is off, in about 4,000 characters.
 
-    The arguments are those of `report`, but the program may give several answers to each row.
+    The arguments are the same as for `report`; the program may give several answers to a row.
     """
     sections = [list(_summary(metric.score(answers, rows)))]
     if contract == "memory":
@@ -104,7 +104,7 @@ def uncertain_report(
 
 
 def _summary(score: Score) -> Iterator[str]:
-    """Yield the score and what it is measured against."""
+    """Yield the score and its reference points."""
     if score.skill is None:
         yield f"The score is {share(score.value, 4)}."
         return
@@ -151,7 +151,7 @@ def _by_step(rows: Dataset, answers: Predictions) -> Iterator[str]:
         first = max(row - MOST_BEFORE, row - int(step[row]) + 1)
         yield f"For example step {int(step[row])} of an episode, with the recorded steps before it:"
         yield from steps.chain(range(first, row + 1))
-        yield f"The last of these steps was predicted as: {_likeliest(rows, answers, row)}"
+        yield f"The prediction of the last step: {_likeliest(rows, answers, row)}"
 
 
 def _frequencies(rows: Dataset, answers: Predictions) -> Iterator[str]:
@@ -174,7 +174,7 @@ def _frequencies(rows: Dataset, answers: Predictions) -> Iterator[str]:
 
 
 def _situations(rows: Dataset, answers: Predictions) -> Iterator[str]:
-    """Yield the situations in which probabilities differ most from the recorded frequencies."""
+    """Yield the situations with the largest differences of probability and frequency."""
     past = RecordedPast(rows)
     terminal = rows.columns["terminations"]
     held = np.zeros(len(rows))
