@@ -125,7 +125,10 @@ def _listed(noun: str, names: list[str] | list[int]) -> str:
 
 LETTERS = "ABCDEFGH"
 LENGTH, BRIEF = 4000, 1800
-"""Approximate characters of a report; it is brief next to the section "Recorded transitions"."""
+"""Approximate characters of a report. It is brief if a long description and recorded transitions
+are in the prompt as well."""
+LONG_DESCRIPTION = 1200
+"""Characters of a long description."""
 LEAST_EXAMPLES, BRIEF_EXAMPLES = 1500, 600
 FEW_EXAMPLES = 5
 MOST_EXAMPLES = 8
@@ -162,8 +165,8 @@ def report(
         metric: The metric that scores them.
         description: The description of the environment, for the names of components.
         contract: The contract of the program.
-        brief: Whether the prompt also has the section "Recorded transitions". The report is then
-            shorter and does not repeat its facts.
+        brief: Whether the prompt also has the section "Recorded transitions". The report then
+            does not repeat its facts, and is shorter if the description is long.
     """
     diagnosis = diagnose(dataset, predictions, metric, description)
     return words(diagnosis, description, contract=contract, brief=brief)
@@ -179,11 +182,12 @@ def words(
     """Write a diagnosis as text; the arguments are the same as for `report`."""
     comparison = diagnosis.comparison
     terms = candidate_terms(comparison)
+    short = brief and len(description) > LONG_DESCRIPTION
     conditions = {group.condition for group in diagnosis.groups}
     sections = [
         _summary(diagnosis, contract),
         _groups(diagnosis.groups),
-        _component_lines(diagnosis, terms, BRIEF_COMPONENTS if brief else MOST_COMPONENTS),
+        _component_lines(diagnosis, terms, BRIEF_COMPONENTS if short else MOST_COMPONENTS),
         _rewards(diagnosis, terms),
         [_rule(each) for each in diagnosis.tellings if each.condition not in conditions],
         _by_action(comparison),
@@ -193,7 +197,7 @@ def words(
     if is_physical(comparison, description):
         closing.append(CHECKLIST)
     used = sum(len(line) + 1 for section in [*sections, closing] for line in section)
-    length, least = (BRIEF, BRIEF_EXAMPLES) if brief else (LENGTH, LEAST_EXAMPLES)
+    length, least = (BRIEF, BRIEF_EXAMPLES) if short else (LENGTH, LEAST_EXAMPLES)
     most = FEW_EXAMPLES if _is_explained(diagnosis) else MOST_EXAMPLES
     if contract != "memory":  # a single step of an episode explains nothing without its past
         shown = examples(comparison, max(least, length - used), _teaching(diagnosis), most)
