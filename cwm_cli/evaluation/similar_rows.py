@@ -325,6 +325,8 @@ def _is_constant(differs: np.ndarray, distances: np.ndarray) -> bool:
     likelihoods of both hypotheses.
     """
     constant = differs.mean()
+    if constant == 0:
+        return False
     scaled = distances / max(1e-12, float(np.median(distances)))
     likelihoods = []
     for rate in np.geomspace(constant / 10, constant * 10, 41):
