@@ -163,6 +163,12 @@ def test_a_start_that_explains_less_than_half_is_not_improved_first():
     assert second.startswith(IMPROVE)
 
 
+def test_a_start_with_the_right_probabilities_explains_the_rows_although_none_is_exact():
+    plain = Verdict(score=0.9, floor=0.5, parts={"exact": 0.3})
+    chance = Verdict(score=0.9, parts={"exact": 0.0}, stderr=0.01)
+    assert (plain.explained, chance.explained) == (0.3, 0.9)
+
+
 def test_a_program_is_not_improved_while_a_refiner_works_on_it():
     @dataclass(frozen=True)
     class Slow(Refiner):

@@ -43,7 +43,7 @@ from cwm_cli.search.contracts import (
     Verdict,
 )
 from cwm_cli.search.reading import extract_program
-from cwm_cli.text import estimated_tokens, percent
+from cwm_cli.text import estimated_tokens, percent, share
 from cwm_cli.worlds import ProgramModel
 
 if TYPE_CHECKING:
@@ -506,10 +506,11 @@ class WorldModelProblem(Problem):
 
 def _start_words(verdict: Verdict) -> str:
     """Mention the program that a search began with, which explains too little to be improved."""
-    return (
-        "A program that was written from the data alone predicts "
-        f"{percent(verdict.explained)} of these transitions exactly. {verdict.findings}"
-    ).strip()
+    if verdict.stderr is not None:
+        quality = f"scores {share(verdict.score, 4)}"
+    else:
+        quality = f"predicts {percent(verdict.explained)} of these transitions exactly"
+    return f"The program that this search began with {quality}. {verdict.findings}".strip()
 
 
 def _lacks_answer(move: Move) -> bool:

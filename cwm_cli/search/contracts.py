@@ -98,7 +98,13 @@ class Verdict:
 
     @property
     def explained(self) -> float:
-        """Share of the rows that are right in every part; the normalised score if unknown."""
+        """Share of the rows that are right in every part.
+
+        It is the normalised score instead if that share is unknown, or if the score has a standard
+        error: then chance makes exact predictions impossible.
+        """
+        if self.stderr is not None:
+            return self.normalised
         return self.parts.get("exact", self.normalised)
 
     @property
