@@ -41,6 +41,8 @@ def test_rare_events_are_verified_by_rows_that_nothing_was_fitted_to():
     ]
     assert unverified(goal, goal) == []
     assert unverified(plain, plain) == []
+    formula = dataset([*STEPS, (3, 4, -1.30599, False), (4, 5, -0.462916, False)])
+    assert unverified(formula, plain) == [], "values of a formula are no events"
     often = dataset([*STEPS, (3, 4, 5, True)] * 10)
     assert unverified(often, plain) == []
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import OBJECTS
-from cwm_cli.evaluation.metric import MOST_CLASSES, close
+from cwm_cli.evaluation.metric import MOST_CLASSES, TOLERANCE, close
 from cwm_cli.evaluation.support import ENOUGH, UNKNOWN, ProgramSurvey
 from cwm_cli.worlds.contract import component_names
 from cwm_cli.worlds.doubt import countable, limits
@@ -71,7 +71,8 @@ def unverified(train: Dataset, test: Dataset) -> list[str]:
 
     An event is a reward other than the most frequent one, or the end of an episode. Rules for it
     are fitted to the train rows that have it; if they are few, and no other row has it, a wrong
-    rule may be right on all rows.
+    rule may be right on all rows. Several rewards of more than three decimals are no events: a
+    formula computes them from real numbers, and rows with other values verify the formula.
     """
     fitted = train.fitted
     held_out = [train[~fitted], test]
@@ -81,7 +82,9 @@ def unverified(train: Dataset, test: Dataset) -> list[str]:
     rewards = train.columns["rewards"]
     values, counts = np.unique(rewards, return_counts=True)
     if 1 < len(values) <= MOST_CLASSES:
-        for value in np.delete(values, counts.argmax()):
+        real = np.abs(values - np.round(values, 3)) > TOLERANCE
+        others = np.arange(len(values)) != counts.argmax()
+        for value in values[others & ~(real & (real.sum() > 1))]:
             columns = [each.columns["rewards"] for each in (train, *held_out)]
             events[f"the reward {value:g}"] = [close(column, value) for column in columns]
     found = []
