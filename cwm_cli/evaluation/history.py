@@ -1,0 +1,283 @@
+"""The history of recorded rows: what happened earlier in the episode of each row, as codes."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from cwm_cli.data.dataset import VALID, Dataset
+from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.evaluation.metric import MOST_CLASSES, TOLERANCE
+
+MAX_LAG = 3
+"""Steps back whose actions, observations and residuals are tested."""
+MAX_PERIOD = 12
+"""Longest period of a hidden phase that is tested."""
+MAX_WAIT = 12
+"""Longer waits since an event count as equal."""
+MAX_COMPONENTS = 12
+"""Components whose history is tested one by one; wider observations are tested as a whole."""
+MAX_RESETS = 3
+"""Rewards since which actions and places are counted."""
+MAX_STOCKS = 6
+"""With more actions, stocks that one increases and another decreases are not tested."""
+MAX_EVENTS = 60
+"""Events (an action, a place, both together) that are tested: more would only take time."""
+
+
+class RecordedPast:
+    """Rows as codes of observations, actions and outcomes, with the history of each row."""
+
+    def __init__(self, rows: Dataset) -> None:
+        """Encode rows, which have to be in the order of their episodes."""
+        self.rows = rows
+        columns = rows.columns
+        before = _joined(rows, rows.observation_space, "observations")
+        after = _joined(rows, rows.observation_space, "next_observations")
+        follows: np.ndarray = np.zeros(len(rows), np.bool_)
+        follows[1:] = np.all(before[1:] == after[:-1], axis=1)
+        follows[1:] &= columns["episodes"][1:] == columns["episodes"][:-1]
+        follows[1:] &= ~columns["terminations"][:-1]
+        self.follows = follows
+        """Mask of the rows that continue the row above them."""
+        place = np.arange(len(rows))
+        self.start = np.maximum.accumulate(np.where(follows, 0, place))
+        """Index of the first row of each row's episode."""
+        self.step = place - self.start
+        """Number of steps since the first row of the episode."""
+        self.before, self.after = before, after
+        self.actions = _joined(rows, rows.action_space, "actions")
+        self.observation = codes_of(before)
+        self.action = codes_of(self.actions)
+        self.situation = paired(self.observation, self.action)
+        self.reward = codes_of(_rounded(columns["rewards"])[:, None])
+
+    @property
+    def inputs(self) -> np.ndarray:
+        """The components of the observation and the action as numbers, discrete actions one-hot."""
+        actions = self.actions
+        if self.rows.action_space.kind == "discrete":
+            actions = (actions == np.unique(actions)[1:]).astype(np.float64)
+        return np.concatenate([self.before, actions], axis=1)
+
+    @property
+    def changes(self) -> np.ndarray:
+        """The change of each component, the reward, and whether the episode ended."""
+        columns = self.rows.columns
+        change = self.after - self.before
+        return np.column_stack([change, columns["rewards"], columns["terminations"]])
+
+    def errors(self, predictions: Columns) -> np.ndarray:
+        """Return recorded minus predicted values in the layout of `changes`, 0 where correct."""
+        rows = self.rows
+        parts = []
+        for leaf in rows.observation_space.leaves("next_observations"):
+            predicted, recorded = predictions[leaf.name], rows.columns[leaf.name]
+            if recorded.dtype.kind in "US":
+                parts.append((predicted != recorded).reshape(len(rows), -1))
+            else:
+                parts.append(_differences(recorded, predicted).reshape(len(rows), -1))
+        error = np.concatenate(parts, axis=1, dtype=np.float64)
+        error *= ~rows.columns["terminations"][:, None]
+        reward = _differences(rows.columns["rewards"], predictions["rewards"])
+        end = _differences(rows.columns["terminations"], predictions["terminations"])
+        return np.column_stack([error, reward, end])
+
+    @property
+    def outcome(self) -> np.ndarray:
+        """Codes of the outcomes: numbers up to the tolerance, no observation after an end."""
+        return codes_of(_rounded(self._outcomes()))
+
+    def _outcomes(self) -> np.ndarray:
+        columns, goes_on = self.rows.columns, ~self.rows.columns["terminations"]
+        parts = [self.after * goes_on[:, None], columns["rewards"][:, None], goes_on[:, None]]
+        parts += [columns[VALID] & goes_on[:, None]] if self.rows.has_valid_actions else []
+        return np.concatenate(parts, axis=1, dtype=np.float64)
+
+    @property
+    def real(self) -> bool:
+        """Whether the observation has real numbers."""
+        return any(leaf.space.is_float for leaf in self.rows.observation_space.leaves(""))
+
+    def conflicts(self) -> np.ndarray:
+        """Return for each situation whether its outcomes differ by more than the tolerance."""
+        outcomes = self._outcomes()
+        order = np.argsort(self.situation, kind="stable")
+        starts = np.flatnonzero(np.diff(self.situation[order], prepend=-1))
+        low = np.minimum.reduceat(outcomes[order], starts)
+        high = np.maximum.reduceat(outcomes[order], starts)
+        size = np.maximum(np.abs(low), np.abs(high))
+        differs: np.ndarray = np.any(high - low > 10 * TOLERANCE * (1 + size), axis=1)
+        return differs
+
+    def recent(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the parts of the last steps: their names and codes."""
+        for lag in range(1, MAX_LAG + 1):
+            yield f"the action {steps_words(lag)} earlier", self.earlier(self.action, lag)
+            yield f"the reward {steps_words(lag)} earlier", self.earlier(self.reward, lag)
+            yield f"the observation {steps_words(lag)} earlier", self.earlier(self.observation, lag)
+
+    def older(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield other parts of the history that may separate outcomes: names and codes."""
+        before = self.earlier(paired(self.situation, self.reward))
+        yield "the whole step before", before
+        twice = self.earlier(paired(self.situation, self.reward), 2)
+        yield "the two steps before", paired(before, twice)
+        yield "the number of steps since the episode began", self.step
+        for period in range(2, MAX_PERIOD + 1):
+            yield f"the number of steps modulo {period}", self.step % period
+        yield "the first observation of the episode", self.observation[self.start]
+        yield from self.last_outcomes()
+        yield from self.events()
+        yield from self.balances()
+
+    def last_outcomes(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the outcome of the last row of the episode with the same observation and action."""
+        episode = paired(self.start, self.situation)
+        order = np.argsort(episode, kind="stable")
+        last = np.full(len(order), -1)
+        same = np.flatnonzero(np.diff(episode[order]) == 0)
+        last[order[same + 1]] = self.outcome[order[same]]
+        yield "the last outcome of the same observation and action in the episode", last
+
+    def events(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield how often and how long ago actions, rewards and places occurred."""
+        rewards = list(self.values("reward", self.reward, MAX_RESETS))
+        waits = [self.occurred(event)[1] for _, event in rewards]
+        for kind, codes, most in self._kinds():
+            whole = most == MAX_EVENTS
+            for label, event in self.values(kind, codes, most):
+                count, wait = self.occurred(event)
+                yield f"whether {label} occurred earlier", (count > 0).astype(int)
+                if count.max() > 1:
+                    yield f"whether {label} occurred an odd number of times", count % 2
+                if not whole:
+                    yield f"how many steps ago {label} occurred", np.minimum(wait, MAX_WAIT)
+                    yield f"how many times {label} occurred", np.minimum(count, MAX_WAIT)
+                for (reward, _), since in zip(rewards, waits, strict=True):
+                    if kind != "reward":
+                        recent = (wait >= 0) & ((since < 0) | (wait <= since))
+                        yield f"whether {label} occurred since {reward}", recent.astype(int)
+                    if kind == "action":
+                        last = np.where(since < 0, 0, np.arange(len(count)) - since)
+                        before = np.where(since < 0, 0, count[last] + event[last])
+                        number = np.minimum(count - before, MAX_WAIT)
+                        yield f"how many times {label} occurred since {reward}", number
+
+    def _kinds(self) -> Iterator[tuple[str, np.ndarray, int]]:
+        """Yield kinds of events: their name, the code of each row, and how many are tested."""
+        yield "action", self.action, MOST_CLASSES
+        yield "reward", self.reward, MOST_CLASSES
+        if self.before.shape[1] <= MAX_COMPONENTS:
+            for index, column in enumerate(self.before.T):
+                code = codes_of(column[:, None])
+                yield f"component {index}", code, MOST_CLASSES
+                if self.before.shape[1] > 1:
+                    yield f"component {index} with action", paired(code, self.action), MAX_EVENTS
+        yield "observation", self.observation, MAX_EVENTS
+        yield "observation with action", self.situation, MAX_EVENTS
+
+    def values(
+        self, kind: str, codes: np.ndarray, most: int = 6
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the name and the mask of each value of a kind of event, the rarest last.
+
+        The most frequent reward is no event.
+        """
+        values, first, counts = np.unique(codes, return_index=True, return_counts=True)
+        if len(values) < 2 or len(values) > len(codes) / 2:
+            return
+        order = np.argsort(-counts, kind="stable")[int(kind == "reward") :][:most]
+        for place in order.tolist():
+            yield self._label(kind, int(first[place])), codes == values[place]
+
+    def balances(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield bounded stocks that one action increases and another decreases."""
+        actions = list(self.values("action", self.action, MAX_STOCKS + 1))
+        if not 2 <= len(actions) <= MAX_STOCKS:
+            return
+        pairs = [(more, less) for more in actions for less in actions if more is not less]
+        up = np.array([more[1] for more, _ in pairs]).T.astype(int)
+        down = np.array([less[1] for _, less in pairs]).T.astype(int)
+        for most in (1, 3):
+            stock = np.zeros(up.shape, int)
+            for row in np.flatnonzero(self.step > 0).tolist():
+                stock[row] = np.clip(stock[row - 1] + up[row - 1] - down[row - 1], 0, most)
+            for (more, less), column in zip(pairs, stock.T, strict=True):
+                name = f"a stock of 0 to {most} that {more[0]} increases and {less[0]} decreases"
+                yield name, column
+
+    def occurred(self, event: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Count events earlier in the episode; return the counts and the steps since the last.
+
+        Without an earlier event the steps are -1. An event of the present row is not counted.
+        """
+        total = np.cumsum(event) - event
+        count = total - total[self.start]
+        place = np.arange(len(event))
+        last = np.maximum.accumulate(np.where(event, place, -1))
+        last = np.concatenate([[-1], last[:-1]])
+        return count, np.where(count > 0, place - last, -1)
+
+    def _label(self, kind: str, row: int) -> str:
+        """Name the value of a row."""
+        one = self.rows.row(row)
+        action = f"action {one.action}"
+        if kind == "action":
+            return action
+        if kind == "reward":
+            return f"reward {one.reward:g}"
+        if kind.startswith("component"):
+            place = f"component {kind.split()[1]} = {self.before[row, int(kind.split()[1])]:g}"
+        else:
+            place = f"observation {one.observation}"
+        return f"{place} with {action}" if kind.endswith("action") else place
+
+    def earlier(self, values: np.ndarray, steps: int = 1) -> np.ndarray:
+        """Return the values `steps` rows earlier, -1 if the episode had not begun."""
+        shifted = np.concatenate([values[:1].repeat(steps), values])[: len(values)]
+        return np.where(self.step >= steps, shifted, -1)
+
+
+def steps_words(count: int) -> str:
+    """Write a number of steps."""
+    return f"{count} step" if count == 1 else f"{count} steps"
+
+
+def _differences(recorded: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """Return recorded minus predicted numbers, exactly 0 within the tolerance."""
+    recorded = np.asarray(recorded, np.float64)
+    error = np.nan_to_num(recorded - np.asarray(predicted, np.float64), posinf=1e6, neginf=-1e6)
+    return np.where(np.abs(error) <= TOLERANCE + TOLERANCE * np.abs(recorded), 0.0, error)
+
+
+def _joined(rows: Dataset, space: Space, stem: str) -> np.ndarray:
+    """Return all components of observations or actions (rows, components); texts as numbers."""
+    parts = []
+    for leaf in space.leaves(stem):
+        column = rows.columns[leaf.name].reshape(len(rows), -1)
+        if column.dtype.kind == "U":
+            other = leaf.name.removeprefix("next_")
+            known = [rows.columns[name] for name in {other, f"next_{other}"} & rows.columns.keys()]
+            values = np.unique(np.concatenate([each.reshape(-1) for each in known]))
+            column = np.searchsorted(values, column)
+        parts.append(column)
+    return np.concatenate(parts, axis=1, dtype=np.float64) + 0.0  # no minus before a zero
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """Round numbers to ten times the tolerance, so that equal numbers rarely differ."""
+    unit = 10 * TOLERANCE * np.maximum(1.0, 2.0 ** np.ceil(np.log2(np.maximum(np.abs(values), 1))))
+    rounded: np.ndarray = np.round(values / unit) * unit
+    return rounded
+
+
+def codes_of(values: np.ndarray) -> np.ndarray:
+    """Return a number for each line of (rows, columns), the same for equal ones."""
+    lines = np.ascontiguousarray(values)
+    lines = lines.view(np.dtype((np.void, lines.dtype.itemsize * lines.shape[1]))).reshape(-1)
+    return np.unique(lines, return_inverse=True)[1].reshape(-1)
+
+
+def paired(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return a number for each pair of codes, the same for equal ones."""
+    return np.unique(one * (other.max() + 2) + other, return_inverse=True)[1].reshape(-1)
