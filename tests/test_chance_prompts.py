@@ -152,7 +152,7 @@ def test_a_language_model_that_remembers_settles_where_nobody_knows_the_ceiling(
     assert (result["contract"], result["solved"], result["settled"]) == ("memory", False, True)
     assert result["completions"] == 3
     assert "def correct(self, observation, reward)" in prompt
-    assert "1 step earlier explains" in prompt
+    assert "earlier explains" in prompt
     assert result["train"]["exact"] > 0.9
 
 

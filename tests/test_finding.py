@@ -112,7 +112,7 @@ def test_noise_on_real_numbers_is_chance() -> None:
     found = {name: find_contract(made(name, seed=3, **args)) for name, args in cases.items()}
     assert {each.contract for each in found.values()} == {"chance"}
     assert 2 in found["Pendulum-v1"].components
-    assert "nearly equal observation and action" in found["Pendulum-v1"].words()
+    assert "almost equal observation and action" in found["Pendulum-v1"].words()
 
 
 def walk(rows: int, step: Callable[[list[tuple[int, int, float]], int, Any], Any]) -> Dataset:
@@ -228,7 +228,7 @@ def test_errors_of_a_program_show_memory() -> None:
         found = reexamine(rows, predictions(rows, pendulum_law), "plain")
         assert (found.contract, found.of_program) == ("memory", True)
         assert found.told_by.startswith(f"the action {steps} step")
-        assert "of the errors of the program in rows with nearly equal" in found.words()
+        assert "of the errors of the program in rows with almost equal" in found.words()
     rows = record(MEMORY["hidden clock"], 1000)
     assert reexamine(rows, predictions(rows, spring_law), "plain").contract == "memory"
     rows = record(MEMORY["hidden cargo"])
@@ -282,6 +282,11 @@ def test_no_rows_and_few_rows_are_plain() -> None:
     rows = made("CartPole-v1", hide="velocities")
     for count in (0, 1, 2, 20):
         assert find_contract(rows[np.arange(count)]).contract == "plain"
+
+
+def test_episodes_of_one_step_have_no_history() -> None:
+    rows = record(PLAIN["bouncing ball"]._replace(steps=1), 300)
+    assert find_contract(rows).contract == "plain"
 
 
 def test_a_search_says_which_contract_it_needs_and_keeps_it(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ MAX_P_VALUE = 0.001
 """Largest p-value, corrected for the number of tests, at which a context counts."""
 SHUFFLES = 60
 """Shuffled copies of the outcomes: enough to fit the distribution of the largest statistic."""
+PREFERRED = 0.75
+"""Recent steps are named if they explain at least this fraction of what older history explains."""
 AS_STRONG = 0.9
 """Of tied contexts the first is named whose statistic is this fraction of the largest."""
 TIED = 0.05
@@ -19,7 +21,7 @@ TIED = 0.05
 
 
 class ShuffledOutcomes:
-    """Outcomes, and copies of them that are shuffled among the rows of each cell."""
+    """Outcomes, and copies that are shuffled among the rows of each cell."""
 
     def __init__(self, cell: np.ndarray, outcomes: np.ndarray) -> None:
         """Take the cell and the outcome (rows, columns) of each row."""
@@ -117,38 +119,36 @@ class ContextTests:
 
     The largest statistic of all tests on a shuffled copy corrects for the number of tests
     (Westfall and Young, 1993). It follows a Gumbel distribution, so that few copies suffice. It is
-    fitted to a sample of the tests and those that explain most; Bonferroni's factor corrects for
-    the others.
+    fitted to a sample of the tests; Bonferroni's factor corrects for the remaining tests.
     """
 
     SAMPLE = 60
     MOST = 20
 
     def __init__(
-        self, tests: Sequence[tuple[str, ShuffledOutcomes, np.ndarray]], first: int = 0
+        self, tests: Sequence[tuple[str, ShuffledOutcomes, np.ndarray]], recent: np.ndarray
     ) -> None:
-        """Evaluate tests, each given as name, outcomes and context.
+        """Evaluate tests.
 
-        Half of the error probability is spent on the `first` ones, the likeliest.
+        Args:
+            tests: Name, outcomes and context of each test.
+            recent: Indices of the tests of recent steps. They are the likeliest causes, so half of
+                the error probability is reserved for them, and they are preferred as explanation.
         """
-        self._tests = tests
+        self._tests, self._recent = tests, recent
         self.shares = np.array([outcomes.explained(code) for _, outcomes, code in tests])
         best = np.argsort(-self.shares, kind="stable")[: self.MOST]
         sample = np.linspace(0, len(tests) - 1, min(self.SAMPLE, len(tests))).astype(int)
-        every = np.union1d(np.union1d(best, sample), np.arange(first))
+        every = np.union1d(np.union1d(best, sample), recent)
         strengths = {i: tests[i][1].strengths(tests[i][2]) for i in every.tolist()}
         real = np.array([strength[0] for strength in strengths.values()])
         self._strengths, self.p_values = np.zeros(len(tests)), np.ones(len(tests))
         self._strengths[every] = real
         self.p_values[every] = self._tail(strengths, sample, real) * len(tests) / len(sample)
-        if first:
-            likely = np.minimum(
-                self.p_values[:first],
-                self._tail(strengths, np.arange(first), self._strengths[:first]),
-            )
-            self.p_values *= 2
-            self.p_values[:first] = 2 * likely
-        self.p_values = np.minimum(1.0, self.p_values)
+        if len(recent):
+            alone = self._tail(strengths, recent, self._strengths[recent])
+            self.p_values[recent] = np.minimum(self.p_values[recent], alone)
+            self.p_values = np.minimum(1.0, 2 * self.p_values)
 
     def _tail(
         self, strengths: Mapping[int, np.ndarray], sample: np.ndarray, real: np.ndarray
@@ -170,10 +170,14 @@ class ContextTests:
         """Return the test that explains most, if one is significant.
 
         Of tests that explain about as much, and are about as significant, the first is returned.
+        Older history is only returned if it explains clearly more than recent steps.
         """
         some = self.significant(least, p_value)
         if not len(some):
             return None
+        recent = np.intersect1d(some, self._recent)
+        if len(recent) and self.shares[recent].max() >= PREFERRED * self.shares[some].max():
+            some = recent
         tied = some[self.shares[some] >= self.shares[some].max() - TIED]
         strong = self._strengths[tied]
         best = int(tied[strong >= AS_STRONG * strong.max()][0])

@@ -3,7 +3,7 @@
 A row is explained by the observation if every row with the same observation and action has the
 same outcome. Rows that differ are compared with the history of their episodes: if the history
 separates the outcomes better than outcomes that are shuffled among equal rows, a program needs
-memory, otherwise chance. If observations are real numbers, nearly equal rows are compared, after
+memory, otherwise chance. If observations are real numbers, almost equal rows are compared, after
 a smooth regression on the observation and the action has removed the known part. Everything that
 the data do not show to be memory or chance is plain.
 """
@@ -51,9 +51,9 @@ MAX_OUTCOMES = 6
 MIN_CONFLICTS = 3
 """Conflicts of real numbers that count: float32 observations may hide tiny differences."""
 ALL_EXPLAINED, MAX_RARE_P_VALUE = 0.9, 0.05
-"""Share and p-value of memory if conflicts are rare: chance would make more of them."""
+"""Share and p-value of memory if conflicts are rare, as they seldom are under chance."""
 FEW = 0.1
-"""Share of conflicting rows up to which similar rows are compared as well."""
+"""Similar rows are compared as well if at most this share of the rows is in conflict."""
 
 
 class Finding(BaseModel):
@@ -63,15 +63,15 @@ class Finding(BaseModel):
         contract: The contract that the rows need.
         rows: Number of rows.
         repeated: Pairs of observation and action that occur more than once.
-        conflicts: Pairs among those that have different outcomes.
-        conflicting: Rows of these pairs.
+        conflicts: Repeated pairs that have different outcomes.
+        conflicting: Rows with a conflict.
         told_by: The part of the history that explains the differences, "" if none does.
         told: Share of the differences that it explains, between 0 and 1.
-        components: Components that differ between nearly equal rows (their number is the
+        components: Components that differ between almost equal rows (their number is the
             reward, one more the end), if no conflict of equal rows decided.
         unexplained: Share of the typical change that the observation and the action do not
             explain.
-        tests: Number of tests for which `p_value` is corrected.
+        tests: Number of tests; `p_value` is corrected for it.
         p_value: Probability of so strong a dependence on the history by chance.
         of_program: Whether the errors of a program were examined instead of the outcomes.
     """
@@ -95,7 +95,7 @@ class Finding(BaseModel):
         """Describe the evidence in a sentence, with names of components if given."""
         if self.contract == "plain":
             return "deterministic (no sign of randomness or hidden state in the data)"
-        equal = "equal" if self.conflicts else "nearly equal"
+        equal = "equal" if self.conflicts else "almost equal"
         if self.contract == "memory":
             cause = re.sub(r"component (\d+)", lambda m: _name(int(m[1]), names), self.told_by)
             errors = "errors of the program in" if self.of_program else "difference between"
@@ -113,14 +113,14 @@ class Finding(BaseModel):
         parts = ", ".join(_name(i, names) for i in self.components)
         return (
             f"{parts} {'differs' if len(self.components) == 1 else 'differ'} between rows with "
-            "nearly equal observation and action, and nothing earlier in the episode explains it"
+            "almost equal observation and action, and nothing earlier in the episode explains it"
         )
 
 
 def find_contract(rows: Dataset) -> Finding:
     """Find the contract that recorded rows need.
 
-    A plain environment is hardly ever taken for anything else. With few rows, or with many real
+    The tests are strict, so that plain environments stay plain. With few rows, or with many real
     numbers in an observation, chance and memory may go unnoticed.
 
     Args:
@@ -197,7 +197,7 @@ def _compare_equal_rows(history: RecordedPast) -> Finding:
     shuffled = ShuffledOutcomes(situation[some], _ranked(situation[some], outcome))
     recent, older = list(history.recent()), list(history.older())
     every = [(name, shuffled, codes[some]) for name, codes in recent + older]
-    tests = ContextTests(every, len(recent))
+    tests = ContextTests(every, np.arange(len(recent)))
     best = tests.strongest(MIN_EXPLAINED)
     if best is None and found.conflicts <= FEW * found.repeated:
         best = tests.strongest(ALL_EXPLAINED, MAX_RARE_P_VALUE)
@@ -221,7 +221,7 @@ def _ranked(situation: np.ndarray, outcome: np.ndarray) -> np.ndarray:
 def _compare_similar_rows(
     history: RecordedPast, targets: np.ndarray, wrong: np.ndarray | None = None
 ) -> Finding:
-    """Decide by rows with nearly equal observation and action.
+    """Decide by rows with almost equal observation and action.
 
     Args:
         history: The rows.

@@ -13,13 +13,13 @@ MAX_LAG = 3
 MAX_PERIOD = 12
 """Longest period of a hidden phase that is tested."""
 MAX_WAIT = 12
-"""Steps since an event from which on all waits count as equal."""
+"""Longer waits since an event count as equal."""
 MAX_COMPONENTS = 12
 """Components whose history is tested one by one; wider observations are tested as a whole."""
 MAX_RESETS = 3
 """Rewards since which actions and places are counted."""
 MAX_STOCKS = 6
-"""Actions up to which stocks are tested that one increases and another decreases."""
+"""With more actions, stocks that one increases and another decreases are not tested."""
 MAX_EVENTS = 60
 """Events (an action, a place, both together) that are tested: more would only take time."""
 
@@ -265,7 +265,7 @@ def _joined(rows: Dataset, space: Space, stem: str) -> np.ndarray:
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
-    """Round numbers to ten times the tolerance, so that hardly any two equal ones differ."""
+    """Round numbers to ten times the tolerance, so that equal numbers rarely differ."""
     unit = 10 * TOLERANCE * np.maximum(1.0, 2.0 ** np.ceil(np.log2(np.maximum(np.abs(values), 1))))
     rounded: np.ndarray = np.round(values / unit) * unit
     return rounded

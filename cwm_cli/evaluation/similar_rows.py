@@ -1,4 +1,4 @@
-"""Comparison of rows whose observation and action are nearly equal.
+"""Comparison of rows whose observation and action are almost equal.
 
 A smooth regression on the observation and the action removes the known part of the outcomes. If
 the history explains the residuals of similar rows better than thresholds in the observation do,
@@ -35,21 +35,21 @@ MAX_INPUTS = 24
 MAX_TARGETS = 6
 """Outcome components that are tested, those with the largest unexplained share."""
 MAX_ACTIONS = 8
-"""Actions up to which only rows of the same action are compared."""
+"""With more actions, rows of different actions are compared, too."""
 CELL = 10
 """Rows of a cell of similar rows."""
 QUARTILES = (0.25, 0.5, 0.75)
 """Bounds of the bins of a real number in a context."""
 TAILED = (0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99)
-"""Bounds of the bins of a number whose largest values matter, as that of a timer."""
+"""Bounds of the bins of a timer, whose largest values matter."""
 MIN_UNEXPLAINED = 0.02
-"""Share of a component's spread from which on its residuals are tested."""
+"""Smaller residuals, as a fraction of the spread of a component, are not tested."""
 MIN_ABOVE_PRESENT = 0.2
 """Share that the history has to explain above the present row and similar rows."""
 MIN_CELLS = 10
 """Effective number of cells of similar rows that have to differ."""
 MAX_NOISY = 8
-"""Inputs up to which noise is distinguished from a law that is hard to fit."""
+"""With more inputs, noise looks like a law that is hard to fit."""
 MIN_NOISY = 150
 """With fewer rows a law that is fitted badly looks like noise."""
 MAX_SPLIT = 0.1
@@ -57,9 +57,11 @@ MAX_SPLIT = 0.1
 EVEN = 6.0
 """Ninth decile of noise in medians: 2.4 if normal, 5 if a third of the steps have no noise."""
 ALIKE = 3.5
-"""Standard errors up to which residuals of neighbours may be correlated if they are noise."""
+"""Largest correlation of neighbouring residuals of noise, in standard errors."""
+DISTANT = 2.5
+"""Largest correlation of differences of noise with their distance, in standard errors."""
 LEARNED = 1.2
-"""Factor by which noise residuals grow at most with half of the rows."""
+"""Largest growth factor of noise residuals with half of the rows."""
 JUMP = 10.0
 """Residual of a jump in medians."""
 SURROUNDING = 12
@@ -69,7 +71,7 @@ MIN_JUMPS = 30
 MOSTLY_OPEN = 0.9
 """Share of the spread that a regression on the observation leaves open of random jumps."""
 MIN_CLUSTERED = 0.02
-"""P-value from which on jumps are not more frequent near other jumps."""
+"""Smallest p-value of jumps that are independent of other jumps near them."""
 MIN_LOG_RATIO = 4.0
 """Log-likelihood ratio in favour of differences that do not depend on the distance."""
 
@@ -91,7 +93,7 @@ def choose_rows(history: RecordedPast, wrong: np.ndarray | None) -> np.ndarray:
     )
 
 
-class Difference(NamedTuple):
+class UnexplainedRows(NamedTuple):
     """Components that differ between similar rows, and the history that explains it, if any."""
 
     components: tuple[int, ...]
@@ -142,15 +144,16 @@ class SimilarRows:
             one = history.actions.shape[1] == 1
             for i, column in enumerate(history.actions.T):
                 parts.append(("the action" if one else f"part {i} of the action", column))
-        for lag in range(1, MAX_LAG + 1):
+        longest = min(MAX_LAG, int(history.step[self.chosen].max()))
+        for lag in range(1, longest + 1):
             for name, column in parts:
                 names.append(f"{name} {steps_words(lag)} earlier")
                 shifted = history.earlier(column, lag)
                 columns.append(np.where(history.step >= lag, shifted, np.nan)[self.chosen])
-        return names, np.array(columns).T
+        return names, np.reshape(columns, (len(columns), len(self.chosen))).T
 
-    def contexts(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield parts of the history of the chosen rows: names and codes."""
+    def recent(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield names and codes of the last steps of the chosen rows."""
         history, chosen = self.history, self.chosen
         if len(np.unique(history.action)) <= MOST_CLASSES:
             for lag in range(1, MAX_LAG + 1):
@@ -162,6 +165,10 @@ class SimilarRows:
         filled = np.where(known, self.lagged, np.nanmean(self.lagged, axis=0))
         for name, column, ok in zip(self.names, self.fit.residuals(filled).T, known.T, strict=True):
             yield name, np.where(ok, _binned(column), -1)
+
+    def older(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield names and codes of other parts of the history of the chosen rows."""
+        history, chosen = self.history, self.chosen
         for period in range(2, MAX_PERIOD + 1):
             yield f"the number of steps modulo {period}", history.step[chosen] % period
         yield "the number of steps since the episode began", _binned(history.step[chosen], TAILED)
@@ -232,10 +239,11 @@ class SimilarRows:
             if bound > MIN_UNEXPLAINED * self.targets[:, target].std():
                 yield target, np.clip(residual, -bound, bound)
 
-    def memory(self) -> Difference | None:
+    def memory(self) -> UnexplainedRows | None:
         """Return the difference if the history explains the residuals."""
-        tests, floors = [], []
-        contexts = list(self.contexts())
+        tests, floors, recent = list[Any](), [], list[int]()
+        last = list(self.recent())
+        contexts = [*last, *self.older()]
         for target, residual in self.tested():
             shuffled = ShuffledOutcomes(self.cell, residual[:, None])
             split = shuffled.split(self.inputs)
@@ -244,21 +252,23 @@ class SimilarRows:
                 continue
             present = max(shuffled.explained(code) for code in self.present(target))
             floor = max(present, split) + MIN_ABOVE_PRESENT
+            recent += range(len(tests), len(tests) + len(last))
             tests += [(name, shuffled, code) for name, code in contexts]
             for name, _ in contexts:
                 more = MIN_ABOVE_PRESENT if name.startswith("the error") else 0.0
                 floors.append((floor + more, target))
         if not tests:
             return None
-        found, least = ContextTests(tests), np.array([floor for floor, _ in floors])
+        least = np.array([floor for floor, _ in floors])
+        found = ContextTests(tests, np.array(recent))
         best = found.strongest(least)
         if best is None:
             return None
         targets = sorted({floors[i][1] for i in found.significant(least).tolist()})
         unexplained = float(min(1.0, np.median(self.left[targets])))
-        return Difference(tuple(targets), unexplained, best)
+        return UnexplainedRows(tuple(targets), unexplained, best)
 
-    def chance(self) -> Difference | None:
+    def chance(self) -> UnexplainedRows | None:
         """Return the difference if residuals of similar rows differ without a cause."""
         if self.inputs.shape[1] > MAX_NOISY or len(self.chosen) < MIN_NOISY:
             return None
@@ -270,7 +280,7 @@ class SimilarRows:
         if not noisy:
             return None
         unexplained = float(min(1.0, np.median(self.left[noisy])))
-        return Difference(tuple(noisy), unexplained)
+        return UnexplainedRows(tuple(noisy), unexplained)
 
     def _is_noise(self, target: int) -> bool:
         """Whether residuals are alike everywhere and independent of their neighbours'.
@@ -289,9 +299,10 @@ class SimilarRows:
         alike = (
             pearsonr(residual[after], residual[after - 1]).statistic,
             pearsonr(residual, near).statistic,
-            pearsonr(np.abs(residual - near), rankdata(self.distances)).statistic,
         )
-        if max(alike) >= ALIKE / np.sqrt(len(residual)):
+        distant = pearsonr(np.abs(residual - near), rankdata(self.distances)).statistic
+        errors = np.sqrt(len(residual))
+        if max(alike) * errors >= ALIKE or distant * errors >= DISTANT:
             return False
         few = np.flatnonzero(self.chosen // STRETCH % 4 < 2)
         fit = CrossFit(self.inputs[few], self.chosen[few] // STRETCH % 4 == 0)
@@ -339,13 +350,13 @@ def _is_constant(differs: np.ndarray, distances: np.ndarray) -> bool:
 ROBUST = 2
 """Repetitions of the regression that limit the influence of outliers."""
 OUTLIER = 4.0
-"""Residual in medians from which on a row counts as an outlier."""
+"""Larger residuals, in medians, are outliers."""
 
 
 class CrossFit:
     """Kernel ridge regression, fitted to each half of the rows and evaluated on the other.
 
-    The kernel is linear plus Gaussian: dynamics are nearly linear over a step, and bend smoothly.
+    The kernel is linear plus Gaussian: dynamics are almost linear over a step, and bend smoothly.
     """
 
     def __init__(self, inputs: np.ndarray, first: np.ndarray) -> None:
@@ -377,7 +388,7 @@ class CrossFit:
             chosen = np.where(error < size, number, chosen)
             best = np.where(error < size, missed, best)
             size = np.minimum(size, error)
-        for _ in range(ROBUST):  # outliers count as far as usual residuals reach
+        for _ in range(ROBUST):  # outliers count as residuals of `OUTLIER` medians
             bound = OUTLIER * np.median(np.abs(best), axis=0)
             tamed = centred - best + np.clip(best, -bound, bound)
             for number in np.unique(chosen[chosen >= 0]):
