@@ -132,6 +132,35 @@ def test_a_search_that_stops_at_a_switch_goes_on_as_if_it_had_not(light):
     assert events(light, "again") == events(light, "whole")
 
 
+CHANCE = """
+class Environment:
+    def set_state(self, observation):
+        self.state = observation
+
+    def outcomes(self, action):
+        clock, lit = self.state
+        dark, light = np.array([clock + 1, 0]), np.array([clock + 1, 1])
+        return [(0.5, dark, 0.0, False), (0.5, light, 1.0, False)]
+
+    def step(self, action):
+        chances, states, rewards, ends = zip(*self.outcomes(action))
+        chosen = self.rng.choice(2, p=chances)
+        self.state = states[chosen]
+        return self.state, rewards[chosen], ends[chosen]
+"""
+
+
+def test_a_stuck_search_for_chance_shows_episodes_in_order(light):
+    texts = [answer(PLAIN, "CONTRACT: chance"), answer(CHANCE), *[answer(CHANCE)] * 3]
+    search(light, texts)
+    run = SearchRun.load(light.folder / "run")
+    prompts = run.prompts.read()
+    asked = [prompts[node.prompt][-1].content for node in run.nodes()]
+    in_order = ["Check in these episodes whether earlier steps" in text for text in asked]
+    assert in_order[:2] == [False, False]
+    assert in_order[-1]
+
+
 def test_a_contract_that_is_named_stays(light):
     texts = [answer(PLAIN, "CONTRACT: memory"), answer(PLAIN)]
     done = search(light, texts, "--contract", "plain")

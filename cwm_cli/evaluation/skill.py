@@ -343,10 +343,12 @@ class SkillMetric(AccuracyMetric):
         as it lowers the skill.
         """
         if impossible := int(scores.impossible.sum()):
-            return f"{impossible:,} recorded outcomes are called impossible"
+            outcomes = "outcome is" if impossible == 1 else "outcomes are"
+            return f"{impossible:,} recorded {outcomes} called impossible"
         unlikely = (self.losses(said, rows) > 0) | (scores.likelihood < np.log(0.5))
         if wrong := int((scores.certain & unlikely).sum()):
-            return f"{wrong:,} rows without chance are predicted wrongly"
+            rows_are = "row without chance is" if wrong == 1 else "rows without chance are"
+            return f"{wrong:,} {rows_are} predicted wrongly"
         if not _reached(skill, stderr):
             return "the skill is below the ceiling by more than its error"
         return ""

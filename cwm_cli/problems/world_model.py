@@ -61,6 +61,11 @@ EXAMINED_AFTER = 2
 HIGH_SCORE = 0.9
 """Above this score users expect a search to end, and learn why it does not."""
 
+EARLIER_STEPS = (
+    "The last programs were not better. Check in these episodes whether earlier steps decide the "
+    "outcomes that seem to be random. If they do, write `CONTRACT: memory`."
+)
+
 NO_PROGRAM = (
     "This question was asked before, but the answer held no whole program: {reason} Answer again, "
     "briefly, with the whole program in one ```python block."
@@ -220,6 +225,8 @@ class WorldModelProblem(Problem):
             description = needed(description)
             if self._needs_evidence(move):
                 recorded = self._evidence(shown, number, improves=move.action == IMPROVE)
+                if self._may_hide_state:
+                    recorded += f"\n\n{EARLIER_STEPS}"
             if move.action == GENERATE and move.verdict is not None:
                 recorded = "\n\n".join(filter(None, [recorded, _start_words(move.verdict)]))
             if move.action == GENERATE and number:
@@ -268,7 +275,8 @@ class WorldModelProblem(Problem):
         tokens = self.evidence_tokens
         if improves and self._is_documented:
             tokens = int(IMPROVING * tokens)
-        key = len(shown), variant, tokens
+        contract = "memory" if self._may_hide_state else self.contract
+        key = len(shown), variant, tokens, contract
         if key not in self._sections:
             self._sections[key] = evidence(
                 shown,
@@ -276,13 +284,23 @@ class WorldModelProblem(Problem):
                 self.description,
                 tokens=tokens,
                 variant=variant,
-                contract=self.contract,
+                contract=contract,
             )
         return self._sections[key]
 
+    @property
+    def _may_hide_state(self) -> bool:
+        """Whether a search for a program with chance is stuck, and memory was not tried.
+
+        Prompts then show episodes in order, since earlier steps may explain the outcomes.
+        """
+        can_switch = self.measure is not None and self._is_open("memory")
+        is_stuck = self._history.stuck >= EXAMINED_AFTER
+        return self.contract == "chance" and can_switch and is_stuck
+
     @cached_property
-    def _sections(self) -> dict[tuple[int, int, int], str]:
-        """The sections on recorded steps, by number of rows, variant and allowance."""
+    def _sections(self) -> dict[tuple[int, int, int, ContractName], str]:
+        """The sections on recorded steps, by number of rows, variant, allowance and contract."""
         return {}
 
     def _right_steps(self, shown: Dataset, right: np.ndarray, *, brief: bool) -> str:

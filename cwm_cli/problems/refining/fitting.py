@@ -715,7 +715,8 @@ def _moved(values: np.ndarray, places: np.ndarray, steps: np.ndarray) -> np.ndar
     """Move numbers by steps of their logarithms; one that is zero by a sum."""
     moved = values.copy()
     now = values[places]
-    moved[places] = np.where(now == 0, steps, now * np.exp(steps))
+    with np.errstate(over="ignore", invalid="ignore"):  # too large a step is not accepted
+        moved[places] = np.where(now == 0, steps, now * np.exp(steps))
     return moved
 
 
