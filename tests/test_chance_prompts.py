@@ -165,7 +165,7 @@ def test_a_contract_that_is_named_overrides_the_finding(cwm, ice):
     arguments = {"is_slippery": True}
     result, prompt, heard = ask(cwm, plain, "FrozenLake-v1", arguments, ice, "--contract", "plain")
     assert (result["contract"], result["finding"]["contract"]) == ("plain", "chance")
-    assert "plain (named; found otherwise)" in heard
+    assert "plain (named; the data alone suggest chance)" in " ".join(heard.split())
     assert "def outcomes" not in prompt and "skill" not in result["train"]
 
 

@@ -148,8 +148,11 @@ def test_a_program_with_memory_is_shown_whole_episodes_in_order(sandbox):
     shown = rows[rows.fitted]
     groups = gathered(shown, problem.metric, contract="memory").groups
     steps = RecordedSteps(shown)
-    assert groups[0].reason.startswith("Whole episodes, in order") and len(groups) > 1
-    for group in groups:
+    *episodes, rare = groups
+    assert episodes[0].reason.startswith("Whole episodes, in order")
+    assert rare.reason.startswith("Rare rewards, results and ends")
+    assert steps.ended[list(rare.rows)].any()
+    for group in episodes:
         first, *rest = group.rows
         assert not steps.follows[first] and len(rest) > 5
         assert list(group.rows) == list(range(first, first + len(group.rows)))
@@ -167,11 +170,11 @@ def test_a_program_of_chance_is_shown_counts_and_the_best_score(sandbox):
         "Ice.", rows, sandbox, SkillMetric.of(rows), contract="chance", finding=found
     )
     text = problem.messages(Move(GENERATE))[1].content
-    best = float(re.search(r"recorded frequencies as probabilities scores (0\.\d+)", text)[1])
+    best = float(re.search(r"as probabilities has a mean log-likelihood of (-\d.\d+)", text)[1])
     shown = rows[rows.fitted]
-    right = problem.judge(SLIPPERY)
-    assert best >= problem.metric.score(_answers(SLIPPERY, shown, sandbox), shown).value
-    assert best < 1 and right.score > 0
+    true = problem.metric.score(_answers(SLIPPERY, shown, sandbox), shown).log_likelihood
+    assert true <= best < 0
+    assert problem.judge(SLIPPERY).score > 0
     few = replace(problem, evidence_tokens=500).messages(Move(GENERATE))[1].content
     assert "Equal observations and actions with different outcomes" in few
     assert re.search(r"0 \| 0 > 0 0 \(\d+x\) or 4 0 \(\d+x\)", few)

@@ -108,12 +108,12 @@ class Finding(BaseModel):
             return (
                 f"{self.conflicts:,} of {self.repeated:,} pairs of observation and action that "
                 f"occur more than once have different outcomes ({self.conflicting:,} of "
-                f"{self.rows:,} rows), and nothing earlier in the episode explains them"
+                f"{self.rows:,} rows), and the last steps do not explain them"
             )
         parts = ", ".join(_name(i, names) for i in self.components)
         return (
             f"{parts} {'differs' if len(self.components) == 1 else 'differ'} between rows with "
-            "almost equal observation and action, and nothing earlier in the episode explains it"
+            "almost equal observation and action, and the last steps do not explain it"
         )
 
 

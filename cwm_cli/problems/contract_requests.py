@@ -13,7 +13,7 @@ REQUEST = re.compile(
 NEEDS = {
     "plain": "if the present observation and the action decide everything",
     "chance": "if the same situation can lead to different outcomes by chance",
-    "memory": "if outcomes depend on earlier steps that the observation does not show",
+    "memory": "if outcomes depend on earlier steps, for example on a hidden mode, timer or counter",
 }
 
 
@@ -25,7 +25,8 @@ def request_words(contract: ContractName, former: tuple[ContractName, ...] = ())
     listed = ", or ".join(f"`{MARKER} {name}` {NEEDS[name]}" for name in others)
     return (
         "If no program of this kind can be right, write one of these lines outside the program, "
-        f"and the next question asks for a program of that kind: {listed}."
+        f"and the next question asks for a program of that kind: {listed}. The answer may "
+        "still hold a program of the present kind."
     )
 
 

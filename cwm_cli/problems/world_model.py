@@ -506,6 +506,9 @@ class WorldModelProblem(Problem):
                 contract=self.contract,
                 brief=brief,
             )
+            if found.score.open_gap:
+                message += f"\n\nThe search is not over because {found.score.open_gap}, counting "
+                message += "rows that are not shown."
         elif wrong[shown].any():
             written = report(rows, predictions, self.metric, self.description, brief=brief)
             right = self._right_steps(rows, ~wrong[shown], brief=brief)

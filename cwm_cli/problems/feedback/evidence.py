@@ -43,6 +43,11 @@ components are whole numbers, because some are positions."""
 CONFLICTS = 0.6
 """Share of the allowance for the outcome counts of equal situations, if programs give
 probabilities: the rest shows single steps."""
+EPISODES = 0.65
+"""Share of the allowance for whole episodes, if programs have a memory. The rest shows rare results
+with the steps before them."""
+MOST_IN_CONTEXT, BEFORE_RARE = 6, 5
+"""Steps of each rare result that are shown, and steps before each of them."""
 FACTS = 0.45
 """Share of the allowance that facts may take; steps take the rest."""
 WIDE = 6
@@ -133,7 +138,10 @@ def gathered(
     if contract == "memory":
         groups = tuple(_hidden(rows))
         room -= _tokens(groups)
-        groups += tuple(_whole_episodes(steps, room, variant))
+        episodes = tuple(_whole_episodes(steps, int(EPISODES * room), variant))
+        room -= _tokens(episodes)
+        shown = {row for group in episodes for row in group.rows}
+        groups += (*episodes, *_rare_in_context(kinds, shown, room, variant))
     elif contract == "chance" and kinds.contradictions:
         groups = tuple(_conflicts(kinds, int(CONFLICTS * room)))
         room -= _tokens(groups)
@@ -179,6 +187,39 @@ def _whole_episodes(steps: RecordedSteps, tokens: int, variant: int) -> Iterator
         name = "The beginning of an episode"
         head = f"{name}; {_order(steps)}" if head.startswith("Whole") else f"{name}:"
         yield StepGroup(head, tuple(cut), tuple(steps.chain(cut)))
+
+
+def _rare_in_context(
+    kinds: StepKinds, shown: set[int], tokens: int, variant: int
+) -> Iterator[StepGroup]:
+    """Yield steps with rare rewards, ends and results, each with the steps before it."""
+    steps = kinds.steps
+    few = max(2, RARE * len(steps))
+    masks = [steps.ended] + [mask for _, mask in kinds.outcomes if mask.sum() <= few]
+    if kinds.reward_values is not None:
+        values, counts = kinds.reward_values
+        masks += [steps.rewards == values[place] for place in np.argsort(counts)[:-1]]
+    events = [np.roll(np.flatnonzero(mask), -variant).tolist() for mask in masks]
+    order = [rows[turn] for turn in range(MOST_IN_CONTEXT) for rows in events if turn < len(rows)]
+    head = "Rare rewards, results and ends, each with the steps before it:"
+    tokens -= estimated_tokens(f"{head}\n\n")
+    rows: list[int] = []
+    lines: list[str] = []
+    for row in order:
+        if row in shown:
+            continue
+        first = row
+        while first > 0 and steps.follows[first] and row - first < BEFORE_RARE:
+            first -= 1
+        chain = steps.chain(range(first, row + 1))
+        tokens -= estimated_tokens("\n".join(["...", *chain, ""]))
+        if tokens < 0:
+            break
+        shown.update(range(first, row + 1))
+        rows += range(first, row + 1)
+        lines += ["...", *chain] if lines else chain
+    if lines:
+        yield StepGroup(head, tuple(rows), tuple(lines))
 
 
 def _chain_tokens(steps: RecordedSteps, rows: Sequence[int]) -> int:
@@ -235,7 +276,7 @@ def all_steps(
         return None
     ways = [_by_episode(steps)] if steps.follows.mean() > 1 / 2 or contract == "memory" else []
     if bool(steps.whole.all()) and not steps.is_board and contract != "memory":
-        ways.append([_by_observation(steps)])
+        ways.append([_by_observation(steps, counted=contract == "chance")])
     sizes = [sum(estimated_tokens("\n".join(g.lines)) for g in way) for way in ways]
     fitting = [(size, place) for place, size in enumerate(sizes) if size <= tokens]
     return tuple(ways[min(fitting)[1]]) if fitting else None
@@ -259,8 +300,11 @@ def _order(steps: RecordedSteps) -> str:
     return "a line is: observation | action | reward. The next line has the next observation."
 
 
-def _by_observation(steps: RecordedSteps) -> StepGroup:
-    """Show the outcome of each action at each observation, with counts if outcomes differ."""
+def _by_observation(steps: RecordedSteps, *, counted: bool = False) -> StepGroup:
+    """Show the outcome of each action at each observation.
+
+    Counts are shown if outcomes differ; if `counted`, also if one outcome occurred repeatedly.
+    """
     values, counts = np.unique(steps.rewards, return_counts=True)
     usual = values[np.argmax(counts)]
     _, first = np.unique(steps.before, axis=0, return_index=True)
@@ -276,7 +320,10 @@ def _by_observation(steps: RecordedSteps) -> StepGroup:
         seen = outcomes[steps.observation(row)].setdefault(steps.action(row), {})
         seen[outcome] = seen.get(outcome, 0) + 1
     lines = [
-        f"{text}: " + "; ".join(f"{action}>{outcome_counts(seen)}" for action, seen in acts.items())
+        f"{text}: "
+        + "; ".join(
+            f"{action}>{outcome_counts(seen, always=counted)}" for action, seen in acts.items()
+        )
         for text, acts in outcomes.items()
     ]
     head = (

@@ -43,7 +43,8 @@ def facts_of(
     changes = "changed cells" if steps.is_board else "next observation"
     lines = [
         f"{len(steps)} steps of {episodes} episodes{alike}; {'all' if complete else 'some'} "
-        "are listed below. If they contradict the description, the steps are right."
+        "are listed below. If they contradict the description, the steps are right. Programs are "
+        "checked on further steps."
         + (
             ""
             if complete or contract == "memory"
@@ -82,7 +83,7 @@ def _on_ends(kinds: StepKinds) -> str:
     if not (chosen := kinds.ending_components):
         return line
     ranges = ", ".join(
-        f"{steps.names[i]} {inner[:, i].min():.5g} to {inner[:, i].max():.5g}" for i in chosen
+        f"{steps.names[i]} {inner[:, i].min():.7g} to {inner[:, i].max():.7g}" for i in chosen
     )
     after = steps.after[steps.ended][:, chosen]
     low, high = inner[:, chosen].min(axis=0), inner[:, chosen].max(axis=0)
@@ -101,9 +102,9 @@ def _on_conflicts(kinds: StepKinds, metric: Metric, contract: ContractName) -> I
         best = best_frequencies(steps.dataset, metric)
         if best is not None:
             yield (
-                "A program that returns the recorded frequencies as probabilities scores "
-                f"{share(best, 4)} on these steps. No program scores more on them, and the true "
-                "probabilities score a little less."
+                "A program that returns the recorded frequencies as probabilities has a mean "
+                f"log-likelihood of {best:.4g} nats on these steps, the highest possible. The true "
+                "probabilities have a little less."
             )
         return
     score = metric.score(likeliest(steps.dataset, metric), steps.dataset).value
@@ -116,7 +117,7 @@ def _on_conflicts(kinds: StepKinds, metric: Metric, contract: ContractName) -> I
 
 
 def best_frequencies(rows: Dataset, metric: Metric) -> float | None:
-    """Return the score of the recorded outcome frequencies on the rows themselves.
+    """Return the mean log-likelihood of the recorded outcome frequencies on the rows themselves.
 
     No probabilities have a higher likelihood on these rows. None if observations are real numbers
     or a situation has too many outcomes.
@@ -138,7 +139,7 @@ def best_frequencies(rows: Dataset, metric: Metric) -> float | None:
     names = [leaf.name for leaf in rows.observation_space.leaves("next_observations")]
     names += ["rewards", "terminations", *([VALID] if rows.has_valid_actions else [])]
     columns = {name: rows.columns[name][places] for name in names}
-    return metric.score(Predictions(columns, None, "outcomes", chances), rows).value
+    return metric.score(Predictions(columns, None, "outcomes", chances), rows).log_likelihood
 
 
 def likeliest(rows: Dataset, metric: Metric) -> Columns:
@@ -182,7 +183,7 @@ def _on_components(steps: RecordedSteps, documented: Sequence[str]) -> Iterator[
         return
     if steps.dataset.observation_space.kind == "discrete":
         return
-    yield "Components of the observation: range; size of a change (median, largest)."
+    yield "Components of the observation: range; rounded size of a change (median, largest)."
     indices = np.flatnonzero(~steps.is_text)
     for index in indices[:MANY_CELLS].tolist():
         before, after = steps.before[:, index], steps.after[:, index]
@@ -193,7 +194,7 @@ def _on_components(steps: RecordedSteps, documented: Sequence[str]) -> Iterator[
         if len(values) <= MOST_EFFECTS:
             line += f": {', '.join(number(value) for value in values)}"
         else:
-            line += f": {values[0]:.5g} to {values[-1]:.5g}"
+            line += f": {values[0]:.7g} to {values[-1]:.7g}"
         if len(change) and change.max() > 0:
             line += f"; {np.median(change):.3g}, {change.max():.3g}"
             still = int((change == 0).sum())

@@ -290,9 +290,9 @@ def finite(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), values, 0.0)
 
 
-def outcome_counts(seen: dict[str, int]) -> str:
-    """Write the outcomes of one action, with counts if there are several."""
-    if len(seen) == 1:
+def outcome_counts(seen: dict[str, int], *, always: bool = False) -> str:
+    """Write the outcomes of one action, with counts if there are several, or `always`."""
+    if len(seen) == 1 and not (always and max(seen.values()) > 1):
         return next(iter(seen))
     most_first = sorted(seen.items(), key=lambda item: -item[1])
     return " or ".join(f"{outcome} ({count}x)" for outcome, count in most_first)

@@ -28,6 +28,8 @@ LEAST_HELD = 0.001
 """Probability that the score gives to an outcome that was called impossible."""
 OFF = 2.5
 """A probability is reported if the recorded frequency is this many standard errors away."""
+MOST_MISTAKES = 5
+"""Mistakes of a program with memory that are shown."""
 EARLY = (1, 2, 3, 10)
 """Last steps of the ranges for counts of mistakes: the first steps are often guesses."""
 SPREAD = 1.25
@@ -145,13 +147,16 @@ def _by_step(rows: Dataset, answers: Predictions) -> Iterator[str]:
             yield f"- {which}: {int((~right[some]).sum())} of {int(some.sum())} wrong"
         low = max(low, high)
     late = np.flatnonzero(~right & (step > EARLY[2]))
-    if len(late):
-        row = int(late[0])
-        steps = RecordedSteps(rows)
+    wrong = late if len(late) else np.flatnonzero(~right)
+    places = np.unique(np.linspace(0, len(wrong) - 1, min(len(wrong), MOST_MISTAKES)).astype(int))
+    steps = RecordedSteps(rows)
+    yield "Examples of mistakes, each with the recorded steps before it:"
+    for row in wrong[places].tolist():
         first = max(row - MOST_BEFORE, row - int(step[row]) + 1)
-        yield f"For example step {int(step[row])} of an episode, with the recorded steps before it:"
+        yield f"Step {int(step[row])} of an episode is wrong:"
         yield from steps.chain(range(first, row + 1))
-        yield f"The prediction of the last step: {_likeliest(rows, answers, row)}"
+        yield f"  recorded  {_followed(steps, row)}"
+        yield f"  predicted {_likeliest(rows, answers, row)}"
 
 
 def _frequencies(rows: Dataset, answers: Predictions) -> Iterator[str]:
@@ -202,8 +207,9 @@ def _situations(rows: Dataset, answers: Predictions) -> Iterator[str]:
             words = _followed(steps, row)
             seen[words] = seen.get(words, 0) + 1
         row = int(members[0])
+        recorded = outcome_counts(seen, always=True)
         yield (
-            f"- {steps.observation(row)} | {steps.action(row)}: recorded {outcome_counts(seen)}; "
+            f"- {steps.observation(row)} | {steps.action(row)}: recorded {recorded}; "
             f"predicted {_likeliest(rows, answers, row)}"
         )
 

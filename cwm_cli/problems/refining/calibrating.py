@@ -105,11 +105,14 @@ class Calibrate(Refiner):
     """Also fit numbers that a program does not declare in PARAMETERS."""
 
     def refine(self, task: RefinementTask) -> Refinement | None:
-        """Fit; None for other problems, and where there is nothing to fit."""
+        """Fit a program; None for other problems, without numbers to fit, and under chance.
+
+        The fit compares single predictions with rows, so it would fit draws.
+        """
         from cwm_cli.problems.world_model import WorldModelProblem
 
         problem = task.problem
-        if not isinstance(problem, WorldModelProblem):
+        if not isinstance(problem, WorldModelProblem) or problem.contract == "chance":
             return None
         rows = problem.dataset[problem.dataset.fitted]
         weights = problem.metric.weights(rows)
