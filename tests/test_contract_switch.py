@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.problems.contract_requests import request_words, requested_contract
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.search.contracts import Switch
@@ -78,14 +79,14 @@ def light(cwm):
     return cwm
 
 
-def search(cwm, texts, *arguments, run="run", budget=None):
+def search(cwm, texts, *arguments, run="run", budget=None, data="rows.npz"):
     """Search with answers that are read from files."""
     folder = cwm.folder / "answers"
     folder.mkdir(exist_ok=True)
     for number, text in enumerate(texts):
         (folder / f"{number}.md").write_text(text)
     words = ("--backend", "replay", "--model", "answers", "--strategy", "worldcoder")
-    about = ("--env", "light_world:Light-v0", "--dataset", "rows.npz", "--run", run, *words)
+    about = ("--env", "light_world:Light-v0", "--dataset", data, "--run", run, *words)
     limit = ("--budget", str(budget or len(texts)))
     return cwm.inside("synthesize", *about, *limit, *arguments, "--json")
 
@@ -180,3 +181,24 @@ def test_prompts_offer_only_contracts_that_were_not_tried():
     assert "memory" not in request_words("plain", ("memory",))
     assert "`CONTRACT: chance`" in request_words("plain", ("memory",))
     assert request_words("plain", ("memory", "chance")) == ""
+
+
+def test_a_program_with_memory_that_is_wrong_on_hidden_rows_only_has_an_episode_disclosed(light):
+    about = ("--env", "light_world:Light-v0", "--out", "more.npz")
+    light.inside("collect", *about, "--episodes", "12", "--test-episodes", "2")
+    rows = Dataset.load(light.folder / "more.npz").train
+    shown = {int(clock) for clock in rows.columns["observations"][rows.fitted][:, 0]}
+    learned = MEMORY.replace(
+        "if action and self.presses % 3 == 0:",
+        f"if action and self.presses % 3 == 0 and int(clock) in {sorted(shown)}:",
+    )
+    texts = [answer(learned), answer(learned), answer(MEMORY)]
+    options = ("--contract", "memory", "-o", "sequential=True")
+    done = search(light, texts, *options, data="more.npz")
+    assert json.loads(done.stdout)["solved"]
+    run = SearchRun.load(light.folder / "run")
+    prompts = run.prompts.read()
+    nodes = list(run.nodes())
+    assert nodes[0].verdict.dead_end is not None
+    assert nodes[1].disclosed == nodes[0].verdict.dead_end
+    assert "is predicted correctly, but" in prompts[nodes[1].prompt][-1].content

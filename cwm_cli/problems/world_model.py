@@ -388,7 +388,7 @@ class WorldModelProblem(Problem):
         score, wrong, reached = found.score.value, found.rows < 1.0, found.score.reached
         parts = found.score.model_dump(include=set(PARTS))
         failure = None if score == 1.0 or reached else self._mismatch(found, shown)
-        certain = self.contract == "plain" and self.feedback != "paper"
+        certain = self.contract != "chance" and self.feedback != "paper"
         stuck = certain and wrong.any() and not wrong[shown].any()
         return Verdict(
             score=score,
@@ -495,12 +495,14 @@ class WorldModelProblem(Problem):
         wrong, published, rows = found.rows < 1.0, self.feedback == "paper", self.dataset[shown]
         brief = self.evidence_tokens > 0 and found.score.exact < EXPLAINED
         predictions = _rows(found.predictions, shown)
+        uncertain = found.answers if self.contract != "plain" and not published else None
+        is_dead_end = self.contract == "memory" and wrong.any() and not wrong[shown].any()
         if published and wrong[shown].any():
             message = counterexample(rows, predictions, self.metric, self.description)
-        elif self.contract != "plain" and not published and found.answers is not None:
+        elif uncertain is not None and not is_dead_end:
             message = uncertain_report(
                 rows,
-                found.answers[shown],
+                uncertain[shown],
                 self.metric,
                 self.description,
                 contract=self.contract,
