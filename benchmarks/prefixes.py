@@ -1,6 +1,6 @@
 """Print how much of each prompt an earlier prompt of the same search begins with.
 
-Providers cache the beginning of prompts, mostly of 1,024 tokens and more, and sell it for a tenth
+Providers cache the beginning of prompts, usually from 1,024 tokens on, and sell it for a tenth
 to a half of the price when it is sent again. For each environment this writes the prompts of a
 usual search: to generate a program, to generate another one, to improve a half-right program, and
 to fix one that raises. It prints the tokens of all prompts except the first, and the tokens at

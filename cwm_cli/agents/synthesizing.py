@@ -411,7 +411,7 @@ class SearchJob:
         try:
             for record in self.search.drain():  # completions in flight are paid for
                 yield self._learned(record)
-        except KeyboardInterrupt:  # but a right program is not worth the wait
+        except KeyboardInterrupt:  # but the search already has a right program
             if not self.search.solved:
                 raise
         self._save_best()
@@ -421,7 +421,7 @@ class SearchJob:
     def finish(self, metric: Metric | None = None) -> SynthesisResult:
         """Score the best program on train and held-out rows, and save the result.
 
-        Another `metric` than that of the search may be reported.
+        The scores use `metric`, by default the metric of the search.
         """
         best = self.search.best
         train, test = self.dataset.train, self.dataset.test

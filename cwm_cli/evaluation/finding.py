@@ -51,7 +51,7 @@ MAX_OUTCOMES = 6
 MIN_CONFLICTS = 3
 """Conflicts of real numbers that count: float32 observations may hide tiny differences."""
 ALL_EXPLAINED, MAX_RARE_P_VALUE = 0.9, 0.05
-"""Share and p-value of memory if conflicts are rare, as they seldom are under chance."""
+"""Share and p-value of memory if conflicts are rare: under chance they are frequent."""
 FEW = 0.1
 """Similar rows are compared as well if at most this share of the rows is in conflict."""
 
@@ -147,7 +147,7 @@ def reexamine(rows: Dataset, predictions: Columns, contract: ContractName) -> Fi
 
     Args:
         rows: Rows in the order of their episodes.
-        predictions: One prediction per row, columns named like those of the rows.
+        predictions: One prediction per row, with the same column names as the rows.
         contract: The contract of the program. Correct predictions of a program with memory do
             not show that the observation suffices, so that `find_contract` is consulted as well.
 

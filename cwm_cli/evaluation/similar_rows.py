@@ -72,6 +72,10 @@ MOSTLY_OPEN = 0.9
 """Share of the spread that a regression on the observation leaves open of random jumps."""
 MIN_CLUSTERED = 0.02
 """Smallest p-value of jumps that are independent of other jumps near them."""
+ROBUST = 2
+"""Repetitions of the regression that limit the influence of outliers."""
+OUTLIER = 4.0
+"""Larger residuals, in medians, are outliers."""
 MIN_LOG_RATIO = 4.0
 """Log-likelihood ratio in favour of differences that do not depend on the distance."""
 
@@ -345,12 +349,6 @@ def _is_constant(differs: np.ndarray, distances: np.ndarray) -> bool:
         likelihoods.append(np.log(np.where(differs, chance, 1 - chance)).sum())
     even = np.log(np.where(differs, constant, 1 - constant)).sum()
     return bool(even - max(likelihoods) > MIN_LOG_RATIO)
-
-
-ROBUST = 2
-"""Repetitions of the regression that limit the influence of outliers."""
-OUTLIER = 4.0
-"""Larger residuals, in medians, are outliers."""
 
 
 class CrossFit:

@@ -1,4 +1,4 @@
-"""The marker by which an answer asks for programs of another contract."""
+"""The marker of an answer that asks for programs of another contract."""
 
 import re
 

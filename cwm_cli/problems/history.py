@@ -25,10 +25,14 @@ FOLLOWED_UP = (IMPROVE, FIX)
 
 @dataclass
 class History:
-    """The nodes of a search, and the disclosed episodes in the order of their disclosure."""
+    """The nodes of a search, and the disclosed episodes in the order of their disclosure.
+
+    Nodes with an id below `since` were found under a former contract.
+    """
 
     nodes: list[Node] = field(default_factory=list)
     disclosed: tuple[int, ...] = ()
+    since: int = 0
 
     def update(self, node: Node) -> None:
         """Add a node; node 0 starts a new search."""
@@ -40,10 +44,10 @@ class History:
 
     @property
     def stuck(self) -> int:
-        """Return the number of completions since the last better program."""
+        """Return the number of completions since the last better program, or since `since`."""
         best, waited = None, 0
         for node in self.nodes:
-            waited += node.asked
+            waited += node.asked and node.id >= self.since
             if best is None or node.verdict.rank > best:
                 best, waited = node.verdict.rank, 0
         return waited

@@ -132,8 +132,6 @@ class WorldModelProblem(Problem):
     """Makes the metric of another contract; None if the contract may not change."""
     former: tuple[ContractName, ...] = field(default=(), metadata=NO_OPTION, repr=False)
     """Contracts that the search has left."""
-    learned_before: int = field(default=0, metadata=NO_OPTION, repr=False)
-    """Nodes of the search that were found under former contracts."""
     _history: History = field(default_factory=History, init=False, repr=False, compare=False)
     _verdicts: dict[str, tuple[int, Verdict]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -223,15 +221,16 @@ class WorldModelProblem(Problem):
                 about.append(request_words(self.contract, self.former))
             interface = "\n\n".join(filter(None, about))
             description = needed(description)
+            sections = []
             if self._needs_evidence(move):
-                recorded = self._evidence(shown, number, improves=move.action == IMPROVE)
+                sections.append(self._evidence(shown, number, improves=move.action == IMPROVE))
                 if self._may_hide_state:
-                    recorded += f"\n\n{EARLIER_STEPS}"
+                    sections.append(EARLIER_STEPS)
             if move.action == GENERATE and move.verdict is not None:
-                recorded = "\n\n".join(filter(None, [recorded, _start_words(move.verdict)]))
+                sections.append(_start_words(move.verdict))
             if move.action == GENERATE and number:
-                again = self._history.programs(), ASKED_BEFORE.format(number=number)
-                recorded = "\n\n".join(filter(None, [recorded, *again]))
+                sections += [self._history.programs(), ASKED_BEFORE.format(number=number)]
+            recorded = "\n\n".join(filter(None, sections))
             others = self._others(move)
             move = self._informed(move, number)
         return messages(
@@ -387,9 +386,11 @@ class WorldModelProblem(Problem):
         shown = self._shown(disclosed)
         score, wrong, reached = found.score.value, found.rows < 1.0, found.score.reached
         parts = found.score.model_dump(include=set(PARTS))
-        failure = None if score == 1.0 or reached else self._mismatch(found, shown)
         certain = self.contract != "chance" and self.feedback != "paper"
-        stuck = certain and wrong.any() and not wrong[shown].any()
+        is_dead_end = certain and bool(wrong.any()) and not wrong[shown].any()
+        failure = None
+        if score < 1.0 and not reached:
+            failure = self._mismatch(found, shown, is_dead_end=is_dead_end)
         return Verdict(
             score=score,
             validation=score if shown.all() else self._score(found, ~shown),
@@ -397,7 +398,7 @@ class WorldModelProblem(Problem):
             failure=failure,
             floor=found.score.least,
             error=log_error(found.predictions, self.dataset),
-            dead_end=_most_common(self.dataset.columns["episodes"][wrong]) if stuck else None,
+            dead_end=_most_common(self.dataset.columns["episodes"][wrong]) if is_dead_end else None,
             reached=reached,
             stderr=found.score.skill_stderr,
             open_gap=(found.score.open_gap or "") if score > HIGH_SCORE else "",
@@ -414,7 +415,7 @@ class WorldModelProblem(Problem):
         nodes = self._history.nodes
         if self.measure is None or self.feedback == "paper" or not nodes:
             return None
-        for node in reversed(nodes[self.learned_before :]):
+        for node in reversed(nodes[self._history.since :]):
             if node.requested:
                 return NextContract(node.requested, f"node #{node.id} asks for it")
         if (found := self._finding_if_stuck) is None:
@@ -426,14 +427,15 @@ class WorldModelProblem(Problem):
         """Return the same problem under another contract, which has learned no node."""
         assert self.measure is not None
         name, found = cast("ContractName", contract), self._finding_if_stuck
-        return replace(
+        problem = replace(
             self,
             contract=name,
             metric=self.measure(name),
             finding=found if found is not None and found.contract == contract else None,
             former=(*self.former, self.contract),
-            learned_before=len(self._history.nodes),
         )
+        problem._history.since = len(self._history.nodes)
+        return problem
 
     def _is_open(self, contract: str) -> bool:
         """Whether the search may switch to a contract: each one is tried once."""
@@ -441,20 +443,18 @@ class WorldModelProblem(Problem):
 
     @property
     def _finding_if_stuck(self) -> Finding | None:
-        """What the errors of the best program suggest, if nothing improves and they do."""
+        """The other contract that the errors of the best program suggest in a stuck search."""
         nodes = self._history.nodes
         best = max(nodes, key=lambda node: node.verdict.rank, default=None)
         if best is None or best.verdict.is_bug or best.verdict.solved:
             return None
-        since = max(best.id + 1, self.learned_before)
-        later = nodes[since:]
-        given_up = any(node.final for node in nodes[self.learned_before :])
-        if sum(node.asked for node in later) < EXAMINED_AFTER and not given_up:
+        given_up = any(node.final for node in nodes)
+        if self._history.stuck < EXAMINED_AFTER and not given_up:
             return None
         if best.program not in self._suggested:
             rows = self.dataset[self.dataset.fitted]
             model = ProgramModel(best.program, self.sandbox)
-            found = evaluate(model, rows, self.metric, seed=self.seed)
+            found = evaluate(model, rows, self.metric, seed=self.seed, audited=False)
             self._suggested[best.program] = (
                 None
                 if found.failure is not None
@@ -472,7 +472,7 @@ class WorldModelProblem(Problem):
         best, waited = None, 0
         for node in self._history.nodes if self.contract != "plain" else ():
             verdict = node.verdict
-            waited += node.asked and node.id >= self.learned_before
+            waited += node.asked and node.id >= self._history.since
             if best is None or verdict.score > best.score + (best.stderr or 0.0):
                 best, waited = verdict, 0
         if best is None or best.reached is not None or best.score <= best.floor:
@@ -490,13 +490,12 @@ class WorldModelProblem(Problem):
         assert found.answers is not None
         return self.metric.score(found.answers[mask], self.dataset[mask]).value
 
-    def _mismatch(self, found: Evaluation, shown: np.ndarray) -> Failure:
+    def _mismatch(self, found: Evaluation, shown: np.ndarray, *, is_dead_end: bool) -> Failure:
         """Describe wrong predictions without showing anything of the hidden rows."""
         wrong, published, rows = found.rows < 1.0, self.feedback == "paper", self.dataset[shown]
         brief = self.evidence_tokens > 0 and found.score.exact < EXPLAINED
         predictions = _rows(found.predictions, shown)
         uncertain = found.answers if self.contract != "plain" and not published else None
-        is_dead_end = self.contract == "memory" and wrong.any() and not wrong[shown].any()
         if published and wrong[shown].any():
             message = counterexample(rows, predictions, self.metric, self.description)
         elif uncertain is not None and not is_dead_end:

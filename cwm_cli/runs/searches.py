@@ -164,7 +164,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         return PromptFile(self.folder)
 
     def learn(self, found: Record | Remark | Switch) -> None:
-        """Append a node, with the prompt that was asked, a remark or a switch to the journal."""
+        """Append a node and its prompt, a remark or a switch to the journal."""
         if isinstance(found, Record) and found.messages:
             try:
                 self.prompts.keep(found.node.prompt, found.messages)

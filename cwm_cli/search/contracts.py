@@ -322,8 +322,8 @@ class Remark(BaseModel):
 class Switch(BaseModel):
     """A change of the contract that programs have to keep, in the journal of a search.
 
-    `verdicts` are those of all earlier nodes under the new contract, by node id, so that their
-    scores compare with those of later nodes.
+    `verdicts` maps the id of each earlier node to its verdict under the new contract, so that all
+    scores of the search are comparable.
     """
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")

@@ -58,7 +58,8 @@ class Subtree:
 class SearchTree:
     """The nodes learned so far; a new one costs a step per ancestor, whatever the tree's size."""
 
-    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+    def __init__(self, nodes: Iterable[Node] = (), switches: int = 0) -> None:
+        self.switches = switches
         self.nodes: dict[int, Node] = {}
         self.branches: dict[int, Subtree] = {ROOT: Subtree()}
         self.completions = 0
@@ -430,15 +431,12 @@ def in_flight(pending: Mapping[int, Pending]) -> str:
     return ", ".join(words)
 
 
-def _grown(tree: SearchTree, node: Node, search: Search, switches: int) -> tuple[SearchTree, int]:
-    """Return the tree with a new node, rebuilt if a switch of the contract changed all verdicts.
-
-    Also return the number of switches that the tree reflects.
-    """
-    if search.switches != switches:
-        return SearchTree(search.nodes), search.switches
+def _grown(tree: SearchTree, node: Node, search: Search) -> SearchTree:
+    """Return the tree with a new node, rebuilt if a switch of the contract changed all verdicts."""
+    if search.switches != tree.switches:
+        return SearchTree(search.nodes, search.switches)
     tree.add(node)
-    return tree, switches
+    return tree
 
 
 class View(Protocol):
@@ -484,8 +482,7 @@ class NodeLines:
     ) -> None:
         self.heard: Callable[[], None] = lambda: None
         self._search = search
-        self._tree = SearchTree(search.nodes)
-        self._switches = search.switches
+        self._tree = SearchTree(search.nodes, search.switches)
         self._budget = budget
         self._console = console
         self._began = time.monotonic() if began is None else began
@@ -506,7 +503,7 @@ class NodeLines:
     def learned(self, node: Node) -> None:
         """Print what came of a completion."""
         self.heard()
-        self._tree, self._switches = _grown(self._tree, node, self._search, self._switches)
+        self._tree = _grown(self._tree, node, self._search)
         number = self._number(self._tree.completions)
         origin = "" if node.parent == ROOT else f" of #{node.parent}"
         best = self._tree.best or node
@@ -543,8 +540,7 @@ class Screen:
         self._pane = Pane(self._lines, console)
         self._began = time.monotonic() if began is None else began
         self._lock = threading.Lock()
-        self._tree = SearchTree(search.nodes)
-        self._switches = search.switches
+        self._tree = SearchTree(search.nodes, search.switches)
         self._states = {node.id: search.strategy.state(node.id) for node in search.nodes}
         self._rows: list[Row] = []
         self._rows_are_of: object = None
@@ -552,7 +548,7 @@ class Screen:
     def learned(self, node: Node) -> None:
         """Take in a node, and ask the strategy about it, its ancestors and what is on screen."""
         with self._lock:
-            self._tree, self._switches = _grown(self._tree, node, self._search, self._switches)
+            self._tree = _grown(self._tree, node, self._search)
             visible = [row.content.id for row in self._rows if isinstance(row.content, Node)]
         nodes = {node.id, *islice(self._tree.ancestors(node.id), 100), *visible}
         # not under the lock: a strategy that prints would wait for the thread that draws
@@ -579,7 +575,7 @@ class Screen:
 
     def _draw_tree(self, pending: Mapping[int, Pending], width: int, height: int) -> list[Text]:
         """Draw the tree; it is laid out anew only when it or the terminal has changed."""
-        state = (len(self._tree), self._switches, tuple(pending), width, height)
+        state = (len(self._tree), self._tree.switches, tuple(pending), width, height)
         if state != self._rows_are_of:
             moves = [flight.move for flight in pending.values()]
             self._rows = lay_out(self._tree, moves, width=width, height=height)

@@ -500,7 +500,7 @@ class Learner:
         self._ask([OpenQuestion(each) for each in gaps(rows, self.known.names)], "gaps")
         self._ask(self._unexplained(found, rows), "rows")
         if is_news and self._may_name:
-            # The prompt lists open questions, so first drop the ones that new rows answer.
+            # The prompt lists open questions, so drop answered questions first.
             self._ask(self._unbroken(self.actor.questions, []), "play")
             named, usage = self._named(found, rows)
             found = found._replace(usage=total([found.usage, usage]))

@@ -36,8 +36,8 @@ LONGEST = 200
 
 SYSTEM = (
     "You look for mistakes in a program that predicts an environment. You name, briefly and as "
-    "JSON, situations without a recorded step in which the program may be wrong, and the action "
-    "that would show it."
+    "JSON, unrecorded situations that the program may predict wrongly, and an action that would "
+    "show the mistake."
 )
 
 

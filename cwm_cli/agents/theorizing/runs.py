@@ -78,9 +78,9 @@ class PhaseRecord(BaseModel):
 
     The `rules` are the best ones at its end, and `previous` those before it.
     `train` is the log-likelihood of the `evidence` that they were weighed by, `held_out` that of
-    the held-out rows by kind of change, empty if they were not weighed. Of `proposals` so many
-    were `accepted`, None where the method accepts none; so many were weighed (`scorings`), the
-    rules that were kept among them.
+    the held-out rows by kind of change, empty if they were not weighed. `accepted` counts accepted
+    `proposals`, None if the method accepts none. `scorings` counts weighed proposals and kept
+    rules.
     `rows` is how many were collected up to its end, `found` how many it collected of each kind,
     `first` the row, counted from 1, at which a kind came up that had not before; `weighed` is what
     it took to weigh rules.

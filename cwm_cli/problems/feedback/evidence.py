@@ -47,7 +47,7 @@ EPISODES = 0.65
 """Share of the allowance for whole episodes, if programs have a memory. The rest shows rare results
 with the steps before them."""
 MOST_IN_CONTEXT, BEFORE_RARE = 6, 5
-"""Steps of each rare result that are shown, and steps before each of them."""
+"""Examples of each rare result, and steps before each example."""
 FACTS = 0.45
 """Share of the allowance that facts may take; steps take the rest."""
 WIDE = 6
@@ -208,15 +208,13 @@ def _rare_in_context(
     for row in order:
         if row in shown:
             continue
-        first = row
-        while first > 0 and steps.follows[first] and row - first < BEFORE_RARE:
-            first -= 1
-        chain = steps.chain(range(first, row + 1))
+        before = steps.up_to(row, BEFORE_RARE)
+        chain = steps.chain(before)
         tokens -= estimated_tokens("\n".join(["...", *chain, ""]))
         if tokens < 0:
             break
-        shown.update(range(first, row + 1))
-        rows += range(first, row + 1)
+        shown.update(before)
+        rows += before
         lines += ["...", *chain] if lines else chain
     if lines:
         yield StepGroup(head, tuple(rows), tuple(lines))
@@ -237,7 +235,7 @@ def _conflicts(kinds: StepKinds, tokens: int) -> Iterator[StepGroup]:
     rows: list[int] = []
     lines: list[str] = []
     for members in sorted(kinds.contradictions.values(), key=lambda rows: (-len(rows), rows)):
-        line = conflict_line(kinds.steps, members)
+        line = _conflict_line(kinds.steps, members)
         tokens -= estimated_tokens(f"{line}\n")
         if tokens < 0:
             break
@@ -247,7 +245,7 @@ def _conflicts(kinds: StepKinds, tokens: int) -> Iterator[StepGroup]:
         yield StepGroup(head, tuple(rows), tuple(lines))
 
 
-def conflict_line(steps: RecordedSteps, rows: Sequence[int]) -> str:
+def _conflict_line(steps: RecordedSteps, rows: Sequence[int]) -> str:
     """Write one situation and how often each of its outcomes was recorded."""
     seen = Counter(
         f"{steps.changes(row) if steps.is_board else steps.observation(row, after=True)} "

@@ -52,7 +52,7 @@ def failing_steps(rows: Dataset, visible: np.ndarray, failure: Failure) -> str:
         lines.append(
             "The recorded episode up to the step that failed (observation | action | reward):"
         )
-        lines += steps.chain(_before(steps, known[0]))
+        lines += steps.chain(steps.up_to(known[0], MOST_BEFORE))
     else:
         cut = "" if different == 1 else f", one of {different} that the error message may mean"
         lines += [f"The recorded step that failed{cut} {shape}:", steps.line(known[0])]
@@ -92,11 +92,3 @@ def _in_episodes(rows: Dataset, call: str) -> Iterator[int]:
 
 def _action(rows: Dataset, row: int) -> str:
     return shown(rows.action_space.unpack("actions", rows.columns, row))
-
-
-def _before(steps: RecordedSteps, row: int) -> range:
-    """Return the rows of the episode up to one row."""
-    first = row
-    while steps.follows[first] and row - first < MOST_BEFORE:
-        first -= 1
-    return range(first, row + 1)

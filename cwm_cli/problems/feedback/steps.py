@@ -115,6 +115,13 @@ class RecordedSteps:
         follows[1:] = same & (episodes[1:] == episodes[:-1]) & ~self.ended[:-1]
         return follows
 
+    def up_to(self, row: int, most: int) -> range:
+        """Return a step and at most `most` steps before it in the same episode."""
+        first = row
+        while self.follows[first] and row - first < most:
+            first -= 1
+        return range(first, row + 1)
+
     @cached_property
     def is_board(self) -> bool:
         """Whether an observation has many cells that are no real numbers."""

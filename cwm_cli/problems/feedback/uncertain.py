@@ -152,9 +152,8 @@ def _by_step(rows: Dataset, answers: Predictions) -> Iterator[str]:
     steps = RecordedSteps(rows)
     yield "Examples of mistakes, each with the recorded steps before it:"
     for row in wrong[places].tolist():
-        first = max(row - MOST_BEFORE, row - int(step[row]) + 1)
         yield f"Step {int(step[row])} of an episode is wrong:"
-        yield from steps.chain(range(first, row + 1))
+        yield from steps.chain(steps.up_to(row, MOST_BEFORE))
         yield f"  recorded  {_followed(steps, row)}"
         yield f"  predicted {_likeliest(rows, answers, row)}"
 

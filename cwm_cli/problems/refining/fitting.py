@@ -110,7 +110,7 @@ BETTER = 0.05
 a tenth."""
 
 MOST_OFF_LINE = 0.1
-"""Share of clipped or wrapped rows up to which a component still advances with another one."""
+"""Largest share of clipped or wrapped rows of a component that advances with another one."""
 
 CLEAR = 100.0
 """Least advance of a component in the median row, in tolerances: then the ratio is clear."""
