@@ -78,25 +78,24 @@ _HOMES = {
     "collect": "agents.collecting",
     "evaluate": "agents.evaluating",
     "export_transitions": "agents.exporting",
-    "imagine": "agents.imagining",
     "import_transitions": "agents.importing",
-    "learn": "agents.learning.learn",
     "plan": "agents.playing",
-    "play": "agents.interacting.play",
     "report": "views.page",
-    "score": "agents.theorizing.scoring",
     "synthesize": "agents.synthesizing",
-    "theorize": "agents.theorizing.theorize",
-    "train": "agents.training.train",
 }
-"""Where the public names are defined."""
+"""Modules of the public names of the core; plugins add functions by `cwm_functions`."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
-    if name not in _HOMES:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    module, _, function = import_module("cwm_cli.registry").functions().get(name, "").partition(":")
+    if not module:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(module), function)
 
 
 def __dir__() -> list[str]:

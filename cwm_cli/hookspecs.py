@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pluggy
 
 if TYPE_CHECKING:
     import typer
 
-    from cwm_cli.agents.training.trainer import AgentTrainer, Trainer
     from cwm_cli.envs.spec import EnvironmentSpec
     from cwm_cli.evaluation import Metric
     from cwm_cli.search.contracts import Backend, Problem, Refiner, Strategy
@@ -27,8 +26,39 @@ if TYPE_CHECKING:
 hookspec = pluggy.HookspecMarker("cwm")
 
 
+class ExtensionPoint(NamedTuple):
+    """A kind of part that plugins provide, such as planners.
+
+    `hook` is the name of the hook that returns the parts. `base` is the address of their base
+    class; without one, the parts are functions. Parts with `has_options` are dataclasses, and
+    `-o KEY=VALUE` sets their fields.
+    """
+
+    hook: str
+    base: str | None = None
+    has_options: bool = False
+
+
 class Hooks(Protocol):
     """What plugins may provide."""
+
+    @hookspec
+    def cwm_extension_points(self) -> Mapping[str, ExtensionPoint]:
+        """Add kinds of parts that other plugins can provide, each by a hook of its own.
+
+        The hook of each kind returns names and factories or their addresses, like the hooks
+        below. A plugin that compares explorers could offer::
+
+            return {"explorer": ExtensionPoint("cwm_explorers", "my_package:Explorer")}
+        """
+
+    @hookspec
+    def cwm_functions(self) -> Mapping[str, str]:
+        """Add functions to the Python API: `{"learn": "my_package.learn:learn"}` is `cwm.learn`."""
+
+    @hookspec
+    def cwm_option_groups(self) -> Mapping[str, str]:
+        """Add dataclasses whose fields `cwm options` lists, by the name before the dot in `-o`."""
 
     @hookspec
     def cwm_environments(self) -> Mapping[str, Callable[[], EnvironmentSpec]]:
@@ -87,18 +117,6 @@ class Hooks(Protocol):
     @hookspec
     def cwm_exporters(self) -> Mapping[str, Callable[..., object] | str]:
         """Offer formats for `cwm data export`: subclasses of `agents.exporting.Exporter`."""
-
-    @hookspec
-    def cwm_learning_strategies(self) -> Mapping[str, Callable[..., object] | str]:
-        """Offer loops for `cwm learn --strategy`: `agents.learning.strategy.LearningStrategy`."""
-
-    @hookspec
-    def cwm_trainers(self) -> Mapping[str, Callable[..., Trainer] | str]:
-        """Offer world models for `cwm train --model`: `agents.training.trainer.Trainer`."""
-
-    @hookspec
-    def cwm_agents(self) -> Mapping[str, Callable[..., AgentTrainer] | str]:
-        """Offer agents for `cwm train --agent`: `agents.training.trainer.AgentTrainer`."""
 
     @hookspec
     def cwm_trackers(self) -> Mapping[str, Callable[..., object] | str]:

@@ -29,7 +29,7 @@ import pluggy
 from cwm_cli.envs.disturbances import with_disturbances
 from cwm_cli.envs.shifts import with_shifts
 from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.hookspecs import Hooks
+from cwm_cli.hookspecs import ExtensionPoint, Hooks, hookspec
 from cwm_cli.presets import asked_of_others, preset_values
 from cwm_cli.text import read_value, wanted_instead
 
@@ -38,79 +38,36 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cwm.plugins")
 
-Kind = Literal[
-    "environment",
-    "backend",
-    "strategy",
-    "refiner",
-    "problem",
-    "world model",
-    "contract",
-    "metric",
-    "planner",
-    "policy",
-    "executor",
-    "importer",
-    "exporter",
-    "run kind",
-    "learning strategy",
-    "trainer",
-    "agent",
-    "tracker",
-]
-Role = Literal["strategy", "backend", "model", "theorist", "statistician", "method", "trainer"]
-"""Where something is taken without being named: see the hook `cwm_defaults`."""
+Kind = str
+"""The name of an extension point, such as `"strategy"` or `"world model"`."""
 
-HOOKS: Mapping[Kind, str] = {
-    "environment": "cwm_environments",
-    "backend": "cwm_backends",
-    "strategy": "cwm_strategies",
-    "refiner": "cwm_refiners",
-    "problem": "cwm_problems",
-    "world model": "cwm_world_models",
-    "contract": "cwm_contracts",
-    "metric": "cwm_metrics",
-    "planner": "cwm_planners",
-    "policy": "cwm_policies",
-    "executor": "cwm_executors",
-    "importer": "cwm_importers",
-    "exporter": "cwm_exporters",
-    "run kind": "cwm_run_kinds",
-    "learning strategy": "cwm_learning_strategies",
-    "trainer": "cwm_trainers",
-    "agent": "cwm_agents",
-    "tracker": "cwm_trackers",
+Role = str
+"""A choice that a user may leave open: see the hook `cwm_defaults`."""
+
+CORE_POINTS: Mapping[Kind, ExtensionPoint] = {
+    "environment": ExtensionPoint("cwm_environments"),
+    "backend": ExtensionPoint("cwm_backends", "cwm_cli.search.contracts:Backend", True),
+    "strategy": ExtensionPoint("cwm_strategies", "cwm_cli.search.contracts:Strategy", True),
+    "refiner": ExtensionPoint("cwm_refiners", "cwm_cli.search.contracts:Refiner", True),
+    "problem": ExtensionPoint("cwm_problems", "cwm_cli.search.contracts:Problem", True),
+    "world model": ExtensionPoint("cwm_world_models", "cwm_cli.worlds:WorldModel"),
+    "contract": ExtensionPoint("cwm_contracts", "cwm_cli.worlds:Contract"),
+    "metric": ExtensionPoint("cwm_metrics", "cwm_cli.evaluation:Metric"),
+    "planner": ExtensionPoint("cwm_planners", "cwm_cli.planning:Planner", True),
+    "policy": ExtensionPoint("cwm_policies", "cwm_cli.agents.policies:Policy", True),
+    "executor": ExtensionPoint("cwm_executors", "cwm_cli.bench.executor:Executor", True),
+    "importer": ExtensionPoint("cwm_importers", "cwm_cli.agents.importing:Importer", True),
+    "exporter": ExtensionPoint("cwm_exporters", "cwm_cli.agents.exporting:Exporter", True),
+    "run kind": ExtensionPoint("cwm_run_kinds", "cwm_cli.runs.store:Run"),
+    "tracker": ExtensionPoint("cwm_trackers", "cwm_cli.agents.tracking:Tracker"),
 }
-BASES: Mapping[Kind, str] = {
-    "backend": "cwm_cli.search.contracts:Backend",
-    "strategy": "cwm_cli.search.contracts:Strategy",
-    "refiner": "cwm_cli.search.contracts:Refiner",
-    "problem": "cwm_cli.search.contracts:Problem",
-    "planner": "cwm_cli.planning:Planner",
-    "world model": "cwm_cli.worlds:WorldModel",
-    "contract": "cwm_cli.worlds:Contract",
-    "metric": "cwm_cli.evaluation:Metric",
-    "executor": "cwm_cli.bench.executor:Executor",
-    "run kind": "cwm_cli.runs.store:Run",
-    "policy": "cwm_cli.agents.policies:Policy",
-    "importer": "cwm_cli.agents.importing:Importer",
-    "exporter": "cwm_cli.agents.exporting:Exporter",
-    "learning strategy": "cwm_cli.agents.learning.strategy:LearningStrategy",
-    "trainer": "cwm_cli.agents.training.trainer:Trainer",
-    "agent": "cwm_cli.agents.training.trainer:AgentTrainer",
-    "tracker": "cwm_cli.agents.tracking:Tracker",
-}
-"""The base class of each kind; what a plugin gives has to be a subclass, or a function."""
+"""The extension points of the core; plugins add others by the hook `cwm_extension_points`."""
 
 CORE: Mapping[Kind, Mapping[str, str] | str] = {
     "policy": {
         "random": "cwm_cli.agents.policies:RandomPolicy",
         "planner": "cwm_cli.agents.policies:PlannerPolicy",
         "curated": "cwm_cli.agents.policies:CuratedPolicy",
-        "oracle": "cwm_cli.agents.theorizing.experimenters:OraclePolicy",
-        "enumerate": "cwm_cli.agents.theorizing.experimenters:EnumeratePolicy",
-        "llm": "cwm_cli.agents.theorizing.experimenters:LlmPolicy",
-        "curiosity": "cwm_cli.agents.theorizing.curiosity:CuriousPolicy",
     },
     "refiner": {
         "calibrate": "cwm_cli.problems.refining.calibrating:Calibrate",
@@ -118,7 +75,6 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
     },
     "problem": {
         "world-model": "cwm_cli.problems.world_model:WorldModelProblem",
-        "theory": "cwm_cli.problems.theory:TheoryProblem",
     },
     "planner": "cwm_cli.planning:PLANNERS",
     "world model": "cwm_cli.worlds:WORLD_MODELS",
@@ -129,14 +85,6 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
         "search": "cwm_cli.runs.searches:SearchRun",
         "benchmark": "cwm_cli.bench.run:BenchmarkRun",
         "plan": "cwm_cli.agents.plays:PlayRun",
-        "learn": "cwm_cli.agents.learning.runs:LearnRun",
-        "theorize": "cwm_cli.agents.theorizing.runs:TheoryRun",
-        "train": "cwm_cli.agents.training.runs:TrainRun",
-    },
-    "trainer": {"dummy": "cwm_cli.agents.training.acting:DummyTrainer"},
-    "agent": {
-        "planner": "cwm_cli.agents.training.acting:PlannerTrainer",
-        "random": "cwm_cli.agents.training.acting:RandomTrainer",
     },
     "tracker": {
         "trackio": "cwm_cli.agents.tracking:TrackioTracker",
@@ -144,22 +92,6 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
     },
 }
 """What the core itself provides, or the address of that, under the same rules as a plugin's."""
-
-OPTION_KINDS: tuple[Kind, ...] = (
-    "strategy",
-    "backend",
-    "refiner",
-    "problem",
-    "planner",
-    "executor",
-    "policy",
-    "importer",
-    "exporter",
-    "learning strategy",
-    "trainer",
-    "agent",
-)
-"""Kinds whose factories are dataclasses with options."""
 
 ELSEWHERE = "run `cwm plugins` for the known ones, or write MODULE:ID if a module registers it"
 
@@ -178,6 +110,7 @@ class Plugins(NamedTuple):
     manager: pluggy.PluginManager
     loaded: tuple[Plugin, ...]
     warnings: tuple[str, ...]
+    points: Mapping[Kind, ExtensionPoint]
 
 
 @cache
@@ -193,9 +126,45 @@ def plugins() -> Plugins:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             warnings.append(f"the plugin {entry.name!r} ({_package(entry)}) is left out: {reason}")
             continue
-        manager.register(module, name=f"{entry.name} of {_package(entry)}")
         loaded.append(Plugin(entry.name, _package(entry), module))
-    return Plugins(manager, tuple(loaded), tuple(warnings))
+    points = dict(CORE_POINTS)
+    for plugin in loaded:
+        if offer := getattr(plugin.module, "cwm_extension_points", None):
+            points |= offer()
+    added = {point.hook: _offer for kind, point in points.items() if kind not in CORE_POINTS}
+    manager.add_hookspecs(type("AddedHooks", (), added))
+    for plugin in loaded:
+        manager.register(plugin.module, name=f"{plugin.name} of {plugin.package}")
+    return Plugins(manager, tuple(loaded), tuple(warnings), points)
+
+
+@hookspec
+def _offer(self: Any) -> Mapping[str, Any]:
+    """Return names and factories, or the addresses of factories."""
+    raise NotImplementedError
+
+
+def extension_points() -> Mapping[Kind, ExtensionPoint]:
+    """Return the extension points of the core and of all plugins, by kind."""
+    return plugins().points
+
+
+def functions() -> Mapping[str, str]:
+    """Return the addresses of the functions that plugins add to the Python API."""
+    return _offers("cwm_functions")
+
+
+def option_groups() -> Mapping[str, Any]:
+    """Return the groups of options that plugins add, by name."""
+    return {name: _resolve(entry) for name, entry in _offers("cwm_option_groups").items()}
+
+
+def _offers(hook: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for plugin in plugins().loaded:
+        if offer := getattr(plugin.module, hook, None):
+            found |= offer()
+    return found
 
 
 @cache
@@ -213,7 +182,7 @@ def provided(kind: Kind) -> Iterator[tuple[Plugin, Mapping[str, Any]]]:
     if kind in CORE:
         yield Plugin("core", _core(), None), _resolve(CORE[kind])
     for plugin in plugins().loaded:
-        hook = getattr(plugin.module, HOOKS[kind], None)
+        hook = getattr(plugin.module, extension_points()[kind].hook, None)
         if hook is not None:
             yield plugin, hook()
 
@@ -286,7 +255,7 @@ def _log_owner(kind: Kind, name: str, owner: str) -> None:
 
 def base_of(kind: Kind) -> type | None:
     """Return the base class of a kind, None of environments: those are functions."""
-    base: type | None = _resolve(BASES.get(kind))
+    base: type | None = _resolve(extension_points()[kind].base)
     return base
 
 

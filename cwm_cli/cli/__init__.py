@@ -21,18 +21,13 @@ from cwm_cli.cli.configuration import FILE, VARIABLE, read_configuration
 from cwm_cli.cli.data import data
 from cwm_cli.cli.doctor import doctor
 from cwm_cli.cli.evaluate import evaluate
-from cwm_cli.cli.learn import learn
 from cwm_cli.cli.next_steps import next_steps
 from cwm_cli.cli.options import options
 from cwm_cli.cli.plan import plan
-from cwm_cli.cli.play import play
 from cwm_cli.cli.plugins import plugins
 from cwm_cli.cli.runs import runs
-from cwm_cli.cli.score import score
 from cwm_cli.cli.shared import boundary, guarded
 from cwm_cli.cli.synthesize import synthesize
-from cwm_cli.cli.theorize import theorize
-from cwm_cli.cli.train import train
 from cwm_cli.errors import CwmError
 from cwm_cli.text import wanted_instead
 from cwm_cli.views.lines import complain, speak
@@ -80,17 +75,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Write a Python model of an environment, from recorded transitions or while acting in it.",
 )
+MAINTENANCE = ("options", "cache", "doctor")
+"""Commands that the help lists last, after those of plugins."""
+
 COMMANDS = (
     collect,
     synthesize,
     evaluate,
-    score,
     calibrate,
-    learn,
-    theorize,
-    train,
     plan,
-    play,
     bench_speed,
     benchmark,
     options,
@@ -157,6 +150,7 @@ def command_line() -> typer.Typer:
 
     found = load()
     found.manager.hook.cwm_commands(app=app, api=shared)
+    app.registered_commands.sort(key=lambda command: command.name in MAINTENANCE)
     if is_asked():
         complete(app)
         return app

@@ -61,20 +61,21 @@ def options(
 def named_owners(name: str | None, kind: str | None = None) -> Iterator[NamedOwner]:
     """Yield what is called by a name, or all that has options, or all of a kind."""
     from cwm_cli import registry
-    from cwm_cli.agents.training.runs import CheckpointChoice
-    from cwm_cli.agents.training.train import Schedule
     from cwm_cli.agents.unasked import SearchOptions
     from cwm_cli.errors import UnknownNameError
     from cwm_cli.sandbox import Limits
     from cwm_cli.worlds.doubt import Doubt
 
-    known = {each: registry.names(each) for each in registry.OPTION_KINDS if kind in (None, each)}
+    known = {
+        each: registry.names(each)
+        for each, point in registry.extension_points().items()
+        if point.has_options and kind in (None, each)
+    }
     others = {
         "planning": Doubt,
         "sandbox": Limits,
         "search": SearchOptions,
-        "training": Schedule,
-        "checkpoint": CheckpointChoice,
+        **registry.option_groups(),
     }
     others = {one: factory for one, factory in others.items() if kind in (None, one)}
     wanted = [(each, n) for each, names in known.items() for n in names if name in (None, n)]

@@ -89,7 +89,7 @@ def _rows() -> Iterator[tuple[str, str, list[str]]]:
     from cwm_cli import registry
     from cwm_cli.cli import shared
 
-    for kind in registry.HOOKS:
+    for kind in registry.extension_points():
         for plugin, entries in registry.provided(kind):
             yield kind, f"{plugin.package} ({plugin.name})", sorted(entries)
     for plugin in registry.plugins().loaded:

@@ -58,7 +58,9 @@ from cwm_cli.worlds.model import Predictions
 BUDGET = 40
 """Completions of a search: enough for a tree with every kind of move in it."""
 
-CLASSES: tuple[Kind, ...] = tuple(registry.BASES)
+CLASSES: tuple[Kind, ...] = tuple(
+    kind for kind, point in registry.extension_points().items() if point.base
+)
 
 
 def every(kind: Kind) -> pytest.MarkDecorator:
@@ -93,7 +95,7 @@ def make(kind: Kind, name: str, material: Material) -> Any:
 def test_a_class_is_of_its_kind_and_its_options_say_what_they_mean(kind: Kind, name: str) -> None:
     factory = find(kind, name)
     wrong = [] if getdoc(factory) else ["has no docstring"]
-    has_options = kind in registry.OPTION_KINDS
+    has_options = registry.extension_points()[kind].has_options
     if has_options and not is_dataclass(factory):
         wrong.append("is no dataclass")
     options = Owner("it", factory).described() if has_options else []

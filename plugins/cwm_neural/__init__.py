@@ -1,14 +1,66 @@
 """Neural world models beside programs: learned from rows or pixels, by gradient descent (torch)."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from cwm_cli import hookimpl
+from cwm_cli.hookspecs import ExtensionPoint
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import typer
+
+
+@hookimpl
+def cwm_extension_points() -> Mapping[str, ExtensionPoint]:
+    """Let plugins offer world models and agents for `cwm train`."""
+    return {
+        "trainer": ExtensionPoint("cwm_trainers", "cwm_cli.agents.training.trainer:Trainer", True),
+        "agent": ExtensionPoint("cwm_agents", "cwm_cli.agents.training.trainer:AgentTrainer", True),
+    }
+
+
+@hookimpl
+def cwm_functions() -> Mapping[str, str]:
+    """Offer `cwm.train`."""
+    return {
+        "train": "cwm_cli.agents.training.train:train",
+    }
+
+
+@hookimpl
+def cwm_run_kinds() -> Mapping[str, str]:
+    """Offer the runs of `cwm train`."""
+    return {
+        "train": "cwm_cli.agents.training.runs:TrainRun",
+    }
+
+
+@hookimpl
+def cwm_option_groups() -> Mapping[str, str]:
+    """Offer the options of the schedule and of the choice of a checkpoint."""
+    return {
+        "training": "cwm_cli.agents.training.train:Schedule",
+        "checkpoint": "cwm_cli.agents.training.runs:CheckpointChoice",
+    }
+
+
+@hookimpl
+def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
+    """Add `cwm train`."""
+    from cwm_cli.cli.train import train
+
+    app.command("train")(api.guarded(train))
 
 
 @hookimpl
 def cwm_trainers() -> Mapping[str, str]:
     """Offer the kinds of world models that are trained."""
     return {
+        "dummy": "cwm_cli.agents.training.acting:DummyTrainer",
         "dreamer": "cwm_neural.dreamer:DreamerTrainer",
         "ensemble": "cwm_neural.ensemble:EnsembleTrainer",
         "ncp": "cwm_neural.ncp:NcpTrainer",
@@ -22,6 +74,8 @@ def cwm_agents() -> Mapping[str, str]:
     """Offer the agents that learn in them."""
     return {
         "actor-critic": "cwm_neural.actor:ActorCriticTrainer",
+        "planner": "cwm_cli.agents.training.acting:PlannerTrainer",
+        "random": "cwm_cli.agents.training.acting:RandomTrainer",
         "cql": "cwm_neural.cql:CqlTrainer",
     }
 

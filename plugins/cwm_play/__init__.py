@@ -1,0 +1,30 @@
+"""Games in an environment or a world model, played by keys: `cwm play`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cwm_cli import hookimpl
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import typer
+
+
+@hookimpl
+def cwm_functions() -> Mapping[str, str]:
+    """Offer `cwm.play` and `cwm.imagine`."""
+    return {
+        "play": "cwm_cli.agents.interacting.play:play",
+        "imagine": "cwm_cli.agents.imagining:imagine",
+    }
+
+
+@hookimpl
+def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
+    """Add `cwm play`."""
+    from cwm_cli.cli.play import play
+
+    app.command("play")(api.guarded(play))

@@ -1,0 +1,59 @@
+"""Rules in words that predict an environment: `cwm theorize` and `cwm score`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cwm_cli import hookimpl
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import typer
+
+
+@hookimpl
+def cwm_functions() -> Mapping[str, str]:
+    """Offer `cwm.theorize` and `cwm.score`."""
+    return {
+        "theorize": "cwm_cli.agents.theorizing.theorize:theorize",
+        "score": "cwm_cli.agents.theorizing.scoring:score",
+    }
+
+
+@hookimpl
+def cwm_run_kinds() -> Mapping[str, str]:
+    """Offer the runs of `cwm theorize`."""
+    return {
+        "theorize": "cwm_cli.agents.theorizing.runs:TheoryRun",
+    }
+
+
+@hookimpl
+def cwm_problems() -> Mapping[str, str]:
+    """Offer the search for rules."""
+    return {
+        "theory": "cwm_cli.problems.theory:TheoryProblem",
+    }
+
+
+@hookimpl
+def cwm_policies() -> Mapping[str, str]:
+    """Offer experimenters, which collect data that rules explain badly."""
+    return {
+        "oracle": "cwm_cli.agents.theorizing.experimenters:OraclePolicy",
+        "enumerate": "cwm_cli.agents.theorizing.experimenters:EnumeratePolicy",
+        "llm": "cwm_cli.agents.theorizing.experimenters:LlmPolicy",
+        "curiosity": "cwm_cli.agents.theorizing.curiosity:CuriousPolicy",
+    }
+
+
+@hookimpl
+def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
+    """Add `cwm theorize` and `cwm score`."""
+    from cwm_cli.cli.score import score
+    from cwm_cli.cli.theorize import theorize
+
+    app.command("theorize")(api.guarded(theorize))
+    app.command("score")(api.guarded(score))
