@@ -9,12 +9,12 @@ import cwm_cli as cwm
 from cwm_cli.agents.learning.actor import Knowledge
 from cwm_cli.agents.learning.certificate import EpisodeRecord, Verification
 from cwm_cli.agents.learning.dice import DiceActor
+from cwm_cli.agents.learning.imagination import SearchImagination
 from cwm_cli.agents.learning.repairing import impossible
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds import Predictions, ProgramModel
-from cwm_cli.worlds.imagining import Imagination
 
 PLACES = Space("discrete", low=(0,), high=(3,))
 ACTIONS = Space("discrete", low=(0,), high=(1,))
@@ -39,7 +39,7 @@ def walker(sandbox: Sandbox) -> Iterator[DiceActor]:
     rows = [Transition(0, 0, 0, 0.0, terminated=False)]
     seen = Dataset.of(rows, observation_space=PLACES, action_space=ACTIONS)
     known = Knowledge(PLACES, ACTIONS, limit=10, rows=rows, starts=[0], program=WALK)
-    with Imagination(sandbox, WALK, seen) as imagination:
+    with SearchImagination(sandbox, WALK, seen) as imagination:
         known.imagination = imagination
         actor = DiceActor(known)
         actor.learn()

@@ -11,6 +11,7 @@ import pytest
 from cwm_cli.agents.learning.actor import Knowledge, OpenQuestion, Pursued
 from cwm_cli.agents.learning.counted import Counted
 from cwm_cli.agents.learning.factors import digits_of
+from cwm_cli.agents.learning.imagination import SearchImagination
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.objects import ObjectField, ObjectSchema
 from cwm_cli.data.spaces import Space
@@ -18,7 +19,6 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.planning.imagining.tables import actions_of, reachable
 from cwm_cli.planning.program import Checks, Program
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.worlds.imagining import Imagination
 
 CELLS = space_of(gym.spaces.Discrete(24))
 MOVES = space_of(gym.spaces.Discrete(4))
@@ -203,7 +203,7 @@ def test_a_strangers_program_is_imagined_with_in_the_sandbox(form: str, sandbox:
     rows = [Transition(n, a, min(n + 1, 23), 0.0, False) for n in range(3) for a in range(4)]
     data = Dataset.of(rows, observation_space=CELLS, action_space=MOVES)
     known = Knowledge(CELLS, MOVES, 20, starts=[0], program=GOAL)
-    with Imagination(sandbox, GOAL, data, form=form) as known.imagination:
+    with SearchImagination(sandbox, GOAL, data, form=form) as known.imagination:
         actor = Counted(known)
         actor.learn()
         assert actor.promise(0, 20) == pytest.approx(1.0)

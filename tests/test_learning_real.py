@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from cwm_cli.agents.learning.actor import Knowledge
+from cwm_cli.agents.learning.imagination import SearchImagination
 from cwm_cli.agents.learning.real import Real
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.worlds.imagining import Imagination
 
 PENDULUM = """
 import numpy as np
@@ -78,7 +78,7 @@ def known_of(
     data = Dataset.of(
         known.rows, observation_space=known.observation_space, action_space=known.action_space
     )
-    known.imagination = Imagination(sandbox, program, data)
+    known.imagination = SearchImagination(sandbox, program, data)
     return known, env
 
 

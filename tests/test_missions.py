@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cwm_cli.agents.learning.imagination import SearchImagination
 from cwm_cli.agents.learning.missions import (
     StateView,
     WorldProgram,
@@ -21,7 +22,6 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds import ProgramModel
-from cwm_cli.worlds.imagining import Imagination
 from tests.object_worlds import ACTIONS, MISSION, SCHEMA, Corridor
 
 FOLDER = Path(__file__).parent / "corridor"
@@ -79,13 +79,13 @@ def test_a_way_to_the_mission_is_found_and_played_in_the_program(sandbox) -> Non
     reached = []
     for rewards in ({MISSION: PAYS}, {}):
         program = WorldProgram(DYNAMICS, rewards).text(view_of(rows))
-        with Imagination(sandbox, program, rows, form="scalar") as imagination:
+        with SearchImagination(sandbox, program, rows, form="scalar") as imagination:
             found = imagination.ask("missions:seek", arrays, budget=600, **asked)
         reached.append(bool(found["reached"][0]))
     assert reached == [True, False]  # shaping alone is no success
     env = Corridor()
     env.reset(seed=5)
-    with Imagination(
+    with SearchImagination(
         sandbox, WorldProgram(DYNAMICS, {MISSION: PAYS}).text(view_of(rows)), rows
     ) as imagination:
         found = imagination.ask("missions:seek", arrays, budget=600, **asked)
@@ -97,7 +97,7 @@ def test_every_row_is_answered_although_the_program_fails_on_some(sandbox) -> No
     rows = rows_of(Corridor(), 60)
     broken = DYNAMICS.replace('elif action == "toggle"', 'elif action == "toggle" and 1 / 0')
     program = WorldProgram(broken, {MISSION: PAYS}).text(view_of(rows))
-    with Imagination(sandbox, program, rows, form="scalar") as imagination:
+    with SearchImagination(sandbox, program, rows, form="scalar") as imagination:
         found = imagination.ask(
             "missions:answers",
             rows.select("observations", "actions"),

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from math import prod
-from pkgutil import iter_modules
 from struct import Struct
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 
-from cwm_cli.planning import imagining
+from cwm_cli.planning.imagining import stepping
 from cwm_cli.sandbox.handlers import ConfinedProgram, Handler
 from cwm_cli.sandbox.job import ModelJob
 from cwm_cli.worlds.confined import formed
@@ -21,12 +20,6 @@ from cwm_cli.worlds.messages import SIZE
 
 _HEAD = Struct("<I")
 _KINDS = frozenset("biufU")
-
-FUNCTIONS = {
-    module.name: import_module(f"{imagining.__name__}.{module.name}")
-    for module in iter_modules(imagining.__path__)
-}
-"""Modules of what works in the process of the program: nothing is imported later."""
 
 
 def pack(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -61,9 +54,10 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 @dataclass(frozen=True, kw_only=True)
 class ImaginingJob(ModelJob):
-    """A program in which functions of `planning.imagining` imagine; `columns` are real rows.
+    """A program that functions of trusted modules step inside its process.
 
-    Only forms of the program that agree with it on these stand in for it.
+    `columns` are recorded rows. A translated form replaces the program only if both agree on
+    these rows.
     """
 
     handler: ClassVar[str] = "cwm_cli.worlds.confined_imagining:ImaginingHandler"
@@ -71,9 +65,14 @@ class ImaginingJob(ModelJob):
 
 
 class ImaginingHandler(Handler[ImaginingJob]):
-    """Calls a function with the model whenever it is asked to."""
+    """Calls functions with the model, on request.
+
+    `modules` hold the functions, by the name before the colon in a request. A subclass adds its
+    own modules; all of them are imported before the guards are up.
+    """
 
     job_class = ImaginingJob
+    modules: ClassVar[Mapping[str, ModuleType]] = {"stepping": stepping}
 
     def run(self, program: ConfinedProgram) -> None:
         """Answer questions until nobody asks any more."""
@@ -81,7 +80,7 @@ class ImaginingHandler(Handler[ImaginingJob]):
         while head := program.read(SIZE.size):
             asked, arrays = unpack(program.read(*SIZE.unpack(head)))
             module, _, name = asked["function"].partition(":")
-            function = getattr(FUNCTIONS[module], name)
+            function = getattr(self.modules[module], name)
             before = model.counter[0]
             found = function(model, arrays, **asked["options"])
             reply = pack({"steps": model.counter[0] - before}, found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from weakref import finalize
 
 import numpy as np
@@ -36,8 +36,10 @@ class Imagination:
     of the sandbox in one question, has a `failure`, and the next question begins a new process.
 
         with Imagination(sandbox, program, rows) as imagination:
-            table = imagination.ask("tables:reachable", starts, most=20_000)
+            steps = imagination.ask("stepping:steps", arrays)
     """
+
+    job_class: ClassVar[type[ImaginingJob]] = ImaginingJob
 
     def __init__(
         self, sandbox: Sandbox, program: str, rows: Dataset, *, seed: int = 0, form: str = "auto"
@@ -45,7 +47,7 @@ class Imagination:
         self.program = program
         self.steps = 0
         self._sandbox = sandbox
-        self._job = ImaginingJob(
+        self._job = self.job_class(
             program=program,
             seed=seed,
             observation_space=rows.observation_space,
@@ -59,7 +61,7 @@ class Imagination:
     def ask(
         self, function: str, arrays: Mapping[str, np.ndarray] | None = None, **options: Any
     ) -> dict[str, np.ndarray]:
-        """Call `module:name` of `planning.imagining` there, and return the arrays it returns.
+        """Call `module:name` of the handler's modules there, and return the arrays it returns.
 
         `options` are plain data. `Broke`, with the failure, when the program fails, when a
         limit was reached or when the answer makes no sense.

@@ -13,11 +13,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from cwm_cli.agents.learning.imagination import SearchImagination
 from cwm_cli.agents.learning.missions import StateView, WorldProgram, telling_words
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.worlds.imagining import Imagination
 from cwm_cli.worlds.remote import Broke
 
 SAME_REWARD = 1e-6
@@ -52,7 +52,7 @@ class WorldEvaluator:
     seed: int = 0
     planned: int = field(default=0, init=False)
     """Situations that searches for plans went through."""
-    _open: dict[str, Imagination] = field(default_factory=dict, init=False, repr=False)
+    _open: dict[str, SearchImagination] = field(default_factory=dict, init=False, repr=False)
     _known: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def moved(self, transition: str, rows: Sequence[Transition]) -> list[Answered]:
@@ -151,7 +151,7 @@ class WorldEvaluator:
         return (view.mission(row.observation), before, int(row.action), after, row.reward,
                 row.terminated)  # fmt: skip
 
-    def _imagination(self, program: str, space: Space) -> Imagination:
+    def _imagination(self, program: str, space: Space) -> SearchImagination:
         """Return the process of a program; of those that are open the oldest is closed.
 
         Each takes a place in the sandbox as long as it is open, and one has to be left.
@@ -162,7 +162,7 @@ class WorldEvaluator:
             while self._open and len(self._open) >= self.sandbox.workers - 1:
                 self._open.pop(next(iter(self._open))).close()
             none = Dataset.of([], observation_space=space, action_space=self.action_space)
-            self._open[program] = Imagination(
+            self._open[program] = SearchImagination(
                 self.sandbox, program, none, seed=self.seed, form="scalar"
             )
         return self._open[program]

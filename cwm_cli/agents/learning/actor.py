@@ -13,11 +13,11 @@ from cwm_cli.data.objects import OBJECTS
 from cwm_cli.sandbox.failures import printable
 
 if TYPE_CHECKING:
+    from cwm_cli.agents.learning.imagination import SearchImagination
     from cwm_cli.data.dataset import Transition
     from cwm_cli.data.objects import ObjectSchema
     from cwm_cli.data.spaces import Space
     from cwm_cli.planning.model import Step
-    from cwm_cli.worlds.imagining import Imagination
 
 Aim = Literal["exploit", "explore", "probe", "verify"]
 """What a step is for: the return, the unknown, an open question, or trust in the program."""
@@ -101,7 +101,7 @@ class Knowledge:
     disputed: list[tuple[Any, Any]] = field(default_factory=list)
     pursued: list[Pursued] = field(default_factory=list)
     program: str = ""
-    imagination: Imagination | None = None
+    imagination: SearchImagination | None = None
 
     def __post_init__(self) -> None:
         if self.limit < 1:

@@ -20,6 +20,7 @@ import numpy as np
 from cwm_cli.agents.collecting import find_environment, recorded_args
 from cwm_cli.agents.learning.actor import Actor, Knowledge
 from cwm_cli.agents.learning.goals import GoalCondition
+from cwm_cli.agents.learning.imagination import ImaginedSearchJob
 from cwm_cli.agents.learning.loop import Budget, Learner, Stop
 from cwm_cli.agents.learning.missions import StateView
 from cwm_cli.agents.learning.optimism import Optimist
@@ -54,7 +55,6 @@ from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.around import InFlight, innermost
 from cwm_cli.search.contracts import Backend
 from cwm_cli.search.models import ModelChoice, ModelPool, made_backend, models_text, read_models
-from cwm_cli.worlds.confined_imagining import ImaginingJob
 
 ACTORS = (
     "cwm_cli.agents.learning.counted:Counted",
@@ -143,7 +143,7 @@ def learn(
         tools=tools,
         accepted=allow_gap,
         workers=3,
-        handlers=[ImaginingJob.handler],
+        handlers=[ImaginedSearchJob.handler],
         observer=observer,
     ) as sandbox:
         task = _LearnedTask.of(env, env_args, begun, seed, observer)

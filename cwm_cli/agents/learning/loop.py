@@ -19,6 +19,7 @@ import numpy as np
 
 from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
 from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord, Verification
+from cwm_cli.agents.learning.imagination import SearchImagination
 from cwm_cli.agents.learning.questions import Questions, RecordedQuestion, Source
 from cwm_cli.agents.learning.repairing import EXCEPTIONS
 from cwm_cli.agents.learning.runs import LearnRun, ProgramRecord, StepsTaken
@@ -32,7 +33,6 @@ from cwm_cli.planning.model import Step, close, key
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox.failures import Failure, printable
 from cwm_cli.search.contracts import Usage, total
-from cwm_cli.worlds.imagining import Imagination
 from cwm_cli.worlds.remote import Broke
 
 if TYPE_CHECKING:
@@ -600,7 +600,9 @@ class Learner:
         self.known.program = program
         if not self.actor.LOOKS_UP:
             program = program.partition(EXCEPTIONS)[0]
-        self.known.imagination = Imagination(self.sandbox, program, rows, seed=self.known.seed)
+        self.known.imagination = SearchImagination(
+            self.sandbox, program, rows, seed=self.known.seed
+        )
         self.known.disputed.clear()
         kind = self.actor.under_chance() if self.writer.contract == "chance" else self._kind
         if kind is not None and type(self.actor) is not kind:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cwm_cli.agents.learning.imagination import SearchImagination
 from cwm_cli.agents.learning.missions import (
     INVENTED,
     StateView,
@@ -25,7 +26,6 @@ from cwm_cli.agents.learning.repairing import SHOWN, AskedModel, WrittenProgram
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.search.contracts import Message, Usage, total
 from cwm_cli.search.reading import blocks
-from cwm_cli.worlds.imagining import Imagination
 from cwm_cli.worlds.remote import Broke
 
 if TYPE_CHECKING:
@@ -166,5 +166,7 @@ class Optimist:
                 self._reaching[key] = False
         return self._reaching[key]
 
-    def _imagination(self, program: str, rows: Dataset) -> Imagination:
-        return Imagination(self.sandbox, program, rows[np.arange(0)], seed=self.seed, form="scalar")
+    def _imagination(self, program: str, rows: Dataset) -> SearchImagination:
+        return SearchImagination(
+            self.sandbox, program, rows[np.arange(0)], seed=self.seed, form="scalar"
+        )

@@ -14,9 +14,9 @@ from cwm_cli.planning.imagining.tables import actions_of
 from cwm_cli.worlds.remote import NO_PLAN, Broke
 
 if TYPE_CHECKING:
+    from cwm_cli.agents.learning.imagination import SearchImagination
     from cwm_cli.data.dataset import Transition
     from cwm_cli.data.spaces import Space
-    from cwm_cli.worlds.imagining import Imagination
 
 MOST = 6_000
 """New situations at once; where there are more, those with new pairs of numbers are followed."""
@@ -135,7 +135,7 @@ class Situations:
 
     def explore(
         self,
-        imagination: Imagination,
+        imagination: SearchImagination,
         start: int,
         extent: int = WHOLE,
         enough: float | None = None,
@@ -222,7 +222,7 @@ class Situations:
 
     def _ask(
         self,
-        imagination: Imagination,
+        imagination: SearchImagination,
         roots: np.ndarray,
         width: int,
         extent: int = WHOLE,
