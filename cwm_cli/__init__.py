@@ -78,6 +78,7 @@ _HOMES = {
     "collect": "agents.collecting",
     "evaluate": "agents.evaluating",
     "export_transitions": "agents.exporting",
+    "imagine": "agents.imagining",
     "import_transitions": "agents.importing",
     "plan": "agents.playing",
     "report": "views.page",

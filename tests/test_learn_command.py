@@ -30,8 +30,9 @@ from cwm_cli.agents.learning.runs import LearningResult, ProgramRecord
 from cwm_cli.data.dataset import Transition
 from cwm_cli.search.around import InFlight
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request
-from cwm_cli.views.curves import Axis, Chart, Series, learning_chart, save_curve
+from cwm_cli.views.curves import Axis, Chart, Series
 from cwm_cli.views.learning import learning_report, learning_view
+from cwm_cli.views.learning_curve import learning_chart, save_curve
 from cwm_litellm.backend import LiteLLM
 from openai_server import OpenAIServer, answer
 

@@ -17,13 +17,13 @@ from cwm_cli.agents.playing import choose_planners
 from cwm_cli.agents.theorizing import scoring
 from cwm_cli.agents.theorizing.comparing import compare_with_program, program_weights
 from cwm_cli.agents.theorizing.parts import NamedBackend, TheoryChoices
+from cwm_cli.agents.theorizing.ranking import Ranking
 from cwm_cli.cli.score import ranks
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task
 from cwm_cli.envs.text_view import Change, Consequence, TextView
 from cwm_cli.evaluation import AccuracyMetric, evaluate
-from cwm_cli.evaluation.ranking import Ranking
 from cwm_cli.planning import Moment
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import GAPS

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from cwm_cli.agents.subjects import ProgramSource, RunSource, find_subject, protected
 from cwm_cli.agents.synthesizing import Scores
-from cwm_cli.agents.theorizing.scoring import ranking
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import (
@@ -24,20 +23,18 @@ from cwm_cli.evaluation import (
 )
 from cwm_cli.evaluation import evaluate as score
 from cwm_cli.evaluation.calibration import ForecastCalibration, calibration
-from cwm_cli.evaluation.ranking import RankSummary
 from cwm_cli.problems.feedback import Diagnosis, diagnose
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import ModelRun
+from cwm_cli.runs.report import ExtraScores
 from cwm_cli.runs.storage import placed
 from cwm_cli.sandbox import Limits
 from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.environment import EnvironmentModel
-from cwm_cli.worlds.model import WorldModel
 from cwm_cli.worlds.program import ProgramModel
-from cwm_cli.worlds.theory import Theory
 
 DRAWS = 40
 """Episodes that a model of chance imagines beside each recorded one: enough for their quantiles."""
@@ -53,9 +50,9 @@ class EvaluationResult:
     `scores.test.accuracy` says how right the program is on held-out rows (None for a part without
     rows, or not asked for), `failure` why it could not be judged. `rows` and `found` hold, for
     each part, the transitions and what the
-    program predicts for them; `metric` is what they were scored by. Of rules `ranks` say where
-    what followed stands among all that might have. `trajectories` are recorded episodes beside what
-    the program makes of them when it lives on its own predictions.
+    program predicts for them; `metric` is what they were scored by. `extra` holds scores that only
+    this kind of model has, such as the ranks of rules in words. `trajectories` are recorded
+    episodes beside what the program makes of them when it lives on its own predictions.
     """
 
     scores: Scores
@@ -64,7 +61,7 @@ class EvaluationResult:
     metric: Metric = field(repr=False)
     rows: Mapping[Part, Dataset] = field(repr=False)
     found: Mapping[Part, Evaluation] = field(repr=False)
-    ranks: Mapping[Part, RankSummary] = field(default_factory=dict, repr=False)
+    extra: Mapping[Part, ExtraScores] = field(default_factory=dict, repr=False)
     trajectories: Sequence[FollowedEpisode] = field(default=(), repr=False)
 
     @property
@@ -97,13 +94,15 @@ class EvaluationResult:
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm evaluate --json` prints."""
-        ranks = {part: each.model_dump(mode="json") for part, each in self.ranks.items()}
+        extra: dict[str, dict[str, Any]] = {}
+        for part, each in self.extra.items():
+            extra.setdefault(each.key, {})[part] = each.model_dump(mode="json")
         return {
             "train": self.scores.train and self.scores.train.model_dump(),
             "test": self.scores.test and self.scores.test.model_dump(),
             "failure": asdict(self.failure) if self.failure else None,
             "rollouts": [rollout._asdict() for rollout in self.rollouts],
-            **({"ranks": ranks} if ranks else {}),
+            **extra,
         } | self._calibrations()
 
     def _calibrations(self) -> dict[str, Any]:
@@ -193,15 +192,9 @@ def evaluate(
             )
     train, test = (found[part].score if part in found else None for part in parts)
     scores = Scores(train, test, None)
-    ranks = _ranks(model, chosen)
-    return EvaluationResult(scores, failure, rolled, measure, chosen, found, ranks, followed)
-
-
-def _ranks(model: WorldModel, rows: Mapping[Part, Dataset]) -> dict[Part, RankSummary]:
-    """Say where what followed stands among its candidates, for a model that has any."""
-    if not isinstance(model, Theory):
-        return {}
-    return {part: ranking(model, some).summary() for part, some in rows.items()}
+    scored = {part: model.extra_scores(some) for part, some in chosen.items()}
+    extra = {part: each for part, each in scored.items() if each is not None}
+    return EvaluationResult(scores, failure, rolled, measure, chosen, found, extra, followed)
 
 
 def _run(subject: ProgramSource | RunSource, env: str | None) -> RunSource | None:

@@ -11,21 +11,24 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from cwm_cli import __version__
-from cwm_cli.agents.interacting.games import BETWEEN
-from cwm_cli.agents.interacting.play import example_rows
 from cwm_cli.agents.playing import DECISION, choose_planners
-from cwm_cli.agents.subjects import ProgramSource, RunSource, Subject, find_subject, protected
-from cwm_cli.agents.training.acting import RandomAgent
-from cwm_cli.agents.training.runs import TrainRun
+from cwm_cli.agents.policies import RandomSession
+from cwm_cli.agents.subjects import (
+    ProgramSource,
+    RunSource,
+    Subject,
+    example_rows,
+    find_subject,
+    protected,
+)
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.envs.spec import space_of
-from cwm_cli.envs.tasks import Task, random_action, seeds_of, step_limit
+from cwm_cli.envs.tasks import EPISODE_SEED_STRIDE, Task, random_action, seeds_of, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.searches import SearchRun
 from cwm_cli.sandbox import Limits
 from cwm_cli.worlds.messages import PlanningJob, SteppingJob
 from cwm_cli.worlds.model import ImaginedEpisodes, Planning, PlanningSession, Stuck, WorldModel
@@ -116,12 +119,12 @@ def _session(
 ) -> PlanningSession:
     """Return who chooses the actions."""
     if policy == "random":
-        return RandomAgent().open(task, seed=task.seed)
+        return RandomSession(task, task.seed)
     if policy == "planner":
         return model.planned.open(planners, task)
-    if not isinstance(subject.run, TrainRun):
+    if subject.run is None:
         raise CwmError(f"{subject.name} has no agent: choose --policy planner or random")
-    return subject.run.agent((), observer).open(task, greedy=True, seed=task.seed)
+    return subject.run.open_agent((), task, observer)
 
 
 class ImaginedEpisode(NamedTuple):
@@ -149,7 +152,7 @@ class _Imagining:
             observation, _ = env.reset(seed=seeds[0])
             env.action_space.seed(seeds[1])
             history, valid = EpisodeHistory((deepcopy(observation),)), task.allowed(env)
-            seed = (task.seed + BETWEEN * number) % (1 << 31)
+            seed = (task.seed + EPISODE_SEED_STRIDE * number) % (1 << 31)
             inside = self._model.imagine([history], self._like, seed=seed)
             stack.callback(inside.close)
             decisions = 0
@@ -197,13 +200,7 @@ def _cut(rows: list[Transition]) -> list[Transition]:
 
 def _about(subject: Subject, policy: str, planner: str, seed: int, episodes: int) -> dict[str, Any]:
     """Say what imagined the rows, and how right it is, as far as that is known."""
-    run, scores = subject.run, dict[str, Any]()
-    if isinstance(run, SearchRun):
-        for part, score in run.scores().items():
-            known = score.model_dump(include={"accuracy", "exact", "transitions"})
-            scores[{"test": "held-out"}.get(part, part)] = known
-    elif isinstance(run, TrainRun) and run.epochs():
-        scores = dict(run.epochs()[-1].held_out)
+    run = subject.run
     imagined = {
         "by": subject.name,
         "kind": "program" if run is None else run.kind,
@@ -211,7 +208,7 @@ def _about(subject: Subject, policy: str, planner: str, seed: int, episodes: int
         "policy": planner if policy == "planner" else policy,
         "seed": seed,
         "episodes": episodes,
-        "scores": scores,
+        "scores": {} if run is None else dict(run.model_scores()),
         "cwm": __version__,
     }
     return {"imagined": imagined}

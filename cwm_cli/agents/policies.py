@@ -33,6 +33,7 @@ from cwm_cli.planning.icem import Icem
 from cwm_cli.planning.mcts import Mcts
 from cwm_cli.planning.model import Counter, Model, Named, Step, countable, key
 from cwm_cli.planning.tabular import Tabular
+from cwm_cli.worlds.model import Plan, PlanningSession
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -778,3 +779,21 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield from _leaves(part)
     else:
         yield value
+
+
+class RandomSession(PlanningSession):
+    """Draws each action by the seed, the episode and the number of the decision."""
+
+    def __init__(self, task: Task, seed: int) -> None:
+        with closing(task.make()) as env:
+            self._space = env.action_space
+        self._seed = seed
+
+    def plan(self, moments: Sequence[Moment]) -> list[Plan]:
+        """Return an action for each moment, one of those that are allowed."""
+        plans = []
+        for each in moments:
+            seeds = np.random.SeedSequence([self._seed, each.episode, each.decision])
+            self._space.seed(int(seeds.generate_state(1)[0]))
+            plans.append(Plan([random_action(self._space, each.valid)], None))
+        return plans

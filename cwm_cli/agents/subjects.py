@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 from cwm_cli.agents.collecting import find_environment, load_transitions
 from cwm_cli.agents.synthesizing import warn_of_gaps
-from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.objects import ObjectSchema
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.envs.tasks import random_action, reward_number
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import ModelRun, Options, ProgramRun, model_run, program_run
@@ -180,3 +182,23 @@ def protected(
         sandbox.prepare(*handlers)
         warn_of_gaps(sandbox.protection, observer)
         yield sandbox
+
+
+def example_rows(
+    subject: Subject, env: Any, spaces: tuple[Any, Any], schema: ObjectSchema | None
+) -> Dataset:
+    """Return a transition of the environment, as datasets of it are."""
+    observation, _ = env.reset(seed=0)
+    named = subject.spec.valid_actions
+    allowed = tuple(map(int, named(env.unwrapped) or ())) if named else ()
+    action = random_action(env.action_space, allowed or None)
+    seen, reward, terminated, *_ = env.step(action)
+    after = named(env.unwrapped) if named else None
+    valid = None if after is None else tuple(map(int, after))
+    row = Transition(
+        observation, action, seen, reward_number(reward), bool(terminated), valid=valid
+    )
+    told = {"env": subject.env, "env_args": subject.env_args}
+    if schema is not None:
+        told["objects"] = schema.to_json()
+    return Dataset.of([row], observation_space=spaces[0], action_space=spaces[1], metadata=told)

@@ -17,16 +17,12 @@ from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-from cwm_cli.agents.learning.certificate import EpisodeRecord
-from cwm_cli.agents.learning.runs import ProgramRecord
 from cwm_cli.agents.synthesizing import SearchJob
-from cwm_cli.agents.theorizing.runs import PhaseRecord
-from cwm_cli.agents.training.runs import AgentTest, EpochRecord
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find, names
-from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.runs.observer import SILENT, Measured, Measures, Observer
 from cwm_cli.runs.store import Run
 from cwm_cli.search.contracts import Node, total
 
@@ -110,18 +106,11 @@ def choose_tracker(name: str | None = None) -> Tracker:
     raise CwmError("no tracker is installed: pip install 'cwm-cli[track]', or pip install wandb")
 
 
-class Measures(NamedTuple):
-    """Numbers that belong together, and when they came: completions, steps or phases."""
-
-    step: int
-    numbers: Mapping[str, float | None]
-
-
 class Tracking(Observer):
     """Tells a tracker the numbers of a run, and another observer everything.
 
-    Followed are the runs that `synthesize`, `learn`, `theorize`, `train` and `benchmark` begin, and
-    work of a plugin that has a `run` and a method `measured` that returns `Measures`.
+    The numbers are those of nodes of a search, and of events and jobs with a method `measures`.
+    Only jobs with a `run` are tracked.
     """
 
     def __init__(
@@ -187,32 +176,11 @@ class Tracking(Observer):
             log.info("%s", line)
 
 
-def measured(work: object, event: object) -> Measures | None:  # noqa: PLR0911  # a kind each
-    """Return the numbers of something that happened, None where it has none."""
-    match event:
-        case Node() if isinstance(work, SearchJob):
-            return _of_search(work, event)
-        case EpisodeRecord():
-            numbers = {"return": event.returned, "length": event.length, "episode": event.number}
-            return Measures(event.steps, numbers | {"mismatched": event.mismatched})
-        case ProgramRecord():
-            names = ("lines", "unexplained", "wrong", "completions", "cost", "seconds")
-            return Measures(event.steps, {f"program/{n}": getattr(event, n) for n in names})
-        case EpochRecord():
-            returns = [each.returned for each in event.episodes]
-            found = {"epoch": event.number, "seconds": event.seconds}
-            found |= {f"loss/{name}": value for name, value in event.losses.items()}
-            found |= {f"held-out/{name}": value for name, value in event.held_out.items()}
-            mean = {"return": sum(returns) / len(returns)} if returns else {}
-            return Measures(event.steps, found | mean)
-        case AgentTest():
-            return Measures(event.steps, {"test/return": event.mean})
-        case PhaseRecord():
-            names = ("train", "evidence", "held_out_total", "proposals", "scorings", "rows")
-            numbers = {name.replace("_", "-"): getattr(event, name) for name in names}
-            return Measures(event.number, numbers | {"tokens": event.weighed.tokens})
-    told = getattr(work, "measured", None)
-    return told() if callable(told) else None
+def measured(work: object, event: object) -> Measures | None:
+    """Return the numbers of an event, or of the job itself, None if neither has numbers."""
+    if isinstance(event, Node) and isinstance(work, SearchJob):
+        return _of_search(work, event)
+    return next((each.measures() for each in (event, work) if isinstance(each, Measured)), None)
 
 
 def _of_search(job: SearchJob, node: Node) -> Measures:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cwm_cli.agents.synthesizing import backend_of, choose_backend, uncached
-from cwm_cli.agents.tracking import Measures
 from cwm_cli.bench.configuration import (
     START_OPTION,
     BenchmarkAccess,
@@ -56,7 +55,7 @@ from cwm_cli.bench.standings import (
 from cwm_cli.bench.worker import TaskWork
 from cwm_cli.registry import default, find
 from cwm_cli.runs.objects import StorageError
-from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.runs.observer import SILENT, Measures, Observer
 from cwm_cli.runs.report import RunReport
 from cwm_cli.runs.searches import JournalTail
 from cwm_cli.runs.storage import placed, storage_of
@@ -279,7 +278,7 @@ class BenchmarkWork:
             with self._lock:
                 self._running = {}
 
-    def measured(self) -> Measures:
+    def measures(self) -> Measures:
         """Return what a tracker keeps: jobs that are over, their mean score and the cost of all."""
         counts = self.counts()
         numbers = {

@@ -39,7 +39,6 @@ from cwm_cli.worlds.messages import PACED, TimingJob
 from cwm_cli.worlds.model import WorldModel
 from cwm_cli.worlds.program import Timer
 from cwm_cli.worlds.remote import Broke
-from cwm_cli.worlds.theory import Theory
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -258,7 +257,7 @@ def bench_speed(
     subject = find_subject(
         run, program=program, env=env, env_args=env_args, options=options, observer=observer
     )
-    if isinstance(subject.model, Theory):
+    if subject.model is not None and not subject.model.can_be_timed:
         raise CwmError(f"rules are not timed, whoever reads them: {subject.name} has no program")
     flags = {"api_base": api_base, "temperature": temperature}
     if not abilities_of(subject.text or "").is_plain:

@@ -133,7 +133,6 @@ def _parts(result: EvaluationResult) -> Iterator[RenderableType]:
     from rich.table import Table
     from rich.text import Text
 
-    from cwm_cli.agents.theorizing.scoring import rank_grid
     from cwm_cli.problems.feedback import worst
     from cwm_cli.text import clean
     from cwm_cli.views.calibration import skill_words
@@ -141,10 +140,11 @@ def _parts(result: EvaluationResult) -> Iterator[RenderableType]:
     from cwm_cli.views.terminal import place_words
 
     yield score_table({"train": result.scores.train, "held-out": result.scores.test})
-    if result.ranks:
-        yield GridTable(rank_grid({PART_WORDS[part]: each for part, each in result.ranks.items()}))
-        for scored, ranks in result.ranks.items():
-            yield Text(f"log-likelihood, {PART_WORDS[scored]}: {ranks.all.log_likelihood:.2f}")
+    if extra := {PART_WORDS[part]: each for part, each in result.extra.items()}:
+        first = next(iter(extra.values()))
+        yield GridTable(type(first).grid(extra))
+        for name, each in extra.items():
+            yield Text(each.line(name))
     if failure := result.failure:
         message = Text(clean(failure.message, newlines=True))
         yield Panel(

@@ -125,8 +125,8 @@ def learn(
     Example: cwm learn --env CartPole-v1
     """
     from cwm_cli.agents.learning.learn import learn as learn_online
-    from cwm_cli.views.curves import save_curve
     from cwm_cli.views.learning import learning_report, learning_view
+    from cwm_cli.views.learning_curve import save_curve
     from cwm_cli.views.lines import progress_console
 
     view = learning_view(progress_console(), steps=steps)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 LONGEST = 1000
 """Steps of an episode where neither the environment nor the user sets a limit."""
 
+EPISODE_SEED_STRIDE = 1_000_003
+"""Distance between seeds of imagined episodes: no episode gets the seed of another's step."""
+
 
 @dataclass(frozen=True)
 class Task:

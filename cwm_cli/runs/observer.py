@@ -1,5 +1,23 @@
 """How long work tells of its progress: the library says it to an observer and prints nothing."""
 
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
+
+
+class Measures(NamedTuple):
+    """Numbers for a tracker, by name, and the step (completion, environment step or phase)."""
+
+    step: int
+    numbers: Mapping[str, float | None]
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """An event or a job that has numbers for a tracker."""
+
+    def measures(self) -> Measures:
+        """Return the numbers; None and values that are not finite are left out."""
+
 
 class Observer:
     """Is told what a job does; every method does nothing until it is overridden.

@@ -17,8 +17,9 @@ from cwm_cli.runs.store import Run, RunHeader
 from cwm_cli.text import clean
 
 if TYPE_CHECKING:
+    from cwm_cli.envs.tasks import Task
     from cwm_cli.runs.observer import Observer
-    from cwm_cli.worlds.model import WorldModel
+    from cwm_cli.worlds.model import PlanningSession, WorldModel
 
 BEST = "best.py"
 
@@ -49,6 +50,19 @@ class ModelRun(Run[H, R]):
         Those that the run was started with hold, as far as these say nothing else.
         """
         raise NotImplementedError
+
+    def model_scores(self) -> Mapping[str, Any]:
+        """Return known scores of the model, by part of the data or by name."""
+        return {}
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether an agent was trained with the model."""
+        return False
+
+    def open_agent(self, options: Options, task: Task, observer: Observer) -> PlanningSession:
+        """Begin episodes of the agent that was trained; the options are those of checkpoints."""
+        raise CwmError(f"{self.place} has no agent: choose --policy planner or random")
 
 
 class ProgramRun(ModelRun[H, R]):

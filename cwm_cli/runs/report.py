@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
+
+from pydantic import BaseModel
 
 from cwm_cli.runs.files import flat, replace
 
@@ -24,6 +26,25 @@ class Grid(NamedTuple):
         marks = ["---" if place < self.words else "---:" for place in range(len(self.heads))]
         lines = ([cell.replace("|", "\\|") for cell in line] for line in self.cells)
         return "\n".join(f"| {' | '.join(line)} |" for line in (self.heads, marks, *lines))
+
+
+class ExtraScores(BaseModel):
+    """Scores that only some kinds of world model have; `cwm evaluate` prints them.
+
+    Each object holds the scores of one part of the recorded transitions. `key` is their name in
+    `cwm evaluate --json`.
+    """
+
+    key: ClassVar[str]
+
+    @classmethod
+    def grid(cls, parts: Mapping[str, Self]) -> Grid:
+        """Return one table of all parts, by name."""
+        raise NotImplementedError
+
+    def line(self, part: str) -> str:
+        """Return one line about a part, to print below the table."""
+        raise NotImplementedError
 
 
 class Section(NamedTuple):

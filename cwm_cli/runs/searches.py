@@ -185,6 +185,14 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
             hint = "remove it, or continue the run, which writes it anew"
             raise UnreadableError(self.folder / RESULT, "its scores are none", hint) from error
 
+    def model_scores(self) -> Mapping[str, Any]:
+        """Return accuracy, exact rows and transitions of the best program, by part of the data."""
+        names = {"test": "held-out"}
+        return {
+            names.get(part, part): score.model_dump(include={"accuracy", "exact", "transitions"})
+            for part, score in self.scores().items()
+        }
+
     def summary(self) -> RunSummary:
         """Say what was searched for, by whom, and how good the best program is."""
         config, nodes = self.config, list(self.nodes())

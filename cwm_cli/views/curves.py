@@ -6,21 +6,17 @@ one, or single points.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.util import find_spec
-from io import StringIO
 from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from cwm_cli.agents.learning.actor import PLAY
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.files import replace
-from cwm_cli.runs.storage import send
 
 WIDTH, HEIGHT = 760, 430
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 54, 50
@@ -307,32 +303,3 @@ def save_charts(charts: Sequence[Chart], file: Path) -> None:
     for number, chart in enumerate(charts, start=1):
         chart.plot(figure.add_subplot(len(charts), 1, number))
     figure.savefig(file, dpi=150)
-
-
-def learning_chart(title: str, returns: Sequence[Mapping[str, Any]]) -> Chart:
-    """Return the returns of episodes over the steps of the environment up to their ends."""
-    play = [each for each in returns if each["aim"] in PLAY]
-    other = [each for each in returns if each["aim"] not in PLAY]
-    series = [
-        Series(
-            name, [each["steps"] for each in some], [each["return"] for each in some], None, loose
-        )
-        for name, some, loose in (("for the return", play, False), ("to learn", other, True))
-        if some
-    ]
-    return Chart.of(title, "steps", "return of each episode", series)
-
-
-def save_curve(title: str, returns: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
-    """Write `curve.csv` and `curve.svg`, and `curve.png` where matplotlib is installed."""
-    text = StringIO()
-    writer = csv.DictWriter(text, ["steps", "return", "aim"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(returns)
-    replace(folder / "curve.csv", text.getvalue())
-    chart = learning_chart(title, returns)
-    replace(folder / "curve.svg", chart.svg())
-    files = [folder / "curve.svg", folder / "curve.csv"]
-    files += [folder / "curve.png"] if chart.png(folder / "curve.png") else []
-    send(*files)
-    return files

@@ -15,7 +15,7 @@ from cwm_cli.agents.learning.loop import Learner, Mismatched, Stepped
 from cwm_cli.agents.learning.questions import RecordedQuestion
 from cwm_cli.agents.learning.runs import LearningResult, ProgramRecord
 from cwm_cli.text import money, percent
-from cwm_cli.views.curves import learning_chart
+from cwm_cli.views.learning_curve import learning_chart
 from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
 

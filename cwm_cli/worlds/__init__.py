@@ -2,7 +2,7 @@
 
 `model` is the seam: `WorldModel`, its `Predictions`, and the planning session that it opens.
 `program` is a program in the sandbox, `contract` what its class has to define, `environment`
-the true environment as a model of itself, `theory` rules in words, which a `statistician` reads.
+the true environment as a model of itself.
 Plugins add kinds by the hook `cwm_world_models`.
 """
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from cwm_cli.worlds.environment import EnvironmentModel
     from cwm_cli.worlds.model import Planning, PlanningSession, Predictions, WorldModel
     from cwm_cli.worlds.program import ProgramModel
-    from cwm_cli.worlds.theory import Theory
 
 __all__ = [
     "CONTRACTS",
@@ -26,14 +25,12 @@ __all__ = [
     "PlanningSession",
     "Predictions",
     "ProgramModel",
-    "Theory",
     "WorldModel",
 ]
 
 WORLD_MODELS: Mapping[str, str] = {
     "program": "cwm_cli.worlds.program:ProgramModel",
     "environment": "cwm_cli.worlds.environment:EnvironmentModel",
-    "theory": "cwm_cli.worlds.theory:Theory",
 }
 """Addresses of the kinds of world models by name."""
 
@@ -51,7 +48,6 @@ _HOMES = {
     "PlanningSession": "model",
     "Predictions": "model",
     "ProgramModel": "program",
-    "Theory": "theory",
     "WorldModel": "model",
 }
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from cwm_cli.envs.tasks import Task
+    from cwm_cli.runs.report import ExtraScores
     from cwm_cli.sandbox import Sandbox
 
 Shape = Literal["certain", "draws", "outcomes"]
@@ -352,6 +353,13 @@ class WorldModel:
     """
 
     kind: ClassVar[str]
+
+    can_be_timed: ClassVar[bool] = True
+    """Whether `cwm bench-speed` can time its steps."""
+
+    def extra_scores(self, rows: Dataset) -> ExtraScores | None:
+        """Return scores on `rows` that only this kind of model has, for `cwm evaluate`."""
+        return None
 
     @property
     def planners(self) -> Sequence[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from cwm_cli.agents.theorizing.ranking import Ranking, RankSummary
 from cwm_cli.data.dataset import VALID, Dataset, Transition
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.envs.spec import space_of
@@ -28,7 +29,7 @@ from cwm_cli.worlds.model import (
     TrustedSession,
     WorldModel,
 )
-from cwm_cli.worlds.statistician import Statistician, TextTransition
+from cwm_cli.worlds.statistician import Statistician, TextTransition, text_transitions
 
 if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
@@ -73,6 +74,7 @@ class Theory(WorldModel):
     """
 
     kind: ClassVar[str] = "theory"
+    can_be_timed: ClassVar[bool] = False
 
     rules: str
     statistician: Statistician
@@ -84,6 +86,15 @@ class Theory(WorldModel):
     def example(cls, material: Material) -> Self:
         """Make one without rules, in words for what was recorded: for tests of what plugs in."""
         return cls("", material.statistician)
+
+    def ranking(self, rows: Dataset) -> Ranking:
+        """Rank the recorded change of each row among its candidates."""
+        weighed = self.weigh([(row.observation, row.action) for row in rows])
+        return Ranking.of(text_transitions(self.view, rows), [each.weights for each in weighed])
+
+    def extra_scores(self, rows: Dataset) -> RankSummary:
+        """Return the ranks of the recorded changes."""
+        return self.ranking(rows).summary()
 
     @property
     def view(self) -> TextView:

@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
 @hookimpl
 def cwm_functions() -> Mapping[str, str]:
-    """Offer `cwm.play` and `cwm.imagine`."""
+    """Offer `cwm.play`."""
     return {
         "play": "cwm_cli.agents.interacting.play:play",
-        "imagine": "cwm_cli.agents.imagining:imagine",
     }
 
 

@@ -31,6 +31,12 @@ def cwm_run_kinds() -> Mapping[str, str]:
 
 
 @hookimpl
+def cwm_world_models() -> Mapping[str, str]:
+    """Offer rules in words."""
+    return {"theory": "cwm_cli.worlds.theory:Theory"}
+
+
+@hookimpl
 def cwm_problems() -> Mapping[str, str]:
     """Offer the search for rules."""
     return {

@@ -28,7 +28,7 @@ from cwm_cli.agents.interacting.scenes import (
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.painting import Components, Painter, rendered
-from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
+from cwm_cli.envs.tasks import EPISODE_SEED_STRIDE, Task, random_action, reward_number, seeds_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.mismatches import DRAWS
 from cwm_cli.planning import Moment, Unsuited
@@ -38,9 +38,6 @@ from cwm_cli.worlds.model import ImaginedEpisodes, Plan, PlanningSession, Stuck,
 
 if TYPE_CHECKING:
     import gymnasium as gym
-
-BETWEEN = 1_000_003
-"""Seeds of episodes are so far apart that none is that of a step of another."""
 
 
 class EpisodeOutcome(NamedTuple):
@@ -258,7 +255,7 @@ class WorldGame(Game):
             self._inside = _Side("world model", start, valid)
             if self._imagined is not None:
                 self._imagined.close()
-            seed = (task.seed + BETWEEN * self._number) % (1 << 31)
+            seed = (task.seed + EPISODE_SEED_STRIDE * self._number) % (1 << 31)
             self._imagined = self.model.imagine([start], self.arena.rows, seed=seed)
 
     def _step(self, action: Any) -> None:

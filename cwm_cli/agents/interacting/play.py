@@ -14,23 +14,22 @@ from cwm_cli.agents.interacting.games import Arena, Game, ReplayGame, WorldGame
 from cwm_cli.agents.interacting.keys import PAUSE, QUIT, RECORD, keys_of
 from cwm_cli.agents.interacting.scenes import GameScene
 from cwm_cli.agents.playing import DECISION, choose_planners
+from cwm_cli.agents.policies import RandomSession
 from cwm_cli.agents.subjects import (
     ProgramSource,
     RunSource,
     Subject,
     apart,
+    example_rows,
     find_subject,
     protected,
 )
-from cwm_cli.agents.training.acting import RandomAgent
-from cwm_cli.agents.training.runs import CHECKPOINT, TrainRun
-from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.data.objects import ObjectSchema
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.documented import documented_actions
 from cwm_cli.envs.films import check_film
 from cwm_cli.envs.painting import Components, Painter, drawing
 from cwm_cli.envs.spec import space_of
-from cwm_cli.envs.tasks import Task, random_action, reward_number, step_limit
+from cwm_cli.envs.tasks import Task, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import Options
@@ -46,6 +45,9 @@ PlayMode = Literal["human", "env", "agent", "recon", "replay"]
 keys with what the model sees, or nobody, as what was recorded is looked through."""
 
 MODES: Sequence[PlayMode] = get_args(PlayMode)
+
+CHECKPOINT = "checkpoint"
+"""The label of options that choose the checkpoint of a trained agent."""
 
 FPS = 15.0
 """Steps a second, as published."""
@@ -127,7 +129,7 @@ def play(
     with ExitStack() as stack:
         arena = arena_of(subject, seed, max_steps, draws=chosen in ("env", "recon"))
         stack.callback(arena.painter.close)
-        checkpoint, _ = apart(options, CHECKPOINT.label)
+        checkpoint, _ = apart(options, CHECKPOINT)
         by_keys = keys is not None
         opened = _Opening(subject, arena, planner, checkpoint, by_keys, tools, allow_gap, observer)
         game = opened.game(stack, chosen, dataset, episodes)
@@ -224,26 +226,6 @@ def arena_of(subject: Subject, seed: int, max_steps: int | None, *, draws: bool)
     return Arena(name, task, rows, painter, named, keys_of(spaces[1], names))
 
 
-def example_rows(
-    subject: Subject, env: Any, spaces: tuple[Any, Any], schema: ObjectSchema | None
-) -> Dataset:
-    """Return a transition of the environment, as datasets of it are."""
-    observation, _ = env.reset(seed=0)
-    named = subject.spec.valid_actions
-    allowed = tuple(map(int, named(env.unwrapped) or ())) if named else ()
-    action = random_action(env.action_space, allowed or None)
-    seen, reward, terminated, *_ = env.step(action)
-    after = named(env.unwrapped) if named else None
-    valid = None if after is None else tuple(map(int, after))
-    row = Transition(
-        observation, action, seen, reward_number(reward), bool(terminated), valid=valid
-    )
-    told = {"env": subject.env, "env_args": subject.env_args}
-    if schema is not None:
-        told["objects"] = schema.to_json()
-    return Dataset.of([row], observation_space=spaces[0], action_space=spaces[1], metadata=told)
-
-
 @dataclass
 class _Opening:
     """Makes the game of a mode: with the world model, the plans, or the rows that it needs."""
@@ -281,15 +263,14 @@ class _Opening:
             return ReplayGame(arena, model, rows, seed=arena.task.seed, episodes=episodes)
         if mode == "recon":
             assert model is not None
-            drawn = None if self.by_keys else RandomAgent().open(arena.task, seed=arena.task.seed)
+            drawn = None if self.by_keys else RandomSession(arena.task, arena.task.seed)
             seen = self._seen(model)
             return WorldGame(arena, None, drawn, episodes=episodes, seen=seen, chosen_by="chance")
         if choice is None:
             return WorldGame(arena, model)
-        if isinstance(subject.run, TrainRun) and self.planner == "auto":
+        if subject.run is not None and subject.run.has_agent and self.planner == "auto":
             told = self.observer if model is None else SILENT  # which checkpoint it is was said
-            agent = subject.run.agent(self.checkpoint, told)
-            session = agent.open(arena.task, greedy=True, seed=arena.task.seed)
+            session = subject.run.open_agent(self.checkpoint, arena.task, told)
             return WorldGame(arena, model, session, episodes=episodes, chosen_by="the agent")
         planned = model or EnvironmentModel(subject.spec, subject.env_args)
         session = planned.planned.open(choice.planners, arena.task)

@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.agents.learning.actor import PLAY
+from cwm_cli.runs.observer import Measures
 from cwm_cli.text import percent
 
 CONFIDENCE = 0.95
@@ -91,6 +92,11 @@ class EpisodeRecord(BaseModel):
     terminated: bool = False
     whole: bool = True
     chance: bool = False
+
+    def measures(self) -> Measures:
+        """Return the numbers for trackers."""
+        numbers = {"return": self.returned, "length": self.length, "episode": self.number}
+        return Measures(self.steps, numbers | {"mismatched": self.mismatched})
 
     @property
     def aim(self) -> str:

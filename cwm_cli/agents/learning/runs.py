@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -14,8 +14,6 @@ from cwm_cli.agents.collecting import find_environment
 from cwm_cli.agents.learning.actor import PLAY
 from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord
 from cwm_cli.agents.learning.questions import RecordedQuestion
-from cwm_cli.agents.training.runs import task_of
-from cwm_cli.agents.training.trainer import Trainer, Training
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.data.spaces import Columns
@@ -23,6 +21,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
 from cwm_cli.runs import files
 from cwm_cli.runs.charts import ChartLine, LineChart, table
+from cwm_cli.runs.observer import Measures
 from cwm_cli.runs.programs import Options, ProgramRun
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.runs.storage import named
@@ -106,6 +105,13 @@ class StepsTaken(BaseModel):
         return {name: column.array() for name, column in self.columns.items()}
 
 
+class SavedModel(Protocol):
+    """A trained model that a learning run keeps."""
+
+    def save(self, folder: Path) -> None:
+        """Write it to files in a folder that exists."""
+
+
 class ProgramRecord(BaseModel):
     """A line of the journal: a program that was acted on from then on, written from `rows` rows.
 
@@ -126,6 +132,11 @@ class ProgramRecord(BaseModel):
     seconds: float = 0.0
     completions: int = 0
     cost: float | None = 0.0
+
+    def measures(self) -> Measures:
+        """Return the numbers for trackers."""
+        names = ("lines", "unexplained", "wrong", "completions", "cost", "seconds")
+        return Measures(self.steps, {f"program/{name}": getattr(self, name) for name in names})
 
     @property
     def file(self) -> str:
@@ -182,7 +193,7 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         except UnreadableError as error:
             raise UnreadableError(error.file, error.reason, "restore it") from error
 
-    def keep_trained(self, trainer: str, options: Mapping[str, Any], training: Training) -> None:
+    def keep_trained(self, trainer: str, options: Mapping[str, Any], training: SavedModel) -> None:
         """Keep a model that was trained instead of a program."""
         folder = self.folder / TRAINED
         folder.mkdir(exist_ok=True)
@@ -200,13 +211,11 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         known = files.read_object(folder / TRAINER)
         if known is None:
             raise CwmError(f"{folder / TRAINER} is missing: restore it")
-        factory: type[Trainer] = find("trainer", known["trainer"])
+        factory = find("trainer", known["trainer"])
         factory.check()
-        training = factory(**known["options"]).begin(
-            task_of(find_environment(self.config.env), self.config)
-        )
-        training.load(folder)
-        return training.model
+        spec = find_environment(self.config.env)
+        model: WorldModel = factory(**known["options"]).load_model(spec, self.config, folder)
+        return model
 
     def episodes(self) -> Iterator[EpisodeRecord]:
         """Yield the episodes that are over."""

@@ -8,14 +8,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from cwm_cli.agents.learning.certificate import EpisodeRecord
-from cwm_cli.agents.learning.runs import LearningResult, LearnRun, ProgramRecord, StepsTaken
+from cwm_cli.agents.learning.runs import (
+    LearningResult,
+    LearnRun,
+    ProgramRecord,
+    SavedModel,
+    StepsTaken,
+)
 from cwm_cli.agents.learning.strategy import LearningSession, LearningStrategy, LearningTask
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import Observer
 
 if TYPE_CHECKING:
-    from cwm_cli.agents.training.trainer import Training
     from cwm_cli.sandbox import Sandbox
 
 
@@ -90,7 +95,7 @@ class RecordedSession(LearningSession):
         self.run.write_best(program)
         self.observer.advanced(record)
 
-    def trained(self, trainer: str, options: Mapping[str, Any], training: Training) -> None:
+    def trained(self, trainer: str, options: Mapping[str, Any], training: SavedModel) -> None:
         """Keep a model that was trained."""
         self.trainer = trainer
         self.run.keep_trained(trainer, options, training)

@@ -18,7 +18,7 @@ from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.search.around import InFlight
 
 if TYPE_CHECKING:
-    from cwm_cli.agents.training.trainer import Training
+    from cwm_cli.agents.learning.runs import SavedModel
     from cwm_cli.data.dataset import Transition
     from cwm_cli.data.objects import ObjectSchema
     from cwm_cli.envs.tasks import Task
@@ -95,7 +95,7 @@ class LearningSession:
         """Keep a program that is acted on from now on; the note says why it was written."""
         self.program = program
 
-    def trained(self, trainer: str, options: Mapping[str, Any], training: Training) -> None:
+    def trained(self, trainer: str, options: Mapping[str, Any], training: SavedModel) -> None:
         """Keep a model that was trained: by which trainer, with which of its options."""
 
     def complete(self, request: Request) -> Completion:

@@ -20,12 +20,11 @@ from cwm_cli.agents.subjects import protected, read_program
 from cwm_cli.agents.synthesizing import SynthesisResult, synthesize
 from cwm_cli.agents.theorizing.experimenters import view_of
 from cwm_cli.agents.theorizing.parts import TheoryChoices
-from cwm_cli.agents.theorizing.scoring import ranking
+from cwm_cli.agents.theorizing.ranking import Ranking, RankSummary
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric, evaluate
-from cwm_cli.evaluation.ranking import Ranking, RankSummary
 from cwm_cli.evaluation.skill import SkillMetric
 from cwm_cli.problems.theory import TheoryProblem
 from cwm_cli.runs.observer import SILENT, Observer
@@ -180,7 +179,7 @@ def _rules(
     return ComparedModel(
         "rules",
         best.rules,
-        ranking(best, rows.test).summary(),
+        best.ranking(rows.test).summary(),
         None if found.failure else found.score.exact,
         search.completions,
         spent.tokens,

@@ -18,7 +18,7 @@ from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, read_options
 from cwm_cli.runs.charts import ChartLine, LineChart, table_of
-from cwm_cli.runs.observer import Observer
+from cwm_cli.runs.observer import Measures, Observer
 from cwm_cli.runs.programs import ModelRun, Options
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.runs.searches import SearchRecord, connected_nodes
@@ -102,6 +102,12 @@ class PhaseRecord(BaseModel):
     found: dict[str, int]
     first: dict[str, int] = {}
     weighed: Usage = Usage()
+
+    def measures(self) -> Measures:
+        """Return the numbers for trackers."""
+        names = ("train", "evidence", "held_out_total", "proposals", "scorings", "rows")
+        numbers = {name.replace("_", "-"): getattr(self, name) for name in names}
+        return Measures(self.number, numbers | {"tokens": self.weighed.tokens})
 
     @property
     def held_out_total(self) -> float | None:

@@ -14,15 +14,14 @@ from typing import Any
 from cwm_cli.agents.collecting import find_environment, recorded_args
 from cwm_cli.agents.synthesizing import check_flags
 from cwm_cli.agents.theorizing.parts import answers, given_rows, held_out_rows, statistician_of
+from cwm_cli.agents.theorizing.ranking import TOP, Ranking, RankSummary
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation.ranking import TOP, Ranking, RankSummary
 from cwm_cli.problems.theory import TheoryProblem
 from cwm_cli.registry import Owner, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.report import Grid
-from cwm_cli.text import UNKNOWN
 from cwm_cli.worlds.statistician import text_transitions
 from cwm_cli.worlds.theory import Theory
 
@@ -59,7 +58,7 @@ class RuleScores:
 
     def grids(self) -> list[Grid]:
         """Return the tables: all transitions by rules, no rules and guessing, and each kind."""
-        return [rank_grid(self._sides), kinds_grid(self.ranks)]
+        return [RankSummary.grid(self._sides), self.ranks.kinds_grid()]
 
     def likelihoods(self) -> str:
         """Say how likely everything together is, by who says so."""
@@ -107,7 +106,7 @@ def score(
     source = "collected" if dataset is None or isinstance(dataset, Dataset) else str(dataset)
     transitions = text_transitions(reads.view, rows)
     theories = [Theory(each, reads) for each in (text, "")]
-    ranked, bare = (ranking(each, rows) for each in theories)
+    ranked, bare = (each.ranking(rows) for each in theories)
     return RuleScores(
         env=spec.id,
         rules=text,
@@ -155,41 +154,3 @@ def read_rules_file(source: Path | str) -> str:
     if not text.replace("\n", " ").isprintable():
         raise CwmError(f"{name} is no text: write a rule on each line")
     return text
-
-
-def ranking(theory: Theory, rows: Dataset) -> Ranking:
-    """Rank what followed rows by rules."""
-    weighed = theory.weigh([(row.observation, row.action) for row in rows])
-    return Ranking.of(text_transitions(theory.view, rows), [each.weights for each in weighed])
-
-
-def rank_grid(sides: Mapping[str, RankSummary]) -> Grid:
-    """Compare ranks of several sides, and -log p: over transitions, over kinds, as published.
-
-    As published ties count in favour of what followed.
-    """
-    lines = []
-    for side, ranks in sides.items():
-        every, mean = ranks.all, ranks.mean
-        lines += [
-            [side, "transitions", *_shares(every.top), f"{every.rank:.2f}", f"{every.nll:.3f}"],
-            [side, "kinds", *_shares(mean.top), f"{mean.rank:.2f}", f"{mean.nll:.3f}"],
-            [side, "as published", *_shares(every.top_published), UNKNOWN, UNKNOWN],
-        ]
-    top = next(iter(sides.values())).all.top
-    heads = ["", "over", *(f"top {k}" for k in top), "rank", "-log p"]
-    return Grid("What followed among all that might have", heads, lines, words=2)
-
-
-def kinds_grid(ranks: RankSummary) -> Grid:
-    """Tell each kind of change apart."""
-    lines = [
-        [kind, f"{each.transitions:,}", f"{each.log_likelihood:.2f}", *_shares(each.top)]
-        for kind, each in {**ranks.kinds, "all": ranks.all}.items()
-    ]
-    heads = ["followed", "times", "log-likelihood", *(f"top {k}" for k in ranks.all.top)]
-    return Grid("By kind of change", heads, lines)
-
-
-def _shares(top: Mapping[int, float]) -> list[str]:
-    return [f"{share:.3f}" for share in top.values()]

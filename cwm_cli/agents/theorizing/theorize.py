@@ -33,6 +33,7 @@ from cwm_cli.agents.theorizing.parts import (
     held_out_rows,
     in_words,
 )
+from cwm_cli.agents.theorizing.ranking import Ranking
 from cwm_cli.agents.theorizing.runs import (
     PhaseRecord,
     TheorizingResult,
@@ -44,7 +45,6 @@ from cwm_cli.data.dataset import Dataset, Transition, write_arrays
 from cwm_cli.data.reading import UnreadableError, read_arrays
 from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation.ranking import Ranking
 from cwm_cli.problems.theory import TheoryProblem
 from cwm_cli.registry import default
 from cwm_cli.runs.observer import SILENT, Observer

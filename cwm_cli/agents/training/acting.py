@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cwm_cli.agents.playing import choose_planners
+from cwm_cli.agents.policies import RandomSession
 from cwm_cli.agents.training.trainer import Agent, AgentTrainer, Trainer, Training, TrainingTask
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
@@ -24,7 +24,7 @@ from cwm_cli.planning import Moment
 from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.registry import environment, names
 from cwm_cli.worlds.environment import EnvironmentModel
-from cwm_cli.worlds.model import Plan, Planning, PlanningSession, WorldModel
+from cwm_cli.worlds.model import Planning, PlanningSession, WorldModel
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -95,25 +95,7 @@ class RandomAgent(Untrained):
 
     def open(self, task: Task, *, greedy: bool = False, seed: int = 0) -> PlanningSession:
         """Begin to draw."""
-        return DrawingSession(task, seed)
-
-
-class DrawingSession(PlanningSession):
-    """Draws each action by the seed, the episode and the number of the decision."""
-
-    def __init__(self, task: Task, seed: int) -> None:
-        with closing(task.make()) as env:
-            self._space = env.action_space
-        self._seed = seed
-
-    def plan(self, moments: Sequence[Moment]) -> list[Plan]:
-        """Return an action for each moment, one of those that are allowed."""
-        plans = []
-        for each in moments:
-            seeds = np.random.SeedSequence([self._seed, each.episode, each.decision])
-            self._space.seed(int(seeds.generate_state(1)[0]))
-            plans.append(Plan([random_action(self._space, each.valid)], None))
-        return plans
+        return RandomSession(task, seed)
 
 
 @dataclass

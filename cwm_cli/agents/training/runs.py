@@ -5,28 +5,27 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from cwm_cli.agents.collecting import find_environment
 from cwm_cli.agents.training.trainer import Agent, AgentTrainer, Trainer, Training, TrainingTask
-from cwm_cli.envs.spec import EnvironmentSpec, space_of
+from cwm_cli.envs.tasks import Task
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.charts import ChartLine, LineChart, table_of
-from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.runs.observer import SILENT, Measures, Observer
 from cwm_cli.runs.programs import ModelRun, Options
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import RunHeader
 from cwm_cli.text import UNKNOWN
-from cwm_cli.worlds.model import WorldModel
+from cwm_cli.worlds.model import PlanningSession, WorldModel
 
 CHECKPOINTS = "checkpoints"
 """The folder with what was learned by the end of the last epoch, and of the best one."""
@@ -101,6 +100,15 @@ class EpochRecord(BaseModel):
     held_out: dict[str, float] = {}
     seconds: float = 0.0
 
+    def measures(self) -> Measures:
+        """Return the numbers for trackers."""
+        returns = [each.returned for each in self.episodes]
+        numbers = {"epoch": self.number, "seconds": self.seconds}
+        numbers |= {f"loss/{name}": value for name, value in self.losses.items()}
+        numbers |= {f"held-out/{name}": value for name, value in self.held_out.items()}
+        mean = {"return": sum(returns) / len(returns)} if returns else {}
+        return Measures(self.steps, numbers | mean)
+
 
 class AgentTest(BaseModel):
     """A line of the journal: episodes that were played to see what an agent is worth.
@@ -118,6 +126,10 @@ class AgentTest(BaseModel):
     lengths: list[int]
     failures: int = 0
     seconds: float = 0.0
+
+    def measures(self) -> Measures:
+        """Return the numbers for trackers."""
+        return Measures(self.steps, {"test/return": self.mean})
 
     @property
     def mean(self) -> float:
@@ -234,7 +246,7 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         acts = made("agent", config) if config.agent else None
         requires = [name for each in (trainer, acts) if each for name in each.requires]
         at = usable_device(choice.device, requires)
-        task = task_of(find_environment(config.env), config, at)
+        task = TrainingTask.of(find_environment(config.env), config, at)
         training = None
         if trainer:
             training = trainer.begin(task)
@@ -257,6 +269,20 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         training, _ = self.restored(options, observer)
         assert training is not None
         return training.model
+
+    def model_scores(self) -> Mapping[str, Any]:
+        """Return the measures of the last epoch on held-out rows."""
+        epochs = self.epochs()
+        return epochs[-1].held_out if epochs else {}
+
+    @property
+    def has_agent(self) -> bool:
+        """Every training comes with an agent."""
+        return True
+
+    def open_agent(self, options: Options, task: Task, observer: Observer) -> PlanningSession:
+        """Begin episodes of the agent as it was trained, without exploration."""
+        return self.agent(options, observer).open(task, greedy=True, seed=task.seed)
 
     def agent(self, options: Options = (), observer: Observer = SILENT) -> Agent:
         """Return the agent as it was trained."""
@@ -392,37 +418,6 @@ def usable_device(asked: str, requires: Sequence[str]) -> str:
     if int(number or 0) >= usable[name]:
         raise CwmError(f"there is no {asked} that could be used here: leave --device out")
     return asked
-
-
-class _Environment(Protocol):
-    """Choices that name an environment, and a seed."""
-
-    @property
-    def env(self) -> str: ...
-    @property
-    def env_args(self) -> dict[str, Any]: ...
-    @property
-    def seed(self) -> int: ...
-
-
-def task_of(
-    spec: EnvironmentSpec,
-    config: _Environment,
-    device: str = "cpu",
-    tell: Any = None,
-) -> TrainingTask:
-    """Return what is trained for."""
-    with closing(spec.make(**config.env_args)) as env:
-        task = TrainingTask(
-            space_of(env.observation_space),
-            space_of(env.action_space, "actions"),
-            seed=config.seed,
-            device=device,
-            schema=spec.objects(env) if spec.objects else None,
-            env=config.env,
-            env_args=config.env_args,
-        )
-    return task if tell is None else task._replace(tell=tell)
 
 
 def number_grid(title: str, epochs: Sequence[EpochRecord], part: str) -> Grid:

@@ -31,10 +31,16 @@ from cwm_cli.agents.training.runs import (
     TrainHeader,
     TrainingResult,
     TrainRun,
-    task_of,
     usable_device,
 )
-from cwm_cli.agents.training.trainer import Agent, AgentTrainer, Diverged, Trainer, Training
+from cwm_cli.agents.training.trainer import (
+    Agent,
+    AgentTrainer,
+    Diverged,
+    Trainer,
+    Training,
+    TrainingTask,
+)
 from cwm_cli.data.dataset import ALL_FITTED, VALID, Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.envs.tasks import Setting, Task, step_limit
@@ -145,7 +151,7 @@ def train(
             seed=seed,
         )
         at = usable_device(device, chosen.requires)
-        task = task_of(spec, config, at, observer.note)
+        task = TrainingTask.of(spec, config, at, observer.note)
         if rows is not None and (rows.observation_space, rows.action_space) != task[:2]:
             raise CwmError(f"the rows are of other spaces than {spec.id}: name another --dataset")
         training, acting = chosen.begin(config, task, parts, freeze)

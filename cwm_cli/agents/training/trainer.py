@@ -9,10 +9,12 @@ have to be there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
+from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.presets import WithPresets
 from cwm_cli.search.contracts import unheard
@@ -23,8 +25,25 @@ if TYPE_CHECKING:
     from cwm_cli.data.dataset import Dataset
     from cwm_cli.data.objects import ObjectSchema
     from cwm_cli.data.spaces import Space
+    from cwm_cli.envs.spec import EnvironmentSpec
     from cwm_cli.envs.tasks import Task
     from cwm_cli.worlds.model import PlanningSession, WorldModel
+
+
+class EnvironmentChoice(Protocol):
+    """The environment of a run, and its seed."""
+
+    @property
+    def env(self) -> str:
+        """The id of the environment."""
+
+    @property
+    def env_args(self) -> dict[str, Any]:
+        """Its arguments."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
 
 
 class TrainingTask(NamedTuple):
@@ -42,6 +61,27 @@ class TrainingTask(NamedTuple):
     tell: Callable[[str], None] = unheard
     env: str = ""
     env_args: Mapping[str, Any] = MappingProxyType({})
+
+    @classmethod
+    def of(
+        cls,
+        spec: EnvironmentSpec,
+        config: EnvironmentChoice,
+        device: str = "cpu",
+        tell: Callable[[str], None] = unheard,
+    ) -> Self:
+        """Return the task of training for an environment."""
+        with closing(spec.make(**config.env_args)) as env:
+            return cls(
+                space_of(env.observation_space),
+                space_of(env.action_space, "actions"),
+                seed=config.seed,
+                device=device,
+                schema=spec.objects(env) if spec.objects else None,
+                tell=tell,
+                env=config.env,
+                env_args=config.env_args,
+            )
 
 
 class Diverged(CwmError):
@@ -85,6 +125,14 @@ class Trainer(_Requiring):
     def begin(self, task: TrainingTask) -> Training:
         """Make a model that has learned nothing; `CwmError` where it cannot serve the spaces."""
         raise NotImplementedError
+
+    def load_model(
+        self, spec: EnvironmentSpec, config: EnvironmentChoice, folder: Path
+    ) -> WorldModel:
+        """Return the model of a training that was saved in a folder."""
+        training = self.begin(TrainingTask.of(spec, config))
+        training.load(folder)
+        return training.model
 
 
 class Training:

@@ -7,14 +7,16 @@ that every measure is told for each kind, and as the mean of the kinds (Levy et 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.errors import CwmError
+from cwm_cli.runs.report import ExtraScores, Grid
+from cwm_cli.text import UNKNOWN
 from cwm_cli.worlds.statistician import normalised
 
 if TYPE_CHECKING:
@@ -51,14 +53,50 @@ class RankScore(RankMeans):
     log_likelihood: float
 
 
-class RankSummary(BaseModel):
-    """How all transitions rank, those of each kind of change, and the mean of the kinds."""
+class RankSummary(ExtraScores):
+    """Ranks of all transitions, of each kind of change, and the mean of the kinds."""
 
     model_config = ConfigDict(frozen=True)
+    key: ClassVar[str] = "ranks"
 
     all: RankScore
     kinds: dict[str, RankScore]
     mean: RankMeans
+
+    @classmethod
+    def grid(cls, parts: Mapping[str, Self]) -> Grid:
+        """Compare ranks and -log p of several sides: over transitions, over kinds, as published.
+
+        The published ranks order ties in favour of the recorded change.
+        """
+        lines = []
+        for side, ranks in parts.items():
+            every, mean = ranks.all, ranks.mean
+            lines += [
+                [side, "transitions", *_shares(every.top), f"{every.rank:.2f}", f"{every.nll:.3f}"],
+                [side, "kinds", *_shares(mean.top), f"{mean.rank:.2f}", f"{mean.nll:.3f}"],
+                [side, "as published", *_shares(every.top_published), UNKNOWN, UNKNOWN],
+            ]
+        top = next(iter(parts.values())).all.top
+        heads = ["", "over", *(f"top {k}" for k in top), "rank", "-log p"]
+        return Grid("What followed among all that might have", heads, lines, words=2)
+
+    def line(self, part: str) -> str:
+        """Return the log-likelihood of a part."""
+        return f"log-likelihood, {part}: {self.all.log_likelihood:.2f}"
+
+    def kinds_grid(self) -> Grid:
+        """Return a table with a line for each kind of change."""
+        lines = [
+            [kind, f"{each.transitions:,}", f"{each.log_likelihood:.2f}", *_shares(each.top)]
+            for kind, each in {**self.kinds, "all": self.all}.items()
+        ]
+        heads = ["followed", "times", "log-likelihood", *(f"top {k}" for k in self.all.top)]
+        return Grid("By kind of change", heads, lines)
+
+
+def _shares(top: Mapping[int, float]) -> list[str]:
+    return [f"{share:.3f}" for share in top.values()]
 
 
 class RankedChange(NamedTuple):
