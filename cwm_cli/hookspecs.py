@@ -57,6 +57,16 @@ class Hooks(Protocol):
         """Add functions to the Python API: `{"learn": "my_package.learn:learn"}` is `cwm.learn`."""
 
     @hookspec
+    def cwm_test_examples(self) -> Mapping[str, str]:
+        """Offer examples for `pytest --pyargs cwm_cli.testing`, by kind and name of the part.
+
+        The suite calls the function with `cwm_cli.testing.conftest.Material`. A part without an
+        example is made without arguments::
+
+            return {"world model table": "my_package.examples:table_model"}
+        """
+
+    @hookspec
     def cwm_option_groups(self) -> Mapping[str, str]:
         """Add dataclasses whose fields `cwm options` lists, by the name before the dot in `-o`."""
 

@@ -93,6 +93,13 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
 }
 """What the core itself provides, or the address of that, under the same rules as a plugin's."""
 
+CORE_EXAMPLES: Mapping[str, str] = {
+    "world model program": "cwm_cli.testing.examples:program_model",
+    "world model environment": "cwm_cli.testing.examples:environment_model",
+    "problem world-model": "cwm_cli.testing.examples:world_model_problem",
+}
+"""Functions that make examples of parts for the conformance suite, by kind and name."""
+
 ELSEWHERE = "run `cwm plugins` for the known ones, or write MODULE:ID if a module registers it"
 
 
@@ -157,6 +164,18 @@ def functions() -> Mapping[str, str]:
 def option_groups() -> Mapping[str, Any]:
     """Return the groups of options that plugins add, by name."""
     return {name: _resolve(entry) for name, entry in _offers("cwm_option_groups").items()}
+
+
+def test_example(kind: Kind, name: str) -> Any:
+    """Return the function that makes an example of a part, `plugin:name`, None without one."""
+    label, _, bare = name.partition(":")
+    hooks = (
+        getattr(each.module, "cwm_test_examples", dict)
+        for each in plugins().loaded
+        if each.name == label
+    )
+    offered = CORE_EXAMPLES if label == "core" else next(hooks, dict)()
+    return _resolve(offered.get(f"{kind} {bare}"))
 
 
 def _offers(hook: str) -> dict[str, str]:

@@ -50,7 +50,7 @@ class EvaluationResult:
     `scores.test.accuracy` says how right the program is on held-out rows (None for a part without
     rows, or not asked for), `failure` why it could not be judged. `rows` and `found` hold, for
     each part, the transitions and what the
-    program predicts for them; `metric` is what they were scored by. `extra` holds scores that only
+    program predicts for them; `metric` is what they were scored by. `ranks` holds scores that only
     this kind of model has, such as the ranks of rules in words. `trajectories` are recorded
     episodes beside what the program makes of them when it lives on its own predictions.
     """
@@ -61,7 +61,7 @@ class EvaluationResult:
     metric: Metric = field(repr=False)
     rows: Mapping[Part, Dataset] = field(repr=False)
     found: Mapping[Part, Evaluation] = field(repr=False)
-    extra: Mapping[Part, ExtraScores] = field(default_factory=dict, repr=False)
+    ranks: Mapping[Part, ExtraScores] = field(default_factory=dict, repr=False)
     trajectories: Sequence[FollowedEpisode] = field(default=(), repr=False)
 
     @property
@@ -95,7 +95,7 @@ class EvaluationResult:
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm evaluate --json` prints."""
         extra: dict[str, dict[str, Any]] = {}
-        for part, each in self.extra.items():
+        for part, each in self.ranks.items():
             extra.setdefault(each.key, {})[part] = each.model_dump(mode="json")
         return {
             "train": self.scores.train and self.scores.train.model_dump(),

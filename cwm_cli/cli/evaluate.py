@@ -140,7 +140,7 @@ def _parts(result: EvaluationResult) -> Iterator[RenderableType]:
     from cwm_cli.views.terminal import place_words
 
     yield score_table({"train": result.scores.train, "held-out": result.scores.test})
-    if extra := {PART_WORDS[part]: each for part, each in result.extra.items()}:
+    if extra := {PART_WORDS[part]: each for part, each in result.ranks.items()}:
         first = next(iter(extra.values()))
         yield GridTable(type(first).grid(extra))
         for name, each in extra.items():

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from math import exp, log
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -34,7 +34,6 @@ from cwm_cli.worlds.statistician import (
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
-    from cwm_cli.testing.conftest import Material
 
 Trajectory = tuple[int, ...]
 """The steps of an episode in a row, as places in the list of all transitions."""
@@ -124,13 +123,6 @@ class TheoryProblem(Problem):
     def __post_init__(self) -> None:
         """Begin with nothing observed."""
         self._seen = _Evidence(self.statistician.view)
-
-    @classmethod
-    def example(cls, material: Material) -> Self:
-        """Make a small one, for the tests of what plugs in."""
-        problem = cls(material.statistician)
-        problem.observe(list(material.dataset.train))
-        return problem
 
     @property
     def evidence(self) -> list[TextTransition]:

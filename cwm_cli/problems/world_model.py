@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Self, cast
+from typing import Literal, Self, cast
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.evaluation import AccuracyMetric, Evaluation, Metric, evaluate, log_error
+from cwm_cli.evaluation import Evaluation, Metric, evaluate, log_error
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, reexamine
 from cwm_cli.problems.contract_requests import request_words, requested_contract
 from cwm_cli.problems.feedback import (
@@ -45,9 +45,6 @@ from cwm_cli.search.contracts import (
 from cwm_cli.search.reading import extract_program
 from cwm_cli.text import estimated_tokens, percent, share
 from cwm_cli.worlds import ProgramModel
-
-if TYPE_CHECKING:
-    from cwm_cli.testing.conftest import Material
 
 NO_OPTION = {"option": False}
 """Marks a field with a default that is no option of the user's."""
@@ -139,13 +136,6 @@ class WorldModelProblem(Problem):
     _suggested: dict[str, Finding | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-
-    @classmethod
-    def example(cls, material: "Material") -> Self:
-        """Make a small one, for the tests of what plugs in."""
-        train = material.dataset.train
-        metric = AccuracyMetric.of(train)
-        return cls("A cart with a pole.", train, material.sandbox, metric)
 
     @property
     def shown(self) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import is_dataclass, replace
 from inspect import Parameter, getdoc, isfunction, signature
@@ -17,15 +17,12 @@ from typer.testing import CliRunner
 
 from cwm_cli import registry
 from cwm_cli.agents.exporting import export_transitions
-from cwm_cli.agents.learning.strategy import LearningSession, LearningTask
-from cwm_cli.agents.policies import Stage
 from cwm_cli.agents.recording import record
-from cwm_cli.agents.theorizing.experimenters import Experimenter, PhaseContext, gather
+from cwm_cli.agents.theorizing.experimenters import Experimenter
 from cwm_cli.bench.executor import Command
 from cwm_cli.cli import shared
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
-from cwm_cli.envs.tasks import Task
 from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Decider, Moment
@@ -74,13 +71,12 @@ def every(kind: Kind) -> pytest.MarkDecorator:
 
 
 def make(kind: Kind, name: str, material: Material) -> Any:
-    """Make what is tested, by its `example` or without arguments."""
-    factory = find(kind, name)
-    example = getattr(factory, "example", None)
+    """Return the example of a part, or the part made without arguments."""
+    example = registry.test_example(kind, name)
     try:
-        return example(material) if example else factory()
+        return example(material) if example else find(kind, name)()
     except TypeError as error:
-        pytest.fail(f"{name} cannot be made ({error}): give it a classmethod example(material)")
+        pytest.fail(f"{name} cannot be made ({error}): offer an example by cwm_test_examples")
 
 
 @pytest.mark.parametrize(
@@ -207,15 +203,15 @@ def test_a_strategy_goes_on_from_programs_that_nobody_was_asked_for(name: str) -
 def test_a_backend_says_what_it_needs_or_answers_alike_when_asked_alike(
     name: str, material: Material
 ) -> None:
-    factory = find("backend", name)
+    factory, example = find("backend", name), registry.test_example("backend", name)
     try:
-        backend = factory.example(material) if hasattr(factory, "example") else factory(model="")
+        backend = example(material) if example else factory(model="")
     except CwmError as error:
         assert len(str(error).splitlines()) == 1
         return
-    if factory.needs_model and not hasattr(factory, "example"):
+    if factory.needs_model and not example:
         return  # made without a model, it would only fail when it is asked
-    problem = find("problem", "core:world-model").example(material)
+    problem = make("problem", "core:world-model", material)
     move = Move(GENERATE)
     request = Request(problem.messages(move), 7, move, problem)
     worst = backend.worst_cost(request)
@@ -232,9 +228,9 @@ def test_a_backend_says_what_it_needs_or_answers_alike_when_asked_alike(
 
 @every("backend")
 def test_a_backend_scores_or_says_that_it_cannot(name: str, material: Material) -> None:
-    factory = find("backend", name)
+    factory, example = find("backend", name), registry.test_example("backend", name)
     try:
-        backend = factory.example(material) if hasattr(factory, "example") else factory(model="")
+        backend = example(material) if example else factory(model="")
     except CwmError:
         return
     messages = (Message(role="user", content="What is one and one?"),)
@@ -306,7 +302,7 @@ class Environment:
 def test_a_refiner_repeats_itself_and_has_no_use_for_what_it_does_not_know(
     name: str, material: Material
 ) -> None:
-    problem = find("problem", "core:world-model").example(material)
+    problem = make("problem", "core:world-model", material)
     runs, raises = NEARLY_RIGHT, NEARLY_RIGHT.replace("import math", "")
 
     def task(of: Problem, *programs: str) -> RefinementTask:
@@ -430,45 +426,6 @@ def test_a_policy_records_the_same_rows_for_the_same_seed(name: str, material: M
     assert first.digest == rows(5).digest
     assert len(first.train) > 0
     assert len(first.test) > 0
-
-
-class Terse(Backend):
-    """Finds every text the likelier the shorter it is."""
-
-    can_score = True
-
-    def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
-        """Weigh texts by their lengths."""
-        return [[-0.1 * len(request.text)] for request in requests]
-
-
-@every("policy")
-def test_an_experimenter_goes_on_from_its_state_as_if_it_had_never_stopped(
-    name: str, material: Material
-) -> None:
-    if not issubclass(find("policy", name), Experimenter):
-        pytest.skip("it is told of no rules")
-    statistician = replace(material.statistician, backend=Terse())
-    view = statistician.view
-    stage = Stage(replace(material.spec, text=lambda env: view), {}, 3, 8)
-    found = []
-    for stopping in (False, True):
-        experimenter, rows = make("policy", name, material), list[Transition]()
-        for phase in range(3):
-            if stopping:
-                state, experimenter = experimenter.state(), make("policy", name, material)
-            if stopping or phase == 0:
-                experimenter.prepare(stage)
-            if stopping and phase > 0:
-                experimenter.restore(state)
-            context = PhaseContext(phase, phase / 3, "Push.", "Wait.", "", view, statistician)
-            experimenter.inquire(context)
-            added = gather(stage, experimenter, 2, seed=3, first=100 * phase)
-            experimenter.learn(context, added)
-            rows += added
-        found.append([(*row.observation.tolist(), row.action, row.episode) for row in rows])
-    assert found[0] == found[1]
-    assert len(found[0]) > 0
 
 
 @every("world model")
@@ -720,7 +677,8 @@ def test_an_executor_carries_commands_out_and_says_why_they_failed(
 ) -> None:
     factory = find("executor", name)
     try:
-        executor = factory.example(material) if hasattr(factory, "example") else factory(workers=2)
+        example = registry.test_example("executor", name)
+        executor = example(material) if example else factory(workers=2)
     except CwmError as error:
         assert len(str(error).splitlines()) == 1 and "install" in str(error)
         pytest.skip(str(error))
@@ -748,25 +706,3 @@ def test_a_kind_of_run_names_itself_its_header_and_its_records(name: str) -> Non
     for line in get_args(kind.record_type) or (kind.record_type,):
         assert issubclass(line, BaseModel)
     assert kind.journal_name.endswith(".jsonl")
-
-
-@every("learning strategy")
-def test_a_learning_strategy_acts_within_its_budget_and_tells_of_each_step(
-    name: str, material: Material
-) -> None:
-    strategy = make("learning strategy", name, material)
-    made: list[Any] = []
-
-    def begin() -> Any:
-        made.append(material.spec.make())
-        return made[-1]
-
-    task = LearningTask(material.spec.id, Task(begin, 0, 30))
-    session = LearningSession([task], material.sandbox, steps=12, completions=3, seconds=20)
-    strategy.learn(session)
-    assert session.over == "steps"
-    assert len(session.rows) == 12
-    assert made
-    spaces = space_of(made[0].observation_space), space_of(made[0].action_space, "actions")
-    rows = Dataset.of(session.rows, observation_space=spaces[0], action_space=spaces[1])
-    assert len(rows) == 12

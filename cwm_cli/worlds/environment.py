@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import finalize
 
 import numpy as np
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from cwm_cli.envs.tasks import Task
-    from cwm_cli.testing.conftest import Material
 
 GLANCE, LOOKS = 4, 64
 """Draws of a situation before it is taken to be certain: where the environment's generator was not
@@ -63,11 +62,6 @@ class EnvironmentModel(WorldModel):
     env_args: Mapping[str, Any] = field(default_factory=dict)
     remembers: bool = False
     _idle: list[gym.Env[Any, Any]] = field(default_factory=list, repr=False, compare=False)
-
-    @classmethod
-    def example(cls, material: Material) -> Self:
-        """Make one of the environment that was recorded, for the tests of what plugs in."""
-        return cls(material.spec)
 
     def describe(self) -> str:
         """Say what it is, in a few words."""

@@ -68,7 +68,6 @@ from cwm_cli.worlds.remote import NO_PLAN, Broke, RemoteModel
 if TYPE_CHECKING:
     import gymnasium as gym
 
-    from cwm_cli.testing.conftest import Material
 
 ROWS = 509
 """Real rows on which faster forms of a program are compared with it.
@@ -115,18 +114,6 @@ class ProgramModel(WorldModel):
         default_factory=dict, repr=False, compare=False
     )
     _kept: list[Imagination] = field(default_factory=list, repr=False, compare=False)
-
-    @classmethod
-    def example(cls, material: Material) -> Self:
-        """Make one that says that nothing changes, for the tests of what plugs in."""
-        return cls(
-            "class Environment:\n"
-            "    def set_state(self, observation):\n"
-            "        self.observation = observation\n"
-            "    def step(self, action):\n"
-            "        return self.observation, 1.0, False\n",
-            material.sandbox,
-        )
 
     @property
     def digest(self) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from cwm_cli.worlds.statistician import Statistician, TextTransition, text_trans
 
 if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
-    from cwm_cli.testing.conftest import Material
 
 UNTOLD = "the words of the environment do not tell what is observed next"
 
@@ -81,11 +80,6 @@ class Theory(WorldModel):
     name: str = "the rules"
     plausible: bool = False
     _known: dict[Any, WeighedCandidates] = field(default_factory=dict, repr=False, compare=False)
-
-    @classmethod
-    def example(cls, material: Material) -> Self:
-        """Make one without rules, in words for what was recorded: for tests of what plugs in."""
-        return cls("", material.statistician)
 
     def ranking(self, rows: Dataset) -> Ranking:
         """Rank the recorded change of each row among its candidates."""

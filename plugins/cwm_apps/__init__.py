@@ -31,3 +31,11 @@ def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
     from cwm_apps.command import apps
 
     app.command("apps")(api.guarded(apps))
+
+
+@hookimpl
+def cwm_test_examples() -> Mapping[str, str]:
+    """Offer examples for the conformance tests."""
+    return {
+        "problem coding": "cwm_apps.examples:coding_problem",
+    }

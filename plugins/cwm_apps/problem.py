@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from string import Template
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal
 
 from cwm_apps.judging import JudgeRules, judge
-from cwm_apps.reading import read, shipped
 from cwm_apps.tasks import CodingTask
 from cwm_cli.problems.templates import messages, template
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import GENERATE, Message, Move, Problem, Verdict
 from cwm_cli.search.reading import extract_program
 from cwm_cli.text import clean
-
-if TYPE_CHECKING:
-    from cwm_cli.testing.conftest import Material
 
 MOST_EXAMPLES = 3
 EXAMPLE_CHARACTERS = 2000
@@ -40,13 +36,6 @@ class CodingProblem(Problem):
     prefill: bool = False
     """Begin the answer in a turn of the assistant, as published, and ask for no steps of thought;
     many services refuse that or begin anew."""
-
-    @classmethod
-    def example(cls, material: Material) -> Self:
-        """Make a small one, for the tests of what plugs in."""
-        return cls(
-            next(task for task in read(shipped()) if isinstance(task, CodingTask)), material.sandbox
-        )
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""

@@ -90,3 +90,15 @@ def cwm_learning_strategies() -> Mapping[str, str]:
 def cwm_defaults() -> Mapping[str, str]:
     """Train the quickest kind where none is named."""
     return {"trainer": "ensemble"}
+
+
+@hookimpl
+def cwm_test_examples() -> Mapping[str, str]:
+    """Offer examples for the conformance tests."""
+    return {
+        "trainer dreamer": "cwm_neural.testing.examples:dreamer",
+        "trainer ncp": "cwm_neural.testing.examples:ncp",
+        "trainer ncp-multi": "cwm_neural.testing.examples:ncp_multi",
+        "trainer transformer": "cwm_neural.testing.examples:transformer",
+        "learning strategy ensemble": "cwm_neural.testing.examples:ensemble_learning",
+    }

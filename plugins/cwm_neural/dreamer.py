@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
     from cwm_cli.planning import Moment
     from cwm_cli.planning.model import EpisodeHistory
-    from cwm_cli.testing.conftest import Material
     from cwm_neural.dreamer_parts import DreamerNetworks, Latent
 
 PARTS: Mapping[str, tuple[str, ...]] = {
@@ -139,11 +138,6 @@ class DreamerTrainer(Trainer):
     """Updates before which the actor stays as it began, and so acts nearly at random."""
     recent: bool = False
     """Whether episodes of the last quarter are drawn in half of all cases."""
-
-    @classmethod
-    def example(cls, material: Material) -> Self:
-        """Make one as small as can be, for the tests of what plugs in."""
-        return cls(units=8, belief=16, batch=2, length=6, imagined=2, updates=0.5)
 
     def begin(self, task: TrainingTask) -> DreamerTraining:
         """Make one that has learned nothing; for numbers and pictures."""

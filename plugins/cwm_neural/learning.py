@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass, fields
 from math import isinf
-from typing import Annotated, Any, Self
+from typing import Annotated
 
 from pydantic import Field
 
@@ -33,11 +33,6 @@ class TrainedLearning(LearningStrategy):
     """Steps that are taken at random before."""
     epsilon: Annotated[float, Field(ge=0, le=1)] = 0.01
     """How likely a step is a random one afterwards."""
-
-    @classmethod
-    def example(cls, material: Any) -> Self:
-        """Make one that needs no further packages, for the tests of what plugs in."""
-        return cls(model="dummy", warm=4, every=4)
 
     def learn(self, session: LearningSession) -> None:
         """Learn one environment after the other, each from its beginning; the last one is kept."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cwm_cli.presets import FROM_PRESET
 from cwm_neural.transformer import LEARNING, TokenOptions
@@ -17,7 +17,6 @@ from cwm_neural.vq_options import VQ_PRESETS
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cwm_cli.testing.conftest import Material
     from cwm_neural.sequence import FrameSequence, TokenSizes
 
 SINGLE: Mapping[str, Mapping[str, Any]] = {
@@ -53,11 +52,6 @@ class NcpTrainer(TokenOptions):
     circuits: int = 2
     """Circuits, one behind the other."""
 
-    @classmethod
-    def example(cls, material: Material) -> Self:
-        """Make one as small as can be, for the tests of what plugs in."""
-        return cls(embedding=4, batch_tokens=64, codes=8)
-
     def made(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
         """Make the network."""
         from cwm_neural.sequence import CircuitSequence
@@ -83,11 +77,6 @@ class NcpMultiTrainer(TokenOptions):
     """Neurons of the circuit."""
     width: int = FROM_PRESET
     """Neurons that are outputs, and numbers that stand for a token."""
-
-    @classmethod
-    def example(cls, material: Material) -> Self:
-        """Make one as small as can be, for the tests of what plugs in."""
-        return cls(units=16, width=8, batch_tokens=64, codes=8)
 
     def made(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
         """Make the network."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cwm_cli.agents.training.trainer import Trainer, Training, TrainingTask
 from cwm_cli.presets import FROM_PRESET
@@ -18,7 +18,6 @@ from cwm_neural.vq_options import VQ_PRESETS, VqOptions
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cwm_cli.testing.conftest import Material
     from cwm_neural.sequence import FrameSequence, TokenSizes
 
 LEARNING: Mapping[str, Mapping[str, Any]] = {
@@ -161,11 +160,6 @@ class TransformerTrainer(TokenOptions):
         },
         "iris": {**LEARNING["iris"], **VQ_PRESETS["iris"], "layers": 10, "width": 256, "heads": 4},
     }
-
-    @classmethod
-    def example(cls, material: Material) -> Self:
-        """Make one as small as can be, for the tests of what plugs in."""
-        return cls(layers=1, width=16, heads=2, batch_tokens=64, codes=8)
 
     layers: int = FROM_PRESET
     """Layers of attention."""

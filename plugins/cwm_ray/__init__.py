@@ -9,3 +9,11 @@ from cwm_cli import hookimpl
 def cwm_executors() -> Mapping[str, str]:
     """Offer the `ray` executor."""
     return {"ray": "cwm_ray.executor:RayExecutor"}
+
+
+@hookimpl
+def cwm_test_examples() -> Mapping[str, str]:
+    """Offer examples for the conformance tests."""
+    return {
+        "executor ray": "cwm_ray.examples:executor",
+    }

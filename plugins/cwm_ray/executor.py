@@ -101,11 +101,6 @@ class RayExecutor(Executor):
     _pending: dict[Any, Command] = field(default_factory=dict, init=False, repr=False)
     _cluster: "RayCluster | None" = field(default=None, init=False, repr=False)
 
-    @classmethod
-    def example(cls, material: Any) -> Self:
-        """Return one that joins no cluster that happens to be here."""
-        return cls(workers=2, address="local")
-
     def __post_init__(self) -> None:
         """Refuse what is not installed, and what Ray cannot do."""
         if find_spec("ray") is None:

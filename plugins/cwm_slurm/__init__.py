@@ -9,3 +9,11 @@ from cwm_cli import hookimpl
 def cwm_executors() -> Mapping[str, str]:
     """Offer the executor `slurm`."""
     return {"slurm": "cwm_slurm.executor:SlurmExecutor"}
+
+
+@hookimpl
+def cwm_test_examples() -> Mapping[str, str]:
+    """Offer examples for the conformance tests."""
+    return {
+        "executor slurm": "cwm_slurm.examples:executor",
+    }

@@ -12,7 +12,7 @@ from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -121,11 +121,6 @@ class SlurmExecutor(Executor):
                 f"there is no Slurm on this machine ({missing[0]} is missing): start this where "
                 "jobs are submitted, or try it out here with -o executor.cluster=local"
             )
-
-    @classmethod
-    def example(cls, _: object) -> Self:
-        """Make one that works without a cluster."""
-        return cls(workers=2, cluster="local")
 
     def has_room(self) -> bool:
         """Whether fewer jobs than allowed are submitted, or about to be."""

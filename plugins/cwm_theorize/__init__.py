@@ -63,3 +63,13 @@ def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
 
     app.command("theorize")(api.guarded(theorize))
     app.command("score")(api.guarded(score))
+
+
+@hookimpl
+def cwm_test_examples() -> Mapping[str, str]:
+    """Offer examples for the conformance tests."""
+    return {
+        "world model theory": "cwm_theorize.testing.examples:theory",
+        "problem theory": "cwm_theorize.testing.examples:theory_problem",
+        "policy curiosity": "cwm_theorize.testing.examples:curious_policy",
+    }

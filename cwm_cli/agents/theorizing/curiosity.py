@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -28,7 +28,6 @@ from cwm_cli.worlds.statistician import TextTransition, text_transitions
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
-    from cwm_cli.testing.conftest import Material
 
 
 @dataclass
@@ -63,11 +62,6 @@ class CuriousPolicy(Experimenter):
     _first: int = field(default=0, init=False, repr=False)
     _averages: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _counts: dict[str, int] = field(default_factory=dict, init=False, repr=False)
-
-    @classmethod
-    def example(cls, material: Material) -> Self:
-        """Make one that plays and learns little: for tests of what plugs in."""
-        return cls(environments=2, steps=12, epochs=2)
 
     @property
     def beside(self) -> SideBySide:

@@ -18,7 +18,7 @@ from cwm_cli.envs.tasks import Task
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment
 from cwm_cli.planning.model import EpisodeHistory
-from cwm_cli.registry import Kind, environment, find
+from cwm_cli.registry import Kind, environment, find, test_example
 from cwm_cli.testing.conftest import Material
 from cwm_cli.testing.test_conformance import every
 from cwm_cli.worlds.environment import EnvironmentModel
@@ -53,12 +53,13 @@ class Trained:
 
 
 def trained(kind: Kind, name: str, material: Material) -> Trained:
-    """Make a trainer by its `example`, or of its preset `tiny`, and find what it serves."""
+    """Return the example of a trainer, or its preset `tiny`, and rows that it serves."""
     factory = find(kind, name)
     if missing := factory.missing():
         pytest.skip(f"{missing} is not installed")
     tiny = {"preset": "tiny"} if "tiny" in factory.PRESETS else {}
-    trainer = factory.example(material) if hasattr(factory, "example") else factory(**tiny)
+    example = test_example(kind, name)
+    trainer = example(material) if example else factory(**tiny)
     refused = ""
     for known in (material.spec.id, *ELSEWHERE):
         try:

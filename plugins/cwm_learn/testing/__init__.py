@@ -1,0 +1,1 @@
+"""Tests that every learning strategy has to pass."""
