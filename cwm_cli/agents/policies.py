@@ -16,7 +16,7 @@ from functools import cached_property
 from math import inf
 from operator import le
 from time import process_time
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field
@@ -240,6 +240,9 @@ class Policy:
             def begin(self, stage, place, seed, earlier):
                 return f"always {self.action}", lambda observation, step: self.action
     """
+
+    needs_text: ClassVar[bool] = False
+    """Whether it serves environments with a text view only."""
 
     def prepare(self, stage: Stage) -> None:
         """Find out what all episodes have in common, and leave it in the stage."""

@@ -97,10 +97,10 @@ def collect(
 
     Example: cwm collect --env CartPole-v1 --episodes 20
     """
-    from cwm_cli.agents import collecting
+    from cwm_cli.agents.collecting import collect as record
     from cwm_cli.views.recording import RecordingBar
 
-    result = collecting.collect(
+    result = record(
         env,
         env_args=parse_env_args(env_arg, shift, hide, noise),
         episodes=episodes,

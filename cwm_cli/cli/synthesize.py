@@ -108,13 +108,13 @@ def synthesize(
 
     Example: cwm synthesize --env CartPole-v1
     """
-    from cwm_cli.agents import synthesizing
+    from cwm_cli.agents.synthesizing import synthesize as search
     from cwm_cli.runs.progress import models_grid
     from cwm_cli.search.contracts import START
     from cwm_cli.views.search import SearchView
     from cwm_cli.views.tables import GridTable, score_table, titled
 
-    result = synthesizing.synthesize(
+    result = search(
         _environment(env, idx),
         env_args=parse_env_args(env_arg, shift, hide, noise),
         model=model,

@@ -84,6 +84,7 @@ class TheoryProblem(Problem):
     """
 
     moves = (GENERATE, IMPROVE)
+    answer_tokens = 200  # as published (Levy et al., 2025)
     file = "best.txt"
 
     statistician: Statistician

@@ -497,6 +497,9 @@ class Problem:
 
     moves: ClassVar[tuple[str, ...]] = (GENERATE, IMPROVE, FIX)
     file: ClassVar[str] = "best.py"
+    answer_tokens: ClassVar[int] = 4096
+    """Limit of tokens per answer of a local language model, if the user sets none: four times the
+    length of programs in this project's tests, so that a model can add a few words."""
     """The name of the file that the best candidate is kept in."""
 
     def update(self, node: Node) -> None:

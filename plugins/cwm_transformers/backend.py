@@ -9,18 +9,21 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from cwm_cli.errors import CwmError
-from cwm_cli.search.contracts import Backend, Completion, Request, ScoreRequest, Usage, total
+from cwm_cli.search.contracts import (
+    Backend,
+    Completion,
+    Problem,
+    Request,
+    ScoreRequest,
+    Usage,
+    total,
+)
 
 if TYPE_CHECKING:
     from cwm_transformers.model import LanguageModel
 
 NOT_IDENTITY = {"identity": False}
 """A run may be continued with another value of such a field."""
-
-
-RULES_TOKENS, PROGRAM_TOKENS = 200, 4096
-"""Most tokens of an answer: of rules as published (Levy et al., 2025), of a program four times what
-those of this project's tests have, so that a model may say a little beside it."""
 
 
 @dataclass
@@ -82,7 +85,8 @@ class Transformers(Backend):
                 request.messages,
                 seed=request.seed,
                 temperature=self.temperature,
-                most=self.max_tokens or _usual_tokens(request.problem),
+                most=self.max_tokens
+                or getattr(request.problem, "answer_tokens", Problem.answer_tokens),
                 shorter=request.shorter,
             )
             usage = done.usage
@@ -117,10 +121,3 @@ class Transformers(Backend):
 
             self._held.model = LanguageModel(self.model, device=self.device, dtype=self.dtype)
         return self._held.model
-
-
-def _usual_tokens(problem: object) -> int:
-    """Return how many tokens an answer has at most where the user does not say it."""
-    from cwm_cli.problems.theory import TheoryProblem
-
-    return RULES_TOKENS if isinstance(problem, TheoryProblem) else PROGRAM_TOKENS

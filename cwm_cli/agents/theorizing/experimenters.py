@@ -73,6 +73,8 @@ class Experimenter(Policy):
       of the phase, so that its `state` and the rows say all.
     """
 
+    needs_text = True
+
     context: PhaseContext | None = field(default=None, init=False, repr=False)
 
     @property
