@@ -80,7 +80,8 @@ class Transformers(Backend):
     def complete(self, request: Request) -> Completion:
         """Sample an answer."""
         with self._held.lock:
-            model = self._loaded()
+            model, problem = self._loaded(), request.problem
+            kind = type(problem) if isinstance(problem, Problem) else Problem
             done = model.answer(
                 request.messages,
                 seed=request.seed,
