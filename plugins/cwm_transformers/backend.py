@@ -86,8 +86,7 @@ class Transformers(Backend):
                 request.messages,
                 seed=request.seed,
                 temperature=self.temperature,
-                most=self.max_tokens
-                or getattr(request.problem, "answer_tokens", Problem.answer_tokens),
+                most=self.max_tokens or kind.answer_tokens,
                 shorter=request.shorter,
             )
             usage = done.usage
