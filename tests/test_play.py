@@ -16,7 +16,7 @@ from cwm_cli.agents.interacting.keys import keys_of, legend
 from cwm_cli.agents.interacting.play import GameProgress, arena_of, play
 from cwm_cli.agents.interacting.scenes import parts_of
 from cwm_cli.agents.subjects import find_subject
-from cwm_cli.agents.training.acting import DrawingSession
+from cwm_cli.agents.policies import RandomSession
 from cwm_cli.agents.training.train import train
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
@@ -228,7 +228,7 @@ def test_a_film_has_the_moments_between_two_commas_and_time_stands_still_at_a_po
 
 def test_what_a_model_sees_stands_beside_what_is_observed_and_chance_plays_without_keys() -> None:
     place = arena(**LAKE)
-    session = DrawingSession(place.task, 0)
+    session = RandomSession(place.task, 0)
     game = WorldGame(place, session=session, seen=lambda cell: 15 - cell, episodes=2)
     while not game.is_done:
         game.press(None)
