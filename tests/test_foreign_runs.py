@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cwm_cli import __version__
+from cwm_cli._version import __version__
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.listing import list_runs, load, load_readable, report_on
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun

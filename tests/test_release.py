@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from benchmarks.interpreters import SUPPORTED
-from cwm_cli import __version__
+from cwm_cli._version import __version__
 
 ROOT = Path(__file__).parents[1]
 SCHEMAS = {

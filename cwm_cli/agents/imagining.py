@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from cwm_cli import __version__
+from cwm_cli._version import __version__
 from cwm_cli.agents.playing import DECISION, choose_planners
 from cwm_cli.agents.policies import RandomSession
 from cwm_cli.agents.subjects import (

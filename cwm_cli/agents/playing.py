@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cwm_cli import __version__
+from cwm_cli._version import __version__
 from cwm_cli.agents.comparison import LearnFrom, PlanResult, Side, SideName
 from cwm_cli.agents.episodes import (
     Progress,

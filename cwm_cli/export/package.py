@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli import __version__
+from cwm_cli._version import __version__
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.errors import CwmError

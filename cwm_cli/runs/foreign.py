@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cwm_cli import __version__
+from cwm_cli._version import __version__
 from cwm_cli.data.reading import UnreadableError, read_json, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find

@@ -18,7 +18,7 @@ from cwm_apps.judging import JudgeRules
 from cwm_apps.report import CodingReport, coding_report, problem_grid
 from cwm_apps.scoring import PassAt, ProblemOutcome, pass_at
 from cwm_apps.tasks import CodingTask, digest, from_record, to_record
-from cwm_cli import __version__
+from cwm_cli._version import __version__
 from cwm_cli.bench.estimate import PROBLEMS
 from cwm_cli.data.reading import LARGEST, UnreadableError, read_json, read_text
 from cwm_cli.errors import CwmError

@@ -21,7 +21,7 @@ from cwm_apps.report import CodingReport
 from cwm_apps.runs import CodingConfig, CodingHeader, CodingRun
 from cwm_apps.scripts import ScriptJob
 from cwm_apps.work import ProblemWork, Rejudging, Searches, SearchWork, SolutionsJudging
-from cwm_cli import __version__
+from cwm_cli._version import __version__
 from cwm_cli.agents.synthesizing import (
     MODEL_VARIABLE,
     choose_backend,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from cwm_cli import __version__
+from cwm_cli._version import __version__
 from cwm_cli.agents.exporting import Exporter, written_whole
 from cwm_cli.agents.importing import Importer, Origin, TransitionShape
 from cwm_cli.data.dataset import DONE, VALID, Dataset

@@ -18,7 +18,7 @@ from string import Template
 from typing import Any
 from zlib import compress
 
-from cwm_cli import __version__
+from cwm_cli._version import __version__
 from cwm_cli.data.reading import UnreadableError
 from cwm_cli.runs.files import replace
 from cwm_cli.runs.listing import load_alike, report_of
