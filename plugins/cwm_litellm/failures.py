@@ -204,11 +204,11 @@ def may_be_charged(error: BaseException) -> bool:
     """Return whether the provider may charge for a request whose answer did not arrive.
 
     A server that returns an error has not answered. A server that falls silent after the request
-    reached it may have.
+    reached it may have, and so has one whose answer LiteLLM cannot read.
     """
     kind = classify(error)
     if kind is Kind.BROKEN:
-        return _cause(error, TRANSPORT) is not None or _is_garbled(error)
+        return error_response_of(error) is None
     return kind in (Kind.TIMEOUT, Kind.OVERSIZED)
 
 
@@ -507,7 +507,8 @@ def _reason(error: BaseException) -> str:
         return "its answer is not JSON"
     transport = _cause(error, REQUEST)
     text = str(transport) if transport else refusal_text(error)
-    text = text.split("Exception - ", 1)[-1].partition("\nTraceback")[0]
+    text = text.split("Exception - ", 1)[-1].partition("Traceback (most recent call last)")[0]
+    text = re.sub(r"^(?:litellm\.\w+: |LiteLLM: )+", "", text)
     return clean(_without_keys(text), limit=160) or type(error).__name__
 
 

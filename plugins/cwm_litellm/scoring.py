@@ -307,7 +307,7 @@ def window(told: Any, prompt: str, answer: str, made: int) -> list[float]:
     shift = starts[last - 1] + lengths[last - 1] - len(prompt) - len(answer)
     ends = [*starts[1:last], len(prompt) + len(answer) + shift]
     found = [said[i] for i in range(last) if ends[i] - shift > len(prompt)]
-    if not found or not all(each is not None and each <= ROUNDED for each in found):
+    if not found or not all(isinstance(each, int | float) and each <= ROUNDED for each in found):
         raise NoEchoError  # NaN is not below 0 either
     return [min(0.0, each) for each in found]
 

@@ -1,4 +1,4 @@
-"""Limit the size and the duration of answers while they arrive.
+"""Limit the size and the duration of answers while they arrive, and make them readable.
 
 LiteLLM has two places to plug in an HTTP client: `litellm.client_session`, for providers that speak
 OpenAI's protocol, and `litellm.sync_transport`, for all others. The second is not documented, so
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from cwm_litellm.responses import readable_body, readable_events
 
 MAX_BYTES = 4 << 20
 """The longest answers of any model, a million characters and as many of reasoning, have 3 MB."""
@@ -90,6 +92,25 @@ class CountedStream(httpx.SyncByteStream):
         self._body.close()
 
 
+class ReadableStream(httpx.SyncByteStream):
+    """The body of an answer in the form that LiteLLM reads, see `responses`."""
+
+    def __init__(self, body: CountedStream, path: str, *, events: bool) -> None:
+        self._body = body
+        self._path = path
+        self._events = events
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self._events:
+            yield from readable_events(self._body, self._path)
+        else:
+            yield readable_body(b"".join(self._body), self._path)
+
+    def close(self) -> None:
+        """Close the body."""
+        self._body.close()
+
+
 class CountingTransport(httpx.BaseTransport):
     """An HTTP transport with limits. All clients share it, so no client closes it."""
 
@@ -100,7 +121,7 @@ class CountingTransport(httpx.BaseTransport):
         """Send a request and limit the answer."""
         prepare(request)
         response = self._inner.handle_request(request)
-        count(response)
+        count(response, request)
         return response
 
 
@@ -111,8 +132,8 @@ def prepare(request: httpx.Request) -> None:
         _attempt.requests.append(request)
 
 
-def count(response: httpx.Response) -> None:
-    """Limit the body of a response.
+def count(response: httpx.Response, request: httpx.Request | None = None) -> None:
+    """Limit the body of a response, and make it readable unless it is an error.
 
     Raises:
         httpx.DecodingError: It is compressed.
@@ -121,8 +142,13 @@ def count(response: httpx.Response) -> None:
     if response.headers.get("Content-Encoding", "identity") != "identity":
         response.close()
         raise httpx.DecodingError("its answer is compressed, although the request ruled that out")
-    streamed = response.headers.get("Content-Type", "").startswith(STREAMED)
-    response.stream = CountedStream(response.stream, MAX_STREAMED_BYTES if streamed else MAX_BYTES)
+    kind = response.headers.get("Content-Type", "")
+    streamed = kind.startswith(STREAMED)
+    counted = CountedStream(response.stream, MAX_STREAMED_BYTES if streamed else MAX_BYTES)
+    response.stream = counted
+    if response.is_success and (streamed or "json" in kind):
+        path = (request or response.request).url.path
+        response.stream = ReadableStream(counted, path, events=streamed)
 
 
 def install(litellm: Any) -> None:
