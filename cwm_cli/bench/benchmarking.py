@@ -54,6 +54,7 @@ from cwm_cli.bench.standings import (
     left_seconds,
 )
 from cwm_cli.bench.worker import TaskWork
+from cwm_cli.credentials import without_credentials
 from cwm_cli.registry import default, find
 from cwm_cli.runs.objects import StorageError
 from cwm_cli.runs.observer import SILENT, Observer
@@ -158,6 +159,7 @@ def benchmark(
         pairs = [*pairs, f"{START_OPTION}{start}"]
     elif asks_models and not any(pair.startswith((START_OPTION, "start=")) for pair in pairs):
         pairs = [*pairs, f"{START_OPTION}none"]
+    shown = tuple(map(without_credentials, pairs))
     config = BenchmarkConfig(
         environments=environments_of(suite, envs),
         strategies=tuple(dict.fromkeys(strategies)) or (default("strategy"),),
@@ -165,7 +167,7 @@ def benchmark(
         backend=answers.backend,
         baseline=default("backend") if asks_models else "",
         seeds=seeds,
-        options=tuple(pairs),
+        options=shown,
         temperature=temperature,
         tools=tuple(sorted(set(tools))),
         metric=metric,
@@ -183,7 +185,12 @@ def benchmark(
         episodes=episodes,
         ceilings=ceilings,
     )
-    access = BenchmarkAccess(api_base=api_base, accepted=tuple(allow_gap), cache=cache)
+    access = BenchmarkAccess(
+        api_base=api_base,
+        accepted=tuple(allow_gap),
+        cache=cache,
+        private={hidden: pair for hidden, pair in zip(shown, pairs, strict=True) if hidden != pair},
+    )
     config.check(access, max_cost)
     header = BenchmarkHeader(
         config=config, terms=terms, caveat=find("backend", config.backend).caveat

@@ -162,7 +162,7 @@ class BenchmarkConfig(BaseModel):
             strategy=strategy,
             backend=self.backend,
             model=model,
-            options=self.options_of(strategy),
+            options=[access.private.get(pair, pair) for pair in self.options_of(strategy)],
             flags=access.flags(self),
             metric=self.metric,
             seed=0,
@@ -213,13 +213,17 @@ class BenchmarkTerms(BaseModel):
 
 
 class BenchmarkAccess(BaseModel):
-    """What processes have to know and nobody writes down."""
+    """Settings that jobs get from the command and that no file holds.
+
+    `private` are the options with credentials, by the form that the configuration holds.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     api_base: str | None = None
     accepted: tuple[str, ...] = ()
     cache: bool = False
+    private: dict[str, str] = {}
 
     def flags(self, config: BenchmarkConfig) -> dict[str, Any]:
         """Return the options of the backend that have flags of their own."""

@@ -33,9 +33,10 @@ from typing import (
     get_args,
 )
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from cwm_cli._version import __version__, code_version
+from cwm_cli.credentials import without_credentials
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, adding_to, read_lines
 from cwm_cli.errors import CwmError
@@ -73,10 +74,10 @@ def now() -> str:
 
 
 def typed() -> tuple[str, ...]:
-    """Return the words after `cwm`, if this process was started by it."""
+    """Return the words after `cwm` without credentials, if this process was started by it."""
     program = Path(sys.argv[0]) if sys.argv else Path()
     is_ours = program.name in ("cwm", "cwm-cli") or program.parts[-2:] == ("cwm_cli", "__main__.py")
-    return tuple(sys.argv[1:]) if is_ours else ()
+    return tuple(map(without_credentials, sys.argv[1:])) if is_ours else ()
 
 
 def package_versions(modules: Iterable[str]) -> dict[str, str]:
@@ -112,6 +113,12 @@ class RunHeader(BaseModel, Generic[C]):
     def _as_written(cls, data: Any, info: ValidationInfo) -> Any:
         """Leave out of what is read from a file what only this process knows of itself."""
         return {"command": ()} | data if info.mode == "json" and isinstance(data, dict) else data
+
+    @field_validator("command")
+    @classmethod
+    def _without_credentials(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        """Hide credentials in the command of a run that an earlier version started."""
+        return tuple(map(without_credentials, words))
 
     @property
     def openings(self) -> str:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import openai
 
+from cwm_cli.credentials import MASK, without_credentials
 from cwm_cli.search.contracts import UnansweredError
 from cwm_cli.text import clean
 from cwm_litellm.library import load
@@ -513,9 +514,5 @@ def _reason(error: BaseException) -> str:
 
 
 def _without_keys(text: str) -> str:
-    """Mask the keys of the environment, and text that looks like a key."""
-    text = re.sub(r"\bsk-[\w*-]+|(?<=key=)[^&\s]+|(?<=Bearer )\S+", "***", text)
-    for name, value in os.environ.items():
-        if re.search(r"KEY|TOKEN|SECRET|PASSWORD", name) and len(value) >= 8:
-            text = text.replace(value, "***")
-    return text
+    """Mask credentials, and text that looks like a key."""
+    return re.sub(r"\bsk-[\w*-]+|(?<=key=)[^&\s]+", MASK, without_credentials(text))

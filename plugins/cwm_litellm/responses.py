@@ -146,7 +146,7 @@ def _choice(choice: Mapping[str, Any], streamed: bool) -> dict[str, Any]:
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message whose content, reasoning and refusal are texts."""
     content = message.get("content")
-    parts = content if isinstance(content, list) else [content]
+    parts: list[Any] = content if isinstance(content, list) else [content]
     thoughts = [message.get("reasoning_content") or message.get("reasoning")]
     refusals = [message.get("refusal")]
     texts = []

@@ -3,8 +3,12 @@
 LiteLLM has two places to plug in an HTTP client: `litellm.client_session`, for providers that speak
 OpenAI's protocol, and `litellm.sync_transport`, for all others. The second is not documented, so
 each answer is checked: if it did not pass through here, `limits_apply` returns False.
+
+Credentials in the address of a server are added to requests here. LiteLLM does not get them, so
+that they cannot appear in its errors, spans and callbacks.
 """
 
+import base64
 import json
 import os
 import ssl
@@ -13,10 +17,13 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx
 
+from cwm_cli.credentials import is_secret, without_credentials
+from cwm_cli.errors import CwmError
 from cwm_litellm.responses import readable_body, readable_events
 
 MAX_BYTES = 4 << 20
@@ -28,6 +35,51 @@ MAX_STREAMED_BYTES = 16 << 20
 STREAMED = "text/event-stream"
 
 _attempt = threading.local()
+
+
+class Credentials(NamedTuple):
+    """Credentials of a server: the user name and password, encoded, and parameters."""
+
+    login: str
+    parameters: dict[str, str]
+
+
+_credentials: dict[tuple[str, str, int | None], Credentials] = {}
+"""The credentials of servers by scheme, host and port."""
+
+
+def without_credentials_of(url: str) -> str:
+    """Return the address of a server without credentials; its requests get them from now on.
+
+    Raises:
+        CwmError: It has credentials and is no valid URL.
+    """
+    try:
+        return _registered(url)
+    except (ValueError, httpx.InvalidURL) as error:
+        words = f"{without_credentials(url)} is no address of a server ({error})"
+        raise CwmError(f"{words}: give --api-base as http://HOST:PORT/v1") from None
+
+
+def _registered(url: str) -> str:
+    parts = urlsplit(url)
+    login, _, place = parts.netloc.rpartition("@")
+    pairs = parts.query.split("&")
+    secret = [pair for pair in pairs if is_secret(pair.partition("=")[0])]
+    if not login and not secret:
+        return url
+    rest = "&".join(pair for pair in pairs if pair not in secret)
+    bare = urlunsplit(parts._replace(netloc=place, query=rest))
+    user, _, password = map(unquote, login.partition(":"))
+    encoded = base64.b64encode(f"{user}:{password}".encode()).decode() if login else ""
+    named = (pair.partition("=") for pair in secret)
+    parameters = {unquote(name): unquote(value) for name, _, value in named}
+    _credentials[_origin(httpx.URL(bare))] = Credentials(encoded, parameters)
+    return bare
+
+
+def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
 
 
 class TooManyBytesError(httpx.ReadError):
@@ -126,8 +178,12 @@ class CountingTransport(httpx.BaseTransport):
 
 
 def prepare(request: httpx.Request) -> None:
-    """Ask for an uncompressed answer: a short one can unpack to any length."""
+    """Ask for an uncompressed answer, as a short one can unpack to any length; add credentials."""
     request.headers["Accept-Encoding"] = "identity"
+    if known := _credentials.get(_origin(request.url)):
+        request.url = request.url.copy_merge_params(known.parameters)
+        if known.login:
+            request.headers["Authorization"] = f"Basic {known.login}"
     if hasattr(_attempt, "requests"):
         _attempt.requests.append(request)
 
