@@ -42,6 +42,7 @@ from cwm_litellm.limits import (
     CHARACTERS_PER_TOKEN,
     MARKED,
     OLLAMA,
+    SHORT_TIMEOUT,
     ModelLimits,
     adapted,
     chat_model,
@@ -308,6 +309,7 @@ class Question:
             fit.context = fit.longest_context = self.context
         else:
             address = ollama_address(self.settings.get("api_base"))
+            begin_attempt(time.monotonic() + SHORT_TIMEOUT)  # this thread may have an old deadline
             find_context(fit, self.model, address, litellm.client_session)
             context_for(fit, _size(self.messages), self.most_tokens or USUAL_TOKENS // 2)
         most = int(FOR_THE_PROMPT * CHARACTERS_PER_TOKEN * (fit.context or 0))
