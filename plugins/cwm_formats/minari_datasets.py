@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from cwm_cli import __version__
-from cwm_cli.agents.exporting import Exporter, written_whole
+from cwm_cli.agents.exporting import Exporter, check_room, written_whole
 from cwm_cli.agents.importing import Importer, Origin, TransitionShape
 from cwm_cli.data.dataset import DONE, VALID, Dataset
 from cwm_cli.data.reading import read_json
@@ -43,6 +43,10 @@ OURS = "cwm"
 
 MASK = "action_mask"
 """The info with the actions that are allowed, as Gymnasium's Taxi names it: one mark each."""
+
+COLUMN_BYTES, TEXT_BYTES, FILE_BYTES = 4_096, 64, 65_536
+"""Bytes that HDF5 takes besides values for each column of an episode, each text and each file;
+about twice the measured ones."""
 
 SPLITS = {0: "train", 1: "test"}
 
@@ -156,8 +160,18 @@ class MinariExporter(Exporter):
             )
         spec = _spec_of(dataset, observer)
         with written_whole(target) as partial, quietly(), _written(name):
+            if self.format == "hdf5":
+                check_room(partial.parent, largest_size(dataset, len(parts)))
             _write(dataset, parts, partial.absolute() / "data", name, spec, self.format)
         _keep_namespace(name, target)
+
+
+def largest_size(dataset: Dataset, episodes: int) -> int:
+    """Return an upper bound of the bytes that HDF5 needs for a dataset."""
+    columns = dataset.columns.values()
+    texts = sum(column.size for column in columns if column.dtype.kind == "U")
+    values = sum(column.nbytes for column in columns)
+    return values + TEXT_BYTES * texts + COLUMN_BYTES * episodes * len(columns) + FILE_BYTES
 
 
 @contextmanager

@@ -220,12 +220,15 @@ class TinyModel:
         """Write the model down, whole or not at all; weights in half precision."""
         partial = path.with_name(f".{path.name}.part")
         about = {**self.about, "format": FORMAT}
-        with partial.open("wb") as file:
-            halves = {name: each.astype(np.float16) for name, each in self.weights.items()}
-            texts = {"about": json.dumps(about), "words": json.dumps(self.words)}
-            arrays: dict[str, Any] = {**halves, **{key: np.array(texts[key]) for key in texts}}
-            np.savez_compressed(file, **arrays)
-        partial.replace(path)
+        halves = {name: each.astype(np.float16) for name, each in self.weights.items()}
+        texts = {"about": json.dumps(about), "words": json.dumps(self.words)}
+        arrays: dict[str, Any] = {**halves, **{key: np.array(texts[key]) for key in texts}}
+        try:
+            with partial.open("wb") as file:
+                np.savez_compressed(file, **arrays)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
 
     def _tokens(self, text: str) -> tuple[int, ...]:
         return tuple(self._number.get(word, UNKNOWN) for word in words_of(text))
