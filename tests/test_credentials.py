@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cwm_cli.bench.configuration import BenchmarkConfig
 from cwm_cli.bench.executor import Command
 from cwm_cli.credentials import without_credentials
 from cwm_cli.errors import CwmError
@@ -145,6 +146,16 @@ def test_the_command_of_a_run_of_before_is_read_without_credentials():
     written = json.dumps({"kind": "search", "config": None, "command": words})
     header = RunHeader[None].model_validate_json(written)
     assert header.command == ("synthesize", "--api-base", "http://host")
+
+
+def test_a_benchmark_of_before_is_the_same_without_credentials():
+    config = {"environments": ["a"], "strategies": ["b"], "backend": "c"}
+    before, now = (
+        BenchmarkConfig(**config, options=[f"backend.api_base=http://{login}host"])
+        for login in (f"bob:{PASSWORD}@", "bob:another@")
+    )
+    assert before == now
+    assert before.options == ("backend.api_base=http://host",)
 
 
 def written(*folders: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""Writers on a file system that is nearly full: one line, and nothing half-written."""
+"""Writers on a full disk: one line, and nothing half-written."""
 
 import subprocess
 import sys

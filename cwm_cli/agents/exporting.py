@@ -114,7 +114,7 @@ def exporter_of(name: str, options: Sequence[str] | Mapping[str, Any] = ()) -> E
 
 
 def check_room(folder: Path, size: int) -> None:
-    """Check that a file of so many bytes fits into a folder, by reserving them for a moment.
+    """Check that a file of `size` bytes fits into a folder, by reserving them for a moment.
 
     HDF5 crashes the process if it runs out of space. Free space alone says nothing of quotas and
     of limits on the size of files.

@@ -54,7 +54,6 @@ from cwm_cli.bench.standings import (
     left_seconds,
 )
 from cwm_cli.bench.worker import TaskWork
-from cwm_cli.credentials import without_credentials
 from cwm_cli.registry import default, find
 from cwm_cli.runs.objects import StorageError
 from cwm_cli.runs.observer import SILENT, Observer
@@ -159,7 +158,6 @@ def benchmark(
         pairs = [*pairs, f"{START_OPTION}{start}"]
     elif asks_models and not any(pair.startswith((START_OPTION, "start=")) for pair in pairs):
         pairs = [*pairs, f"{START_OPTION}none"]
-    shown = tuple(map(without_credentials, pairs))
     config = BenchmarkConfig(
         environments=environments_of(suite, envs),
         strategies=tuple(dict.fromkeys(strategies)) or (default("strategy"),),
@@ -167,7 +165,7 @@ def benchmark(
         backend=answers.backend,
         baseline=default("backend") if asks_models else "",
         seeds=seeds,
-        options=shown,
+        options=tuple(pairs),
         temperature=temperature,
         tools=tuple(sorted(set(tools))),
         metric=metric,
@@ -189,7 +187,7 @@ def benchmark(
         api_base=api_base,
         accepted=tuple(allow_gap),
         cache=cache,
-        private={hidden: pair for hidden, pair in zip(shown, pairs, strict=True) if hidden != pair},
+        private={k: pair for k, pair in zip(config.options, pairs, strict=True) if k != pair},
     )
     config.check(access, max_cost)
     header = BenchmarkHeader(

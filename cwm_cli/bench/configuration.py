@@ -7,9 +7,10 @@ from hashlib import sha256
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from cwm_cli.agents.synthesizing import Choices, check_choices, check_names, owners_of
+from cwm_cli.credentials import without_credentials
 from cwm_cli.envs.disturbances import HIDE, NOISE
 from cwm_cli.envs.shifts import SHIFT, check_shift
 from cwm_cli.errors import UnknownNameError
@@ -108,6 +109,12 @@ class BenchmarkConfig(BaseModel):
     shift: int | None = None
     hide: tuple[str, ...] = ()
     noise: dict[str, float] = {}
+
+    @field_validator("options")
+    @classmethod
+    def _without_credentials(cls, options: tuple[str, ...]) -> tuple[str, ...]:
+        """Remove credentials, which jobs get from `BenchmarkAccess`."""
+        return tuple(map(without_credentials, options))
 
     @property
     def env_args(self) -> dict[str, Any]:
