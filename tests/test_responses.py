@@ -23,7 +23,7 @@ def key(monkeypatch):
 
 
 def body(handler: Handler, **fields: object) -> bytes:
-    """Return the body of an answer, in which `fields` replace the usual ones."""
+    """Return the body of an answer; `fields` replace the usual ones."""
     usual = {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -45,12 +45,12 @@ def message(**fields: object) -> dict[str, object]:
 
 
 def sends(**fields: object) -> Behaviour:
-    """Answer with a body in which `fields` replace the usual ones."""
+    """Answer with a body; `fields` replace the usual ones."""
     return lambda handler: handler.reply(200, body(handler, **fields))
 
 
 def ask(behaviour: Behaviour, model=PRICED, **options):
-    """Return the completion, for which one request has to suffice."""
+    """Return the completion; one request has to suffice."""
     with OpenAIServer([behaviour]) as server:
         quick = {"api_base": server.url, "timeout": 20, "retries": 0, "backoff": 0.01}
         backend = LiteLLM(model, **quick | options)
@@ -232,12 +232,14 @@ def test_a_streamed_answer_of_an_unusual_form_is_kept():
     assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (100, 10)
 
 
-@pytest.mark.parametrize("sent", [b"[]", b'"x"', b"5", b"null", b"{}", b'{"choices": '], ids=str)
-def test_a_body_that_is_no_answer_is_one_line_and_counts_as_charged(sent):
+@pytest.mark.parametrize("sent", [b"[]", b'"x"', b"5", b"{}", b'{"choices": '], ids=str)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_body_that_is_no_answer_is_one_line_and_counts_as_charged(sent, stream):
     asked = Request(MESSAGES, 7, Move(GENERATE), problem=None, allowance=1.0)
     with OpenAIServer([lambda handler: handler.reply(200, sent)]) as server:
         with pytest.raises(UnansweredError) as caught:
-            LiteLLM(PRICED, api_base=server.url, retries=1, backoff=0.01).complete(asked)
+            options = {"retries": 1, "backoff": 0.01, "stream": stream}
+            LiteLLM(PRICED, api_base=server.url, **options).complete(asked)
         assert len(server.requests) == 2
     told = str(caught.value)
     assert told.startswith("openai still fails after 2 attempts (")

@@ -214,8 +214,6 @@ class Question:
         if self._full:
             words = f"the context of {context:,} tokens was full, and what was asked forgotten"
             return Answer(answer.text, words, cut=True)
-        if self.stream and not answer.text:
-            self.fit.streams = False  # which looks the same as an answer that is empty
         return answer
 
     def _attempt(self, seed: int) -> Any:
@@ -271,7 +269,7 @@ class Question:
     def _ask(self, asked: dict[str, Any]) -> Any:
         """Have LiteLLM ask."""
         begin_attempt(time.monotonic() + self.timeout)
-        if self.request.weighed or not (self.stream and self.fit.streams):
+        if self.request.weighed or not self.stream:
             response = litellm.completion(**asked)
             if response is None:  # it asked otherwise itself, in vain, and says nothing
                 system = any(message["role"] == "system" for message in asked["messages"])

@@ -508,7 +508,8 @@ def _reason(error: BaseException) -> str:
         return "its answer is not JSON"
     transport = _cause(error, REQUEST)
     text = str(transport) if transport else refusal_text(error)
-    text = text.split("Exception - ", 1)[-1].partition("Traceback (most recent call last)")[0]
+    text = text.partition("Original exception: ")[0].split("Exception - ", 1)[-1]
+    text = text.partition("Traceback (most recent call last)")[0]
     text = re.sub(r"^(?:litellm\.\w+: |LiteLLM: )+", "", text)
     return clean(_without_keys(text), limit=160) or type(error).__name__
 

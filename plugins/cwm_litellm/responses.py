@@ -3,7 +3,7 @@
 LiteLLM raises an error for a whole answer if one of its fields has an unexpected type, such as a
 token count with a fraction or a content in parts. Such an answer is paid for, so its text is kept:
 fields that answers need are converted, and all others are left out. Bodies without `choices`, such
-as errors, stay as they are.
+as errors, do not change.
 """
 
 import json
@@ -22,21 +22,28 @@ def readable_body(body: bytes, path: str) -> bytes:
     """Return the JSON of an answer in the form that LiteLLM reads.
 
     Args:
-        body: The JSON that the server sent; anything else is returned as it is.
+        body: The JSON that the server sent; anything else is returned unchanged.
         path: The path of the request.
     """
     return _readable(body, path, streamed=False)
 
 
+def body_as_event(body: bytes, path: str) -> bytes:
+    """Return the JSON of a whole answer as server-sent events, which the client waits for."""
+    return b"data: " + _readable(body, path, streamed=True) + b"\n\ndata: [DONE]\n\n"
+
+
 def readable_events(pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
     """Yield the server-sent events of an answer in the form that LiteLLM reads."""
-    rest = b""
+    parts: list[bytes] = []  # of a line without an end yet
     for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
+        head, *lines = piece.split(b"\n")
+        parts.append(head)
         for line in lines:
-            yield _event(line, path) + b"\n"
-    if rest:
-        yield _event(rest, path)
+            yield _event(b"".join(parts), path) + b"\n"
+            parts = [line]
+    if any(parts):
+        yield _event(b"".join(parts), path)
 
 
 def read_count(value: object) -> int | None:
@@ -106,7 +113,7 @@ def _usage(usage: object) -> dict[str, Any] | None:
 
 
 def _numbers(fields: Mapping[str, object]) -> dict[str, Any]:
-    """Return the fields that hold numbers; those of tokens hold counts."""
+    """Return the fields that hold numbers; fields of tokens hold counts."""
     read = {
         name: read_count(value) if name.endswith("_tokens") else _number(value)
         for name, value in fields.items()
@@ -129,7 +136,7 @@ def _number(value: object) -> float | None:
 def _choice(choice: Mapping[str, Any], streamed: bool) -> dict[str, Any]:
     """Return a choice with its message; some servers send its `text` instead."""
     name = "delta" if streamed else "message"
-    message = choice.get(name)
+    message = choice.get(name, choice.get("message"))
     if not isinstance(message, dict):
         message = {"content": choice.get("text")}
     finish, index = choice.get("finish_reason"), choice.get("index")

@@ -24,7 +24,7 @@ import httpx
 
 from cwm_cli.credentials import is_secret, without_credentials
 from cwm_cli.errors import CwmError
-from cwm_litellm.responses import readable_body, readable_events
+from cwm_litellm.responses import CHAT_PATH, body_as_event, readable_body, readable_events
 
 MAX_BYTES = 4 << 20
 """The longest answers of any model, a million characters and as many of reasoning, have 3 MB."""
@@ -147,20 +147,32 @@ class CountedStream(httpx.SyncByteStream):
 class ReadableStream(httpx.SyncByteStream):
     """The body of an answer in the form that LiteLLM reads, see `responses`."""
 
-    def __init__(self, body: CountedStream, path: str, *, events: bool) -> None:
+    def __init__(self, body: CountedStream, request: httpx.Request, *, events: bool) -> None:
         self._body = body
-        self._path = path
+        self._path = request.url.path
         self._events = events
+        self._as_event = not events and wants_events(request)
 
     def __iter__(self) -> Iterator[bytes]:
         if self._events:
             yield from readable_events(self._body, self._path)
+        elif self._as_event:
+            yield body_as_event(b"".join(self._body), self._path)
         else:
             yield readable_body(b"".join(self._body), self._path)
 
     def close(self) -> None:
         """Close the body."""
         self._body.close()
+
+
+def wants_events(request: httpx.Request) -> bool:
+    """Return whether a chat request asked for a stream, which some servers ignore."""
+    if not request.url.path.endswith(CHAT_PATH):
+        return False
+    with suppress(ValueError, httpx.RequestNotRead):
+        return json.loads(request.content).get("stream") is True
+    return False
 
 
 class CountingTransport(httpx.BaseTransport):
@@ -202,9 +214,9 @@ def count(response: httpx.Response, request: httpx.Request | None = None) -> Non
     streamed = kind.startswith(STREAMED)
     counted = CountedStream(response.stream, MAX_STREAMED_BYTES if streamed else MAX_BYTES)
     response.stream = counted
-    if response.is_success and (streamed or "json" in kind):
-        path = (request or response.request).url.path
-        response.stream = ReadableStream(counted, path, events=streamed)
+    request = request or response.request
+    if response.is_success and (streamed or "json" in kind or wants_events(request)):
+        response.stream = ReadableStream(counted, request, events=streamed)
 
 
 def install(litellm: Any) -> None:
