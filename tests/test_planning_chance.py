@@ -175,7 +175,7 @@ def decided(sandbox: Sandbox, text: str, planners: list[tuple[str, Any]]) -> tup
                     state, _, ends, _, _ = env.step(plan.actions[0])
                     if ends:
                         break
-                confirmed += session.confirm(episode, 1e9)
+                confirmed += session.confirm({episode: 1e9})[episode].decisions
             assert session.report is not None
             return confirmed, session.steps, session.report.planner
         finally:

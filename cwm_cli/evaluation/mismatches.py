@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.data.spaces import Space
+from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.evaluation.metric import match
 from cwm_cli.worlds.model import Predictions, WorldModel
 
@@ -21,7 +21,18 @@ DRAWS = 8
 likely outcomes shows it with a chance of 0.99."""
 
 MOST_DRAWN = 100
-"""Steps of an episode that are predicted so often."""
+"""Wrong steps of an episode that are predicted so often, spread evenly over the episode."""
+
+REFUTED = 0.75
+"""Share of steps with uninformative predictions that refutes a program.
+
+A program without knowledge has about 1. One that is right, in an environment whose noise exceeds
+all that changes in a step, has about a half: its predictions are as far off as the observation
+before, and either is nearer by chance.
+"""
+
+LEAST_STEPS = 10
+"""With fewer steps no program is refuted: half of the steps may be three quarters by chance."""
 
 KINDS = ("observation", "reward", "terminated", "valid_actions")
 
@@ -32,8 +43,9 @@ class Mismatches(BaseModel):
     Of the `steps` that were compared `wrong` ones differ in some part, and each part counts
     those that differ there. What is seen after the end does not count. Of the wrong ones
     `chance` were met with several outcomes, and `drawn` are those for which the program itself
-    draws what follows: no single answer is right there. `unanswered` steps could not be
-    compared, because the program failed.
+    draws what follows: no single answer is right there. Of the others, predictions are
+    `uninformative` if they are no nearer to what came about than a guess without any model.
+    `unanswered` steps could not be compared, because the program failed.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -46,6 +58,7 @@ class Mismatches(BaseModel):
     valid_actions: int = 0
     chance: int = 0
     drawn: int = 0
+    uninformative: int = 0
     unanswered: int = 0
 
     def plus(self, other: "Mismatches") -> "Mismatches":
@@ -57,6 +70,18 @@ class Mismatches(BaseModel):
     def mistakes(self) -> int:
         """How many steps a better program could have predicted."""
         return self.wrong - self.chance - self.drawn
+
+    @property
+    def refutes(self) -> bool:
+        """Whether the program knew nothing of most steps: plans in it were no plans.
+
+        Approximate programs, and right ones in a noisy environment, predict no step exactly, but
+        better than a guess. What chance decides, as far as data or the program show it, speaks
+        against no program.
+        """
+        failed = self.uninformative + self.unanswered
+        steps = self.steps + self.unanswered
+        return steps >= LEAST_STEPS and failed > REFUTED * steps
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -108,11 +133,13 @@ class Comparing:
         parts = wrong_parts(predictions, rows)
         wrong = np.logical_or.reduce(list(parts.values()))
         drawn, chance = self._drawn(rows, wrong, predictions), self._by_chance(rows, wrong)
+        unexplained = wrong & ~drawn & ~chance
         return Mismatches(
             steps=len(rows),
             wrong=int(wrong.sum()),
             chance=int((chance & ~drawn).sum()),
             drawn=int(drawn.sum()),
+            uninformative=int((unexplained & uninformative_rows(predictions, rows, parts)).sum()),
             **{kind: int(part.sum()) for kind, part in parts.items()},
         )
 
@@ -121,7 +148,9 @@ class Comparing:
 
         One that tells all that can follow is wrong where something else did.
         """
-        drawn, places = np.zeros(len(rows), bool), np.flatnonzero(wrong)[:MOST_DRAWN]
+        drawn, places = np.zeros(len(rows), bool), np.flatnonzero(wrong)
+        if len(places) > MOST_DRAWN:
+            places = places[np.linspace(0, len(places) - 1, MOST_DRAWN).astype(int)]
         if predictions.shape == "draws":
             for column in predictions.columns.values():
                 drawn |= (column != column[:, :1]).reshape(len(rows), -1).any(axis=1)
@@ -133,6 +162,8 @@ class Comparing:
             for column in columns.values():
                 answers = column.reshape(DRAWS, len(places), -1)
                 drawn[places] |= (answers != answers[0]).any(axis=(0, 2))
+        if 2 * drawn.sum() > len(places):  # then the other wrong rows count as drawn, too
+            drawn |= wrong
         return drawn
 
     def _by_chance(self, rows: Dataset, wrong: np.ndarray) -> np.ndarray:
@@ -177,6 +208,43 @@ def wrong_parts(predictions: Predictions, rows: Dataset) -> dict[str, np.ndarray
         better = fewer & (shares > 0)
         parts = {kind: np.where(better, wrong[kind], parts[kind]) for kind in parts}
     return parts
+
+
+def uninformative_rows(
+    predictions: Predictions, rows: Dataset, wrong: dict[str, np.ndarray]
+) -> np.ndarray:
+    """Return a mask of the rows in which a wrong part is no nearer than a guess without a model.
+
+    The guess for an observation is the one before, for a reward the mean of the rewards, and
+    that an episode goes on. Errors of real numbers count in mean changes of that component, others
+    as 1 each. Of several answers the nearest counts.
+    """
+    columns, goes_on = rows.columns, ~rows.columns["terminations"]
+    leaves = list(rows.observation_space.leaves("next_observations"))
+    before = {leaf.name: columns[leaf.name.removeprefix("next_")] for leaf in leaves}
+    rewards = columns["rewards"]
+
+    def error(answer: Columns) -> np.ndarray:
+        """Return the distance of an answer from the observation of each row."""
+        total = np.zeros(len(rows))
+        for name, space in leaves:
+            after, found = (each.reshape(len(rows), -1) for each in (columns[name], answer[name]))
+            if space.is_float:
+                changes = np.abs(after - before[name].reshape(len(rows), -1)).mean(axis=0)
+                distance = np.abs(found - after) / np.where(changes > 0, changes, 1.0)
+            else:
+                distance = (found != after).astype(float)
+            total += np.nan_to_num(distance, nan=np.inf).sum(axis=1)
+        return total
+
+    nearest, off = np.full(len(rows), np.inf), np.full(len(rows), np.inf)
+    for answer, shares in predictions.answers():
+        given = shares > 0
+        nearest = np.minimum(nearest, np.where(given, error(answer), np.inf))
+        off = np.minimum(off, np.where(given, np.abs(answer["rewards"] - rewards), np.inf))
+    blind = wrong["observation"] & goes_on & (nearest >= error(before))
+    blind |= wrong["reward"] & ~(off < np.abs(rewards - rewards.mean()))
+    return np.asarray(blind | wrong["terminated"])
 
 
 def _bare(rows: Dataset) -> Dataset:
