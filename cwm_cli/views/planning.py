@@ -320,8 +320,9 @@ def refuted_words(found: Mismatches) -> str:
     """Report that predictions failed in most of the steps that were played."""
     failed = found.uninformative + found.unanswered
     return (
-        f"refuted: the program predicted {failed:,} of {found.steps + found.unanswered:,} steps no "
-        "better than a guess. Whatever it returned is no evidence for the program"
+        f"refuted: in the episodes played, the program's predictions of {failed:,} of "
+        f"{found.steps + found.unanswered:,} steps are hardly better than a guess, so the return "
+        "is not evidence for it"
     )
 
 

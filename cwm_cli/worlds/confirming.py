@@ -88,7 +88,8 @@ def confirmed_windows(count: int, share: float = SHARE) -> float:
 
     One more or less of them, at random, makes the mean exact.
     """
-    return count * (1 - max(0.0, 1 - share) ** (1 / ceil(count / 10)))
+    missed: float = max(0.0, 1 - share) ** (1 / ceil(count / 10))
+    return count * (1 - missed)
 
 
 class Decision(NamedTuple):
