@@ -185,7 +185,7 @@ def test_a_plan_whose_predictions_fail_is_refuted_whatever_it_returned(here) -> 
     [line] = [str(part) for part in plan_report(result) if str(part).startswith("verdict")]
     assert line == (
         "verdict   refuted: in the episodes played, the program's predictions of 18 of 18 steps "
-        "are hardly better than a guess, so the return is not evidence for it"
+        "are little better than a guess, so the return is not evidence for it"
     )
     right = cwm_cli.plan(env="CartPole-v1", program=CARTPOLE, **how)
     assert right.as_json()["refuted"] is False

@@ -52,8 +52,8 @@ class Mismatches(BaseModel):
     those that differ there. What is seen after the end does not count. Of the wrong ones
     `chance` were met with several outcomes, and `drawn` are those for which the program itself
     draws what follows: no single answer is right there. A wrong prediction is `uninformative` if
-    it is hardly better than a guess without any model. Draws count as such only if what came about
-    is hardly ever among them.
+    it is little better than a guess without any model. Draws count as such only if the outcome is
+    seldom among them.
     `unanswered` steps could not be compared, because the program failed.
     """
 
@@ -236,7 +236,7 @@ def wrong_parts(predictions: Predictions, rows: Dataset) -> dict[str, np.ndarray
 def uninformative_rows(
     predictions: Predictions, rows: Dataset, wrong: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """Return a mask of the rows in which a wrong part is hardly better than a guess.
+    """Return a mask of the rows in which a wrong part is little better than a guess.
 
     The guess for an observation is the one before, for a reward the mean of the rewards, and
     that an episode goes on. Errors of real numbers count in mean changes of that component, others

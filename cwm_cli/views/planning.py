@@ -321,7 +321,7 @@ def refuted_words(found: Mismatches) -> str:
     failed = found.uninformative + found.unanswered
     return (
         f"refuted: in the episodes played, the program's predictions of {failed:,} of "
-        f"{found.steps + found.unanswered:,} steps are hardly better than a guess, so the return "
+        f"{found.steps + found.unanswered:,} steps are little better than a guess, so the return "
         "is not evidence for it"
     )
 

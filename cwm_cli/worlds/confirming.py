@@ -44,10 +44,10 @@ SHARE = 0.37
 
 With k of n windows confirmed, an episode with forged decisions in b windows escapes with
 probability C(n-b, k) / C(n, k) <= (1 - k/n)^b, and E such episodes with that to the power of E.
-A forger hides best if its decisions follow one another: a tenth of an episode then lies in
+A forger hides best if its decisions follow one another: a tenth of an episode then fills
 b = ceil(n/10) windows. So k/n = 1 - (1 - SHARE)^(1/b) (0.37 up to 10 windows, 0.21 of 20,
 0.11 of 40): such an episode is caught with probability 0.37, and one of five such episodes with
-1 - 0.63^5 = 0.90. Decisions that are scattered over an episode lie in nearly all of its windows.
+1 - 0.63^5 = 0.90. Decisions scattered over an episode affect almost all of its windows.
 """
 
 LEAST = 5
@@ -86,7 +86,7 @@ DRAWS = 20
 def confirmed_windows(count: int, share: float = SHARE) -> float:
     """Return how many windows of an episode with `count` windows are confirmed on average.
 
-    One more or less of them, at random, makes the mean exact.
+    The number is rounded up or down at random, so that the mean is exact.
     """
     missed: float = max(0.0, 1 - share) ** (1 / ceil(count / 10))
     return count * (1 - missed)
@@ -107,7 +107,7 @@ class Decision(NamedTuple):
 
 @dataclass
 class Confirmer:
-    """Makes random decisions of finished episodes again, and confirms what they rest on.
+    """Makes random decisions of finished episodes again, and confirms their steps of the model.
 
     How many depends on the number of decisions only, never on time, which the program controls:
     an episode whose decisions cannot be confirmed in time is not verified. With the share 0
@@ -161,7 +161,7 @@ class Confirmer:
             model.close()
 
     def _asked(self) -> RemoteModel:
-        """Return the process that is asked, a new one if the limits of the last are too short."""
+        """Return the stepping process, a new one if the limits of the last are too short."""
         if self._model is not None and self._limit < self._allowed / 2:
             self.close()
         if self._model is None:
@@ -210,7 +210,7 @@ class Confirmer:
         return [windows[place] for place in sorted(places)]
 
     def _batches(self, episodes: list[list[list[Decision]]]) -> list[list[list[Decision]]]:
-        """Group windows that are made again together: one of each episode if that is faster."""
+        """Group windows to make again together: one of each episode if that is faster."""
         batches: dict[tuple[int, int, int], list[list[Decision]]] = {}
         for number, windows in enumerate(episodes):
             for place, window in enumerate(windows):
@@ -424,7 +424,7 @@ class Confirmer:
         return columns
 
     def _in_time(self) -> Sandbox:
-        """Return the sandbox with the time that is left."""
+        """Return the sandbox, limited to the remaining time."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise OutOfTime
