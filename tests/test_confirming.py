@@ -1,11 +1,10 @@
 """A plan is the planner's: what a program answers in its place does not count."""
 
 import json
-import math
 from pathlib import Path
 
+import numpy as np
 import pytest
-from scipy.stats import hypergeom
 
 import cwm_cli
 from cwm_cli.agents.episodes import Episode, play
@@ -325,32 +324,35 @@ def test_a_slow_honest_program_is_verified_in_time_and_otherwise_not(sandbox, mo
     assert (episode.verified, episode.confirmed, episode.returned) == (False, 0, 3.0)
 
 
-def test_how_much_is_confirmed_does_not_depend_on_the_speed_of_the_program(sandbox) -> None:
+def test_how_much_is_confirmed_does_not_depend_on_the_speed_of_the_program(
+    sandbox, monkeypatch
+) -> None:
     quick = Planning("mcts", {"simulations": 2, "rollout": 2, "budget": 4})
     for text in (CARTPOLE, PATIENT.replace("0.02", "0.002")):
+        monkeypatch.setattr(confirming, "confirmed_length", lambda count, share: count // 2)
         found = played(sandbox, text, planner=quick, share=1e-9, count=2, limit=6)
-        assert [episode.confirmed for episode in found] == [confirming.LEAST] * 2
+        assert [episode.confirmed for episode in found] == [3, 3]
 
 
-@pytest.mark.parametrize("count", [*range(1, 21), 40, 100])
-def test_a_forged_tenth_of_five_episodes_is_found_with_a_chance_of_nine_in_ten(count) -> None:
-    expected, forged = confirming.confirmed_windows(count), math.ceil(count / 10)
-    fewer, more = math.floor(expected), math.ceil(expected)
-    missed = [hypergeom(count, forged, drawn).pmf(0) for drawn in (fewer, more)]
-    escaped = missed[0] + (expected - fewer) * (missed[1] - missed[0])
-    assert 1 - escaped**5 > 0.9
-    assert expected <= max(0.37 * count, 5)
+@pytest.mark.parametrize("first", [0.05, 0.25, 0.5, 0.9])
+def test_forged_ends_of_windows_are_confirmed_as_often_as_documented(first: float) -> None:
+    lengths = [confirming.confirmed_length(500) for _ in range(20_000)]
+    caught = np.mean([length > first * 500 for length in lengths])
+    documented = 1 - (1 - confirming.SHARE) * first ** (1 / confirming.EXPONENT)
+    assert caught == pytest.approx(documented, abs=0.02)
+    assert min(lengths) >= 1
+    assert np.mean(lengths) < 0.27 * 500
 
 
 @pytest.mark.slow
-def test_most_programs_that_forge_the_last_tenth_of_five_episodes_are_found(sandbox) -> None:
+def test_many_programs_that_forge_the_last_tenth_of_five_episodes_are_found(sandbox) -> None:
     found = 0
     for _ in range(20):
         try:
             played(sandbox, LAST, share=confirming.SHARE, count=5, limit=20)
         except Forged:
             found += 1
-    assert found >= 13  # fewer have a chance of 0.002 if each is found with 0.9
+    assert found >= 3  # 9 are expected; fewer than 3 have a probability of 0.001
 
 
 def test_plans_that_are_not_verified_count_neither_in_the_mean_nor_in_R(

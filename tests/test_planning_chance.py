@@ -166,6 +166,7 @@ def decided(sandbox: Sandbox, text: str, planners: list[tuple[str, Any]]) -> tup
     with gym.make("FrozenLake-v1") as env:
         confirmed = 0
         session = open_session(sandbox, text, spaces_of(env), planners=planners, seed=3)
+        session._confirmer.share = 1.0
         try:
             for episode in range(3):
                 state, _ = env.reset(seed=episode)

@@ -39,19 +39,20 @@ from cwm_cli.worlds.remote import (
     ToldStep,
 )
 
-SHARE = 0.37
-"""Share of the windows of an episode that are confirmed if it has at most ten.
+SHARE = 0.1
+"""Chance that a whole window of decisions is confirmed; of any other window a part is.
 
-With k of n windows confirmed, an episode with forged decisions in b windows escapes with
-probability C(n-b, k) / C(n, k) <= (1 - k/n)^b, and E such episodes with that to the power of E.
-A forger hides best if its decisions follow one another: a tenth of an episode then fills
-b = ceil(n/10) windows. So k/n = 1 - (1 - SHARE)^(1/b) (0.37 up to 10 windows, 0.21 of 20,
-0.11 of 40): such an episode is caught with probability 0.37, and one of five such episodes with
-1 - 0.63^5 = 0.90. Decisions scattered over an episode affect almost all of its windows.
+A planner that keeps a tree or a plan remembers all decisions of a window, so a decision can only
+be made again after those before it. The part is the first n * U ** EXPONENT of n decisions, with
+a secret U that is uniform on (0, 1). A program that forges the decisions of a window from a
+fraction x of it on is caught there with probability 1 - (1 - SHARE) * x ** (1 / EXPONENT): 1 for
+the first decision, 0.51 for x = 0.05, 0.22 for x = 0.5, 0.12 for x = 0.9. It escapes from w such
+windows with that probability's complement to the power of w. On average a quarter of all
+decisions is confirmed.
 """
 
-LEAST = 5
-"""Decisions from the beginning of a window that are confirmed if no whole window was drawn."""
+EXPONENT = 5.0
+"""Larger values confirm fewer decisions, and fewer of the last ones in a window."""
 
 SECONDS, TIMES = 30.0, 5.0
 """Wall-clock limit of a confirmation: constant seconds, and a multiple of the planning time.
@@ -83,13 +84,10 @@ DRAWS = 20
 """How often a program that draws random numbers predicts what it was asked before."""
 
 
-def confirmed_windows(count: int, share: float = SHARE) -> float:
-    """Return how many windows of an episode with `count` windows are confirmed on average.
-
-    The number is rounded up or down at random, so that the mean is exact.
-    """
-    missed: float = max(0.0, 1 - share) ** (1 / ceil(count / 10))
-    return count * (1 - missed)
+def confirmed_length(count: int, share: float = SHARE) -> int:
+    """Draw how many of the first decisions of a window of `count` decisions are confirmed."""
+    rng = secrets.SystemRandom()
+    return count if rng.random() < share else ceil(count * (1 - rng.random()) ** EXPONENT)
 
 
 class Decision(NamedTuple):
@@ -109,9 +107,8 @@ class Decision(NamedTuple):
 class Confirmer:
     """Makes random decisions of finished episodes again, and confirms their steps of the model.
 
-    How many depends on the number of decisions only, never on time, which the program controls:
-    an episode whose decisions cannot be confirmed in time is not verified. With the share 0
-    nothing is confirmed.
+    How many does not depend on time, which the program controls: an episode whose decisions
+    cannot be confirmed in time is not verified. With the share 0 nothing is confirmed.
     """
 
     sandbox: Sandbox
@@ -199,15 +196,8 @@ class Confirmer:
         return parts
 
     def _drawn(self, windows: list[list[Decision]]) -> list[list[Decision]]:
-        """Draw windows that the program cannot foresee; parts of one if no whole one is drawn."""
-        if not windows:
-            return []
-        expected = confirmed_windows(len(windows), self.share)
-        whole = int(expected) + (secrets.SystemRandom().random() < expected % 1)
-        if not whole:
-            return [secrets.choice(windows)[:LEAST]]
-        places = secrets.SystemRandom().sample(range(len(windows)), whole)
-        return [windows[place] for place in sorted(places)]
+        """Draw parts of all windows, whose lengths the program cannot foresee."""
+        return [window[: confirmed_length(len(window), self.share)] for window in windows]
 
     def _batches(self, episodes: list[list[list[Decision]]]) -> list[list[list[Decision]]]:
         """Group windows to make again together: one of each episode if that is faster."""
