@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -53,6 +53,7 @@ from cwm_cli.worlds.messages import (
     summed,
 )
 from cwm_cli.worlds.model import (
+    Confirmation,
     ImaginedEpisodes,
     ImaginedStep,
     Plan,
@@ -110,7 +111,7 @@ class ProgramModel(WorldModel):
     sandbox: Sandbox
     name: str = "the program"
     share: float = SHARE
-    """Of the time of planning, that decisions are made again for; 0 is for trials of that."""
+    """Share of the windows of an episode that are confirmed; 0 confirms nothing, for tests."""
     _recorded: dict[Task, tuple[tuple[Space, Space], Columns]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -319,9 +320,9 @@ class ProgramSession(PlanningSession):
             self._timeouts = 0
         return plans or [plan for moment in moments for plan in self._alone(moment)]
 
-    def confirm(self, episode: int, seconds: float) -> int:
-        """Make some of its decisions again, and say how many; `Forged` when one is another one."""
-        return self._confirmer.confirm(episode, seconds)
+    def confirm(self, seconds: Mapping[int, float]) -> dict[int, Confirmation]:
+        """Make some decisions of each episode again; raise `Forged` if one differs."""
+        return self._confirmer.confirm(seconds)
 
     def close(self) -> None:
         """End the processes of the program."""
