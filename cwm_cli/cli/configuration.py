@@ -121,7 +121,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise CwmError(f"{file} is a folder: name the file in it, --config FILE") from None
     except UnicodeDecodeError:
         raise CwmError(f"{file} is no text in UTF-8: write it in TOML") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a ValueError also for 5,000 digits
         raise CwmError(f"{file} is not TOML ({_lowered(str(error))}): mend it") from None
 
 
