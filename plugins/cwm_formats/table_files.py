@@ -19,7 +19,7 @@ import numpy as np
 from cwm_cli.agents.exporting import Exporter, written_whole
 from cwm_cli.agents.importing import Importer, Origin, TransitionShape
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.reading import UnreadableError, read_bytes, read_json, read_text
+from cwm_cli.data.reading import UnreadableError, parsed, read_bytes, read_json, read_text
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import Observer
@@ -81,7 +81,7 @@ def _mapped(file: Path) -> dict[str, Any]:
     if file.suffix == ".toml":
         try:
             found: Any = tomllib.loads(read_text(file))
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise CwmError(f"{file} is no TOML ({error}): correct it") from error
     else:
         found = read_json(file)
@@ -219,7 +219,7 @@ class ParquetImporter(TableImporter):
         cells: dict[str, Cells] = {}
         for name in names:
             cells |= _cells(name, found.column(name), file)
-        return ReadTable(str(file), cells, rows, lambda row: f"row {row}")
+        return ReadTable(str(file), cells, rows, lambda row: f"row {row} (counted from 0)")
 
 
 def _arrow() -> Any:
@@ -242,7 +242,7 @@ def _opened(file: Path) -> Any:
         raise _unreadable(file, error) from error
 
 
-def _unreadable(file: Path, error: Exception) -> CwmError:
+def _unreadable(file: Path, error: Exception | str) -> CwmError:
     reason = " ".join(str(error).split())[:120]
     return CwmError(f"{file} is no Parquet file, or a damaged one ({reason}): restore it")
 
@@ -252,9 +252,9 @@ def _kept(file: Path) -> dict[str, Any]:
     with _opened(file) as source:
         kept = (source.schema_arrow.metadata or {}).get(KEY)
     try:
-        about = json.loads(kept) if kept else {}
-    except (ValueError, RecursionError):
-        about = {}
+        about = parsed(kept, finite=True) if kept else {}
+    except ValueError as error:
+        raise _unreadable(file, f"metadata {KEY.decode()!r}: {error}") from error
     kinds = {"env": str, "env_args": dict, "note": str}
     if not isinstance(about, dict) or "env" not in about:
         return {}
