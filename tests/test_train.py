@@ -265,6 +265,20 @@ def test_what_cannot_be_is_refused_in_a_line_and_leaves_no_run(pole) -> None:
     assert not wrong
 
 
+def test_rows_of_a_damaged_line_are_not_written_over(pole) -> None:
+    folder = pole.folder / "r"
+    assert pole.inside(*POLE, *SHORT, "--steps", "80", "--run", "r").returncode == 0
+    rows = {path: path.read_bytes() for path in folder.glob("rows-*.npz")}
+    journal = folder / "journal.jsonl"
+    kept = [line for line in journal.read_text().splitlines() if '"kind":"rows"' not in line]
+    journal.write_text("\n".join(["damaged", *kept]) + "\n")
+    done = pole.inside(*POLE, *SHORT, "--steps", "120", "--run", "r")
+    assert done.returncode == 0, done.stderr
+    assert {path: path.read_bytes() for path in rows} == rows
+    added = [line["file"] for line in lines(folder) if line["kind"] == "rows"]
+    assert added == ["rows-3.npz"]
+
+
 @pytest.mark.slow
 def test_a_part_begins_with_what_another_run_learned_and_may_stay_so(here) -> None:
     first = cwm_cli.train(**TRAINED, run=here / "first")
