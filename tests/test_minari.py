@@ -320,6 +320,13 @@ def test_a_wrong_episode_number_or_split_is_refused(kept, changes, reason):
     assert f"metadata of episode 1: {reason}" in refusal("minari:it-v0")
 
 
+def test_metadata_of_an_episode_are_an_object(kept):
+    options = ["format=arrow"]
+    export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0", options=options)
+    (kept / "it-v0" / "data" / "1" / "metadata.json").write_text('"dev"')
+    assert "the metadata of an episode are no object" in refusal("minari:it-v0")
+
+
 def test_marks_of_an_end_are_0_or_1(kept):
     h5py = pytest.importorskip("h5py")
     export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0")

@@ -129,6 +129,21 @@ def test_a_map_names_the_columns_of_any_table(folder, how):
     ]
 
 
+@pytest.mark.parametrize("text", ["reward = " + "9" * 5000, "reward = " + "[" * 5000, "a = 1 2"])
+def test_a_map_that_is_no_toml_is_refused_in_one_line(folder, text):
+    file = write(folder / "log.csv", HEADS, logged(episodes=1))
+    (folder / "map.toml").write_text(text)
+    with pytest.raises(CwmError, match=r"map\.toml is no TOML") as refused:
+        import_transitions(file, "CartPole-v1", options=["map=map.toml"])
+    assert len(str(refused.value)) < 300
+
+
+def test_a_link_to_itself_is_refused_in_one_line(folder):
+    (folder / "loop.csv").symlink_to("loop.csv")
+    with pytest.raises(CwmError, match=r"loop\.csv cannot be read"):
+        import_transitions("loop.csv", "CartPole-v1")
+
+
 @pytest.mark.parametrize(
     "heads",
     [

@@ -526,6 +526,8 @@ def _read_episodes(folder: Path, file: Path) -> list[ReadEpisode]:
             about = list(found.storage.get_episode_metadata(found.episode_indices))
             if len(episodes) != found.total_episodes or len(about) != len(episodes):
                 raise ValueError(f"{len(episodes)} of {found.total_episodes} episodes are there")
+            if not all(isinstance(each, Mapping) for each in about):
+                raise ValueError("the metadata of an episode are no object")
     except ImportError as error:
         raise CwmError(
             f"the format of {file} needs: pip install 'cwm-cli[minari,parquet]'"

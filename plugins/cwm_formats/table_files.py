@@ -23,6 +23,7 @@ from cwm_cli.data.reading import UnreadableError, parsed, read_bytes, read_json,
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import Observer
+from cwm_cli.text import clean
 from cwm_formats.columns import beyond, too_many
 from cwm_formats.tables import Cells, ReadTable, choose, recorded_rows, written_columns
 
@@ -82,7 +83,8 @@ def _mapped(file: Path) -> dict[str, Any]:
         try:
             found: Any = tomllib.loads(read_text(file))
         except (ValueError, RecursionError) as error:
-            raise CwmError(f"{file} is no TOML ({error}): correct it") from error
+            reason = clean(str(error), limit=120)
+            raise CwmError(f"{file} is no TOML ({reason}): correct it") from error
     else:
         found = read_json(file)
     found = found.get("columns", found) if isinstance(found, dict) else found

@@ -189,7 +189,7 @@ def _given(value: Any, part: str) -> list[str] | None:
         return None
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise CwmError(f"a map of columns has {value!r}: write the name of a column, or a list")
+        raise CwmError(f"a map of columns has {value!r:.60}: write the name of a column, or a list")
     return list(names)
 
 
