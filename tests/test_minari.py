@@ -327,6 +327,16 @@ def test_metadata_of_an_episode_are_an_object(kept):
     assert "the metadata of an episode are no object" in refusal("minari:it-v0")
 
 
+@pytest.mark.parametrize("part", ["observations", "actions", "rewards", "terminations"])
+def test_a_number_in_the_place_of_rows_is_refused(kept, part):
+    h5py = pytest.importorskip("h5py")
+    export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0")
+    with h5py.File(kept / "it-v0" / "data" / "main_data.hdf5", "r+") as file:
+        del file[f"episode_0/{part}"]
+        file[f"episode_0/{part}"] = 1.0
+    assert "it-v0" in refusal("minari:it-v0")
+
+
 def test_marks_of_an_end_are_0_or_1(kept):
     h5py = pytest.importorskip("h5py")
     export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0")

@@ -254,7 +254,7 @@ def test_an_end_in_the_middle_of_an_episode_is_noted(folder):
     lines[4][6] = True
     file = write(folder / "log.csv", HEADS, lines)
     import_transitions(file, "CartPole-v1", options={"columns": MAP}, observer=said)
-    assert said.lines[0].startswith("1 rows end an episode that continues all the same")
+    assert said.lines[0].startswith("1 rows end an episode that continues")
 
 
 def test_column_names_that_mean_the_same_are_refused_unless_one_is_chosen(folder):

@@ -43,7 +43,7 @@ def refuse(wrong: np.ndarray, column: np.ndarray, words: str) -> None:
     Args:
         wrong: Mask of the wrong values, in the shape of the column.
         column: Values, a row for each transition.
-        words: The reason, in which `{}` is replaced by the value.
+        words: The reason, a template with one `{}` for the value.
 
     Raises:
         UnfitError: The mask has a true element.

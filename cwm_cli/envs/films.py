@@ -35,7 +35,7 @@ QUIET = {
     "SDL_AUDIODRIVER": "dummy",
     "SDL_NO_SIGNAL_HANDLERS": "1",
 }
-"""Settings with which pygame needs no screen, prints nothing and leaves SIGTERM alone."""
+"""Settings for pygame: no screen, no messages, no handler of SIGTERM."""
 
 
 @dataclass(frozen=True)

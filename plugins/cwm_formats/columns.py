@@ -28,8 +28,8 @@ def fitted(space: Space, values: Any) -> np.ndarray:
     if space.kind == "text":
         return _texts(space, values)
     column = np.asarray(values)
-    if column.dtype.kind not in "biuf":
-        raise ValueError("no numbers are there")
+    if column.dtype.kind not in "biuf" or column.ndim == 0:
+        raise ValueError("no rows of numbers are there")
     if column.shape[1:] != space.shape:
         if column.size != len(column) * space.size or space.size != 1:
             raise ValueError(f"the shape is {across(column.shape[1:])}, not {across(space.shape)}")
@@ -52,7 +52,7 @@ def fitted(space: Space, values: Any) -> np.ndarray:
 
 def _texts(space: Space, values: Any) -> np.ndarray:
     """Return a column of texts."""
-    texts = np.asarray(values).tolist()
+    texts = np.atleast_1d(values).tolist()
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise UnfitError(row, f"{text!r:.40} is no text")
@@ -78,8 +78,8 @@ def flattened(space: Space, name: str, value: Any) -> Columns:
     columns: Columns = {}
     keys: Sequence[Any] = space.keys if space.kind == "dict" else range(len(space.children))
     kind = dict if space.kind == "dict" else tuple | list
-    found = set(value) if isinstance(value, dict) else set(range(len(value)))
-    if not isinstance(value, kind) or found != set(keys):
+    known = isinstance(value, kind)
+    if not known or set(value if isinstance(value, dict) else range(len(value))) != set(keys):
         raise ValueError(f"{name} has other parts than {', '.join(map(str, keys))}")
     for key, (part, child) in zip(keys, space.parts(), strict=True):
         columns |= flattened(child, f"{name}.{part}", value[key])

@@ -549,7 +549,7 @@ def _recorded(
     is_ours: bool,
 ) -> RecordedRows:
     """Put episodes together; what does not fit is a `ValueError`."""
-    lengths = [len(episode.data.rewards) for episode in episodes]
+    lengths = [np.size(episode.data.rewards) for episode in episodes]
     parts = [_columns_of(episode.data, shape) for episode in episodes]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -594,7 +594,7 @@ def _marked(name: str, values: np.ndarray) -> np.ndarray:
 
 def _columns_of(data: Any, shape: TransitionShape) -> Columns:
     """Return the columns of an episode: its observations are one more than its steps."""
-    steps = len(data.rewards)
+    steps = np.size(data.rewards)
     seen = flattened(shape.observations, "observations", data.observations)
     columns = flattened(shape.actions, "actions", data.actions)
     for name, column in seen.items():

@@ -345,7 +345,7 @@ def _check_steps(
     """Refuse a step that an episode has twice, or that does not follow the one before.
 
     The next observation is taken from the next row, so a missing row would join two others. Steps
-    may be times: only a column that mostly counts by one has to do so everywhere.
+    may be times: only a column that counts by one in most rows has to do so everywhere.
     """
     change = np.diff(steps)[episodes[1:] == episodes[:-1]]
     counts = change.size > 0 and np.median(change) == 1
@@ -402,8 +402,8 @@ def _seen(
     beyond_next = np.append(goes_on[1:], False) & goes_on
     if count := int((marks & beyond_next).sum()):
         observer.note(
-            f"{count} rows end an episode that continues all the same: what was observed next is "
-            "taken from the row behind them; number episodes so that each stops at its end"
+            f"{count} rows end an episode that continues: their next observation is taken from the "
+            "next row; number episodes so that each stops at its end"
         )
     for leaf in shape.observations.leaves("observation"):
         seen = _leaf(table, chosen, leaf, order)

@@ -227,7 +227,7 @@ class WorldGame(Game):
 
     @property
     def _counts(self) -> bool:
-        """Whether the episode counts: an agent would repeat one that fails at once for ever."""
+        """Whether the episode counts; an agent repeats an episode that does not."""
         failed = self.session is not None and bool(self._failure)
         return failed or bool(self._inside.history.actions)
 
