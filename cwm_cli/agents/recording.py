@@ -306,7 +306,7 @@ class Recording:
                 observation_space=observed,
                 action_space=acted,
                 metadata=metadata,
-            )
+            ).checked()
         except ValueError as error:
             raise CwmError(f"{self.spec.id} breaks its own rules: {error}") from error
 

@@ -30,8 +30,13 @@ USUAL_FPS = 30
 GIF_FPS = 50
 """Viewers play a GIF that asks for more much more slowly."""
 
-QUIET = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
-"""Settings with which pygame needs no screen and says nothing."""
+QUIET = {
+    "PYGAME_HIDE_SUPPORT_PROMPT": "1",
+    "SDL_VIDEODRIVER": "dummy",
+    "SDL_AUDIODRIVER": "dummy",
+    "SDL_NO_SIGNAL_HANDLERS": "1",
+}
+"""Settings for pygame: no screen, no messages, no handler of SIGTERM."""
 
 
 @dataclass(frozen=True)

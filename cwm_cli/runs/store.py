@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 import shutil
 import sys
 import time
@@ -130,13 +131,17 @@ H = TypeVar("H", bound=RunHeader[Any])
 R = TypeVar("R", bound=BaseModel)
 
 
+ROWS_FILE = r"^rows-([0-9]{1,9})\.npz$"
+"""The name of a file of rows that a run added, with its number."""
+
+
 class RowsAdded(BaseModel):
     """A line of the journal: from here on the dataset has further rows, which are in a file."""
 
     model_config = ConfigDict(frozen=True)
 
     kind: Literal["rows"] = "rows"
-    file: str = Field(pattern=r"^rows-\d{1,9}\.npz$")
+    file: str = Field(pattern=ROWS_FILE)
     count: int
     digest: str
 
@@ -376,7 +381,11 @@ class Run(Generic[H, R]):
         The run keeps its identity: the dataset that it began with.
         """
         if self._grown is None:
-            known = (event.number for event in self.events() if isinstance(event, RowsAdded))
+            known = [event.number for event in self.events() if isinstance(event, RowsAdded)]
+            if next(self.folder.glob(f"{self.journal_name}.damaged-*"), None):
+                # The lines that were left out may name files: those are not written over.
+                files = (re.fullmatch(ROWS_FILE, path.name) for path in self.folder.iterdir())
+                known += [int(found[1]) for found in files if found]
             self._grown = max(known, default=0)
         file = f"rows-{self._grown + 1}.npz"
         rows.save(self.folder / file)
