@@ -105,7 +105,7 @@ confined = sys.modules.get("cwm_cli.worlds.confined")
 FORGERIES = {
     "numbers that are made up": """
 if timed:
-    confined._alone = lambda *_: lambda asked: lambda size: np.zeros(6)
+    confined._alone = lambda *_: lambda inputs, weights: np.zeros(6)
 """,
     "an answer before the question": """
 if timed:
