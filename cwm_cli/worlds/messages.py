@@ -155,9 +155,12 @@ def summed(columns: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
 
 
 def weighted(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the sums of (numbers, rows) with weights (rows,); what is no number counts as 0."""
+    """Return the sums of (numbers, rows) with weights (rows,); nan and infinities count as 0."""
     sums: np.ndarray = numbers @ weights
-    return sums if np.isfinite(sums).all() else np.nan_to_num(numbers.astype(float)) @ weights
+    if np.isfinite(sums).all():
+        return sums
+    sums = np.nan_to_num(numbers.astype(float), posinf=0.0, neginf=0.0) @ weights
+    return sums
 
 
 class PlanningReply(NamedTuple):

@@ -100,6 +100,8 @@ probability 0.98."""
 EXACT, TRANSLATED = 1e-9, 1e-6
 """By how much sums may differ, of the sums of absolute values: for the program, and for forms."""
 
+BETWEEN = "failed on observations between recorded ones, on which programs are timed"
+
 OTHERWISE = Failure(
     kind="wrong_output",
     message="the program meddled with its process, which answers otherwise while it is timed",
@@ -472,7 +474,15 @@ class Timer:
     the limits of a decision. To be closed, as by `with`.
     """
 
-    def __init__(self, sandbox: Sandbox, program: str, rows: Dataset, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        program: str,
+        rows: Dataset,
+        notes: dict[str, str] | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
         leaves = list(rows.observation_space.leaves("observations"))
         self._blends = {
             leaf.name: blend
@@ -501,7 +511,7 @@ class Timer:
         )
         self._passes: dict[str, list[_Pass]] = {}
         self._conversation = sandbox.converse(self._job)
-        self.notes: dict[str, str] = {}
+        self.notes = {} if notes is None else notes
 
     def walk(self, form: str, steps: int) -> Walked:
         """Take steps in one of the `PACED` forms; in the batched one each is of all rows.
@@ -526,8 +536,12 @@ class Timer:
                 sums = conversation.receive(8 * passes * self._numbers)
             seconds = time.perf_counter() - started
         except EOFError:
+            if self._blends:
+                self.notes[form] = BETWEEN
             raise Broke(conversation.failure()) from None
         conversation.rest()
+        if not found and form == "scalar":  # the program itself, so there is such a form
+            raise Broke(OTHERWISE)
         if not found:
             self.notes[form] = printable(
                 note.rstrip(b"\0").decode("utf-8", "replace"), LONGEST_NOTE
@@ -553,7 +567,8 @@ class Timer:
         for form, passes in self._passes.items():
             chosen = self._rng.permutation(len(passes))[:CHECKED_PASSES]
             for each in (passes[place] for place in chosen):
-                expected, sizes = self._expected(each)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    expected, sizes = self._expected(each)
                 room = (EXACT if form == "scalar" else TRANSLATED) * sizes
                 if not (np.abs(each.sums - expected) <= room).all():
                     raise Broke(OTHERWISE)
