@@ -164,6 +164,23 @@ if timed:
                 after[row, action] = super().step(action)
             return after[row, action]
 """,
+    "interpolation between its own answers": """
+if timed:
+    recorded, known = frame.f_locals["self"].job.observations[0], {}
+    plain = Environment
+
+    class Environment(plain):
+        def step(self, action):
+            row, place = int(np.abs(recorded - self.state).sum(axis=1).argmin()), self.state[1]
+            found = known.setdefault((row, action), [])
+            if len(found) < 5:
+                found.append((place, super().step(action)))
+                return found[-1][1]
+            places, answers = zip(*found)
+            apart = [[1.0 if a is b else (place - b) / (a - b) for b in places] for a in places]
+            after = np.prod(apart, axis=1) @ np.array([answer[0] for answer in answers])
+            return after, 1.0, bool(abs(after[0]) > 2.4 or abs(after[2]) > 0.20943951023931953)
+""",
     "half of the inputs counted twice": """
 if timed:
     real = confined._alone
