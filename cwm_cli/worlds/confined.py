@@ -354,7 +354,7 @@ def _why(form: Form, name: str) -> str:
 def _alone(
     stand: Callable[[Any], Any], step: Callable[[Any], Any], job: TimingJob, counter: Any
 ) -> Pass:
-    """Return what stands at one input after the other and steps from there."""
+    """Return a pass that steps from one input after the other."""
     every = list(values(job.action_space, iter(job.actions)))
 
     def take(inputs: Inputs, weights: np.ndarray) -> np.ndarray:
@@ -413,7 +413,7 @@ def _together(some: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray | None:
 
 
 def _batched(batch: Batch, job: TimingJob, counter: Any) -> Pass:
-    """Return what steps from all inputs at once."""
+    """Return a pass that steps from all inputs together."""
     [observed, acted] = [np.moveaxis(each, 0, -1) for each in (*job.observations, *job.actions)]
 
     def take(inputs: Inputs, weights: np.ndarray) -> np.ndarray:

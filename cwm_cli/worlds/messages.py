@@ -66,7 +66,7 @@ class TimingJob(ModelJob):
     """A program whose steps are timed, in passes over inputs that it receives with each question.
 
     `fresh` says for each leaf of the observations whether its values are sent with each input;
-    the other leaves, and the actions, are those of a row. The answers of a pass are returned as
+    other leaves and the action come from a recorded row. The answers of a pass are returned as
     weighted sums, which take little time.
     """
 

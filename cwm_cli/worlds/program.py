@@ -87,10 +87,10 @@ MOST_TIMEOUTS = 3
 """Decisions one after the other that may reach the limits, each of which takes as long as those."""
 
 OWN_FRACTION = 0.1
-"""Share of a blend that is drawn for each number alone.
+"""Share of each blending fraction that every number draws for itself.
 
-Without it the observations between two recorded ones form a line, on which a program could
-interpolate; with a larger share they break more of what relates their numbers.
+With 0 all observations between two recorded ones are on a line, and a program could interpolate
+along it. Larger shares violate constraints between numbers (such as sine and cosine) more.
 """
 
 CHECKED_PASSES = 6
@@ -100,7 +100,7 @@ probability 0.98."""
 EXACT, TRANSLATED = 1e-9, 1e-6
 """By how much sums may differ, of the sums of absolute values: for the program, and for forms."""
 
-BETWEEN = "failed on observations between recorded ones, on which programs are timed"
+BETWEEN = "failed on observations between recorded ones, which are the inputs of the timing"
 
 OTHERWISE = Failure(
     kind="wrong_output",
