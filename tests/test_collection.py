@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from cwm_cli.agents.collecting import collect, default_dataset
-from cwm_cli.agents.policies import EarlierRows, Ranges
+from cwm_cli.agents.policies import EarlierRows, NumberRanges
 from cwm_cli.agents.recording import BeingRecorded, Recorded, Recording, record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec
@@ -271,7 +271,7 @@ def test_summaries_of_earlier_rows_read_each_row_once() -> None:
     for more in ([], rows[9:20], [], rows[20:]):
         earlier += more
         earlier.summary(Reader)
-        ranges = earlier.summary(Ranges)
+        ranges = earlier.summary(NumberRanges)
     assert [id(row) for row in read] == [id(row) for row in rows]
     after = np.array([row.next_observation for row in rows])
     going = after[[not row.terminated for row in rows]]

@@ -335,7 +335,7 @@ class PlannedPolicy(Policy):
         way = self.way(place)
         if way is None:
             return 1
-        ended = EarlierRows.of(earlier).summary(Ranges).ended
+        ended = EarlierRows.of(earlier).summary(NumberRanges).ended
         return TRIES if stage.note else way.starts if ended == way.alone else 1
 
     def begin(
@@ -423,7 +423,7 @@ def _own_cause(rows: Sequence[Transition], earlier: Sequence[Transition]) -> flo
     That number has to be well beyond earlier ends, too, which else explain this one. Other ends
     are worth the more the fewer numbers may be their cause.
     """
-    ranges, new_ranges = EarlierRows.of(earlier).summary(Ranges), Ranges()
+    ranges, new_ranges = EarlierRows.of(earlier).summary(NumberRanges), NumberRanges()
     new_ranges.add(rows)
     going = ranges.going.union(new_ranges.going)
     last = np.array(told(rows[-1].next_observation).numbers)
@@ -496,7 +496,7 @@ def planned_acts(
 
 def covering_acts(stage: Stage, copy: Remembering, seed: int, earlier: Sequence[Transition]) -> Act:
     """Go to the nearest action that was not tried where it is, and to an end at last."""
-    tried = set(EarlierRows.of(earlier).summary(Tried).pairs)
+    tried = set(EarlierRows.of(earlier).summary(TriedActions).pairs)
     rng, draw = np.random.default_rng(seed), random_acts(stage, seed)
 
     def act(observation: Any, before: int) -> Any:
@@ -565,7 +565,7 @@ def _aimed(
         bounds = _bounds(stage.env.observation_space) if way.alone else None
         return Driven(copy, way.corner, bounds)
     rows = EarlierRows.of(earlier)
-    return Curious(copy, rows.summary(Seen), ended=rows.summary(Ranges).ended)
+    return Curious(copy, rows.summary(Seen), ended=rows.summary(NumberRanges).ended)
 
 
 def _bounds(space: gym.Space[Any]) -> np.ndarray:
@@ -613,14 +613,14 @@ def _chances(copy: Simulator | Remembering, seed: int) -> Callable[[Moment], Non
     return begin
 
 
-class Summary(Protocol):
+class RowSummary(Protocol):
     """A summary of rows, which is updated with new rows instead of computed again."""
 
     def add(self, rows: Sequence[Transition]) -> None:
         """Add rows that come after those added before."""
 
 
-S = TypeVar("S", bound=Summary)
+S = TypeVar("S", bound=RowSummary)
 
 
 class EarlierRows(list[Transition]):
@@ -632,7 +632,7 @@ class EarlierRows(list[Transition]):
 
     def __init__(self, rows: Iterable[Transition] = ()) -> None:
         super().__init__(rows)
-        self._summaries: dict[type[Summary], tuple[Any, int]] = {}
+        self._summaries: dict[type[RowSummary], tuple[Any, int]] = {}
 
     @classmethod
     def of(cls, rows: Sequence[Transition]) -> Self:
@@ -649,7 +649,7 @@ class EarlierRows(list[Transition]):
 
 
 @dataclass(frozen=True)
-class Span:
+class NumberSpan:
     """The lowest and the highest of each number of some observations; None without any."""
 
     bounds: np.ndarray | None = None
@@ -676,22 +676,22 @@ class Span:
         return int(((numbers > high + room) | (numbers < low - room)).sum())
 
 
-class Ranges:
+class NumberRanges:
     """Spans after all steps and after non-terminal steps, and whether an episode ended."""
 
     def __init__(self) -> None:
         self.ended = False
-        self.after, self.going = Span(), Span()
+        self.after, self.going = NumberSpan(), NumberSpan()
 
     def add(self, rows: Sequence[Transition]) -> None:
         """Widen the spans."""
         going = [row.next_observation for row in rows if not row.terminated]
         self.ended = self.ended or len(going) < len(rows)
-        self.after = self.after.union(Span.of(row.next_observation for row in rows))
-        self.going = self.going.union(Span.of(going))
+        self.after = self.after.union(NumberSpan.of(row.next_observation for row in rows))
+        self.going = self.going.union(NumberSpan.of(going))
 
 
-class Tried:
+class TriedActions:
     """Pairs of observation and action in the rows."""
 
     def __init__(self) -> None:
@@ -706,7 +706,7 @@ class Seen:
     """Seen observations: the span of real numbers, and all values of other leaves."""
 
     def __init__(self) -> None:
-        self._span, self._others = Span(), set[Any]()
+        self._span, self._others = NumberSpan(), set[Any]()
         self._low = self._high = self._width = np.empty(0)
         self._least, self._most = list[float](), list[float]()
 
@@ -714,7 +714,7 @@ class Seen:
         """Add the observations of rows."""
         observations = [each for row in rows for each in (row.observation, row.next_observation)]
         self._others.update(told(observation).other for observation in observations)
-        self._span = self._span.union(Span.of(observations))
+        self._span = self._span.union(NumberSpan.of(observations))
         if self._span.bounds is not None:
             self._low, self._high = self._span.bounds
             self._least, self._most = self._low.tolist(), self._high.tolist()

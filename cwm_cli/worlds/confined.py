@@ -42,13 +42,13 @@ from cwm_cli.worlds.messages import (
     STEPPING,
     Ask,
     Codec,
-    Inputs,
     PlanningJob,
     PlanningReply,
-    Sealed,
+    SealedPasses,
     Stand,
     SteppingJob,
     SteppingReply,
+    TimedInputs,
     TimingJob,
     decode_question,
     encode_outcomes,
@@ -302,7 +302,7 @@ class _Walker:
         return number
 
 
-Pass = Callable[[Inputs, np.ndarray], np.ndarray]
+Pass = Callable[[TimedInputs, np.ndarray], np.ndarray]
 """Steps from inputs, and returns the sums of the answers with some weights."""
 
 
@@ -323,7 +323,7 @@ class TimingHandler(Handler[TimingJob]):
             passes["batched"] = _batched(form.model.batch, job, counter)
         while head := program.read(ROUND.size):
             place, number, count = ROUND.unpack(head)
-            sealed = Sealed(job, PACED[place], number, count)
+            sealed = SealedPasses(job, PACED[place], number, count)
             data = program.read(8 * number * sealed.words)
             program.write(READY)
             inputs = sealed.open(data, program.read(KEY_SIZE))
@@ -333,7 +333,9 @@ class TimingHandler(Handler[TimingJob]):
             )
 
 
-def _passed(take: Pass | None, inputs: Iterator[Inputs], weights: np.ndarray, reason: str) -> bytes:
+def _passed(
+    take: Pass | None, inputs: Iterator[TimedInputs], weights: np.ndarray, reason: str
+) -> bytes:
     """Take the steps of a round, or return the reason why that cannot be."""
     if take is not None:
         try:
@@ -357,7 +359,7 @@ def _alone(
     """Return a pass that steps from one input after the other."""
     every = list(values(job.action_space, iter(job.actions)))
 
-    def take(inputs: Inputs, weights: np.ndarray) -> np.ndarray:
+    def take(inputs: TimedInputs, weights: np.ndarray) -> np.ndarray:
         actions = [every[row] for row in inputs.rows.tolist()]
         answers: list[Any] = []
         keep = answers.append
@@ -371,7 +373,7 @@ def _alone(
     return take
 
 
-def _states(job: TimingJob, inputs: Inputs) -> Iterable[Any]:
+def _states(job: TimingJob, inputs: TimedInputs) -> Iterable[Any]:
     """Return the observations of inputs, which a program may change."""
     fresh = iter(inputs.leaves)
     if job.observation_space.is_float and job.fresh[0]:
@@ -416,7 +418,7 @@ def _batched(batch: Batch, job: TimingJob, counter: Any) -> Pass:
     """Return a pass that steps from all inputs together."""
     [observed, acted] = [np.moveaxis(each, 0, -1) for each in (*job.observations, *job.actions)]
 
-    def take(inputs: Inputs, weights: np.ndarray) -> np.ndarray:
+    def take(inputs: TimedInputs, weights: np.ndarray) -> np.ndarray:
         batch.stand(inputs.leaves[0] if job.fresh[0] else np.take(observed, inputs.rows, -1))
         answers = batch.step(np.take(acted, inputs.rows, -1))
         counter[0] += len(weights)

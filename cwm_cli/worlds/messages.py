@@ -82,7 +82,7 @@ OPENED_WORDS = 4096
 """Words that are opened at a time if passes are small: 32 KB stay in the fastest cache."""
 
 
-class Inputs(NamedTuple):
+class TimedInputs(NamedTuple):
     """Inputs of one pass or of several: numbers of rows, and values of the fresh leaves.
 
     Both have the shape (inputs, ...) or (passes, inputs, ...); in the batched form the inputs are
@@ -106,7 +106,7 @@ class Inputs(NamedTuple):
         return (words ^ np.random.SFC64(_seed(key)).random_raw(words.shape)).tobytes()
 
 
-class Sealed(NamedTuple):
+class SealedPasses(NamedTuple):
     """Sealed passes of a job in one form, each of the same number of inputs."""
 
     job: TimingJob
@@ -130,7 +130,7 @@ class Sealed(NamedTuple):
         """The number of words of 8 bytes in a pass."""
         return -(-self.size // 2) + sum(map(prod, self.shapes))
 
-    def open(self, sealed: bytes, key: bytes) -> Iterator[Inputs]:
+    def open(self, sealed: bytes, key: bytes) -> Iterator[TimedInputs]:
         """Yield the inputs of one pass after the other."""
         stream, shapes = np.random.SFC64(_seed(key)), self.shapes
         words, half = self.words, -(-self.size // 2)
@@ -146,7 +146,7 @@ class Sealed(NamedTuple):
                     end = at + prod(shape)
                     leaves.append(one[at:end].view("<f8").reshape(shape))
                     at = end
-                yield Inputs(rows, leaves)
+                yield TimedInputs(rows, leaves)
 
 
 def _seed(key: bytes) -> int:

@@ -44,10 +44,10 @@ from cwm_cli.worlds.messages import (
     ROUND,
     SIZE,
     Codec,
-    Inputs,
     PlanningJob,
     PlanningReply,
     SteppingJob,
+    TimedInputs,
     TimingJob,
     decode_reply,
     encode_question,
@@ -430,7 +430,7 @@ class Walked(NamedTuple):
 class _Pass(NamedTuple):
     """Inputs of a timed pass, the weights of its sums, and the sums that the program returned."""
 
-    inputs: Inputs
+    inputs: TimedInputs
     weights: np.ndarray
     sums: np.ndarray
 
@@ -548,16 +548,18 @@ class Timer:
             )
             return Walked(0, seconds)
         place = int(self._rng.integers(passes))
-        one = Inputs(inputs.rows[place], [leaf[place] for leaf in inputs.leaves])
+        one = TimedInputs(inputs.rows[place], [leaf[place] for leaf in inputs.leaves])
         table = np.frombuffer(sums, "<f8").reshape(passes, self._numbers)
         self._passes.setdefault(form, []).append(_Pass(one, weights, table[place]))
         return Walked(passes * count, seconds)
 
-    def _draw(self, passes: int, count: int) -> Inputs:
+    def _draw(self, passes: int, count: int) -> TimedInputs:
         """Draw inputs (passes, count, ...) that no process has received before."""
         rows = self._rng.choice(self._drawable, (passes, count))
         common = self._rng.random((passes, count))
-        return Inputs(rows, [b.between(rows, common, self._rng) for b in self._blends.values()])
+        return TimedInputs(
+            rows, [b.between(rows, common, self._rng) for b in self._blends.values()]
+        )
 
     def check(self) -> None:
         """Have a pass of some rounds of every form predicted; `Broke` where that is otherwise.
