@@ -75,12 +75,10 @@ class PlayRecord(BaseModel):
 
 def wrong_rows(folder: Path) -> Dataset | None:
     """Return the rows of episodes in which a model was wrong, of a plan or all plans of a run."""
-    found: Dataset | None = None
-    for number, file in enumerate(sorted(folder.glob(f"**/{WRONG}/*.npz"))):
-        rows = Dataset.load(file)
+    found = [Dataset.load(file) for file in sorted(folder.glob(f"**/{WRONG}/*.npz"))]
+    for number, rows in enumerate(found):
         rows.columns["episodes"][:] = number
-        found = rows if found is None else found.extended(rows)
-    return found
+    return found[0].extended(*found[1:]) if found else None
 
 
 def mismatches_of(folder: Path) -> Mismatches:

@@ -230,10 +230,10 @@ class Dataset:
         columns = {name: column[rows] for name, column in self.columns.items()}
         return type(self)(columns, self.observation_space, self.action_space, self.metadata)
 
-    def extended(self, rows: Self) -> Self:
-        """Add rows behind these; they have to have the same columns."""
+    def extended(self, *others: Self) -> Self:
+        """Add the rows of others behind these; they have to have the same columns."""
         columns = {
-            name: np.concatenate([column, rows.columns[name]])
+            name: np.concatenate([column, *(rows.columns[name] for rows in others)])
             for name, column in self.columns.items()
         }
         return type(self)(columns, self.observation_space, self.action_space, self.metadata)

@@ -476,11 +476,8 @@ class Run(Generic[H, R]):
 
     def dataset(self) -> Dataset:
         """Return the transitions of this run, with all rows that came while it ran."""
-        dataset = Dataset.load(self.folder / DATASET)
-        for event in self.events():
-            if isinstance(event, RowsAdded):
-                dataset = dataset.extended(self.added(event))
-        return dataset
+        added = [self.added(event) for event in self.events() if isinstance(event, RowsAdded)]
+        return Dataset.load(self.folder / DATASET).extended(*added)
 
     def added(self, event: RowsAdded) -> Dataset:
         """Return the rows that a line of the journal speaks of."""
