@@ -86,7 +86,8 @@ class RecordedSession(LearningSession):
             origin=note or self.run.config.strategy,
             lines=program.count("\n"),
         )
-        self.run.add_program(record, program)
+        self.run.save_program(record, program)
+        self.run.append(record)
         self.run.write_best(program)
         self.observer.advanced(record)
 

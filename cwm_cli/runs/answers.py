@@ -1,0 +1,100 @@
+"""Answers of a language model, kept in a run folder so that no interruption makes them cost twice.
+
+Every answer is written and synced before anything is computed from it. A process that continues the
+run finds the answers of the process before it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from hashlib import sha256
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from cwm_cli.data.reading import UnreadableError, adding_to, read_lines
+from cwm_cli.runs.files import modelled
+from cwm_cli.search.around import BackendAround
+from cwm_cli.search.contracts import Backend, Completion, Request, Usage
+
+ANSWERS = "answers.jsonl"
+"""The file in a run folder with every answer in the order of arrival."""
+
+
+class RecordedAnswer(BaseModel):
+    """A line of the file: an answer, and the hash of the request that it answers."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    request: str
+    text: str
+    usage: Usage
+    final: bool = False
+    lacking: str = ""
+    log_probability: float | None = None
+
+    @property
+    def completion(self) -> Completion:
+        """The answer as its backend gave it."""
+        return Completion(
+            self.text, self.usage, self.final, self.lacking, log_probability=self.log_probability
+        )
+
+
+class RecordedAnswers(BackendAround):
+    """A backend whose answers are recorded in a file, and which repeats the recorded ones."""
+
+    def __init__(self, inner: Backend, file: Path) -> None:
+        super().__init__(inner)
+        self._file, self._lock = file, threading.Lock()
+        self._known: dict[str, RecordedAnswer] = {}
+        try:
+            lines = list(read_lines(file))
+        except UnreadableError as error:
+            if not error.is_missing:
+                raise
+            lines = []
+        for line in lines:
+            try:
+                answer = modelled(RecordedAnswer, line)
+            except ValueError:
+                continue  # cut short by a crash
+            self._known[answer.request] = answer
+
+    def complete(self, request: Request) -> Completion:
+        """Return the recorded answer, else ask, and record the answer before returning it."""
+        key = request_key(request)
+        with self._lock:
+            known = self._known.pop(key, None)
+        if known is not None:
+            return known.completion
+        completion = self.inner.complete(request)
+        answer = RecordedAnswer(
+            request=key,
+            text=completion.text.encode("utf-8", "replace").decode(),
+            usage=completion.usage,
+            final=completion.final,
+            lacking=completion.lacking,
+            log_probability=completion.log_probability,
+        )
+        with self._lock, adding_to(self._file) as file:
+            size = file.seek(0, os.SEEK_END)
+            if size and not _ends_a_line(file.fileno(), size):
+                file.write(b"\n")
+            file.write(answer.model_dump_json().encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return completion
+
+
+def request_key(request: Request) -> str:
+    """Return a hash of all that makes a request of a run unique."""
+    words = [(message.role, message.content) for message in request.messages]
+    parts = [words, request.seed, request.step, request.occurrence, request.model]
+    return sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _ends_a_line(descriptor: int, size: int) -> bool:
+    return os.pread(descriptor, 1, size - 1) == b"\n"
