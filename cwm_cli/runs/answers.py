@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from cwm_cli.data.reading import UnreadableError, adding_to, read_lines
 from cwm_cli.runs.files import modelled
 from cwm_cli.search.around import BackendAround
-from cwm_cli.search.contracts import Backend, Completion, Request, Usage
+from cwm_cli.search.contracts import Backend, Completion, Node, Request, Turn, Usage
 
 ANSWERS = "answers.jsonl"
 """The file in a run folder with every answer in the order of arrival."""
@@ -29,6 +29,8 @@ class RecordedAnswer(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
     request: str
+    step: int
+    known: int
     text: str
     usage: Usage
     final: bool = False
@@ -73,6 +75,8 @@ class RecordedAnswers(BackendAround):
         completion = self.inner.complete(request)
         answer = RecordedAnswer(
             request=key,
+            step=request.step,
+            known=request.known,
             text=completion.text.encode("utf-8", "replace").decode(),
             usage=completion.usage,
             final=completion.final,
@@ -87,6 +91,42 @@ class RecordedAnswers(BackendAround):
             file.flush()
             os.fsync(file.fileno())
         return completion
+
+
+class PendingAnswers(RecordedAnswers):
+    """Records answers until the search has written the nodes that it makes of them.
+
+    The search that continues a run judges the answers that were delivered before an interruption.
+    """
+
+    def __init__(self, inner: Backend, file: Path) -> None:
+        super().__init__(inner, file)
+        self._waiting = {each.step for each in self._known.values()}
+
+    def lost(self) -> list[Turn]:
+        """Return when the answered requests without a node were made, in that order."""
+        return sorted(Turn(each.step, each.known) for each in self._known.values())
+
+    def worst_cost(self, request: Request) -> float | None:
+        """Return the cost of a recorded answer, else the worst cost."""
+        known = self._known.get(request_key(request))
+        return self.inner.worst_cost(request) if known is None else known.usage.cost
+
+    def complete(self, request: Request) -> Completion:
+        """Return the recorded answer, else ask, and record the answer before returning it."""
+        self._waiting.add(request.step)
+        return super().complete(request)
+
+    def update(self, node: Node) -> None:
+        """Forget the answer of a node; remove the file when no answer is left."""
+        self.inner.update(node)
+        if node.step not in self._waiting:
+            return
+        with self._lock:
+            self._waiting.discard(node.step)
+            self._known = {k: each for k, each in self._known.items() if each.step != node.step}
+            if not self._waiting:
+                self._file.unlink(missing_ok=True)
 
 
 def request_key(request: Request) -> str:
