@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 from conftest import Shell
@@ -22,7 +24,7 @@ TIMES = {"seconds", "writing_seconds", "planning_seconds"}
 
 
 class Crash(BaseException):
-    """The end of a process, as far as a test in the same process can simulate it."""
+    """Simulates the end of a process."""
 
 
 class Notes(Observer):
@@ -114,6 +116,35 @@ def test_a_crash_between_any_two_lines_changes_nothing_in_other_environments(
     learn(**asked, run=tmp_path / "r")
     assert lines(tmp_path / "r") == lines(tmp_path / "whole")
     assert outcome(tmp_path / "r") == outcome(tmp_path / "whole")
+
+
+class Unrepeatable(gym.Env[int, int]):
+    """An environment whose observations no seed repeats."""
+
+    observation_space = gym.spaces.Discrete(1000)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        return 0, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        return random.SystemRandom().randrange(1000), 0.0, False, False, {}
+
+
+gym.register("Unrepeatable-v0", entry_point=Unrepeatable, max_episode_steps=40)
+
+
+@pytest.mark.slow
+def test_an_environment_that_does_not_repeat_loses_its_episode_but_no_rows(tmp_path: Path) -> None:
+    asked, notes = {"env": "Unrepeatable-v0", "steps": 30}, Notes()
+    assert crashed(asked, tmp_path / "r", 1)
+    before = LearnRun.load(tmp_path / "r").dataset()
+    done = learn(**asked, run=tmp_path / "r", observer=notes)
+    rows = LearnRun.load(tmp_path / "r").dataset()
+    assert (done.steps, len(rows)) == (30, 30)
+    assert sum("does not repeat" in words for words in notes.words) == 1
+    for name, column in before.columns.items():
+        assert np.array_equal(rows.columns[name][: len(before)], column)
 
 
 STILL = """```python

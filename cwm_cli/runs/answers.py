@@ -94,7 +94,7 @@ class RecordedAnswers(BackendAround):
 
 
 class PendingAnswers(RecordedAnswers):
-    """Records answers until the search has written the nodes that it makes of them.
+    """Records each answer until the journal has its node.
 
     The search that continues a run judges the answers that were delivered before an interruption.
     """

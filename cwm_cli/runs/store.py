@@ -350,7 +350,7 @@ class Run(Generic[H, R]):
         return time.monotonic() - self._began if self._journal else self._seconds_before()
 
     def restart_clock(self, seconds: float = 0.0) -> None:
-        """Count from so many seconds on: the work since then was repeated or will be."""
+        """Restart the clock at `seconds`, since later work was repeated or will be."""
         self._began = time.monotonic() - seconds
 
     @property

@@ -245,8 +245,8 @@ class Search:
     ) -> None:
         """Learn what an earlier run did; a best node that was not confirmed is, or is not best.
 
-        Journals of earlier versions do not say of any that it was confirmed. Requests that were
-        `answered`, but have no node, are made again as they were, and `run` sends them first.
+        Journals of earlier versions do not say of any that it was confirmed. The turns of
+        `answered` requests without a node are repeated, and `run` sends these requests first.
         """
         before, events = self.spent, list(events)
         done = {event.step for event in events if isinstance(event, Node) and event.asked}
@@ -303,7 +303,7 @@ class Search:
             yield from self._take(self._arrival())
 
     def _answered_before(self) -> Iterator[Record]:
-        """Yield the records of requests that were answered before an interruption."""
+        """Yield the records of answers that arrived before an interruption."""
         prepared, self._prepared = self._prepared, {}
         for request in prepared.values():
             kept = self._reserve(request) if self.limit else None
@@ -704,7 +704,7 @@ class Search:
 
 
 def _asked_since(events: Sequence[Node | Remark | Switch], known: int) -> list[Turn]:
-    """Return when the nodes were asked for that came after so many events were known."""
+    """Return the turns of the nodes that follow the first `known` events."""
     nodes = [event for event in events[known:] if isinstance(event, Node) and event.asked]
     return [Turn(node.step, node.known) for node in nodes if node.known is not None]
 

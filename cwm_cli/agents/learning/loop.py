@@ -166,7 +166,7 @@ class Learner:
     The observer is told this object, then a `Stepped` for every step, a `Mismatched`, an
     `EpisodeRecord`, a `ProgramRecord`, a `RecordedQuestion` or a `Certificate` as they come.
     Between episodes `play` tells how well it plays by now, without learning from that.
-    A continued run is repeated first (`Replay`), of which the observer is told nothing.
+    A continued run is repeated first (`Replay`), without events for the observer.
     """
 
     title: str
@@ -213,7 +213,7 @@ class Learner:
     _offered: list[str] = field(default_factory=list, init=False, repr=False)
     _told: set[str] = field(default_factory=set, init=False, repr=False)
     _is_elsewhere: bool = field(default=False, init=False, repr=False)
-    """Whether the environment did not come to the observations of a repeated episode."""
+    """Whether the environment deviated from the observations of a repeated episode."""
 
     def __post_init__(self) -> None:
         self._began = self.run.began()
@@ -313,17 +313,17 @@ class Learner:
         return record
 
     def _advanced(self, event: object) -> None:
-        """Tell the observer an event, unless a run is repeated."""
+        """Pass an event to the observer, unless a run is repeated."""
         if self.replay.is_over:
             self.observer.advanced(event)
 
     def _note(self, words: str, kind: str = "Note") -> None:
-        """Tell the observer a note, unless a run is repeated."""
+        """Pass a note to the observer, unless a run is repeated."""
         if self.replay.is_over:
             self.observer.note(words, kind)
 
     def _end_replay(self) -> None:
-        """Discount the time of the replay as soon as it is over, and let the observer begin."""
+        """Discount the time of the replay at its end, and start the observer."""
         if self.replay.is_over:
             self.run.restart_clock(self._seconds_before)
             self.observer.begins(self)
@@ -458,14 +458,16 @@ class Learner:
     def _repeated(self, recorded: Transition) -> Transition:
         """Return a recorded step; the environment takes it again if its episode goes on.
 
-        An environment that does not come to the same observation cannot go on with the episode.
+        An environment that deviates cannot continue the episode.
         """
         if self._number == self.replay.unfinished or self.task.valid is not None:
             found, _ = self._taken(self.env, recorded.observation, recorded.action)
             same = close(found.next_observation, recorded.next_observation)
             if not same and self._number == self.replay.unfinished and not self._is_elsewhere:
                 self._is_elsewhere = True
-                self.observer.note("the environment does not repeat: an episode is given up")
+                self.observer.note(
+                    "the environment does not repeat its observations: the episode underway is lost"
+                )
         self._end_replay()
         return recorded
 

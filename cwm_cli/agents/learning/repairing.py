@@ -228,7 +228,7 @@ class ProgramWriter:
     def recorded_writing(
         self, rows: Dataset, programs: Sequence[str] = ()
     ) -> tuple[WrittenProgram, WritingRecord]:
-        """Write a program, and return it with the record from which `repeated` returns it."""
+        """Write a program, and return it with its record for `repeated`."""
         began, self._has_induced = time.perf_counter(), False
         used, spent = (self.model.used, self.model.spent) if self.model else (0, 0.0)
         found = self.write(rows, programs)
@@ -252,7 +252,7 @@ class ProgramWriter:
     ) -> WrittenProgram:
         """Return a recorded program, and remember what writing it made known.
 
-        Only the induction from data is repeated: it begins with what it found in fewer rows.
+        Only the induction is computed again: later inductions begin with its findings.
         """
         if record.induced:
             self._from_data(self._problem(rows))

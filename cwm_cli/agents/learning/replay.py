@@ -84,7 +84,7 @@ class Replay:
         return following if event is None else min(following, event.episode)
 
     def clear(self) -> None:
-        """Drop what is left: decisions differed, so that the learner did not repeat it."""
+        """Drop the remaining records, which the learner did not repeat as a decision differed."""
         self._events.clear()
 
     def _next(self) -> Transition | EpisodeRecord | None:

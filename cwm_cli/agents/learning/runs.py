@@ -248,7 +248,7 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
             yield None if is_damaged else event
 
     def _fits(self, taken: StepsTaken) -> bool:
-        """Return whether the columns of some steps are those of the dataset."""
+        """Return whether steps have the columns of the dataset."""
         known = self._first_rows.columns
         try:
             arrays = taken.arrays()
