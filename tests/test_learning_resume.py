@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from conftest import Shell
-from cwm_cli import Observer, learn
+from cwm_cli import CwmError, Observer, learn
 from cwm_cli.agents.learning.runs import LearningResult, LearnRun
 from cwm_cli.runs.answers import ANSWERS, RecordedAnswers
 from cwm_cli.search.contracts import GENERATE, Backend, Completion, Message, Move, Request
@@ -183,6 +183,61 @@ def test_a_killed_run_with_a_model_ends_the_same_and_asks_nothing_twice(
     assert count <= len(server.requests) <= count + 2  # at most one was in flight at each kill
     assert lines(cwm.folder / "r") == journal
     assert outcome(cwm.folder / "r") == outcome(cwm.folder / "whole")
+
+
+ASKING = """
+from contextlib import closing
+from dataclasses import dataclass
+from cwm_cli import hookimpl
+from cwm_cli.agents.learning.strategy import LearningStrategy
+from cwm_cli.data.dataset import Transition
+from cwm_cli.search.contracts import GENERATE, Message, Move, Request
+
+@dataclass
+class Asking(LearningStrategy):
+    def learn(self, session):
+        question = (Message(role="user", content="Which action?"),)
+        with closing(session.tasks[0].task.make()) as env:
+            while not session.over:
+                here, _ = env.reset(seed=session.seed)
+                answer = session.complete(Request(question, 0, Move(GENERATE), None))
+                action = int(answer.text)
+                there, reward, terminated, truncated, _ = env.step(action)
+                row = Transition(here, action, there, reward, terminated, truncated)
+                session.stepped(row, aim="explore")
+                session.ended(float(reward), aim="explore")
+
+@hookimpl
+def cwm_learning_strategies():
+    return {"ask": Asking}
+"""
+
+
+def test_an_interrupted_strategy_starts_again_with_its_recorded_answers(cwm: Shell) -> None:
+    cwm.install("asking", ASKING)
+    cwm.environment["OPENAI_API_KEY"] = "none"
+    with OpenAIServer(lambda body: str(len(server.requests) % 4)) as server:
+        asked = ["learn", "--env", "FrozenLake-v1", "--strategy", "ask", "--model", "openai/gpt-4o"]
+        asked += ["--api-base", server.url, "--run", "r", "--steps"]
+        write = LearnRun._write
+
+        def failing(run: LearnRun, *records: Any) -> None:
+            write(run, *records)
+            if len(server.requests) == 3:
+                raise CwmError("the disk is full")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LearnRun, "_write", failing)
+            assert "the disk is full" in cwm.inside(*asked, "5").stderr
+        done = cwm.inside(*asked, "5")
+        assert done.returncode == 0, done.stderr
+        assert len(server.requests) == 5
+        before = contents(cwm.folder / "r")
+        assert "is finished" in cwm.inside(*asked, "5").stderr
+        after = contents(cwm.folder / "r")
+    rows = LearnRun.load(cwm.folder / "r").dataset()
+    assert rows.columns["actions"].tolist() == [1, 2, 3, 0, 1]
+    assert {name: after[name] for name in before} == before
 
 
 def test_the_command_of_a_finished_run_changes_no_file(whole: LearningResult) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections import defaultdict
 from hashlib import sha256
 from pathlib import Path
 
@@ -51,7 +52,7 @@ class RecordedAnswers(BackendAround):
     def __init__(self, inner: Backend, file: Path) -> None:
         super().__init__(inner)
         self._file, self._lock = file, threading.Lock()
-        self._known: dict[str, RecordedAnswer] = {}
+        self._known: defaultdict[str, list[RecordedAnswer]] = defaultdict(list)
         try:
             lines = list(read_lines(file))
         except UnreadableError as error:
@@ -63,15 +64,14 @@ class RecordedAnswers(BackendAround):
                 answer = modelled(RecordedAnswer, line)
             except ValueError:
                 continue  # cut short by a crash
-            self._known[answer.request] = answer
+            self._known[answer.request].append(answer)
 
     def complete(self, request: Request) -> Completion:
         """Return the recorded answer, else ask, and record the answer before returning it."""
         key = request_key(request)
         with self._lock:
-            known = self._known.pop(key, None)
-        if known is not None:
-            return known.completion
+            if known := self._known[key]:
+                return known.pop(0).completion
         completion = self.inner.complete(request)
         answer = RecordedAnswer(
             request=key,
@@ -101,16 +101,16 @@ class PendingAnswers(RecordedAnswers):
 
     def __init__(self, inner: Backend, file: Path) -> None:
         super().__init__(inner, file)
-        self._waiting = {each.step for each in self._known.values()}
+        self._waiting = {turn.step for turn in self.lost()}
 
     def lost(self) -> list[Turn]:
         """Return when the answered requests without a node were made, in that order."""
-        return sorted(Turn(each.step, each.known) for each in self._known.values())
+        return sorted(Turn(each.step, each.known) for some in self._known.values() for each in some)
 
     def worst_cost(self, request: Request) -> float | None:
         """Return the cost of a recorded answer, else the worst cost."""
-        known = self._known.get(request_key(request))
-        return self.inner.worst_cost(request) if known is None else known.usage.cost
+        known = self._known[request_key(request)]
+        return known[0].usage.cost if known else self.inner.worst_cost(request)
 
     def complete(self, request: Request) -> Completion:
         """Return the recorded answer, else ask, and record the answer before returning it."""
@@ -124,7 +124,8 @@ class PendingAnswers(RecordedAnswers):
             return
         with self._lock:
             self._waiting.discard(node.step)
-            self._known = {k: each for k, each in self._known.items() if each.step != node.step}
+            for some in self._known.values():
+                some[:] = [each for each in some if each.step != node.step]
             if not self._waiting:
                 self._file.unlink(missing_ok=True)
 

@@ -183,7 +183,8 @@ def learn(
                 tasks = [each.named for each in (*others, task)]
                 session = RecordedSession.of(opened, tasks, sandbox, observer)
                 session.goal = goal
-                session.backend = chosen.backend if chosen.asks else None
+                if chosen.asks:
+                    session.backend = RecordedAnswers(chosen.backend, opened.folder / ANSWERS)
                 session.in_flight = chosen.in_flight
                 session.steps, session.seconds = budget.steps, _most(budget.seconds)
                 session.completions, session.max_cost = _most(completions), _most(max_cost)

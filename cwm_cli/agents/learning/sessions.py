@@ -40,9 +40,10 @@ class RecordedSession(LearningSession):
     def of(
         cls, run: LearnRun, tasks: Sequence[LearningTask], sandbox: Sandbox, observer: Observer
     ) -> Self:
-        """Gather the tasks."""
-        if any(run.records()):
-            raise CwmError(f"{run.place} was begun and cannot go on: choose another --run")
+        """Gather the tasks; an interrupted run starts again, with its recorded answers."""
+        if run.is_continued:
+            run.rewrite([])
+            run.restart_clock()
         made = cls(tasks, sandbox, seed=run.config.seed, observer=observer, run=run)
         made._begun = run.began()
         return made
