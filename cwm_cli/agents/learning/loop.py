@@ -19,9 +19,9 @@ import numpy as np
 
 from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
 from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord, Verification
+from cwm_cli.agents.learning.journal_replay import JournalReplay
 from cwm_cli.agents.learning.questions import Questions, Source
 from cwm_cli.agents.learning.repairing import EXCEPTIONS
-from cwm_cli.agents.learning.replay import Replay
 from cwm_cli.agents.learning.runs import (
     Budget,
     ComparisonRecord,
@@ -166,7 +166,7 @@ class Learner:
     The observer is told this object, then a `Stepped` for every step, a `Mismatched`, an
     `EpisodeRecord`, a `ProgramRecord`, a `RecordedQuestion` or a `Certificate` as they come.
     Between episodes `play` tells how well it plays by now, without learning from that.
-    A continued run is repeated first (`Replay`), without events for the observer.
+    A continued run is repeated first (`JournalReplay`), without events for the observer.
     """
 
     title: str
@@ -228,7 +228,7 @@ class Learner:
                 self.known.starts.append(row.observation)
             self._number = max(self._number, row.episode)
             self._take(row)
-        self.replay, self._seconds_before = Replay(self.run), self.run.elapsed
+        self.replay, self._seconds_before = JournalReplay(self.run), self.run.elapsed
 
     def learn(self) -> Stop:
         """Learn until the budget says that it is enough; return why it ended."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=BaseModel)
 
 
-class Replay:
+class JournalReplay:
     """The events of a journal that a continued learner has not repeated yet.
 
     Attributes:
