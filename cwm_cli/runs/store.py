@@ -361,9 +361,9 @@ class Run(Generic[H, R]):
         """Seconds that processes have worked on the run, this one and those before it."""
         return time.monotonic() - self._began if self._journal else self._seconds_before()
 
-    def restart_clock(self) -> None:
-        """Count the seconds anew: what was done before is to be done again."""
-        self._began = time.monotonic()
+    def restart_clock(self, seconds: float = 0.0) -> None:
+        """Restart the clock at `seconds`, since later work was repeated or will be."""
+        self._began = time.monotonic() - seconds
 
     @property
     def lock_descriptor(self) -> int:
