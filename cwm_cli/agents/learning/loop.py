@@ -33,8 +33,9 @@ from cwm_cli.agents.learning.runs import (
 )
 from cwm_cli.agents.learning.unsure import EVERY, MOST_OPEN
 from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.data.spaces import Space
+from cwm_cli.data.spaces import Space, UnfitError
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
+from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.finding import find_contract
 from cwm_cli.evaluation.gaps import gaps
 from cwm_cli.planning.model import Step, close, key
@@ -895,8 +896,18 @@ class Learner:
 
 
 def _plain(space: Space, value: Any) -> Any:
-    """Return a value as datasets give it back, which nobody else can change."""
-    return space.unpack("value", space.pack("value", [value]), 0)
+    """Return a copy of a value in the form of datasets.
+
+    Raises:
+        CwmError: The value is outside the space, for example NaN.
+    """
+    columns = space.pack("value", [value])
+    try:
+        for leaf in space.leaves("value"):
+            leaf.space.check(columns[leaf.name])
+    except UnfitError as error:
+        raise CwmError(f"the environment breaks its own rules: {error.reason}") from error
+    return space.unpack("value", columns, 0)
 
 
 def _wrong_parts(predicted: Step | None, row: Transition) -> tuple[str, ...]:
