@@ -19,7 +19,7 @@ NUMBERS = linux.MACHINES[linux.MACHINE].numbers if linux.MACHINE in linux.MACHIN
 
 
 def telling(sandbox: Sandbox, expression: str) -> str:
-    """Return what an expression is in a process, or the error."""
+    """Return the value of an expression in a process, or the error."""
     failure = sandbox.predict(program(f"raise ValueError(repr({expression}))", top=CTYPES), BOX)
     assert failure.failure is not None
     return failure.failure.message.splitlines()[0]

@@ -15,7 +15,7 @@ from recordings import MOVES
 
 LINE = Space("box", "float64", (1,), (-np.inf,), (np.inf,))
 PULL = -0.7
-"""What follows is the place times this, and normal noise: most of it is left to chance."""
+"""The next place is the place times this, plus normal noise."""
 
 
 def noisy(episodes: int = 24, length: int = 10) -> Dataset:
@@ -108,7 +108,7 @@ def noise(self, action):
     ranked = sorted(each if isinstance(each, bytes) else each.tobytes() for each in starts)
     return stratified(ranked.index(own), self.rng)
 """,
-    "last draws that balance the others": """
+    "draws that balance earlier ones": """
 drawn = []
 
 def noise(self, action):
@@ -130,7 +130,7 @@ def noise(self, action):
             return stratified(every.find(own) // 16, self.rng)
     return self.rng.normal()
 """
-"""Looks for its start among those that follow from the question, by number of the draw."""
+"""Looks for its start among starts that are derived from the question and a number."""
 
 
 def scored(sandbox: Sandbox, methods: str, trick: str = "", *, audited: bool = True) -> Evaluation:
@@ -151,7 +151,7 @@ def test_draws_that_depend_on_each_other_are_refused(sandbox, methods, trick) ->
     )
     assert honest.failure is None
     assert honest.score.skill == pytest.approx(1.0, abs=0.1)
-    if "stratified" in FORGED[trick]:  # the others gain less than what chance decides here
+    if "stratified" in FORGED[trick]:  # other tricks gain less than the noise
         assert forged.score.energy < honest.score.energy - 0.002
     assert audited.failure.kind == "nondeterministic"
     assert audited.score.skill == 0.0

@@ -196,8 +196,7 @@ def _limit_resources(limits: Limits, room: Room) -> None:
 def _start_clocks() -> None:
     """Have the clocks of the `time` module show the time since this process got its job.
 
-    What an answer makes of the hour, or of the time since the machine started, is constant then,
-    and loops that end after some time still end.
+    An answer then cannot depend on the hour, and a loop that ends after some time still ends.
     """
     monotonic, monotonic_ns = time.monotonic, time.monotonic_ns
     began, began_ns = monotonic(), monotonic_ns()

@@ -167,7 +167,7 @@ class _Asking:
     ) -> None:
         self._sandbox, self.dataset = sandbox, dataset
         self.every, self.able = episodes_of(dataset), abilities_of(program)
-        if self.able.tells or not self.able.draws:
+        if self.able.tells or not self.able.draws:  # one answer, or all outcomes
             starts = starts[:, :1]
         self.questions = _questions(dataset, self.every, starts)
         self.job = EpisodesJob(

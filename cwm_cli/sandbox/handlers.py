@@ -222,7 +222,7 @@ class PredictionHandler(Handler[PredictionJob]):
 def _seeded(
     program: ConfinedProgram, starts: np.ndarray, pairs: Iterator[tuple[Any, Any]]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs, and begin a draw before each; `starts` are those of the rows (rows, 1, 2)."""
+    """Yield pairs, and begin a draw before each; `starts` have the shape (rows, 1, 2)."""
     for start, pair in zip(starts, pairs, strict=True):
         program.begin_draw(start.tobytes())
         yield pair
@@ -358,7 +358,7 @@ class EpisodesHandler(Handler[EpisodesJob]):
     def _predict(self, environment: Any, action: Any, starts: list[bytes]) -> int:
         """Have an environment predict and take a step; return how many answers it gave.
 
-        The episode continues from the first draw. It is made last, the others by copies.
+        Copies of the environment make all draws but the first, from which the episode continues.
         """
         program, (first, *others) = self._program, starts
         if program.abilities.tells:

@@ -340,7 +340,7 @@ class OutcomesJob(PredictionJob):
 
 @dataclass(frozen=True, kw_only=True)
 class DrawsJob(PredictionJob):
-    """Several draws of what follows on each row, one for each of its starts."""
+    """Several draws of the next observation of each row, one for each of its starts."""
 
     handler: ClassVar[str] = "cwm_cli.sandbox.handlers:DrawsHandler"
 

@@ -66,7 +66,7 @@ class Limits:
         )
 
     def without_time(self) -> Self:
-        """Return the limits that a process may see: what is left of its time tells of others'."""
+        """Return limits without the remaining time, which depends on earlier processes."""
         return type(self)(
             memory_mb=self.memory_mb, output_bytes=self.output_bytes, cpu_seconds=_DAY_SECONDS
         )

@@ -319,9 +319,9 @@ def compute_only(machine: str) -> bytes:
     one of another machine's numbering (32-bit, x32) ends the process. A process may also
     read its own limits and map memory, which it may not execute. The calls of `CONSTANT` return 0.
 
-    Clocks are those of this process and of the machine without the hour, and waiting on memory is
-    for this process alone: CPU clocks of other processes, and futexes on pages of shared libraries,
-    would let two processes talk to each other. A signal to a guessed process ends the process.
+    CPU clocks of other processes and futexes on pages of shared libraries are refused, because
+    they would let two processes talk to each other. So are clocks with the hour. A signal to a
+    guessed process ends the process.
     """
     audit, numbers = MACHINES[machine]
     code = [_load(_AUDIT), *_unless_equal(audit, _end(_KILL)), _load(_NUMBER)]
@@ -364,8 +364,8 @@ def compute_only(machine: str) -> bytes:
 def _clock_rules(numbers: dict[str, int]) -> list[bytes]:
     """Return the part of the filter about clocks.
 
-    No wall clock is read, and none is slept on until an absolute time, which would tell whether
-    that has passed.
+    A wall clock is neither read nor slept on until an absolute time: that returns immediately if
+    the time has passed.
     """
     no_process = [_load(_argument(0)), _step(_IF_AT_LEAST, _CLOCKS, 0, 1), _refuse(errno.EPERM)]
     no_hour = [

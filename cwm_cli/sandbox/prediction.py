@@ -48,8 +48,8 @@ MOST_AUDITED = 10_000
 shows with a chance of 0.99995."""
 
 MOST_DRAWN_AGAIN = 8
-"""Draws of each row that an audit has made again. Which ones, and in which order, is drawn for
-each row, so an answer that depends on the number or the order of its draw is not repeated."""
+"""Draws of each row that an audit repeats. They are chosen and permuted at random for each row, so
+an answer that depends on the number or the order of its draw is not repeated."""
 
 MOST_BYTES = 1 << 26
 """Bytes of answers that a process makes of rows that have several each; the next goes on."""
@@ -142,7 +142,7 @@ def ask(
 
     The answers are not confirmed.
     """
-    job = _asking(program, dataset, seed, starts_of(dataset, seed, draws))
+    job = _asking(program, dataset, seed, draws)
     sides = [[part] for part in split_rows(dataset, 2, hidden_generator("first", dataset, seed))]
     return _answers(sandbox, dataset, job, sides)
 
@@ -153,8 +153,7 @@ def audit(
     """Have a program confirm its answers, in processes where rows of an episode lie far apart.
 
     Which rows are asked in which process and order is drawn from what the program does not
-    know: the recorded answers. So is which of several draws of a row are made again, and in which
-    order.
+    know: the recorded answers. So are the draws of a row that are repeated, and their order.
     """
     if not len(dataset):
         return None
@@ -163,11 +162,12 @@ def audit(
     if len(dataset) > MOST_AUDITED:
         drawn = rng.permutation(len(dataset)) < MOST_AUDITED
         parts = [part[drawn[part]] for part in parts]
-    rows, starts = np.sort(np.concatenate(parts)), starts_of(dataset, seed, answers.draws)
+    rows, draws, numbers = np.sort(np.concatenate(parts)), 1, None
     if answers.shape == "draws":
-        numbers = permuted(answers.draws, len(dataset), rng)[:, :MOST_DRAWN_AGAIN]
-        answers, starts = answers.chosen(numbers), chosen(starts, numbers)
-    job = _asking(program, dataset, seed, starts, checked=False)
+        draws = answers.draws
+        numbers = permuted(draws, len(dataset), rng)[:, :MOST_DRAWN_AGAIN]
+        answers = answers.chosen(numbers)
+    job = _asking(program, dataset, seed, draws, numbers, checked=False)
     again = _answers(sandbox, dataset, job, [parts[0::2], parts[1::2]], whole=True)
     if again.failure:
         return asked_again(again.failure)
@@ -181,17 +181,29 @@ Asking = Callable[[np.ndarray], PredictionJob]
 
 
 def _asking(
-    program: str, dataset: Dataset, seed: int, starts: np.ndarray, *, checked: bool = True
+    program: str,
+    dataset: Dataset,
+    seed: int,
+    draws: int,
+    numbers: np.ndarray | None = None,
+    *,
+    checked: bool = True,
 ) -> Asking:
-    """Return what makes jobs of the kind that the text of a program is for."""
+    """Return what makes jobs of the kind that the text of a program is for.
+
+    With `numbers` (rows, some) the jobs make only these of the `draws` of each row.
+    """
     able, inputs = abilities_of(program), dataset.select("observations", "actions")
     make: Callable[..., PredictionJob] = PredictionJob
     if able.tells:
         make = partial(OutcomesJob, checked=checked)
     elif able.draws:
         make = DrawsJob
-    several = starts if make is DrawsJob else starts[:, :1]
-    drawing = able.draws or "random" in program
+    starts: np.ndarray | None = None
+    if able.draws or "random" in program:
+        starts = starts_of(dataset, seed, draws if make is DrawsJob else 1)
+    if starts is not None and numbers is not None:
+        starts = chosen(starts, numbers)
 
     def job(rows: np.ndarray) -> PredictionJob:
         return make(
@@ -201,7 +213,7 @@ def _asking(
             action_space=dataset.action_space,
             columns=selected(inputs, rows),
             valid=dataset.has_valid_actions,
-            starts=several[rows] if drawing else None,
+            starts=None if starts is None else starts[rows],
         )
 
     return job
