@@ -1002,7 +1002,7 @@ HANGS = {
         38, model(LOOP, init="signal.pthread_sigmask(0, range(1, 65))"), "timeout_cpu"
     ),
     "sleep_forever": program(39, model("time.sleep(1000)"), "timeout_wall"),
-    "sigstop_raise": program(39, model("signal.raise_signal(signal.SIGSTOP)"), "timeout_wall"),
+    "sigstop_raise": program(39, model("signal.raise_signal(signal.SIGSTOP)"), "step_error"),
     "deadlock": program(
         39,
         model("import threading\nlock = threading.Lock()\nwith lock:\n    lock.acquire()"),

@@ -178,12 +178,13 @@ def answer(
     return behave
 
 
-def whole(text: str) -> Behaviour:
+def whole(text: str, content_type: str = "application/json") -> Behaviour:
     """Answer in one piece, whatever was asked."""
 
     def behave(handler: Handler) -> None:
-        handler.request_body = handler.request_body | {"stream": False}
-        answer(text)(handler)
+        choice = {"index": 0, "message": {"role": "assistant", "content": text}}
+        body = _completion(handler, [choice | {"finish_reason": "stop"}], 100, 10)
+        handler.reply(200, body, {"Content-Type": content_type})
 
     return behave
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -19,6 +20,7 @@ from cwm_apps.runs import CodingRun
 from cwm_apps.solving import CodingResult, judge_again, judge_solutions, solve
 from cwm_cli.cli import command_line
 from cwm_cli.errors import CwmError
+from cwm_cli.runs.answers import ANSWERS
 from cwm_cli.runs.listing import report_on
 from cwm_cli.runs.observer import Observer
 from cwm_cli.runs.searches import JOURNAL, SearchRun
@@ -472,6 +474,29 @@ def test_a_run_that_is_killed_goes_on_to_the_same_nodes_and_asks_nothing_twice(s
         assert nodes(shell.folder / "r") == uncut
         assert len(server.requests) <= 2 * asked + 1
         assert json.loads(resumed.stdout)["completions"] == asked == sum(map(len, uncut.values()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--parallel", "2")])
+def test_an_answer_that_was_not_judged_before_a_kill_is_not_asked_for_again(shell, data, more):
+    with OpenAIServer(lambda body: block(SLOW)) as server:
+        arguments = shell_arguments(server, data, "--budget", "3", "--total", "1", *more)
+        answers = shell.folder / "r" / "problems" / "0010" / ANSWERS
+        for count in (1, 2):
+            process = shell.start(*arguments)
+            while not answers.exists() or len(server.requests) < count:
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.01)
+            for descendant in psutil.Process(process.pid).children(recursive=True):
+                descendant.kill()
+            os.kill(process.pid, signal.SIGKILL)
+            process.communicate(timeout=20)
+        done = shell.inside(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["completions"] == 3
+        undelivered = 2 if more else 0  # one of two in flight, at each kill
+        assert 3 <= len(server.requests) <= 3 + undelivered
+    assert not answers.exists()
 
 
 @pytest.mark.long

@@ -93,14 +93,14 @@ def test_a_job_tells_nothing_of_the_rows_but_what_is_asked(sandbox, poles, monke
     drawing = "# random\n" + cartpole()
     assert scored(sandbox, drawing, poles[0], audited=True).failure is None
     assert len(jobs) == 2 + APART
-    told = {"program", "seed", "observation_space", "action_space", "columns", "valid", "seeds"}
-    seeds = {}
+    told = {"program", "seed", "observation_space", "action_space", "columns", "valid", "starts"}
+    starts = {}
     for job in jobs:
         assert vars(job).keys() == told
         assert job.columns.keys() == {"observations", "actions"}
-        for row, seed in zip(job.columns["observations"], job.seeds.tolist(), strict=True):
-            assert seeds.setdefault(row.tobytes(), seed) == seed, "an audit draws other numbers"
-    assert len(set(seeds.values())) == len(poles[0])
+        for row, start in zip(job.columns["observations"], job.starts.tolist(), strict=True):
+            assert starts.setdefault(row.tobytes(), start) == start, "an audit draws other numbers"
+    assert len({tuple(start) for [start] in starts.values()}) == len(poles[0])
     first, second = (job.columns["observations"].tolist() for job in jobs[:2])
     assert not any(row in second for row in first)
 

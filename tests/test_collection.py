@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from cProfile import Profile
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,13 @@ import numpy as np
 import pytest
 
 from cwm_cli.agents.collecting import collect, default_dataset
+from cwm_cli.agents.policies import EarlierRows, NumberRanges
 from cwm_cli.agents.recording import BeingRecorded, Recorded, Recording, record
-from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.runs.observer import Observer
+from cwm_cli.views.recording import RecordingBar
 from cwm_gymnasium import cwm_environments
 
 SMALL = [
@@ -239,6 +243,41 @@ def test_an_observer_hears_of_each_step_and_each_episode() -> None:
     shares = [event.share for event in heard.events if isinstance(event, BeingRecorded)]
     assert len(shares) == 6
     assert all(0 < share < 1 for share in shares)
+
+
+def test_the_work_of_a_recording_grows_linearly_with_its_episodes() -> None:
+    def calls(episodes: int) -> int:
+        recording = Recording(
+            find("CartPole-v1"), policy="random", episodes=episodes, test_episodes=0, max_steps=2
+        )
+        with Profile() as profile:
+            recording.play(RecordingBar())
+            recording.dataset()
+        return sum(entry.callcount for entry in profile.getstats())
+
+    calls(1)  # lazy imports happen here
+    assert calls(100) < 2.2 * calls(50)
+
+
+def test_summaries_of_earlier_rows_read_each_row_once() -> None:
+    rows = list(record(find("CartPole-v1"), policy="random", episodes=3, test_episodes=0))
+    read: list[Transition] = []
+
+    class Reader:
+        def add(self, rows: Sequence[Transition]) -> None:
+            read.extend(rows)
+
+    earlier = EarlierRows(rows[:9])
+    for more in ([], rows[9:20], [], rows[20:]):
+        earlier += more
+        earlier.summary(Reader)
+        ranges = earlier.summary(NumberRanges)
+    assert [id(row) for row in read] == [id(row) for row in rows]
+    after = np.array([row.next_observation for row in rows])
+    going = after[[not row.terminated for row in rows]]
+    for span, expected in ((ranges.after, after), (ranges.going, going)):
+        assert span.bounds is not None
+        assert np.array_equal(span.bounds, [expected.min(axis=0), expected.max(axis=0)])
 
 
 def test_what_was_recorded_before_an_interruption_is_kept_and_gone_on_with(

@@ -28,11 +28,14 @@ WRONG = {
         '[synthesize]\nbudget = "many"',
         'budget takes a whole number, not "many"',
     ),
+    "long text for a number": (f'seed = "{"a" * 9999}"', 'seed takes a whole number, not "aaaa'),
+    "deep lists": ("seed = " + "[" * 900, "is not TOML"),
     "a number for text": ("model = 3", "model takes text in quotes, not 3"),
     "a number for a choice": ("[synthesize]\nnew = 1", "new takes true or false, not 1"),
     "true for a number": ("seed = true", "seed takes a whole number, not true"),
     "below a bound": ("[synthesize]\nbudget = 0", "budget has to be at least 1"),
     "broken": ("a = \n", "is not TOML (invalid value (at line 1, column 5))"),
+    "a number too long": (f"seed = {'9' * 5000}", "is not TOML (exceeds the limit (4300 digits)"),
     "no text": (b"\xff\xfe", "is no text in UTF-8"),
     "a gap": ('allow_gap = "network"', "allow_gap is not taken from a file"),
     "a server": ('api_base = "http://x"', "api_base counts only in a file that you name"),
@@ -58,6 +61,7 @@ def test_what_is_wrong_is_said_in_one_line_with_the_nearest(cwm, write):
             done.returncode != 1
             or len(lines) != 1
             or words not in lines[0]
+            or len(lines[0]) > 400
             or not lines[0].startswith("Error: cwm.toml")
         ):
             failed[name] = done.stderr

@@ -3,12 +3,17 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import cwm_cli
 from cwm_cli.agents.episodes import Episode, play
+from cwm_cli.agents.plays import PlayRun
 from cwm_cli.envs.tasks import Setting
 from cwm_cli.registry import environment
 from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.views.planning import plan_report
+from cwm_cli.worlds import confirming
 from cwm_cli.worlds.model import Planning
 from cwm_cli.worlds.program import ProgramModel
 from cwm_cli.worlds.remote import Forged
@@ -189,6 +194,52 @@ def prepare(environment):
 )
 """Does not answer there."""
 
+SLOW = """
+import time
+
+def wait(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+"""
+
+STALLING = (
+    HANDLER
+    + SLOW
+    + """
+def prepare(environment):
+    global stepping
+    stepping = handler() == "SteppingHandler"
+    if handler() != "PlanningHandler":
+        return
+    decider = sys.modules["cwm_cli.planning.deciding"].Decider
+    real = decider.plan
+
+    def plan(self, moments):
+        pairs = zip(moments, real(self, moments))
+        return [[balance(each.state)] if each.episode > 0 else plan for each, plan in pairs]
+
+    decider.plan = plan
+"""
+    + RIGHT.replace("step(self, action):", "step(self, action):\n        wait(0.05 * stepping)")
+)
+"""Plans the first episode as it should, then answers by a policy; slow if it is confirmed."""
+
+STALLING_ONCE = STALLING.replace("0.05 * stepping", "9 * (stepping and self.state[0] > 0.02)")
+"""The same, but slow, beyond all limits, in one situation only."""
+
+EPISODE = STALLING.replace("episode > 0", "episode == 3").replace("0.05", "0")
+"""Answers by a policy in one episode only, without being slow."""
+
+FEW = SELDOM.replace("decision % 5", "decision % 10 != 7")
+"""Answers by a policy in every tenth decision."""
+
+LAST = SELDOM.replace("decision % 5", "decision < 18")
+"""Answers by a policy in the last tenth of an episode of 20 decisions."""
+
+PATIENT = SLOW + CARTPOLE.replace("step(self, action):", "step(self, action):\n        wait(0.02)")
+"""An honest program that needs 20 ms for a step."""
+
 
 @pytest.fixture(scope="module")
 def sandbox():
@@ -215,6 +266,7 @@ ATTACKS = {
     "rewards": (LURING, "answers"),
     "rewards, of one that may draw": (LURING + "# random", "answers"),
     "one decision in five": (SELDOM, "in place of the planner"),
+    "one decision in ten": (FEW, "in place of the planner"),
     "a failure": (FAILING, "not here"),
 }
 
@@ -243,6 +295,91 @@ def test_such_plans_would_count_if_nothing_was_made_again(sandbox) -> None:
         assert (episode.returned, episode.confirmed) == (60.0, 0)
     [episode] = played(sandbox, COUNTING, share=0.0, limit=5)
     assert episode.model_steps == 5 * 3_900_000_000
+
+
+def test_one_episode_that_was_not_planned_is_found_among_five(sandbox) -> None:
+    with pytest.raises(Forged, match="episode 3 the program answered"):
+        played(sandbox, EPISODE, count=5, limit=20)
+
+
+@pytest.mark.parametrize("text", [STALLING, STALLING_ONCE], ids=["every step", "one situation"])
+def test_episodes_of_a_program_that_stalls_their_confirmation_are_not_verified(
+    sandbox, text, monkeypatch
+) -> None:
+    monkeypatch.setattr(confirming, "SECONDS", 0.5)
+    try:
+        found = played(sandbox, text, share=confirming.SHARE, count=5, limit=60)
+    except Forged:  # a part that the program was quick enough for was enough to find it out
+        return
+    assert not any(episode.verified for episode in found)
+
+
+def test_a_slow_honest_program_is_verified_in_time_and_otherwise_not(sandbox, monkeypatch) -> None:
+    quick = Planning("mcts", {"simulations": 2, "rollout": 2, "budget": 4})
+    [episode] = played(sandbox, PATIENT, planner=quick, limit=3)
+    assert (episode.verified, episode.confirmed) == (True, 3)
+    monkeypatch.setattr(confirming, "SECONDS", 0.1)
+    monkeypatch.setattr(confirming, "TIMES", 0.1)
+    [episode] = played(sandbox, PATIENT, planner=quick, limit=3)
+    assert (episode.verified, episode.confirmed, episode.returned) == (False, 0, 3.0)
+
+
+def test_how_much_is_confirmed_does_not_depend_on_the_speed_of_the_program(
+    sandbox, monkeypatch
+) -> None:
+    quick = Planning("mcts", {"simulations": 2, "rollout": 2, "budget": 4})
+    for text in (CARTPOLE, PATIENT.replace("0.02", "0.002")):
+        monkeypatch.setattr(confirming, "confirmed_length", lambda count, share: count // 2)
+        found = played(sandbox, text, planner=quick, share=1e-9, count=2, limit=6)
+        assert [episode.confirmed for episode in found] == [3, 3]
+
+
+@pytest.mark.parametrize("first", [0.05, 0.25, 0.5, 0.9])
+def test_forged_ends_of_windows_are_confirmed_as_often_as_documented(first: float) -> None:
+    lengths = [confirming.confirmed_length(500) for _ in range(20_000)]
+    caught = np.mean([length > first * 500 for length in lengths])
+    documented = 1 - (1 - confirming.SHARE) * first ** (1 / confirming.EXPONENT)
+    assert caught == pytest.approx(documented, abs=0.02)
+    assert min(lengths) >= 1
+    assert np.mean(lengths) < 0.27 * 500
+
+
+@pytest.mark.slow
+def test_many_programs_that_forge_the_last_tenth_of_five_episodes_are_found(sandbox) -> None:
+    found = 0
+    for _ in range(20):
+        try:
+            played(sandbox, LAST, share=confirming.SHARE, count=5, limit=20)
+        except Forged:
+            found += 1
+    assert found >= 3  # 9 are expected; fewer than 3 have a probability of 0.001
+
+
+def test_plans_that_are_not_verified_count_neither_in_the_mean_nor_in_R(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(confirming, "SECONDS", 0.1)
+    monkeypatch.setattr(confirming, "TIMES", 0.1)
+    how = {"simulations": 2, "rollout": 2, "budget": 4}
+    result = cwm_cli.plan(
+        env="CartPole-v1",
+        program=PATIENT,
+        options=how,
+        oracle=True,
+        episodes=2,
+        max_steps=3,
+        folder=tmp_path,
+    )
+    found = result.as_json()
+    assert found["unverified"] == [0, 1]
+    assert (found["returns"], found["mean"], found["R"]) == ([3.0, 3.0], None, None)
+    [line] = [str(part) for part in plan_report(result) if str(part).startswith("verdict")]
+    assert line.startswith("verdict   unverified: 2 of 2 episodes (#0, #1)")
+    assert "mcts.budget" in line
+    kept = [json.loads(line) for line in result.journal.open()]
+    assert [x["episode"]["verified"] for x in kept if x["side"] == "model"] == [False, False]
+    sections = PlayRun.sections([PlayRun.load(result.journal.parent)])
+    assert "no episode was verified" in sections[0].about
 
 
 HONEST = {

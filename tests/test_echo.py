@@ -1,6 +1,7 @@
 """Texts weighed by language models: echoed over HTTP, in this process, or chosen among."""
 
 import json
+import os
 import re
 import shutil
 import time
@@ -299,7 +300,10 @@ class TestTemplates:
                 wanted = f"{asks}[assistant] {SENTENCES[0]}\n".replace("\n", f"{end}\n")
                 begin = BOS if end else ""
                 assert server.weighings[-1] == [begin + wanted]
-            for name in ("broken.jinja", "none.jinja"):
+            (tmp_path / "deep.json").write_text("[" * 5000)
+            (tmp_path / "list.json").write_text('{"chat_template": []}')
+            os.mkfifo(tmp_path / "pipe.jinja")
+            for name in ("broken.jinja", "none.jinja", "deep.json", "list.json", "pipe.jinja"):
                 with pytest.raises(CwmError, match="is no chat template"):
                     _ = weigher(server, template=str(tmp_path / name)).can_score
 

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request, Usage
 from cwm_cli.search.reading import extract_program, without_thinking
 from cwm_litellm.backend import LiteLLM
+from cwm_litellm.transport import begin_attempt
 from engines import Ollama, llama_cpp, lm_studio, particular, said, vllm
 from openai_server import OpenAIServer, answer, error, hang, rate_limited, reset, truncated_json
 
@@ -72,6 +74,7 @@ def test_what_ollama_would_cut_without_a_word_is_shortened_or_held():
     def heard(prompt):
         return "whole" if "You write programs." in prompt and "THE END" in prompt else "cut"
 
+    begin_attempt(time.monotonic() - 1.0)  # of an earlier request in this thread
     with Ollama(heard, context_length=8192) as server:
         done = backend(server, "ollama/small").complete(request(*LONG, shorter=shorter))
     assert (done.text, done.lacking) == ("whole", "")

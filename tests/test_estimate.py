@@ -56,6 +56,18 @@ def test_tokens_dollars_and_hours_are_what_they_amount_to() -> None:
     assert "$" not in unknown.lines[1]
 
 
+@pytest.mark.parametrize("header", ["[]", "{}", '{"config": 3}', "[" * 5000, None])
+def test_a_damaged_run_does_not_count(header: str | None) -> None:
+    usual, folder = of(MODEL, 10), Path("runs") / "damaged"
+    folder.mkdir(parents=True)
+    (folder / "nodes.jsonl").write_text("")
+    if header is None:
+        os.mkfifo(folder / "run.json")
+    else:
+        (folder / "run.json").write_text(header)
+    assert of(MODEL, 10) == usual
+
+
 def test_models_that_searches_choose_among_have_their_shares_each() -> None:
     names = ("openai/gpt-4o-mini", "openai/gpt-4o", "openai/gpt-4.1")
     members = {name: LiteLLM(name) for name in names}

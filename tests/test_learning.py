@@ -453,3 +453,31 @@ def test_play_that_a_budget_cuts_off_is_no_return_of_its_play():
     assert cut.is_cut
     assert not cut.model_copy(update={"whole": True}).is_cut
     assert not cut.model_copy(update={"aims": {"explore": 9}}).is_cut
+
+
+BROKEN = """
+import gymnasium as gym
+import numpy as np
+
+class Broken(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.full(2, np.nan, np.float32), 0.0, False, False, {}
+
+gym.register("Broken-v0", Broken, max_episode_steps=10)
+"""
+
+
+def test_an_observation_that_is_no_number_ends_learning_in_one_line(cwm: Shell) -> None:
+    cwm.install("broken", BROKEN)
+    done = cwm.inside("learn", "--env", "broken:Broken-v0", "--steps", "5", "--run", "r")
+    assert done.returncode == 1
+    [line] = [each for each in done.stderr.splitlines() if each.startswith("Error")]
+    assert "breaks its own rules: nan is no finite number" in line
+    assert "Traceback" not in done.stderr

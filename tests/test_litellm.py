@@ -304,12 +304,12 @@ def test_an_answer_that_is_streamed_is_the_same():
         assert server.requests[1].body["max_tokens"] == 16384
 
 
-def test_a_server_that_does_not_stream_is_asked_for_the_whole():
-    with OpenAIServer([whole("whole")]) as server:
-        backend = LiteLLM(PRICED, api_base=server.url, stream=True)
-        assert [backend.complete(request()).text for _ in range(3)] == ["whole"] * 3
-        streamed = [received.body.get("stream", False) for received in server.requests]
-    assert streamed == [True, False, False, False]
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+def test_a_whole_answer_is_kept_although_a_stream_was_requested(content_type):
+    with OpenAIServer([whole("whole", content_type)]) as server:
+        completion = ask(server, stream=True)
+        assert [received.body["stream"] for received in server.requests] == [True]
+    assert (completion.text, completion.usage.tokens) == ("whole", 110)
 
 
 LONG = (Message(role="system", content="s" * 100), Message(role="user", content="u" * 39_900))

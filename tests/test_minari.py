@@ -293,6 +293,61 @@ def test_what_is_no_number_is_refused_and_what_is_out_of_bounds_is_told(tmp_path
     assert notes.said == ["1 value of actions is out of the bounds of the space"]
 
 
+@pytest.mark.parametrize("value", ["Infinity", "NaN", "1e999"])
+def test_metadata_without_finite_numbers_are_refused(kept, value):
+    export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0")
+    file = kept / "it-v0" / "data" / "metadata.json"
+    about = json.loads(file.read_text())
+    about["cwm"]["metadata"]["reset_seeds"] = ["SEED"]
+    file.write_text(json.dumps(about).replace('"SEED"', value))
+    assert "has NaN or Infinity in its part 'cwm'" in refusal("minari:it-v0")
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"episode": 1.5}, "1.5 is no episode number"),
+        ({"episode": -1}, "-1 is no episode number"),
+        ({"episode": "x"}, "'x' is no episode number"),
+        ({"split": "dev"}, "'dev' is neither train nor test"),
+    ],
+)
+def test_a_wrong_episode_number_or_split_is_refused(kept, changes, reason):
+    options = ["format=arrow"]
+    export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0", options=options)
+    found = minari.load_dataset("it-v0")
+    found.storage.update_episode_metadata([changes], [1])
+    assert f"metadata of episode 1: {reason}" in refusal("minari:it-v0")
+
+
+def test_metadata_of_an_episode_are_an_object(kept):
+    options = ["format=arrow"]
+    export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0", options=options)
+    (kept / "it-v0" / "data" / "1" / "metadata.json").write_text('"dev"')
+    assert "the metadata of an episode are no object" in refusal("minari:it-v0")
+
+
+@pytest.mark.parametrize("part", ["observations", "actions", "rewards", "terminations"])
+def test_a_number_in_the_place_of_rows_is_refused(kept, part):
+    h5py = pytest.importorskip("h5py")
+    export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0")
+    with h5py.File(kept / "it-v0" / "data" / "main_data.hdf5", "r+") as file:
+        del file[f"episode_0/{part}"]
+        file[f"episode_0/{part}"] = 1.0
+    assert "it-v0" in refusal("minari:it-v0")
+
+
+def test_marks_of_an_end_are_0_or_1(kept):
+    h5py = pytest.importorskip("h5py")
+    export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0")
+    with h5py.File(kept / "it-v0" / "data" / "main_data.hdf5", "r+") as file:
+        marks = file["episode_0/terminations"][:].astype(np.int8)
+        marks[2] = 2
+        del file["episode_0/terminations"]
+        file["episode_0/terminations"] = marks
+    assert "terminations: 2 is none of 0 to 1 in row 2" in refusal("minari:it-v0")
+
+
 def test_the_commands_write_and_read_a_dataset(kept):
     rows = recorded("CartPole-v1")
     rows.save(file := kept.parent / "work" / "pole.npz")

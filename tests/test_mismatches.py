@@ -1,20 +1,26 @@
 """What came about otherwise than predicted, where plans led."""
 
 import json
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 import cwm_cli
+from cwm_cli.agents.episodes import play
 from cwm_cli.agents.plays import mismatches_of, wrong_rows
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.tasks import Setting
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.mismatches import Comparing, Mismatches, wrong_parts
+from cwm_cli.registry import environment
 from cwm_cli.runs.listing import load
+from cwm_cli.views.planning import plan_report
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.model import Predictions
-from worlds import CARTPOLE
+from worlds import CARTPOLE, ICE
 
 PLACES = Space("discrete", low=(0,), high=(5,))
 MOVES = Space("discrete", low=(0,), high=(1,))
@@ -47,7 +53,8 @@ def test_steps_are_counted_by_the_part_that_came_about_otherwise(sandbox) -> Non
     steps = [step(0, 1), step(1, 3), step(2, 3, 1.0), step(3, 9 % 6, 0.0, True), step(4, 4, 2.0)]
     comparing = Comparing(ProgramModel(RING, sandbox), PLACES, MOVES)
     found = comparing.compare(comparing.rows(steps))
-    assert found == Mismatches(steps=5, wrong=4, observation=2, reward=2, terminated=1)
+    counts = {"steps": 5, "wrong": 4, "observation": 2, "reward": 2, "terminated": 1}
+    assert found == Mismatches(**counts, uninformative=4)
     assert found.kinds == {"observation": 2, "reward": 2, "terminated": 1}
     assert found.plus(found).mistakes == 8
 
@@ -91,6 +98,98 @@ def test_of_several_answers_the_one_that_is_most_right_counts() -> None:
     found = wrong_parts(Predictions(answers, None, "outcomes", chances), rows)
     assert found["observation"].tolist() == [False, True]
     assert not found["reward"].any()
+
+
+STILL = """
+class Environment:
+    def set_state(self, observation):
+        self.state = observation
+
+    def step(self, action):
+        return list(self.state), 1.0, False
+"""
+AGAINST = CARTPOLE.replace("10.0 if action == 1 else -10.0", "-10.0 if action == 1 else 10.0")
+HEAVY = CARTPOLE.replace("9.8", "12.0")
+GUESSING = "import random\n" + STILL.replace(
+    "list(self.state)", "[value + random.gauss(0, 0.01) for value in self.state]"
+)
+SLIPPING = """
+import random
+
+class Environment:
+    def set_state(self, observation):
+        self.cell = int(observation)
+
+    def step(self, action):
+        row, column = divmod(self.cell, 4)
+        move = (int(action) + random.choice([-1, 0, 1])) % 4
+        row, column = row + (move == 1) - (move == 3), column + (move == 2) - (move == 0)
+        cell = 4 * min(max(row, 0), 3) + min(max(column, 0), 3)
+        return cell, float(cell == 15), cell in (5, 7, 11, 12, 15)
+"""
+
+NOISE = {"noise": {"observation": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("text", "env", "env_args", "refuted"),
+    [
+        (STILL, "CartPole-v1", {}, True),
+        (AGAINST, "CartPole-v1", {}, True),
+        (GUESSING, "CartPole-v1", {}, True),
+        ("1 / 0", "CartPole-v1", {}, True),
+        (CARTPOLE, "CartPole-v1", {}, False),
+        (HEAVY, "CartPole-v1", {}, False),
+        (CARTPOLE, "CartPole-v1", NOISE, False),
+        (SLIPPING, "FrozenLake-v1", {}, False),
+        (ICE, "FrozenLake-v1", {}, False),
+    ],
+    ids=[
+        "nothing changes",
+        "wrong direction",
+        "draws that cannot be",
+        "fails",
+        "right",
+        "wrong constant",
+        "right but for noise",
+        "right draws",
+        "right probabilities",
+    ],
+)
+def test_a_program_is_refuted_if_most_predictions_are_hardly_better_than_a_guess(
+    sandbox, text, env, env_args, refuted
+) -> None:
+    task = Setting(env, env_args, 3, 100).task(environment(env))
+    with closing(task.make()) as made:
+        spaces = space_of(made.observation_space), space_of(made.action_space, "actions")
+    comparing = Comparing(ProgramModel(text, sandbox), *spaces, noisy="noise" in env_args)
+    found = Mismatches()
+    for progress in play(task, range(8), comparing=comparing):
+        for finished in progress.finished:
+            found = found.plus(finished.episode.mismatches or Mismatches())
+    assert found.steps + found.unanswered > 50
+    assert found.refutes is refuted
+
+
+def test_few_steps_refute_no_program() -> None:
+    assert not Mismatches(steps=9, wrong=9, uninformative=9).refutes
+    assert Mismatches(steps=10, wrong=10, uninformative=6).refutes
+    assert not Mismatches(steps=10, wrong=10, uninformative=5).refutes
+
+
+def test_a_plan_whose_predictions_fail_is_refuted_whatever_it_returned(here) -> None:
+    how = {"options": ["simulations=4", "rollout=5"], "episodes": 2, "max_steps": 9}
+    result = cwm_cli.plan(env="CartPole-v1", program=STILL, **how)
+    assert result.returns == [9.0, 9.0]
+    assert result.as_json()["refuted"] is True
+    [line] = [str(part) for part in plan_report(result) if str(part).startswith("verdict")]
+    assert line == (
+        "verdict   refuted: in the episodes played, the program's predictions of 18 of 18 steps "
+        "are little better than a guess, so the return is not evidence for it"
+    )
+    right = cwm_cli.plan(env="CartPole-v1", program=CARTPOLE, **how)
+    assert right.as_json()["refuted"] is False
+    assert not [part for part in plan_report(right) if str(part).startswith("verdict")]
 
 
 def test_planning_says_unasked_what_it_predicted_wrongly_and_how_to_go_on(cwm) -> None:

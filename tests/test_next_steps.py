@@ -50,6 +50,26 @@ def test_a_finished_run_is_played_with_and_looked_at(cwm, begun):
     assert "old" not in words and "synthesize" not in words
 
 
+DAMAGED_HEADERS = {
+    "no kind": lambda file: file.write_text('{"config": {}}'),
+    "no configuration": lambda file: file.write_text('{"kind": "search"}'),
+    "too deep": lambda file: file.write_text("[" * 5000),
+    "a pipe": lambda file: (file.unlink(), os.mkfifo(file)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_HEADERS.values(), ids=DAMAGED_HEADERS)
+def test_a_damaged_run_is_passed_over(cwm, begun, damage):
+    damage(begun("damaged", age=1) / "run.json")
+    begun("whole", age=9, over=True)
+    assert "cwm plan runs/whole" in told(cwm.inside())
+
+
+def test_a_lock_that_is_a_pipe_is_no_lock(cwm, begun):
+    os.mkfifo(begun("a", age=1, typed=("synthesize", "--env", "CartPole-v1")) / "lock")
+    assert "cwm synthesize --env CartPole-v1  (runs/a is unfinished)" in told(cwm.inside())
+
+
 def test_an_unfinished_run_goes_on_by_what_was_typed(cwm, begun):
     begun("a", age=1, typed=("synthesize", "--env", "CartPole-v1", "-o", "a=b c"))
     assert "cwm synthesize --env CartPole-v1 -o 'a=b c'  (runs/a is unfinished)" in told(

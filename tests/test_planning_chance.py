@@ -166,6 +166,7 @@ def decided(sandbox: Sandbox, text: str, planners: list[tuple[str, Any]]) -> tup
     with gym.make("FrozenLake-v1") as env:
         confirmed = 0
         session = open_session(sandbox, text, spaces_of(env), planners=planners, seed=3)
+        session._confirmer.share = 1.0
         try:
             for episode in range(3):
                 state, _ = env.reset(seed=episode)
@@ -175,7 +176,7 @@ def decided(sandbox: Sandbox, text: str, planners: list[tuple[str, Any]]) -> tup
                     state, _, ends, _, _ = env.step(plan.actions[0])
                     if ends:
                         break
-                confirmed += session.confirm(episode, 1e9)
+                confirmed += session.confirm({episode: 1e9})[episode].decisions
             assert session.report is not None
             return confirmed, session.steps, session.report.planner
         finally:

@@ -1,6 +1,9 @@
 """What `cwm play` does: worlds are played in by keys or by plans, and looked through."""
 
 import json
+import signal
+import subprocess
+import sys
 from contextlib import closing
 from itertools import pairwise
 from typing import Any
@@ -15,8 +18,8 @@ from cwm_cli.agents.interacting.games import ReplayGame, WorldGame
 from cwm_cli.agents.interacting.keys import keys_of, legend
 from cwm_cli.agents.interacting.play import GameProgress, arena_of, play
 from cwm_cli.agents.interacting.scenes import parts_of
-from cwm_cli.agents.subjects import find_subject
 from cwm_cli.agents.policies import RandomSession
+from cwm_cli.agents.subjects import find_subject
 from cwm_cli.agents.training.train import train
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
@@ -133,6 +136,40 @@ def test_where_the_model_fails_that_is_said_in_place_and_play_goes_on_from_a_res
     assert again.facts[0].startswith("episode 2 · step 0")
     assert game.outcome()["episodes"] == []
     game.close()
+
+
+def test_a_game_that_is_drawn_can_be_terminated() -> None:
+    script = (
+        "import os, signal\n"
+        "from cwm_cli.envs.films import QUIET\n"
+        "os.environ.update(QUIET)\n"
+        "import gymnasium\n"
+        "env = gymnasium.make('CartPole-v1', render_mode='rgb_array')\n"
+        "env.reset()\n"
+        "env.render()\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGTERM
+
+
+def test_an_agent_stops_after_its_episodes_if_the_model_fails_at_once(tmp_path) -> None:
+    (tmp_path / "broken.py").write_text(
+        "class Environment:\n"
+        "    def set_state(self, observation):\n        pass\n"
+        "    def step(self, action):\n        raise KeyError(7)\n"
+    )
+    found = play(
+        env="FrozenLake-v1",
+        env_args=LAKE,
+        program=tmp_path / "broken.py",
+        mode="agent",
+        planner="mcts",
+        options={"simulations": 2, "rollout": 2},
+        max_steps=2,
+        episodes=2,
+    ).as_json()
+    assert [each["steps"] for each in found["episodes"]] == [0, 0]
+    assert "KeyError" in found["episodes"][0]["failure"]
 
 
 class Dicing(WorldModel):

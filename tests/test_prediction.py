@@ -182,7 +182,6 @@ VARYING = {
     "a global that grows": program(
         "seen.append(0); return self.state, 0.0, len(seen) % 2 == 0", top="seen = []"
     ),
-    "its process": program("return self.state, os.getpid(), False"),
 }  # fmt: skip
 
 

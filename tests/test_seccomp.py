@@ -20,10 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cwm_cli.sandbox import linux
-from cwm_cli.sandbox.linux import ALLOWED, MACHINES, compute_only, for_process
+from cwm_cli.sandbox.linux import ALLOWED, CONSTANT, MACHINES, compute_only, for_process
 
 PID = 4321
 ALLOW, KILL = 0x7FFF0000, 0x80000000
+ZERO = 0x00050000
 REFUSE, REFUSE_CLONE3 = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
 
 MOST_INSTRUCTIONS = 4096
@@ -31,7 +32,10 @@ CALL = struct.Struct("<IIQ6Q")
 INSTRUCTION = struct.Struct("=HBBI")
 X32 = 0x40000000
 
-SPECIAL = {"mmap", "mprotect", "tgkill", "prlimit64", "clone3"}
+SPECIAL = {
+    *("mmap", "mprotect", "tgkill", "prlimit64", "clone3", "clock_gettime", "clock_getres"),
+    *("clock_nanosleep", "futex", "madvise", "sched_getaffinity"),
+}
 """Calls that are decided by their arguments, and the one that is said not to exist."""
 
 WORD = st.integers(0, 2**64 - 1)
@@ -110,11 +114,14 @@ def test_a_body_too_long_to_jump_over_cannot_be_assembled() -> None:
 def test_computing_is_allowed_and_nothing_else_is(machine: str) -> None:
     numbers = MACHINES[machine].numbers
     allowed = {numbers[name] for name in ALLOWED.split() if name in numbers}
-    assert len(allowed) > 35
+    constant = {numbers[name] for name in CONSTANT.split() if name in numbers}
+    assert len(allowed) > 20
     special = {numbers[name] for name in SPECIAL}
     for number in range(601):
         if number in allowed:
             assert verdict(machine, number) == ALLOW, number
+        elif number in constant:
+            assert verdict(machine, number) == ZERO, number
         elif number not in special:
             assert verdict(machine, number) == REFUSE, number
     assert verdict(machine, numbers["clone3"]) == REFUSE_CLONE3
@@ -170,7 +177,7 @@ def test_memory_is_never_executable(machine: str, name: str, arguments: tuple[in
 @given(pid=st.integers(0, 2**32 - 1), arguments=WORDS)
 def test_a_process_signals_only_itself(machine: str, pid: int, arguments: tuple[int, ...]) -> None:
     number = number_of(machine, "tgkill")
-    expected = ALLOW if pid == PID else REFUSE
+    expected = {PID: ALLOW, 0: REFUSE}.get(pid, KILL)
     assert verdict(machine, number, pid, *arguments) == expected
     assert verdict(machine, number, PID, *arguments) == ALLOW
 
@@ -193,10 +200,47 @@ def test_a_process_reads_its_own_limits_and_no_more(
 def test_every_process_has_a_filter_of_its_own(machine: str, pid: int) -> None:
     call = CALL.pack(number_of(machine, "tgkill"), MACHINES[machine].audit, 0, pid, *[0] * 5)
     assert decide(filter_of(machine, pid), call) == ALLOW
-    assert decide(filter_of(machine, pid + 1), call) == REFUSE
+    assert decide(filter_of(machine, pid + 1), call) == KILL
     common, own = instructions(compute_only(machine)), instructions(filter_of(machine, pid))
     changed = [pair for pair in zip(common, own, strict=True) if len({*pair}) > 1]
     assert [(before[:3], after[3]) for before, after in changed] == [((0x15, 1, 0), pid)]
+
+
+CLOCK = st.integers(0, 2**32 - 1)
+
+
+@each_machine
+@given(clock=CLOCK, high=st.integers(0, 2**32 - 1), arguments=WORDS)
+def test_clocks_tell_neither_the_hour_nor_of_other_processes(
+    machine: str, clock: int, high: int, arguments: tuple[int, ...]
+) -> None:
+    wall, kept = (0, 5, 8, 11), (1, 2, 3, 4, 6, 7, 9)
+    for each in (clock, *range(14), 2**32 - 6):
+        word = high << 32 | each  # the kernel looks at the lower half
+        read = verdict(machine, number_of(machine, "clock_gettime"), word, *arguments[:5])
+        assert read == (ALLOW if each in (*kept, 10) else REFUSE), each
+        for name in ("clock_getres", "clock_nanosleep"):
+            expected = ALLOW if each in (*kept, *wall, 10) else REFUSE
+            assert verdict(machine, number_of(machine, name), word, 0) == expected
+        if each != 1:  # sleeping until a time would tell whether it has passed
+            number = number_of(machine, "clock_nanosleep")
+            assert verdict(machine, number, word, 1) == REFUSE
+
+
+@each_machine
+@given(operation=WORD, advice=WORD, pid=HALF, arguments=WORDS)
+def test_memory_and_the_processor_are_for_this_process_alone(
+    machine: str, operation: int, advice: int, pid: int, arguments: tuple[int, ...]
+) -> None:
+    futex = verdict(machine, number_of(machine, "futex"), 0, operation, *arguments[:4])
+    own = operation & 128 and not operation & 256
+    assert futex == (ALLOW if own else REFUSE)
+    madvise = number_of(machine, "madvise")
+    assert verdict(machine, madvise, 0, 0, 12) == 0x00050000 | errno.EINVAL
+    assert (verdict(machine, madvise, 0, 0, advice) == ALLOW) == (advice % 2**32 != 12)
+    affinity = number_of(machine, "sched_getaffinity")
+    assert verdict(machine, affinity, 0, *arguments[:5]) == ALLOW
+    assert verdict(machine, affinity, pid, *arguments[:5]) == REFUSE
 
 
 HEADERS = {
@@ -223,8 +267,9 @@ def test_numbers_are_those_of_the_kernel(machine: str) -> None:
 def test_every_call_has_a_number_where_it_exists(machine: str) -> None:
     numbers = MACHINES[machine].numbers
     assert len(set(numbers.values())) == len(numbers)
-    assert {*ALLOWED.split(), *SPECIAL} - numbers.keys() == LACKING[machine]
-    assert numbers.keys() <= {*ALLOWED.split(), *SPECIAL}
+    assert {*ALLOWED.split(), *CONSTANT.split(), *SPECIAL} - numbers.keys() == LACKING[machine]
+    unused = numbers.keys() - {*ALLOWED.split(), *CONSTANT.split(), *SPECIAL}
+    assert unused == {"gettimeofday", "getcpu"}, "the functions of the vDSO that are refused"
 
 
 # The kernel itself, in a process that ends afterwards.
@@ -243,6 +288,7 @@ def under_the_filter(attempt: Callable[[], Any]) -> int:
         faulthandler.disable()  # which would print where an attempt was aborted
         try:
             linux.give_up_new_privileges()
+            linux.ask_kernel_for_time()
             linux.filter_system_calls(own_filter())
             attempt()
             code = 0
@@ -284,19 +330,22 @@ REFUSED = {
     "a memory file": lambda: os.memfd_create("x"),
     "machine code": lambda: mmap.mmap(-1, 4096, prot=mmap.PROT_WRITE | mmap.PROT_EXEC),
     "undone by prctl": linux.hide_from_others,
+    "a signal to itself": lambda: signal.raise_signal(signal.SIGCHLD),
+    "the name of the host": os.uname,
+    "a CPU clock of another process": lambda: time.clock_gettime(~os.getppid() << 3 | 2),
+    "the hour": lambda: time.clock_gettime(time.CLOCK_REALTIME),
     "no capabilities": linux.drop_capabilities,
     "another filter": lambda: linux.filter_system_calls(own_filter()),
 }
 GRANTED = {
     "nothing": lambda: None,
-    "clocks": lambda: (time.time(), time.monotonic(), time.process_time(), time.sleep(0.001)),
+    "clocks": lambda: (time.monotonic(), time.process_time(), time.sleep(0.001)),
     "real randomness": lambda: os.urandom(16),
     "memory": touch_memory,
-    "its own numbers": lambda: (os.getpid(), os.getppid(), os.getuid(), os.uname()),
+    "its own numbers": lambda: (os.getpid(), os.getppid(), os.getuid()),
     "its own limits": lambda: resource.getrlimit(resource.RLIMIT_AS),
     "what it has used": lambda: resource.getrusage(resource.RUSAGE_SELF),
     "open descriptors": lambda: (os.read(0, 0), os.write(1, b""), os.close(0)),
-    "a signal to itself": lambda: signal.raise_signal(signal.SIGCHLD),
     "handlers of signals": lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN),
 }
 
@@ -325,9 +374,19 @@ def test_limits_cannot_be_set_under_the_filter() -> None:
 
 
 @linux_only
-def test_a_process_may_end_itself_by_a_signal() -> None:
-    assert under_the_filter(os.abort) == -signal.SIGABRT
-    assert under_the_filter(lambda: signal.raise_signal(signal.SIGKILL)) == -signal.SIGKILL
+def test_a_process_ends_itself_by_abort_and_stops_without_its_number() -> None:
+    assert under_the_filter(os.abort) == -signal.SIGSEGV
+    process = os.fork()
+    if process == 0:
+        stop = linux.self_stopper()
+        linux.give_up_new_privileges()
+        linux.filter_system_calls(own_filter())
+        stop()
+        os._exit(0)
+    _, status = os.waitpid(process, os.WUNTRACED)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    assert os.WIFSTOPPED(status)
 
 
 @linux_only

@@ -21,7 +21,7 @@ from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.registry import environment
 from cwm_cli.views.speed import ratio_words, seconds_words, speed_parts
 from cwm_cli.worlds.messages import PACED
-from cwm_cli.worlds.program import OTHERWISE, Timer
+from cwm_cli.worlds.program import BETWEEN, OTHERWISE, Timer
 from cwm_cli.worlds.remote import Broke
 from cwm_litellm.backend import LiteLLM
 from openai_server import UNKNOWN_MODEL, WRONG_KEY, OpenAIServer, answer, hang, holds
@@ -105,13 +105,13 @@ confined = sys.modules.get("cwm_cli.worlds.confined")
 FORGERIES = {
     "numbers that are made up": """
 if timed:
-    confined._alone = lambda *_: lambda asked: lambda size: np.zeros(6)
+    confined._alone = lambda *_: lambda inputs, weights: np.zeros(6)
 """,
     "an answer before the question": """
 if timed:
     os.write(5, struct.pack("<B400s", 1, b"") + bytes(8 * 6 * 5))
 """,
-    "answers to other observations": """
+    "answers by action": """
 if timed:
     real, known = confined._alone, {}
 
@@ -122,8 +122,114 @@ if timed:
 
     confined._alone = alone
 """,
+    "answers by row number, in a loop of its own": """
+if timed:
+    def alone(stand, step, job, counter):
+        known = {}
+
+        def take(inputs, weights):
+            states = confined._states(job, inputs)
+            for row, state in zip(inputs.rows.tolist(), states):
+                if row not in known:
+                    stand(state)
+                    known[row] = step(job.actions[0][row])
+            answers = [known[row] for row in inputs.rows.tolist()]
+            return confined.summed(confined._columns(job, answers), weights)
+
+        return take
+
+    confined._alone = alone
+""",
+    "answers to rounded observations": """
+known, plain = {}, Environment
+
+class Environment(plain):
+    def step(self, action):
+        key = (*np.round(self.state, 2).tolist(), action)
+        if timed and key in known:
+            return known[key]
+        known[key] = super().step(action)
+        return known[key]
+""",
+    "a table of the recorded rows": """
+if timed:
+    job, plain = frame.f_locals["self"].job, Environment
+    recorded, after = job.observations[0], {}
+
+    class Environment(plain):
+        def step(self, action):
+            row = int(np.abs(recorded - self.state).sum(axis=1).argmin())
+            if (row, action) not in after:
+                self.state = recorded[row]
+                after[row, action] = super().step(action)
+            return after[row, action]
+""",
+    "interpolation between its own answers": """
+if timed:
+    recorded, known = frame.f_locals["self"].job.observations[0], {}
+    plain = Environment
+
+    class Environment(plain):
+        def step(self, action):
+            row, place = int(np.abs(recorded - self.state).sum(axis=1).argmin()), self.state[1]
+            found = known.setdefault((row, action), [])
+            if len(found) < 5:
+                found.append((place, super().step(action)))
+                return found[-1][1]
+            places, answers = zip(*found)
+            apart = [[1.0 if a is b else (place - b) / (a - b) for b in places] for a in places]
+            after = np.prod(apart, axis=1) @ np.array([answer[0] for answer in answers])
+            return after, 1.0, bool(abs(after[0]) > 2.4 or abs(after[2]) > 0.20943951023931953)
+""",
+    "half of the inputs counted twice": """
+if timed:
+    real = confined._alone
+
+    def alone(*arguments):
+        take = real(*arguments)
+
+        def some(inputs, weights):
+            half = len(weights) // 2
+            first = inputs._replace(
+                rows=inputs.rows[:half], leaves=[leaf[:half] for leaf in inputs.leaves]
+            )
+            return 2 * take(first, weights[:half])
+
+        return some
+
+    confined._alone = alone
+""",
+    "one pass for all": """
+if timed:
+    real = confined._passed
+
+    def passed(take, inputs, weights, reason):
+        every = list(inputs)
+        answer = real(take, every[:1], weights, reason)
+        size = confined.PASSED.size
+        return answer[:size] + answer[size:] * len(every)
+
+    confined._passed = passed
+""",
+    "no scalar form": """
+if timed:
+    confined._passed = lambda *_: confined.PASSED.pack(False, b"there is no such form")
+""",
 }
-"""What a program does to seem faster than it is."""
+"""Programs that seem faster than they are; the gc and frames lead them to the loop around them."""
+
+MEMORISING = """
+known, plain = {}, Environment
+
+class Environment(plain):
+    def step(self, action):
+        key = (self.state.tobytes(), action)
+        if timed and key in known:
+            return known[key][0] + 1, *known[key][1:]
+        known[key] = super().step(action)
+        return known[key]
+"""
+"""Keeps all answers, and returns a wrong one to an input that it has received before."""
 
 
 class TestTimer:
@@ -171,6 +277,43 @@ class TestTimer:
                 timer.walk("scalar", 400)
             timer.check()
         assert broke.value.failure == OTHERWISE
+
+    def test_a_program_that_remembers_its_answers_never_receives_an_input_again(
+        self, sandbox, poles
+    ):
+        rows = poles[0][np.arange(99)]
+        with Timer(sandbox, cartpole() + MEDDLING + MEMORISING, rows) as timer:
+            for _ in range(9):
+                timer.walk("scalar", 400)
+            timer.check()
+
+    def test_answers_that_are_not_finite_are_confirmed(self, sandbox, poles):
+        program = cartpole(position="x + (np.inf if v > 0 else np.nan if v > -0.5 else 0.02 * v)")
+        with Timer(sandbox, program, poles[0][np.arange(99)]) as timer:
+            assert timer.walk("scalar", 400).transitions >= 400
+            timer.check()
+
+    def test_observations_are_drawn_between_recorded_ones(self, sandbox, poles):
+        rows = poles[0][np.arange(40)]
+        ends = np.sort([rows.columns["observations"], rows.columns["next_observations"]], axis=0)
+        low, high = ends.tolist()
+        program = (
+            cartpole()
+            + MEDDLING
+            + f"""
+low, high, plain = np.array({low}), np.array({high}), Environment
+
+class Environment(plain):
+    def set_state(self, observation):
+        super().set_state(observation)
+        if timed:
+            assert ((low <= self.state) & (self.state <= high)).all(axis=1).any()
+            assert self.state.tolist() not in low.tolist() + high.tolist()
+"""
+        )
+        with Timer(sandbox, program, rows) as timer:
+            assert timer.walk("scalar", 400).transitions >= 400
+            timer.check()
 
     def test_an_honest_program_is_confirmed_in_every_form(self, sandbox, poles):
         with Timer(sandbox, cartpole(), poles[0][np.arange(300)]) as timer:
@@ -226,6 +369,19 @@ class TestComparisons:
         console = Console(file=StringIO(), width=80)
         console.print(*speed_parts(found, 80))
         assert "--model PROVIDER/NAME asks one" in " ".join(console.file.getvalue().split())
+
+    def test_a_program_that_fails_only_while_it_is_timed_is_reported_in_a_line(self, poles):
+        recorded = "bool(np.float32(x) == x)"
+        program = cartpole(position=f"x + 0.02 * v * (1 / ({recorded}))")
+        found = bench_speed(program=program, env="CartPole-v1", dataset=poles[0], rows=9)
+        assert found.world_model.accuracy == 1.0
+        assert found.timed.failure.kind == "step_error"
+        assert found.paces.keys() == {"environment"}
+        console = Console(file=StringIO(), width=200)
+        console.print(*speed_parts(found, 200))
+        printed = console.file.getvalue()
+        assert "world model: failed, step error: ZeroDivisionError" in printed
+        assert f"world model: {BETWEEN}" in printed
 
     def test_a_program_that_fails_leaves_the_environment_to_be_timed(self, poles):
         broken = cartpole(position="1 / 0")

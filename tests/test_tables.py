@@ -129,6 +129,21 @@ def test_a_map_names_the_columns_of_any_table(folder, how):
     ]
 
 
+@pytest.mark.parametrize("text", ["reward = " + "9" * 5000, "reward = " + "[" * 5000, "a = 1 2"])
+def test_a_map_that_is_no_toml_is_refused_in_one_line(folder, text):
+    file = write(folder / "log.csv", HEADS, logged(episodes=1))
+    (folder / "map.toml").write_text(text)
+    with pytest.raises(CwmError, match=r"map\.toml is no TOML") as refused:
+        import_transitions(file, "CartPole-v1", options=["map=map.toml"])
+    assert len(str(refused.value)) < 300
+
+
+def test_a_link_to_itself_is_refused_in_one_line(folder):
+    (folder / "loop.csv").symlink_to("loop.csv")
+    with pytest.raises(CwmError, match=r"loop\.csv cannot be read"):
+        import_transitions("loop.csv", "CartPole-v1")
+
+
 @pytest.mark.parametrize(
     "heads",
     [
@@ -194,11 +209,87 @@ def cell(line, column, value):
         (5, "terminated", "maybe", "'maybe' is neither true nor false"),
         (6, "split", "dev", "'dev' is neither train nor test"),
         (6, "episode", "", "it is empty"),
+        (6, "episode", "1.5", "1.5 is no whole number"),
+        (6, "episode", "-1", "-1 is no number of an episode"),
+        (6, "split", "2", "'2' is neither train nor test"),
+        (6, "split", "", "it is empty"),
+        (3, "reward", "inf", "inf is no finite number"),
+        (3, "reward", "1_000", "'1_000' is no number"),
+        (3, "reward", "\u0661", "'\u0661' is no number"),
+        (4, "action", "9" * 5000, "inf is no finite number"),
+        (5, "terminated", "2", "'2' is neither true nor false"),
+        (5, "terminated", "", "it is empty"),
+        (5, "truncated", "", "it is empty"),
     ],
 )
 def test_a_bad_cell_is_named_by_line_and_column(folder, line, column, value, reason):
     said = changed(folder, cell(line, column, value))
     assert said == f"bad.csv, line {line}, column {column}: {reason}; correct it there"
+
+
+@pytest.mark.parametrize(
+    "steps, reason",
+    [
+        ([0, 1, 1, 2], "line 4, column n: step 1 follows step 1 of line 3"),
+        ([0, 1, 2, 4], "line 5, column n: step 4 follows step 2 of line 4"),
+        ([0.5, 0.5, 1.2, 1.9], "line 3, column n: step 0.5 follows step 0.5 of line 2"),
+    ],
+)
+def test_repeated_and_missing_steps_are_refused(folder, steps, reason):
+    lines = [[0.0, 0.0, 0.0, 0.0, 0, 1.0, False, 0, step] for step in steps]
+    file = write(folder / "log.csv", HEADS, lines)
+    with pytest.raises(CwmError, match=reason):
+        import_transitions(file, "CartPole-v1", options={"columns": MAP})
+
+
+@pytest.mark.parametrize("steps", [[0, 4, 8, 12], [0.0, 0.02, 0.05, 0.06]])
+def test_steps_may_be_times(folder, steps):
+    lines = [[0.0, 0.0, 0.0, 0.0, 0, 1.0, False, 0, step] for step in steps]
+    file = write(folder / "log.csv", HEADS, lines)
+    assert len(import_transitions(file, "CartPole-v1", options={"columns": MAP}).dataset) == 3
+
+
+def test_an_end_in_the_middle_of_an_episode_is_noted(folder):
+    lines, said = logged(episodes=1), Said()
+    lines[4][6] = True
+    file = write(folder / "log.csv", HEADS, lines)
+    import_transitions(file, "CartPole-v1", options={"columns": MAP}, observer=said)
+    assert said.lines[0].startswith("1 rows end an episode that continues")
+
+
+def test_column_names_that_mean_the_same_are_refused_unless_one_is_chosen(folder):
+    export_transitions(recorded("CartPole-v1"), "csv", out="good.csv")
+    text = (folder / "good.csv").read_text()
+    (folder / "bad.csv").write_text("".join(f"{line},0\n" for line in text.splitlines()))
+    twice = (folder / "bad.csv").read_text().replace("split,0\n", "split,Action\n", 1)
+    (folder / "bad.csv").write_text(twice)
+    with pytest.raises(CwmError, match="has columns 'action' and 'Action', which mean"):
+        import_transitions("bad.csv", "CartPole-v1")
+    chosen = {"columns": {"action": "action"}}
+    assert len(import_transitions("bad.csv", "CartPole-v1", options=chosen).dataset)
+
+
+@pytest.mark.parametrize(
+    "column, value, reason",
+    [
+        ("terminated", 2, "2 is none of 0 to 1"),
+        ("truncated", 0.5, "0.5 is no whole number"),
+        ("episode", 1.5, "1.5 is no whole number"),
+        ("reward", float("inf"), "inf is no finite number"),
+        ("split", "", "it is empty"),
+    ],
+)
+def test_a_bad_value_in_parquet_is_named_by_row_and_column(column, value, reason):
+    export_transitions(recorded("CartPole-v1"), "parquet", out="good.parquet")
+    columns = parquet.read_table("good.parquet").to_pydict()
+    columns[column][3] = value
+    if column in ("terminated", "truncated"):
+        columns[column] = [float(cell) for cell in columns[column]]
+    parquet.write_table(pyarrow.table(columns), "bad.parquet")
+    with pytest.raises(CwmError) as refused:
+        import_transitions("bad.parquet", "CartPole-v1")
+    where = f"bad.parquet, row 3 (counted from 0), column {column}"
+    assert str(refused.value) == f"{where}: {reason}; correct it there"
 
 
 def test_all_columns_that_are_missing_are_named_with_those_that_there_are(folder):

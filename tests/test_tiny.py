@@ -1,7 +1,7 @@
 import json
+import os
 import sys
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,19 +60,32 @@ def test_a_model_is_the_same_after_it_was_written_down(model, tmp_path):
     )  # half precision
 
 
-def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path):
+def test_a_file_that_is_no_model_is_refused_in_one_line(model, tmp_path):
     file = tmp_path / "model.npz"
+    model.save(file)
+    whole = file.read_bytes()
+    with np.load(file) as archive:
+        arrays = dict(archive)
     for write in (
         lambda: file.write_text("no model"),
         lambda: np.savez(file, other=np.zeros(2)),
         lambda: np.savez(file, about=np.array(json.dumps({"format": 0}))),
+        lambda: file.write_bytes(whole[:3000]),
+        lambda: file.write_bytes(whole[:3000] + bytes(100) + whole[3100:]),
+        lambda: np.savez(file, **{k: v for k, v in arrays.items() if k != "out"}),
+        lambda: np.savez(file, **arrays | {"last": np.zeros(3, np.float16)}),
+        lambda: np.savez(file, **arrays | {"last": arrays["last"] * np.nan}),
+        lambda: np.savez(file, **arrays | {"words": np.array("1.5")}),
+        lambda: np.savez(file, **arrays | {"about": np.array("[" * 5000)}),
     ):
         write()
         with pytest.raises(CwmError, match=str(file)) as refused:
             TinyModel.load(file)
         assert "\n" not in str(refused.value)
-    with pytest.raises(CwmError):
-        TinyModel.load(Path(tmp_path / "missing.npz"))
+    os.mkfifo(tmp_path / "pipe.npz")
+    for name in ("missing.npz", "pipe.npz"):
+        with pytest.raises(CwmError, match=name):
+            TinyModel.load(tmp_path / name)
 
 
 TRUE = {

@@ -235,7 +235,7 @@ REFUSED = {
     "no such rows": (["--dataset", "none.npz"], "there is no dataset none.npz"),
     "rows of something else": (["--dataset", "lake.npz"], "holds transitions of FrozenLake-v1"),
     "few rows": (["--dataset", "few.npz"], "and 32 are needed at least"),
-    "rows without numbers": (["--dataset", "nan.npz"], "rewards that are no finite numbers"),
+    "rows without numbers": (["--dataset", "nan.npz"], "column rewards: nan is no finite number"),
     "fewer than no tests": (["-o", "training.tests=-1"], "tests=-1 is refused"),
     "no steps of an episode": (["-o", "training.max_steps=0"], "max_steps=0 is refused"),
     "two worlds": (["--world", "pole.py"], "leave --model out"),
@@ -263,6 +263,20 @@ def test_what_cannot_be_is_refused_in_a_line_and_leaves_no_run(pole) -> None:
         if (pole.folder / "r").exists():
             wrong[name] = "it left a run"
     assert not wrong
+
+
+def test_rows_of_a_damaged_line_are_not_written_over(pole) -> None:
+    folder = pole.folder / "r"
+    assert pole.inside(*POLE, *SHORT, "--steps", "80", "--run", "r").returncode == 0
+    rows = {path: path.read_bytes() for path in folder.glob("rows-*.npz")}
+    journal = folder / "journal.jsonl"
+    kept = [line for line in journal.read_text().splitlines() if '"kind":"rows"' not in line]
+    journal.write_text("\n".join(["damaged", *kept]) + "\n")
+    done = pole.inside(*POLE, *SHORT, "--steps", "120", "--run", "r")
+    assert done.returncode == 0, done.stderr
+    assert {path: path.read_bytes() for path in rows} == rows
+    added = [line["file"] for line in lines(folder) if line["kind"] == "rows"]
+    assert added == ["rows-3.npz"]
 
 
 @pytest.mark.slow

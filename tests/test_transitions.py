@@ -188,6 +188,58 @@ def npz(arrays: dict[str, np.ndarray] | None, **changes: np.ndarray | None) -> b
     return file.getvalue()
 
 
+WRONG_VALUES = {
+    "an infinite reward": ("rewards", np.inf, np.float64, "inf is no finite number"),
+    "no reward": ("rewards", np.nan, np.float64, "nan is no finite number"),
+    "another split": ("split", 2, np.int8, "2 is neither 0 (train) nor 1 (test)"),
+    "a split that overflows": ("split", 256, np.int64, "256 is neither 0 (train) nor 1 (test)"),
+    "a negative episode": ("episodes", -1, np.int64, "-1 is no number of an episode"),
+    "a huge episode": ("episodes", 2**63, np.uint64, "is no number of an episode"),
+    "another action": ("actions", 4, np.int64, "4 is none of 0 to 3"),
+    "another state": ("next_observations", -1, np.int64, "-1 is none of 0 to 15"),
+}
+
+
+@pytest.mark.parametrize("column, value, dtype, reason", WRONG_VALUES.values(), ids=WRONG_VALUES)
+def test_a_wrong_value_is_named_by_row_and_column(
+    tmp_path: Path, column: str, value: float, dtype: type, reason: str
+) -> None:
+    path = tmp_path / "walk.npz"
+    walk(4).save(path)
+    arrays = members(path)
+    changed = arrays[column].astype(dtype)
+    changed[2] = value
+    path.write_bytes(npz(arrays, **{column: changed}))
+    with pytest.raises(CwmError) as refusal:
+        Dataset.load(path)
+    place, _, said = str(refusal.value).partition(f"column {column}: ")
+    assert place == f"{path}, row 2 (counted from 0), "
+    assert reason in said
+
+
+@pytest.mark.parametrize("dtype, value", [("float32", np.nan), ("int8", 0.5)])
+def test_an_observation_has_numbers_of_its_box(tmp_path: Path, dtype: str, value: float) -> None:
+    box = Space("box", dtype, (2,), (0.0, 0.0), (1.0, 1.0))
+    row = Transition(np.zeros(2, dtype), 0, np.zeros(2, dtype), 0.0, False)
+    rows = Dataset.of([row] * 3, observation_space=box, action_space=ACTIONS)
+    rows.save(path := tmp_path / "box.npz")
+    changed = rows.columns["observations"].astype(np.float32)
+    changed[1, 1] = value
+    path.write_bytes(npz(members(path), observations=changed))
+    with pytest.raises(CwmError, match=r"row 1 \(counted from 0\), column observations: "):
+        Dataset.load(path)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e999"])
+def test_metadata_that_could_not_be_written_again_are_refused(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "walk.npz"
+    walk(2).save(path)
+    arrays = members(path)
+    header = str(arrays["metadata"]).replace('"env":', f'"reset_seeds": [{value}], "env":')
+    path.write_bytes(npz(arrays, metadata=np.array(header)))
+    assert "a number in it is not finite" in refused(path)
+
+
 @pytest.mark.parametrize("name", VECTORS)
 def test_every_vector_has_its_type(name: str) -> None:
     assert walk(2).columns[name].dtype == VECTORS[name]

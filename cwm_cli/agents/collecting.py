@@ -202,7 +202,7 @@ def _kept(
         raise
     dataset = recording.dataset()
     dataset.save(file)
-    if recording.missing():
+    if recording.done < recording.episodes:
         observer.note(f"{_count(recording)} are in {file}; the same command goes on")
     return dataset
 

@@ -1,7 +1,7 @@
 """What playing came to: the world model beside random actions and plans made in the environment."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, reduce
 from math import isnan, nan
@@ -58,9 +58,18 @@ class Side:
         return [episode.length for episode in self.episodes]
 
     @property
+    def unverified(self) -> list[int]:
+        """The numbers of the episodes whose decisions could not be confirmed in time."""
+        return [episode.number for episode in self.episodes if not episode.verified]
+
+    @property
     def mean(self) -> Mean:
-        """The mean return."""
-        return mean_of(self.returns)
+        """The mean return of the verified episodes."""
+        return mean_of([episode.returned for episode in self.episodes if episode.verified])
+
+    def without(self, numbers: Collection[int]) -> "Side":
+        """Return the side without some episodes."""
+        return Side([each for each in self.episodes if each.number not in numbers], self.report)
 
     @cached_property
     def cost(self) -> PlanningCost:
@@ -93,8 +102,13 @@ def relative_return(model: Side, oracle: Side, random: Side) -> float | None:
     """Return R = (model - random) / (oracle - random) of the mean returns, where it has a meaning.
 
     The oracle has to be better than chance by more than the standard error of
-    the difference, which is taken over pairs of episodes with the same start.
+    the difference, which is taken over pairs of episodes with the same start. Episodes of the
+    model that are not verified count for no side.
     """
+    if unverified := model.unverified:
+        model, oracle, random = (each.without(unverified) for each in (model, oracle, random))
+    if not model.episodes:
+        return None
     pairs = zip(oracle.returns, random.returns, strict=True)
     gain = mean_of([planned - drawn for planned, drawn in pairs])
     if gain.mean <= (gain.stderr or 0.0):
@@ -153,7 +167,7 @@ class PlanResult:
 
     @property
     def mean(self) -> float:
-        """The mean return of that side."""
+        """The mean return of that side over its verified episodes."""
         return self.side.mean.mean
 
     @property
@@ -184,6 +198,16 @@ class PlanResult:
         return self.side.mismatches
 
     @property
+    def unverified(self) -> list[int]:
+        """The numbers of the episodes whose decisions could not be confirmed in time."""
+        return self.side.unverified
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the predictions failed in most steps, so that the return is no evidence."""
+        return bool(self.mismatches and self.mismatches.refutes)
+
+    @property
     def unsupported(self) -> float | None:
         """The share of decisions that rest on what no row supports, where that is known."""
         cost = self.side.cost
@@ -202,6 +226,8 @@ class PlanResult:
             "oracle": oracle.mean.as_json() if oracle else None,
             "R": self.R,
             **side.speeds,
+            "unverified": self.unverified,
+            "refuted": self.refuted,
             "mismatches": self.mismatches and self.mismatches.model_dump(),
             "failures": side.cost.failures,
             "failure": asdict(failure) if failure else None,

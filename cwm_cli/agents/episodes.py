@@ -76,7 +76,8 @@ class Episode(BaseModel):
 
     `seconds` and `model_steps` are shares of those of all episodes that were planned together.
     In `failures` decisions no plan could be made; `failure` is the first. `unsupported` ones
-    rest on what no row of the data supports, `confirmed` ones were made again. `mismatches`
+    rest on what no row of the data supports, `confirmed` ones were made again. If that ran out
+    of time the episode is not `verified`, and its return counts in no mean. `mismatches`
     counts what was predicted wrongly, None where nothing was compared.
     """
 
@@ -89,6 +90,7 @@ class Episode(BaseModel):
     model_steps: int = 0
     seconds: float = 0.0
     confirmed: int = 0
+    verified: bool = True
     failures: int = 0
     unsupported: int = 0
     failure: Failure | None = None
@@ -160,9 +162,9 @@ def play(
             cost = _decide(playing, session) if session else PlanningCost()
             for each in playing:
                 each.go_on()
-                if each.over and session:
-                    cost = cost.plus(each.confirm(session))
             over = [each for each in playing if each.over]
+            if over and session:
+                cost = cost.plus(_confirm(over, session))
             yield Progress(
                 _finished(over, comparing),
                 [each.underway for each in playing if not each.over],
@@ -195,7 +197,8 @@ class _Playing:
         self._planned: deque[Any] = deque()
         self._space = deepcopy(self.env.action_space)
         self._space.seed(random)
-        self._cost = PlanningCost()
+        self.cost = PlanningCost()
+        self.verified = True
         self._failure: Failure | None = None
         self._returned = 0.0
         self._actions: list[Any] = []
@@ -210,9 +213,13 @@ class _Playing:
 
     def finished(self, rows: Dataset | None, found: Mismatches | None) -> FinishedEpisode:
         """Return what the episode came to, and its rows where some were predicted wrongly."""
-        cost, wrong = self._cost._asdict(), found and (found.wrong or found.unanswered)
+        wrong = found and (found.wrong or found.unanswered)
         episode = Episode(
-            **self.underway._asdict(), **cost, failure=self._failure, mismatches=found
+            **self.underway._asdict(),
+            **self.cost._asdict(),
+            verified=self.verified,
+            failure=self._failure,
+            mismatches=found,
         )
         return FinishedEpisode(episode, self._actions, rows if wrong else None)
 
@@ -222,20 +229,14 @@ class _Playing:
         state = session.state(self.env, EpisodeHistory(*map(tuple, happened)))
         horizon = self._task.limit - len(self._actions)
         allowed = self._task.allowed(self.env)
-        return Moment(self.number, self._cost.decisions, state, horizon, allowed)
+        return Moment(self.number, self.cost.decisions, state, horizon, allowed)
 
     def follow(self, plan: Plan, seconds: float, steps: int) -> None:
         """Take in a plan and its share of what planning took."""
         self._planned.extend(plan.actions)
         self._failure = self._failure or plan.failure
         failed, doubtful = plan.failure is not None, not plan.supported
-        self._cost = self._cost.plus(PlanningCost(1, failed, steps, seconds, doubtful))
-
-    def confirm(self, session: PlanningSession) -> PlanningCost:
-        """Have plans of the episode, which is over, confirmed; return what that adds."""
-        found = PlanningCost(confirmed=session.confirm(self.number, self._cost.seconds))
-        self._cost = self._cost.plus(found)
-        return found
+        self.cost = self.cost.plus(PlanningCost(1, failed, steps, seconds, doubtful))
 
     def go_on(self) -> None:
         """Play what is planned, or one random action."""
@@ -265,6 +266,15 @@ def _finished(over: Sequence[_Playing], comparing: Comparing | None) -> list[Fin
     found = comparing.compare_all(rows)
     every = zip(over, rows, found, strict=True)
     return [each.finished(own, wrong) for each, own, wrong in every]
+
+
+def _confirm(over: Sequence[_Playing], session: PlanningSession) -> PlanningCost:
+    """Have plans of episodes that are over confirmed; return the cost that this adds."""
+    found = session.confirm({each.number: each.cost.seconds for each in over})
+    for each in over:
+        decisions, each.verified = found[each.number]
+        each.cost = each.cost.plus(PlanningCost(confirmed=decisions))
+    return PlanningCost(confirmed=sum(each.decisions for each in found.values()))
 
 
 def _decide(playing: Sequence[_Playing], session: PlanningSession) -> PlanningCost:

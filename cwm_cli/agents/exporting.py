@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
+from tempfile import TemporaryFile
 from typing import Any, ClassVar
 
 from cwm_cli.agents.collecting import writing
@@ -109,6 +111,24 @@ def exporter_of(name: str, options: Sequence[str] | Mapping[str, Any] = ()) -> E
     chosen = read_options(options, [Owner("exporter", factory)])["exporter"]
     exporter: Exporter = factory(**chosen)
     return exporter
+
+
+def check_room(folder: Path, size: int) -> None:
+    """Check that a file of `size` bytes fits into a folder, by reserving them for a moment.
+
+    HDF5 crashes the process if it runs out of space. Free space alone says nothing of quotas and
+    of limits on the size of files.
+
+    Raises:
+        OSError: There is not enough space.
+    """
+    with TemporaryFile(dir=folder) as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            # a file system that cannot reserve space
 
 
 @contextmanager

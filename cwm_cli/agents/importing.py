@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from os.path import realpath
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -149,7 +150,7 @@ def import_transitions(
         )
     spec = find_environment(env or (origin.env if origin else ""), observer)
     target = Path(out or f"{importer.title(file)}.npz")
-    if target.resolve() == file.resolve():
+    if realpath(target) == realpath(file):
         raise CwmError(f"{target} is what is imported itself: --out names another place")
     asked = dict(env_args or {})
     if NOISE in asked:

@@ -35,6 +35,7 @@ from cwm_cli.agents.subjects import (
 )
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
+from cwm_cli.envs.disturbances import NOISE
 from cwm_cli.envs.films import Camera
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
@@ -154,7 +155,8 @@ def plan(
         model, doubt = _model(subject, sandbox, spaces, rows, choice.doubt)
         comparing = None
         if model is not None:
-            comparing = Comparing(model, *spaces, None if doubt == FOREIGN else rows, seed)
+            known = None if doubt == FOREIGN else rows
+            comparing = Comparing(model, *spaces, known, seed, noisy=NOISE in subject.env_args)
         players = _Players(
             model or truth, setting, choice.planners, truth, sandbox, workers, comparing
         )

@@ -75,12 +75,10 @@ class PlayRecord(BaseModel):
 
 def wrong_rows(folder: Path) -> Dataset | None:
     """Return the rows of episodes in which a model was wrong, of a plan or all plans of a run."""
-    found: Dataset | None = None
-    for number, file in enumerate(sorted(folder.glob(f"**/{WRONG}/*.npz"))):
-        rows = Dataset.load(file)
+    found = [Dataset.load(file) for file in sorted(folder.glob(f"**/{WRONG}/*.npz"))]
+    for number, rows in enumerate(found):
         rows.columns["episodes"][:] = number
-        found = rows if found is None else found.extended(rows)
-    return found
+    return found[0].extended(*found[1:]) if found else None
 
 
 def mismatches_of(folder: Path) -> Mismatches:
@@ -227,7 +225,10 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
                 [each.number for each in side.episodes],
                 side.returns,
                 loose=len(side.returns) > 1,
-                tips=[f"{each.length} steps" for each in side.episodes],
+                tips=[
+                    f"{each.length} steps{'' if each.verified else ', unverified'}"
+                    for each in side.episodes
+                ],
             )
             for name, side in sides.items()
         ]
@@ -263,9 +264,12 @@ def _relative(sides: Mapping[SideName, Side]) -> str:
         return "R needs plans in the environment: `cwm plan --oracle`."
     count = min(len(side.episodes) for side in sides.values())
     first = {name: Side(side.episodes[:count]) for name, side in sides.items()}
+    if count and count == len(first["model"].unverified):
+        return "R has no meaning here: no episode was verified."
     found = relative_return(first["model"], first["oracle"], first["random"])
     if found is None:
         return "R has no meaning here: plans in the environment are no better than chance."
+    count -= len(first["model"].unverified)
     times = "one episode" if count == 1 else f"{count} episodes"
     return f"R = {found:.3f} over {times}: 1 is as good as plans in the environment, 0 is chance."
 
@@ -284,10 +288,11 @@ def _sides(sides: Mapping[SideName, Side]) -> dict[str, Any]:
                 side.mean.stderr,
                 cost.decisions or None,
                 cost.failures if cost.decisions else None,
+                len(side.unverified) if cost.decisions else None,
                 wrong.wrong if wrong else None,
                 wrong.steps if wrong else None,
             ]
         )
     heads = ["side", "planner", "episodes", "mean return", "standard error", "decisions"]
-    heads += ["without a plan", "steps predicted otherwise", "of steps"]
+    heads += ["without a plan", "unverified episodes", "steps predicted otherwise", "of steps"]
     return table(heads, rows, words=2)

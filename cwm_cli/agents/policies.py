@@ -16,7 +16,17 @@ from functools import cached_property
 from math import inf
 from operator import le
 from time import process_time
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+)
 
 import numpy as np
 from pydantic import Field
@@ -339,7 +349,7 @@ class PlannedPolicy(Policy):
         way = self.way(place)
         if way is None:
             return 1
-        ended = any(row.terminated for row in earlier)
+        ended = EarlierRows.of(earlier).summary(NumberRanges).ended
         return TRIES if stage.note else way.starts if ended == way.alone else 1
 
     def begin(
@@ -371,7 +381,7 @@ class PlannedPolicy(Policy):
             return _own_cause(rows, earlier) if way and way.alone else inf
         if way.aim == "reward" or not earlier:
             return sum(row.reward for row in rows)
-        seen = Seen.of(earlier)
+        seen = EarlierRows.of(earlier).summary(Seen)
         return sum(seen.novelty(row.next_observation) for row in rows)
 
 
@@ -427,20 +437,12 @@ def _own_cause(rows: Sequence[Transition], earlier: Sequence[Transition]) -> flo
     That number has to be well beyond earlier ends, too, which else explain this one. Other ends
     are worth the more the fewer numbers may be their cause.
     """
-    going = [row for row in (*earlier, *rows) if not row.terminated]
-    causes, new = _beyond(rows[-1], going), _beyond(rows[-1], earlier, WELL)
+    ranges, new_ranges = EarlierRows.of(earlier).summary(NumberRanges), NumberRanges()
+    new_ranges.add(rows)
+    going = ranges.going.union(new_ranges.going)
+    last = np.array(told(rows[-1].next_observation).numbers)
+    causes, new = going.beyond(last), ranges.after.beyond(last, WELL)
     return inf if causes == 1 and new else min(new, 1) + 1 / (1 + causes)
-
-
-def _beyond(end: Transition, rows: Sequence[Transition], share: float = 0.0) -> int:
-    """Count the numbers of an end that are beyond those of some rows, by a share of their range."""
-    last = np.array(told(end.next_observation).numbers)
-    if not rows:
-        return len(last)
-    others = np.array([told(row.next_observation).numbers for row in rows])
-    low, high = others.min(axis=0), others.max(axis=0)
-    room = share * (high - low)
-    return int(((last > high + room) | (last < low - room)).sum())
 
 
 def random_acts(stage: Stage, seed: int) -> Act:
@@ -508,7 +510,7 @@ def planned_acts(
 
 def covering_acts(stage: Stage, copy: Remembering, seed: int, earlier: Sequence[Transition]) -> Act:
     """Go to the nearest action that was not tried where it is, and to an end at last."""
-    tried = {(key(row.observation), row.action) for row in earlier}
+    tried = set(EarlierRows.of(earlier).summary(TriedActions).pairs)
     rng, draw = np.random.default_rng(seed), random_acts(stage, seed)
 
     def act(observation: Any, before: int) -> Any:
@@ -576,7 +578,8 @@ def _aimed(
     if _drives(stage, way, copy):
         bounds = _bounds(stage.env.observation_space) if way.alone else None
         return Driven(copy, way.corner, bounds)
-    return Curious(copy, Seen.of(earlier), ended=any(row.terminated for row in earlier))
+    rows = EarlierRows.of(earlier)
+    return Curious(copy, rows.summary(Seen), ended=rows.summary(NumberRanges).ended)
 
 
 def _bounds(space: gym.Space[Any]) -> np.ndarray:
@@ -624,22 +627,113 @@ def _chances(copy: Simulator | Remembering, seed: int) -> Callable[[Moment], Non
     return begin
 
 
-class Seen:
-    """What observations there were: the span of the real numbers, and all of the others."""
+class RowSummary(Protocol):
+    """A summary of rows, which is updated with new rows instead of computed again."""
 
-    def __init__(self, observations: Iterable[Any]) -> None:
-        found = [told(observation) for observation in observations]
-        numbers = np.array([each.numbers for each in found])
-        self._low, self._high = numbers.min(axis=0), numbers.max(axis=0)
-        self._least, self._most = self._low.tolist(), self._high.tolist()
-        width = self._high - self._low
-        self._width = np.where(width > 0, width, 1.0)
-        self._others = {each.other for each in found}
+    def add(self, rows: Sequence[Transition]) -> None:
+        """Add rows that come after those added before."""
+
+
+S = TypeVar("S", bound=RowSummary)
+
+
+class EarlierRows(list[Transition]):
+    """Rows of earlier episodes with summaries.
+
+    A summary reads each row only once, so that the time of a recording grows linearly with its
+    episodes although each episode depends on all earlier ones.
+    """
+
+    def __init__(self, rows: Iterable[Transition] = ()) -> None:
+        super().__init__(rows)
+        self._summaries: dict[type[RowSummary], tuple[Any, int]] = {}
 
     @classmethod
     def of(cls, rows: Sequence[Transition]) -> Self:
-        """Return what was seen in some transitions."""
-        return cls([each for row in rows for each in (row.observation, row.next_observation)])
+        """Return `rows` if it is of this class, else a copy that is."""
+        return rows if isinstance(rows, cls) else cls(rows)
+
+    def summary(self, kind: type[S]) -> S:
+        """Return the summary of a kind of all rows."""
+        found, known = self._summaries.get(kind) or (kind(), 0)
+        found.add(self[known:])
+        self._summaries[kind] = found, len(self)
+        summary: S = found
+        return summary
+
+
+@dataclass(frozen=True)
+class NumberSpan:
+    """The lowest and the highest of each number of some observations; None without any."""
+
+    bounds: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, observations: Iterable[Any]) -> Self:
+        """Return the span of the numbers of observations."""
+        numbers = np.array([told(observation).numbers for observation in observations])
+        return cls(np.array([numbers.min(axis=0), numbers.max(axis=0)]) if len(numbers) else None)
+
+    def union(self, other: Self) -> Self:
+        """Return the span of both."""
+        if self.bounds is None or other.bounds is None:
+            return other if self.bounds is None else self
+        (low, high), (least, most) = self.bounds, other.bounds
+        return type(self)(np.array([np.minimum(low, least), np.maximum(high, most)]))
+
+    def beyond(self, numbers: np.ndarray, share: float = 0.0) -> int:
+        """Count the numbers that are outside, by a share of the width."""
+        if self.bounds is None:
+            return len(numbers)
+        low, high = self.bounds
+        room = share * (high - low)
+        return int(((numbers > high + room) | (numbers < low - room)).sum())
+
+
+class NumberRanges:
+    """Spans after all steps and after non-terminal steps, and whether an episode ended."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.after, self.going = NumberSpan(), NumberSpan()
+
+    def add(self, rows: Sequence[Transition]) -> None:
+        """Widen the spans."""
+        going = [row.next_observation for row in rows if not row.terminated]
+        self.ended = self.ended or len(going) < len(rows)
+        self.after = self.after.union(NumberSpan.of(row.next_observation for row in rows))
+        self.going = self.going.union(NumberSpan.of(going))
+
+
+class TriedActions:
+    """Pairs of observation and action in the rows."""
+
+    def __init__(self) -> None:
+        self.pairs: set[tuple[Any, int]] = set()
+
+    def add(self, rows: Sequence[Transition]) -> None:
+        """Add the pairs of rows."""
+        self.pairs.update((key(row.observation), row.action) for row in rows)
+
+
+class Seen:
+    """Seen observations: the span of real numbers, and all values of other leaves."""
+
+    def __init__(self) -> None:
+        self._span, self._others = NumberSpan(), set[Any]()
+        self._low = self._high = self._width = np.empty(0)
+        self._least, self._most = list[float](), list[float]()
+
+    def add(self, rows: Sequence[Transition]) -> None:
+        """Add the observations of rows."""
+        observations = [each for row in rows for each in (row.observation, row.next_observation)]
+        self._others.update(told(observation).other for observation in observations)
+        self._span = self._span.union(NumberSpan.of(observations))
+        if self._span.bounds is not None:
+            self._low, self._high = self._span.bounds
+            self._least, self._most = self._low.tolist(), self._high.tolist()
+            width = self._high - self._low
+            self._width = np.where(width > 0, width, 1.0)
 
     def novelty(self, observation: Any) -> float:
         """Return how far an observation is from all that was seen."""

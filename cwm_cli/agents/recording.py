@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import json
 import time
+from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
 from functools import partial
-from itertools import accumulate, count, filterfalse
+from itertools import count, filterfalse
 from math import ceil, inf
 from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
 import numpy as np
 
 from cwm_cli.agents.episodes import dealt, in_processes
-from cwm_cli.agents.policies import Act, Copies, Policy, Stage, told
+from cwm_cli.agents.policies import Act, Copies, EarlierRows, Policy, Stage, told
 from cwm_cli.data.dataset import Dataset, Transition, is_fitted
 from cwm_cli.data.objects import OBJECTS
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
@@ -145,6 +147,17 @@ class Recorded(NamedTuple):
 Events = Generator[BeingRecorded | Recorded, None, None]
 
 
+class _SplitProgress:
+    """Sorted places of the recorded episodes of a split, and totals of their rows.
+
+    `totals[n]` is the number of rows in the first n episodes, up to the first missing place.
+    """
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.totals = [0]
+
+
 class Recording:
     """Episodes that are asked for, and those that are recorded; begun with those of a dataset.
 
@@ -161,7 +174,10 @@ class Recording:
     ) -> None:
         self.spec = spec
         self.asked = request(spec, env_args, **options)
-        self.recorded: dict[Key, Recorded] = _recorded_in(begun) if begun else {}
+        self.recorded: dict[Key, Recorded] = {}
+        self._splits = (_SplitProgress(), _SplitProgress())
+        for episode in _recorded_in(begun) if begun else ():
+            self._add(episode)
         self._policy = make_policy(self.asked)
         known: Mapping[str, Any] = begun.metadata if begun else {}
         self._stage = Stage(
@@ -181,25 +197,29 @@ class Recording:
     @property
     def done(self) -> int:
         """How many of these are recorded."""
-        return self.episodes - len(self.missing())
+        return sum(
+            bisect_left(progress.places, self._wanted(split))
+            for split, progress in enumerate(self._splits)
+        )
 
     @property
     def begun(self) -> bool:
         """Whether there is a train episode, without which there is no dataset."""
-        return any(split == 0 for split, _ in self.recorded)
+        return bool(self._splits[0].places)
 
-    def missing(self) -> list[EpisodeRequest]:
-        """Return the episodes that are still to be recorded, in the order they are recorded in.
+    def missing(self) -> Iterator[EpisodeRequest]:
+        """Yield the episodes that are still to be recorded, in the order they are recorded in.
 
         Train and test take turns, so that there are some of both whenever it is broken off.
+        Episodes that are recorded meanwhile count.
         """
-        wanted = [(place, split) for split in (0, 1) for place in range(self._wanted(split))]
-        seed = self.asked["seed"]
-        return [
-            EpisodeRequest(split, place, (seed, split, place))
-            for place, split in sorted(wanted)
-            if (split, place) not in self.recorded
-        ]
+        for place in count(min(len(progress.totals) - 1 for progress in self._splits)):
+            wanted = [split for split in (0, 1) if place < self._wanted(split)]
+            if not wanted:
+                return
+            for split in wanted:
+                if (split, place) not in self.recorded:
+                    yield EpisodeRequest(split, place, (self.asked["seed"], split, place))
 
     def _wanted(self, split: int) -> int:
         """Return how many episodes a split has: those asked for, and others until it has its rows.
@@ -208,20 +228,22 @@ class Recording:
         """
         least = int(self.asked[("episodes", "test_episodes")[split]])
         rows = int(self.asked[("min_rows", "min_test_rows")[split]])
-        known = [len(self.recorded[split, place].rows) for place in self._first(split)]
-        if len(known) < least or least == 0:
+        totals = self._splits[split].totals
+        known = len(totals) - 1
+        if known < least or least == 0:
             return least
-        totals = list(accumulate(known, initial=0))
         if totals[-1] < rows:
-            return len(known) + ceil((rows - totals[-1]) * len(known) / totals[-1])
-        return next(number for number in range(least, len(totals)) if totals[number] >= rows)
+            return known + ceil((rows - totals[-1]) * known / totals[-1])
+        return bisect_left(totals, rows, least)
 
-    def _first(self, split: int) -> Iterator[int]:
-        """Yield the places of a split up to the first that is not recorded."""
-        for place in count():
-            if (split, place) not in self.recorded:
-                return
-            yield place
+    def _add(self, episode: Recorded) -> None:
+        """Keep a recorded episode."""
+        self.recorded[episode.key] = episode
+        split, place = episode.key
+        totals = self._splits[split].totals
+        insort(self._splits[split].places, place)
+        while following := self.recorded.get((split, len(totals) - 1)):
+            totals.append(totals[-1] + len(following.rows))
 
     def play(
         self, observer: Observer = SILENT, *, workers: int = 1, max_seconds: float | None = None
@@ -237,7 +259,7 @@ class Recording:
             with closing(self._events(workers)) as events:
                 for event in events:
                     if isinstance(event, Recorded):
-                        self.recorded[event.key] = event
+                        self._add(event)
                     observer.advanced(event)
                     if max_seconds is not None and time.monotonic() - began >= max_seconds:
                         return
@@ -246,11 +268,9 @@ class Recording:
 
     def _events(self, workers: int) -> Events:
         """Play here, one after the other, or as many as are known to be missing in processes."""
-        while missing := self.missing():
-            if min(workers, len(missing)) < 2:
-                yield from _play(self._stage, self.asked, missing[:1], self.recorded)
-            else:
-                yield from self._apart(missing, workers)
+        while workers > 1 and len(missing := list(self.missing())) > 1:
+            yield from self._apart(missing, workers)
+        yield from _play(self._stage, self.asked, self.missing(), self.recorded)
 
     def _apart(self, missing: Sequence[EpisodeRequest], workers: int) -> Events:
         """Play in processes: first what looks back on nothing, then chains of the rest."""
@@ -281,7 +301,7 @@ class Recording:
         """Return what is recorded; `missing` in the metadata has the places that are not."""
         if not self.begun:
             raise CwmError("no train episode was over in time: allow more with --max-seconds")
-        env, missing = self._stage.env, self.missing()
+        env, missing = self._stage.env, list(self.missing())
         kept = [
             self.recorded[key]
             for key in sorted(self.recorded)
@@ -306,7 +326,7 @@ class Recording:
                 observation_space=observed,
                 action_space=acted,
                 metadata=metadata,
-            )
+            ).checked()
         except ValueError as error:
             raise CwmError(f"{self.spec.id} breaks its own rules: {error}") from error
 
@@ -334,20 +354,17 @@ def make_policy(asked: Mapping[str, Any]) -> Policy:
     return policy
 
 
-def _recorded_in(dataset: Dataset) -> dict[Key, Recorded]:
-    """Return the episodes of a dataset; those of a split that are not missing are in order."""
+def _recorded_in(dataset: Dataset) -> Iterator[Recorded]:
+    """Yield the episodes of a dataset; the recorded episodes of a split are in order."""
     rows: dict[int, list[Transition]] = {}
     for row in dataset:
         rows.setdefault(row.episode, []).append(row)
     missing = dataset.metadata.get("missing") or [[], []]
-    places = [filterfalse(gone.__contains__, count()) for gone in missing]
+    places = [filterfalse(set(gone).__contains__, count()) for gone in missing]
     known = zip(dataset.metadata["policies"], dataset.metadata["reset_seeds"], strict=True)
-    found = {}
     for number, (policy, seed) in zip(sorted(rows), known, strict=True):
         split = rows[number][0].split
-        key = split, next(places[split])
-        found[key] = Recorded(key, policy, seed, rows[number])
-    return found
+        yield Recorded((split, next(places[split])), policy, seed, rows[number])
 
 
 def _play_named(
@@ -371,13 +388,17 @@ def _play(
 ) -> Events:
     """Record some of the episodes, given others."""
     policy, known = make_policy(asked), dict(known)
+    parts: dict[tuple[int, bool], EarlierRows] = defaultdict(EarlierRows)
+    reached: dict[tuple[int, bool], int] = defaultdict(int)
     for episode in requests:
-        earlier = list[Transition]()
+        earlier, part = EarlierRows(), episode.part
         if policy.looks_back(stage, episode.place):
-            for place in range(episode.place):
+            earlier = parts[part]
+            for place in range(reached[part], episode.place):  # places of a part only increase
                 other = episode._replace(place=place)
-                if other.part == episode.part and other.key in known:
+                if other.part == part and other.key in known:
                     earlier += known[other.key].rows
+            reached[part] = episode.place
         for event in record_episode(stage, policy, episode, earlier):
             if isinstance(event, Recorded):
                 known[event.key] = event

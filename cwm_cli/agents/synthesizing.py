@@ -35,6 +35,7 @@ from cwm_cli.registry import (
     read_options,
     with_presets,
 )
+from cwm_cli.runs.answers import ANSWERS, PendingAnswers
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.storage import named, placed
@@ -44,7 +45,7 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import Protection, check_access, dangers
 from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.around import innermost
-from cwm_cli.search.contracts import Backend, Node, Record, Refiner, Remark, Switch, total
+from cwm_cli.search.contracts import Backend, Node, Record, Refiner, Remark, Switch, Turn, total
 from cwm_cli.search.loop import Search
 from cwm_cli.search.models import (
     ModelPool,
@@ -618,17 +619,21 @@ def _search(
     run: SearchRun,
 ) -> Search:
     """Build the search, with what the run has already."""
+    backend, lost = parts.backend, list[Turn]()
+    if backend.is_language_model:
+        backend = answers = PendingAnswers(backend, run.folder / ANSWERS)
+        lost = answers.lost()
     search = Search(
         problem,
         parts.strategy,
-        parts.backend,
+        backend,
         seed=choices.seed,
         parallel=choices.parallel,
         max_cost=choices.max_cost,
         refiners=parts.refiners,
         start=parts.start and parts.start.begin,
     )
-    search.resume(run.learned())
+    search.resume(run.learned(), lost)
     if search.best:  # which a crash may have kept from being saved
         problem.keep(run.folder, search.best)
     return search

@@ -182,7 +182,12 @@ def benchmark(
         episodes=episodes,
         ceilings=ceilings,
     )
-    access = BenchmarkAccess(api_base=api_base, accepted=tuple(allow_gap), cache=cache)
+    access = BenchmarkAccess(
+        api_base=api_base,
+        accepted=tuple(allow_gap),
+        cache=cache,
+        private={k: pair for k, pair in zip(config.options, pairs, strict=True) if k != pair},
+    )
     config.check(access, max_cost)
     header = BenchmarkHeader(
         config=config, terms=terms, caveat=find("backend", config.backend).caveat

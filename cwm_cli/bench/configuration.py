@@ -7,9 +7,10 @@ from hashlib import sha256
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from cwm_cli.agents.synthesizing import Choices, check_choices, check_names, owners_of
+from cwm_cli.credentials import without_credentials
 from cwm_cli.envs.disturbances import HIDE, NOISE
 from cwm_cli.envs.shifts import SHIFT, check_shift
 from cwm_cli.errors import UnknownNameError
@@ -109,6 +110,12 @@ class BenchmarkConfig(BaseModel):
     hide: tuple[str, ...] = ()
     noise: dict[str, float] = {}
 
+    @field_validator("options")
+    @classmethod
+    def _without_credentials(cls, options: tuple[str, ...]) -> tuple[str, ...]:
+        """Remove credentials, which jobs get from `BenchmarkAccess`."""
+        return tuple(map(without_credentials, options))
+
     @property
     def env_args(self) -> dict[str, Any]:
         """The arguments of every environment."""
@@ -162,7 +169,7 @@ class BenchmarkConfig(BaseModel):
             strategy=strategy,
             backend=self.backend,
             model=model,
-            options=self.options_of(strategy),
+            options=[access.private.get(pair, pair) for pair in self.options_of(strategy)],
             flags=access.flags(self),
             metric=self.metric,
             seed=0,
@@ -213,13 +220,17 @@ class BenchmarkTerms(BaseModel):
 
 
 class BenchmarkAccess(BaseModel):
-    """What processes have to know and nobody writes down."""
+    """Settings that jobs get from the command and that no file holds.
+
+    `private` are the options with credentials, by the form that the configuration holds.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     api_base: str | None = None
     accepted: tuple[str, ...] = ()
     cache: bool = False
+    private: dict[str, str] = {}
 
     def flags(self, config: BenchmarkConfig) -> dict[str, Any]:
         """Return the options of the backend that have flags of their own."""

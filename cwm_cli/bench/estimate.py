@@ -6,7 +6,6 @@ in runs of before, or else from what they usually take, and says which.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cwm_cli.errors import CwmError
+from cwm_cli.runs.files import read_object
 from cwm_cli.runs.observer import Observer
 from cwm_cli.runs.searches import JOURNAL, SearchRun
 from cwm_cli.runs.store import HEADER, RUNS
@@ -266,7 +266,8 @@ def _newest(place: Path) -> Iterator[Path]:
 
 def _model_of(folder: Path) -> list[str]:
     """Return the models of a run, by the names that estimates have for them."""
-    named = json.loads((folder / HEADER).read_bytes())["config"].get("model", "")
+    config = (read_object(folder / HEADER) or {}).get("config")
+    named = config.get("model", "") if isinstance(config, dict) else ""
     return [named, *(each.partition("=")[0] for each in str(named).split(","))]
 
 

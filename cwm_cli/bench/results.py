@@ -33,7 +33,8 @@ class PlayOutcome(BaseModel):
     """What planning in a program came to; standard errors are over episodes.
 
     `R_stderr` is that of a ratio of means over episodes with the same starts,
-    to first order. `reason` says why there is no oracle.
+    to first order. `unverified` episodes count in no mean. In a `refuted` program most steps came
+    about otherwise: its returns are no evidence. `reason` says why there is no oracle.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -48,6 +49,8 @@ class PlayOutcome(BaseModel):
     oracle_planner: str | None = None
     decisions: int
     failures: int
+    unverified: int = 0
+    refuted: bool = False
     reason: str | None = None
 
 
@@ -210,7 +213,8 @@ def _play(run: BenchmarkRun, trial: Trial, failures: Mapping[str, str]) -> PlayO
     count = terms.episodes
     usual = BenchmarkTask("oracle", trial.environment, AUTOMATIC)
     best = run.oracle_of(trial.environment, found.planner)
-    model, random = (side_of(r[:count]) for r in (found.returns, found.random_returns))
+    model = side_of(found.returns[:count], found.unverified)
+    random = side_of(found.random_returns[:count])
     oracle = side_of(best.returns[:count]) if best else None
     R = relative_return(model, oracle, random) if oracle else None
     return PlayOutcome(
@@ -224,18 +228,26 @@ def _play(run: BenchmarkRun, trial: Trial, failures: Mapping[str, str]) -> PlayO
         oracle_planner=best.planner if best else None,
         decisions=found.decisions,
         failures=found.failures,
+        unverified=len(model.unverified),
+        refuted=found.refuted,
         reason=None if best else failures.get(usual.key, "the oracle has not played yet"),
     )
 
 
-def side_of(returns: Sequence[float]) -> Side:
-    """Return episodes of which only the returns are known."""
-    numbered = enumerate(returns)
-    return Side([Episode(number=place, returned=value, length=0) for place, value in numbered])
+def side_of(returns: Sequence[float], unverified: Sequence[int] = ()) -> Side:
+    """Return episodes of which only the returns, and which are not verified, are known."""
+    return Side(
+        [
+            Episode(number=place, returned=value, length=0, verified=place not in unverified)
+            for place, value in enumerate(returns)
+        ]
+    )
 
 
 def ratio_error(R: float, model: Side, oracle: Side, random: Side) -> float | None:
     """Return the standard error of R, to first order, over episodes with the same starts."""
+    unverified = model.unverified
+    model, oracle, random = (each.without(unverified) for each in (model, oracle, random))
     chance = np.array(random.returns)
     gains, best = np.array(model.returns) - chance, np.array(oracle.returns) - chance
     errors = (gains - R * best) / best.mean()

@@ -76,6 +76,8 @@ class PlayFacts(BaseModel):
 
     returns: list[float]
     random_returns: list[float]
+    unverified: list[int] = []
+    refuted: bool = False
     planner: str | None = None
     note: str | None = None
     decisions: int

@@ -125,8 +125,8 @@ class SpeedRatio(NamedTuple):
 class TimedSides(NamedTuple):
     """Paces of program and environment by name, and why the program has none in some form.
 
-    `rows` are those on which it was timed, all at once in the batched form; `failure`
-    is why the program failed, if it did.
+    `rows` is the number of rows with whose inputs the program was timed, all at once in the
+    batched form; `failure` is why the program failed, if it did.
     """
 
     rows: int
@@ -435,19 +435,20 @@ def _time(
 
     If it fails the others are timed alone.
     """
+    notes: dict[str, str] = {}
 
     def attempt() -> TimedSides:
-        with Timer(sandbox, program, rows, seed=seed) as timer:
+        with Timer(sandbox, program, rows, notes, seed=seed) as timer:
             forms = {form: partial(timer.walk, form) for form in PACED}
             found = paces({**forms, **others})
             timer.check()
-            return TimedSides(len(rows), found, timer.notes)
+            return TimedSides(len(rows), found, notes)
 
     try:
         found, failure = sandbox.insist(attempt), KILLED_WORKERS
     except Broke as error:
         found, failure = None, error.failure
-    return found or TimedSides(len(rows), paces(others), {}, failure)
+    return found or TimedSides(len(rows), paces(others), notes, failure)
 
 
 def paces(walks: Mapping[str, Walk]) -> dict[str, Pace]:

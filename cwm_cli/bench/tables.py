@@ -8,6 +8,7 @@ which reports both systems with one model.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isnan
 from typing import Any, NamedTuple
 
 from cwm_cli.agents.comparison import Mean
@@ -253,6 +254,12 @@ def _gaps(rows: Sequence[TrialRow]) -> Iterator[str]:
         why = row.reason if row.play is None else row.play.reason
         if row.state == "finished" and why:
             yield f"- {row.job} has no R: {why}"
+        if row.play and row.play.unverified:
+            words = f"{row.play.unverified} of {row.play.episodes} episodes are unverified"
+            yield f"- {row.job}: {words} and count in no mean"
+        if row.play and row.play.refuted:
+            words = "its predictions failed in most steps of play, so that R is no evidence for it"
+            yield f"- {row.job} is refuted: {words}"
 
 
 def group_grids(groups: Sequence[TrialGroup]) -> Iterator[Grid]:
@@ -355,7 +362,7 @@ def _ratio(row: TrialRow) -> str:
 
 def _mean(mean: Mean | None) -> str:
     """Write a mean of episodes with its error."""
-    if mean is None:
+    if mean is None or isnan(mean.mean):
         return UNKNOWN
     error = "" if mean.stderr is None else f" {ERROR} {mean.stderr:.3g}"
     return f"{mean.mean:.4g}{error}"

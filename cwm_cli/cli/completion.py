@@ -368,7 +368,7 @@ def _remembered(section: str, compute: Callable[[], list[Any]]) -> list[Any]:
         found = json.loads(file.read_bytes())
         if isinstance(found, list):
             return found
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         pass
     made = compute()
     try:

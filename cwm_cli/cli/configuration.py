@@ -30,6 +30,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.text import clean
 
 if TYPE_CHECKING:
     import typer
@@ -55,6 +56,9 @@ OTHER_MEANING = {("learn", "strategy"), ("train", "model"), ("data", "import", "
 
 MOST_BYTES = 1 << 20
 """A file of defaults is never as large as this."""
+
+LONGEST_SHOWN = 80
+"""Maximal number of characters of a wrong value in a message."""
 
 WANTED = {
     str: "text in quotes",
@@ -121,12 +125,10 @@ def _read(file: Path) -> dict[str, Any]:
         raise CwmError(f"{file} is a folder: name the file in it, --config FILE") from None
     except UnicodeDecodeError:
         raise CwmError(f"{file} is no text in UTF-8: write it in TOML") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise CwmError(f"{file} is not TOML ({_lowered(str(error))}): mend it") from None
-
-
-def _lowered(words: str) -> str:
-    return words[:1].lower() + words[1:]
+    except (ValueError, RecursionError) as error:  # a ValueError also for 5,000 digits
+        reason = clean(str(error), limit=LONGEST_SHOWN)
+        words = reason[:1].lower() + reason[1:]
+        raise CwmError(f"{file} is not TOML ({words}): mend it") from None
 
 
 Commands = Mapping[tuple[str, ...], Mapping[str, Flag]]
@@ -243,7 +245,8 @@ class _Reader(NamedTuple):
         """Refuse a value of another type, or beyond a bound."""
         wanted = {Path: (str,), float: (int, float)}.get(flag.type, (flag.type,))
         if not isinstance(value, wanted) or isinstance(value, bool) != (flag.type is bool):
-            words = f"{WANTED.get(flag.type, 'another type')}, not {json.dumps(value, default=str)}"
+            shown = clean(json.dumps(value, default=str), limit=LONGEST_SHOWN)
+            words = f"{WANTED.get(flag.type, 'another type')}, not {shown}"
             raise CwmError(f"{self.file}: {said} takes {words}: mend it")
         number: Any = value
         if flag.least is not None and number < flag.least:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cwm_cli.cli.doctor import provider_keys
+from cwm_cli.errors import CwmError
 from cwm_cli.text import clean
 
 RUNS = Path("runs")
@@ -72,10 +72,11 @@ def _command(*words: str | Path) -> str:
 def runs_here(place: Path) -> Iterator[RunHere]:
     """Yield the runs in a folder, the newest first; those that cannot be read are passed over."""
     for _, header in sorted(_headers(place), reverse=True):
+        from cwm_cli.data.reading import read_json  # imports numpy: only if there are runs
+
         try:
-            read = json.loads(header.read_bytes())
-            yield _run(header.parent, read)
-        except (OSError, ValueError, RecursionError, TypeError, AttributeError):
+            yield _run(header.parent, read_json(header))
+        except (CwmError, KeyError, TypeError, AttributeError):
             continue  # not a run, or damaged: `cwm runs list` says so
 
 
@@ -112,11 +113,13 @@ def _is_busy(lock: Path) -> bool:
     """Whether a process has locked a run."""
     import fcntl
 
+    from cwm_cli.data.reading import open_file
+
     try:
-        with lock.open("rb") as file:
+        with open_file(lock) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
+    except (CwmError, OSError):
         return False
     return False

@@ -4,6 +4,7 @@ import json
 import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from cwm_cli.data.reading import UnreadableError, parsed, read_arrays
-from cwm_cli.data.spaces import Columns, Leaf, Space
+from cwm_cli.data.spaces import Columns, Leaf, Space, UnfitError, refuse
 from cwm_cli.errors import CwmError
 
 VALIDATION_SHARE = 0.3
@@ -79,6 +80,13 @@ class Transition(NamedTuple):
     valid: tuple[int, ...] | None = None
 
 
+class ColumnError(ValueError):
+    """A value that a column of a dataset cannot hold, with its place."""
+
+    def __init__(self, column: str, error: UnfitError) -> None:
+        super().__init__(f"row {error.row} (counted from 0), column {column}: {error.reason}")
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Transitions as numpy columns of equal length, one `.npz` file on disk, without pickle.
@@ -127,7 +135,7 @@ class Dataset:
         """Read a file written by `save`; anything else is refused in one line."""
         try:
             columns = read_arrays(path)
-            header = parsed(str(columns.pop("metadata", np.array("{}"))))
+            header = parsed(str(columns.pop("metadata", np.array("{}"))), finite=True)
             if not isinstance(header, dict) or not header.keys() >= {"observation_space"}:
                 raise ValueError("it does not say what was observed")
             for name, kind in {"env": str, "env_args": dict, "note": str}.items():
@@ -135,7 +143,9 @@ class Dataset:
                     raise ValueError(f"its {name} is of another kind")
             observation = Space.from_json(header.pop("observation_space"))
             action = Space.from_json(header.pop("action_space", None))
-            return cls(columns, observation, action, header)._checked()
+            return cls(columns, observation, action, header).checked()
+        except ColumnError as error:
+            raise CwmError(f"{path}, {error}; correct it there or leave that row out") from error
         except (UnreadableError, ValueError) as error:
             if isinstance(error, UnreadableError) and error.is_missing:
                 words = f"there is no dataset {path}"
@@ -220,10 +230,10 @@ class Dataset:
         columns = {name: column[rows] for name, column in self.columns.items()}
         return type(self)(columns, self.observation_space, self.action_space, self.metadata)
 
-    def extended(self, rows: Self) -> Self:
-        """Add rows behind these; they have to have the same columns."""
+    def extended(self, *others: Self) -> Self:
+        """Add the rows of others behind these; they have to have the same columns."""
         columns = {
-            name: np.concatenate([column, rows.columns[name]])
+            name: np.concatenate([column, *(rows.columns[name] for rows in others)])
             for name, column in self.columns.items()
         }
         return type(self)(columns, self.observation_space, self.action_space, self.metadata)
@@ -242,8 +252,13 @@ class Dataset:
     def __iter__(self) -> Iterator[Transition]:
         return (self.row(index) for index in range(len(self)))
 
-    def _checked(self) -> Self:
-        """Refuse columns that are not of their spaces; split files that are not split."""
+    def checked(self) -> Self:
+        """Check all columns, and add `split` if it is missing.
+
+        Raises:
+            ColumnError: A value is outside its space, not finite or not allowed.
+            ValueError: A column is missing or has another type or shape.
+        """
         columns = self.columns
         if "split" not in columns and "episodes" in columns:
             _, rank = np.unique(columns["episodes"], return_inverse=True)
@@ -260,9 +275,12 @@ class Dataset:
         for name, dtype in VECTORS.items():
             if not np.can_cast(columns[name].dtype, dtype, "same_kind"):
                 raise ValueError(f"the column {name} is of another type")
+            with _of_column(name):
+                _check_vector(name, columns[name])
             columns[name] = columns[name].astype(dtype, copy=False)
         for leaf in self._leaves():
-            leaf.space.check(columns[leaf.name])
+            with _of_column(leaf.name):
+                leaf.space.check(columns[leaf.name])
         for name in (VALID, DONE):
             if name in columns and columns[name].dtype.kind != "b":
                 raise ValueError(f"the column {name} is of another type")
@@ -282,3 +300,23 @@ class Dataset:
             shapes[VALID] = (self.action_space.count,)
         optional = [DONE] if DONE in self.columns else []
         return shapes | dict.fromkeys((*VECTORS, *optional), ())
+
+
+@contextmanager
+def _of_column(name: str) -> Iterator[None]:
+    """Add the name of the column to an error about one of its values."""
+    try:
+        yield
+    except UnfitError as error:
+        raise ColumnError(name, error) from error
+
+
+def _check_vector(name: str, column: np.ndarray) -> None:
+    """Check the values of a column of `VECTORS`, before a cast hides the wrong ones."""
+    if name == "rewards" and column.dtype.kind == "f":
+        refuse(~np.isfinite(column), column, "{} is no finite number")
+    elif name == "split":
+        refuse((column != 0) & (column != 1), column, "{} is neither 0 (train) nor 1 (test)")
+    elif name == "episodes":
+        wrong = (column < 0) | (column > np.iinfo(np.int64).max)
+        refuse(wrong, column, "{} is no number of an episode")

@@ -14,7 +14,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
 
@@ -149,8 +149,17 @@ def read_json(file: Path, most: int = LARGEST_TEXT, values: int = MOST_VALUES) -
         raise UnreadableError(file, str(error)) from error
 
 
-def parsed(content: bytes | str, values: int = MOST_VALUES) -> Any:
-    """Return the values of some JSON; whatever is wrong with it is a `ValueError` in few words."""
+def parsed(content: bytes | str, values: int = MOST_VALUES, *, finite: bool = False) -> Any:
+    """Return the value of a JSON document.
+
+    Args:
+        content: The document.
+        values: Maximal number of values in it.
+        finite: Whether to refuse NaN and infinity, which no strict JSON document contains.
+
+    Raises:
+        ValueError: The document is wrong; the message has a few words.
+    """
     try:
         value = json.loads(content)
     except json.JSONDecodeError as error:
@@ -161,6 +170,8 @@ def parsed(content: bytes | str, values: int = MOST_VALUES) -> Any:
         raise ValueError("it is nested too deeply" if deep else "it is no JSON") from error
     level, count = [value], 1
     for _ in range(DEEPEST):
+        if finite and any(isinstance(each, float) and not isfinite(each) for each in level):
+            raise ValueError("a number in it is not finite")
         level = [
             part
             for each in level

@@ -29,6 +29,30 @@ _DTYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64|96|128)")
 _BOUNDS = {int, float, bool, type(None)}
 
 
+class UnfitError(ValueError):
+    """A value outside its space: `row` is the first row that has one, counted from 0."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"{reason} in row {row}")
+        self.row, self.reason = row, reason
+
+
+def refuse(wrong: np.ndarray, column: np.ndarray, words: str) -> None:
+    """Raise an error that names the first wrong value of a column.
+
+    Args:
+        wrong: Mask of the wrong values, in the shape of the column.
+        column: Values, a row for each transition.
+        words: The reason, a template with one `{}` for the value.
+
+    Raises:
+        UnfitError: The mask has a true element.
+    """
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0].tolist())
+        raise UnfitError(place[0], words.format(column[place]))
+
+
 @dataclass(frozen=True)
 class Space:
     """A set of observations or actions.
@@ -163,13 +187,25 @@ class Space:
         )
 
     def check(self, column: np.ndarray) -> None:
-        """Refuse a column whose values are none of this leaf, with a `ValueError`."""
+        """Check that a column holds values of this leaf; numbers of a box may exceed its bounds.
+
+        Raises:
+            UnfitError: A value is not finite, is fractional or out of bounds.
+            ValueError: The column has another type.
+        """
         kinds = {"text": "U", "box": "biuf"}.get(self.kind, "biu")
         if column.dtype.kind not in kinds:
             raise ValueError(f"a column of {self.kind} is of another type")
-        bounded = self.kind == "discrete" and column.size > 0
-        if bounded and (column.min() < self.low[0] or column.max() > self.high[0]):
-            raise ValueError("a column of discrete has values out of its bounds")
+        if column.dtype.kind == "f":
+            refuse(~np.isfinite(column), column, "{} is no finite number")
+            if not self.is_float:
+                refuse(column != np.rint(column), column, "{} is no whole number")
+        if self.kind not in ("box", "text") and self.low and self.high:
+            low, high = (np.reshape(bound, self.shape) for bound in (self.low, self.high))
+            words = (
+                f"is none of {int(low)} to {int(high)}" if not self.shape else "is out of bounds"
+            )
+            refuse((column < low) | (column > high), column, "{} " + words)
 
     def parts(self) -> list[tuple[str, "Space"]]:
         """Return the children of a tuple or a dict, each with the last word of its columns."""

@@ -1,5 +1,6 @@
 """Film an episode: its actions are replayed in an environment that draws itself."""
 
+import errno
 import os
 import sys
 import warnings
@@ -29,8 +30,13 @@ USUAL_FPS = 30
 GIF_FPS = 50
 """Viewers play a GIF that asks for more much more slowly."""
 
-QUIET = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
-"""Settings with which pygame needs no screen and says nothing."""
+QUIET = {
+    "PYGAME_HIDE_SUPPORT_PROMPT": "1",
+    "SDL_VIDEODRIVER": "dummy",
+    "SDL_AUDIODRIVER": "dummy",
+    "SDL_NO_SIGNAL_HANDLERS": "1",
+}
+"""Settings for pygame: no screen, no messages, no handler of SIGTERM."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,10 @@ def write_film(file: Path, frames: Iterator[np.ndarray], count: int, fps: float)
     try:
         write(partial, frames, count, fps)
         partial.replace(file)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise CwmError(f"cannot write {file} ({error.strerror}): name another place") from error
     finally:
         partial.unlink(missing_ok=True)
 
@@ -137,10 +147,15 @@ def _write_gif(file: Path, frames: Iterator[np.ndarray], count: int, fps: float)
 
 
 def _write_mp4(file: Path, frames: Iterator[np.ndarray], count: int, fps: float) -> None:
-    """Write an MP4."""
+    """Write an MP4, and check that it is whole: imageio ignores errors of ffmpeg."""
     from imageio.v2 import get_writer
+    from imageio_ffmpeg import count_frames_and_secs
 
-    options = {"fps": fps, "macro_block_size": 2}
-    with closing(get_writer(file, format="FFMPEG", mode="I", **options)) as writer:
-        for frame in frames:
-            writer.append_data(frame)
+    options = {"fps": fps, "macro_block_size": 2, "ffmpeg_log_level": "quiet"}
+    try:
+        with closing(get_writer(file, format="FFMPEG", mode="I", **options)) as writer:
+            for frame in frames:
+                writer.append_data(frame)
+        count_frames_and_secs(file)
+    except (BrokenPipeError, RuntimeError) as error:  # ffmpeg does not say why
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error

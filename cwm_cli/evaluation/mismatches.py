@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.data.spaces import Space
+from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.evaluation.metric import match
 from cwm_cli.worlds.model import Predictions, WorldModel
 
@@ -21,7 +21,26 @@ DRAWS = 8
 likely outcomes shows it with a chance of 0.99."""
 
 MOST_DRAWN = 100
-"""Steps of an episode that are predicted so often."""
+"""Wrong steps of an episode that are predicted so often, spread evenly over the episode."""
+
+REFUTED = 0.5
+"""Share of steps with uninformative predictions that refutes a program: most of them."""
+
+GUESS = 0.5
+"""A wrong prediction is informative if its error is less than this share of that of a guess.
+
+So programs that approximate an environment, and right ones under other constants (`--shift`), are
+informative, though they predict no real number exactly.
+"""
+
+BEYOND = 0.75
+"""Share of steps beyond all draws, in a component, that refutes a program that draws.
+
+What is drawn as the draws are lies beyond all nine of them in 2 of 10 steps.
+"""
+
+LEAST_STEPS = 10
+"""With fewer steps no program is refuted, and no draws are: they may be wrong by chance."""
 
 KINDS = ("observation", "reward", "terminated", "valid_actions")
 
@@ -32,8 +51,10 @@ class Mismatches(BaseModel):
     Of the `steps` that were compared `wrong` ones differ in some part, and each part counts
     those that differ there. What is seen after the end does not count. Of the wrong ones
     `chance` were met with several outcomes, and `drawn` are those for which the program itself
-    draws what follows: no single answer is right there. `unanswered` steps could not be
-    compared, because the program failed.
+    draws what follows: no single answer is right there. A wrong prediction is `uninformative` if
+    it is little better than a guess without any model. Draws count as such only if the outcome is
+    seldom among them.
+    `unanswered` steps could not be compared, because the program failed.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -46,6 +67,7 @@ class Mismatches(BaseModel):
     valid_actions: int = 0
     chance: int = 0
     drawn: int = 0
+    uninformative: int = 0
     unanswered: int = 0
 
     def plus(self, other: "Mismatches") -> "Mismatches":
@@ -59,6 +81,13 @@ class Mismatches(BaseModel):
         return self.wrong - self.chance - self.drawn
 
     @property
+    def refutes(self) -> bool:
+        """Whether most predictions were uninformative: plans in the program were no plans."""
+        failed = self.uninformative + self.unanswered
+        steps = self.steps + self.unanswered
+        return steps >= LEAST_STEPS and failed > REFUTED * steps
+
+    @property
     def kinds(self) -> dict[str, int]:
         """How many steps differ in a part, for those in which some do."""
         return {kind: getattr(self, kind) for kind in KINDS if getattr(self, kind)}
@@ -69,6 +98,8 @@ class Comparing:
     """Compares episodes with what a model predicts for each of their steps.
 
     `known` are rows in which the same situation may have come out otherwise, if there are any.
+    Where an environment is `noisy`, because noise is added to it, no prediction counts as
+    uninformative: the right ones may be as far off as a guess.
     """
 
     model: WorldModel
@@ -76,6 +107,7 @@ class Comparing:
     action_space: Space
     known: Dataset | None = None
     seed: int = 0
+    noisy: bool = False
 
     def rows(self, steps: Sequence[Transition]) -> Dataset:
         """Return steps as a dataset."""
@@ -107,33 +139,55 @@ class Comparing:
         """Count the steps of an episode that were predicted otherwise."""
         parts = wrong_parts(predictions, rows)
         wrong = np.logical_or.reduce(list(parts.values()))
-        drawn, chance = self._drawn(rows, wrong, predictions), self._by_chance(rows, wrong)
+        drawn, unlikely = self._drawn(rows, wrong, predictions)
+        chance = self._by_chance(rows, wrong)
+        uninformative = uninformative_rows(predictions, rows, parts) & ~chance
+        if not unlikely:
+            uninformative &= ~drawn
+        if self.noisy:
+            uninformative[:] = False
         return Mismatches(
             steps=len(rows),
             wrong=int(wrong.sum()),
             chance=int((chance & ~drawn).sum()),
             drawn=int(drawn.sum()),
+            uninformative=int(uninformative.sum()),
             **{kind: int(part.sum()) for kind, part in parts.items()},
         )
 
-    def _drawn(self, rows: Dataset, wrong: np.ndarray, predictions: Predictions) -> np.ndarray:
-        """Return a mask of the wrong rows to which the model itself says now this, now that.
+    def _drawn(
+        self, rows: Dataset, wrong: np.ndarray, predictions: Predictions
+    ) -> tuple[np.ndarray, bool]:
+        """Return a mask of the wrong rows that the model itself draws, and whether it draws badly.
 
         One that tells all that can follow is wrong where something else did.
         """
-        drawn, places = np.zeros(len(rows), bool), np.flatnonzero(wrong)[:MOST_DRAWN]
+        drawn, places = np.zeros(len(rows), bool), np.flatnonzero(wrong)
         if predictions.shape == "draws":
-            for column in predictions.columns.values():
-                drawn |= (column != column[:, :1]).reshape(len(rows), -1).any(axis=1)
-            return np.asarray(drawn & wrong)
-        if predictions.shape == "outcomes" or self.model.remembers or not len(places):
-            return drawn
-        again = self.model.predict(rows[np.tile(places, DRAWS)], seed=self.seed)
-        for columns, _ in again.answers() if again.failure is None else ():
-            for column in columns.values():
-                answers = column.reshape(DRAWS, len(places), -1)
-                drawn[places] |= (answers != answers[0]).any(axis=(0, 2))
-        return drawn
+            every = [(name, each[places]) for name, each in predictions.columns.items()]
+        elif predictions.shape == "outcomes" or self.model.remembers or not len(places):
+            return drawn, False
+        else:
+            if len(places) > MOST_DRAWN:
+                places = places[np.linspace(0, len(places) - 1, MOST_DRAWN).astype(int)]
+            again = self.model.predict(rows[np.tile(places, DRAWS)], seed=self.seed)
+            columns = again.columns if again.failure is None else {}
+            every = [
+                (name, np.stack(np.split(column, DRAWS), axis=1))
+                for name, column in columns.items()
+            ]
+        for _, draws in every:
+            several = draws.reshape(len(places), draws.shape[1], -1)
+            drawn[places] |= (several != several[:, :1]).any(axis=(1, 2))
+        examined = drawn[places]
+        unlikely = examined.sum() >= LEAST_STEPS and any(
+            _beyond(draws[examined], rows.columns[name][places[examined]]) > BEYOND
+            for name, draws in every
+            if draws.dtype.kind in "iuf"
+        )
+        if 2 * examined.sum() > len(places):  # the rows that were not examined are like these
+            drawn |= wrong
+        return drawn, bool(unlikely)
 
     def _by_chance(self, rows: Dataset, wrong: np.ndarray) -> np.ndarray:
         """Return a mask of the wrong rows whose situation was met with another outcome.
@@ -177,6 +231,52 @@ def wrong_parts(predictions: Predictions, rows: Dataset) -> dict[str, np.ndarray
         better = fewer & (shares > 0)
         parts = {kind: np.where(better, wrong[kind], parts[kind]) for kind in parts}
     return parts
+
+
+def uninformative_rows(
+    predictions: Predictions, rows: Dataset, wrong: dict[str, np.ndarray]
+) -> np.ndarray:
+    """Return a mask of the rows in which a wrong part is little better than a guess.
+
+    The guess for an observation is the one before, for a reward the mean of the rewards, and
+    that an episode goes on. Errors of real numbers count in mean changes of that component, others
+    as 1 each. Of several answers the nearest counts.
+    """
+    columns, goes_on = rows.columns, ~rows.columns["terminations"]
+    leaves = list(rows.observation_space.leaves("next_observations"))
+    before = {leaf.name: columns[leaf.name.removeprefix("next_")] for leaf in leaves}
+    rewards = columns["rewards"]
+
+    def error(answer: Columns) -> np.ndarray:
+        """Return the distance of an answer from the observation of each row."""
+        total = np.zeros(len(rows))
+        for name, space in leaves:
+            after, found = (each.reshape(len(rows), -1) for each in (columns[name], answer[name]))
+            if space.is_float:
+                changes = np.abs(after - before[name].reshape(len(rows), -1)).mean(axis=0)
+                distance = np.abs(found - after) / np.where(changes > 0, changes, 1.0)
+            else:
+                distance = (found != after).astype(float)
+            total += np.nan_to_num(distance, nan=np.inf).sum(axis=1)
+        return total
+
+    nearest, off = np.full(len(rows), np.inf), np.full(len(rows), np.inf)
+    for answer, shares in predictions.answers():
+        given = shares > 0
+        nearest = np.minimum(nearest, np.where(given, error(answer), np.inf))
+        off = np.minimum(off, np.where(given, np.abs(answer["rewards"] - rewards), np.inf))
+    blind = wrong["observation"] & goes_on & ~(nearest < GUESS * error(before))
+    blind |= wrong["reward"] & ~(off < GUESS * np.abs(rewards - rewards.mean()))
+    return np.asarray(blind | wrong["terminated"])
+
+
+def _beyond(draws: np.ndarray, found: np.ndarray) -> float:
+    """Return the largest share, over components, of rows (n, draws, ...) beyond all their draws."""
+    rows = len(found)
+    low, high = draws.min(axis=1).reshape(rows, -1), draws.max(axis=1).reshape(rows, -1)
+    flat = found.reshape(rows, -1)
+    shares = ((flat < low) | (flat > high)).mean(axis=0)
+    return float(shares.max(initial=0.0))
 
 
 def _bare(rows: Dataset) -> Dataset:

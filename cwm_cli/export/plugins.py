@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import os
 import re
 import shlex
 import sys
@@ -175,7 +176,7 @@ def _check_free(chosen: PluginKind, called: PluginNames, folder: Path) -> None:
     provided = called.id if chosen.provides == "environment" else called.short
     if chosen.provides and provided in names(chosen.provides):
         raise CwmError(f"there is a {chosen.provides} {provided!r} already: choose another name")
-    if folder.resolve() == Path.cwd():
+    if Path(os.path.realpath(folder)) == Path.cwd():
         raise CwmError("--out names the folder that you are in: name one that is not there yet")
 
 

@@ -1,5 +1,6 @@
 """Exports are written as a whole or not at all, and over nothing but an earlier export."""
 
+import os
 from collections.abc import Mapping
 from fnmatch import fnmatch
 from functools import cache
@@ -49,7 +50,7 @@ def publish(export: Export, folder: Path, *, replaces: bool = True) -> None:
 
     Unless it `replaces` an earlier export, a folder that holds anything is.
     """
-    folder = folder.resolve()
+    folder = Path(os.path.realpath(folder))
     _check_place(folder, {Path(name).parts[0] for name in export.files}, replaces=replaces)
     partial, old = (folder.with_name(f".{folder.name}.{word}") for word in ("part", "old"))
     rmtree(partial, ignore_errors=True)  # of an export that was killed

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 import shutil
 import sys
 import time
@@ -33,9 +34,10 @@ from typing import (
     get_args,
 )
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from cwm_cli._version import __version__, code_version
+from cwm_cli.credentials import without_credentials
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, adding_to, read_lines
 from cwm_cli.errors import CwmError
@@ -73,10 +75,10 @@ def now() -> str:
 
 
 def typed() -> tuple[str, ...]:
-    """Return the words after `cwm`, if this process was started by it."""
+    """Return the words after `cwm` without credentials, if this process was started by it."""
     program = Path(sys.argv[0]) if sys.argv else Path()
     is_ours = program.name in ("cwm", "cwm-cli") or program.parts[-2:] == ("cwm_cli", "__main__.py")
-    return tuple(sys.argv[1:]) if is_ours else ()
+    return tuple(map(without_credentials, sys.argv[1:])) if is_ours else ()
 
 
 def package_versions(modules: Iterable[str]) -> dict[str, str]:
@@ -113,6 +115,12 @@ class RunHeader(BaseModel, Generic[C]):
         """Leave out of what is read from a file what only this process knows of itself."""
         return {"command": ()} | data if info.mode == "json" and isinstance(data, dict) else data
 
+    @field_validator("command")
+    @classmethod
+    def _without_credentials(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        """Hide credentials in the command of a run that an earlier version started."""
+        return tuple(map(without_credentials, words))
+
     @property
     def openings(self) -> str:
         """Say what programs could do when the run was started, as far as it is known."""
@@ -123,13 +131,17 @@ H = TypeVar("H", bound=RunHeader[Any])
 R = TypeVar("R", bound=BaseModel)
 
 
+ROWS_FILE = r"^rows-([0-9]{1,9})\.npz$"
+"""The name of a file of rows that a run added, with its number."""
+
+
 class RowsAdded(BaseModel):
     """A line of the journal: from here on the dataset has further rows, which are in a file."""
 
     model_config = ConfigDict(frozen=True)
 
     kind: Literal["rows"] = "rows"
-    file: str = Field(pattern=r"^rows-\d{1,9}\.npz$")
+    file: str = Field(pattern=ROWS_FILE)
     count: int
     digest: str
 
@@ -349,9 +361,9 @@ class Run(Generic[H, R]):
         """Seconds that processes have worked on the run, this one and those before it."""
         return time.monotonic() - self._began if self._journal else self._seconds_before()
 
-    def restart_clock(self) -> None:
-        """Count the seconds anew: what was done before is to be done again."""
-        self._began = time.monotonic()
+    def restart_clock(self, seconds: float = 0.0) -> None:
+        """Restart the clock at `seconds`, since later work was repeated or will be."""
+        self._began = time.monotonic() - seconds
 
     @property
     def lock_descriptor(self) -> int:
@@ -369,7 +381,11 @@ class Run(Generic[H, R]):
         The run keeps its identity: the dataset that it began with.
         """
         if self._grown is None:
-            known = (event.number for event in self.events() if isinstance(event, RowsAdded))
+            known = [event.number for event in self.events() if isinstance(event, RowsAdded)]
+            if next(self.folder.glob(f"{self.journal_name}.damaged-*"), None):
+                # The lines that were left out may name files: those are not written over.
+                files = (re.fullmatch(ROWS_FILE, path.name) for path in self.folder.iterdir())
+                known += [int(found[1]) for found in files if found]
             self._grown = max(known, default=0)
         file = f"rows-{self._grown + 1}.npz"
         rows.save(self.folder / file)
@@ -460,11 +476,8 @@ class Run(Generic[H, R]):
 
     def dataset(self) -> Dataset:
         """Return the transitions of this run, with all rows that came while it ran."""
-        dataset = Dataset.load(self.folder / DATASET)
-        for event in self.events():
-            if isinstance(event, RowsAdded):
-                dataset = dataset.extended(self.added(event))
-        return dataset
+        added = [self.added(event) for event in self.events() if isinstance(event, RowsAdded)]
+        return Dataset.load(self.folder / DATASET).extended(*added)
 
     def added(self, event: RowsAdded) -> Dataset:
         """Return the rows that a line of the journal speaks of."""

@@ -5,13 +5,11 @@ import fcntl
 import io
 import mmap
 import os
-import signal
 import socket
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, NoReturn, TextIO
 
 import numpy as np
@@ -21,7 +19,7 @@ from cwm_cli.sandbox.answers import Complaint
 from cwm_cli.sandbox.confinement import Guards, Room, address_space
 from cwm_cli.sandbox.handlers import ConfinedProgram, Handler, handler_class
 from cwm_cli.sandbox.job import KINDS, Job, Phase, PredictionJob, ReceivedJob
-from cwm_cli.sandbox.linux import die_with_parent
+from cwm_cli.sandbox.linux import die_with_parent, self_stopper
 from cwm_cli.sandbox.protocol import Console, Descriptors, JobRequest
 
 PROGRAM = "<program>"
@@ -35,9 +33,6 @@ MOST_DESCRIPTORS = 256
 
 READY_DESCRIPTOR = 3
 """Where READY is said; the descriptors of a conversation follow it."""
-
-_CONVERSATION_CPU_SECONDS = 86400.0
-"""A day for all questions together; the worker counts the CPU time of each."""
 
 _RESERVE_BYTES = 1 << 20
 """Memory that is given back so that a failure can be reported when a program took all."""
@@ -107,15 +102,13 @@ def run(
         job, memory = _settle(request, files, ready)
         handler = _handler(job)
         handler.prepare()
-        limits = request.limits
-        if files.channel:  # the worker counts the CPU time of each question, the kernel that of all
-            limits = replace(limits, cpu_seconds=_CONVERSATION_CPU_SECONDS)
-        guards.last(limits, Room(before, request.job_bytes + request.slot_bytes))
+        stop = self_stopper()
+        guards.last(request.limits, Room(before, request.job_bytes + request.slot_bytes))
         os.write(READY_DESCRIPTOR, READY)
         os.close(READY_DESCRIPTOR)
         _perform(handler, memory, checks_source=job.checks_source)
         code = 0
-        signal.raise_signal(signal.SIGSTOP)  # upon which the worker has what it waits for
+        stop()  # upon which the worker has what it waits for
     except BaseException:  # noqa: BLE001  # nothing may escape into the code of the worker
         traceback.print_exc()
     finally:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from hashlib import shake_128
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -72,14 +71,13 @@ class DrawGenerator:
     """The generator that a program finds as `self.rng`, and that begins anew with every draw.
 
     It is an attribute of the class, so that it is there before an environment is made, and copies
-    of one share it. Where a draw begins follows from a seed and its number.
+    of one share it. Each draw begins at a state that the trusted side has drawn.
     """
 
     def __init__(self, seed: int) -> None:
         self._bits = np.random.PCG64(seed)
         self._rng = np.random.Generator(self._bits)
         self._state: Any = self._bits.state
-        self._starts = b""
 
     def put(self, made_by: Any, environment: Any = None) -> None:
         """Put it where a program finds it, instead of one that an environment has of its own."""
@@ -87,13 +85,8 @@ class DrawGenerator:
             made_by.rng = self._rng  # type: ignore[attr-defined]
         getattr(environment, "__dict__", {}).pop("rng", None)
 
-    def seed(self, seed: int, draws: int = 1) -> None:
-        """Have so many draws follow from a seed."""
-        self._starts = shake_128(seed.to_bytes(8, "little", signed=True)).digest(16 * draws)
-
-    def begin(self, number: int) -> None:
-        """Begin the draw of a number."""
-        start = self._starts[16 * number : 16 * number + 16]
+    def begin(self, start: bytes) -> None:
+        """Begin a draw at a state of `START_BYTES` bytes."""
         self._state["state"]["state"] = int.from_bytes(start, "little")
         self._bits.state = self._state  # a generator of its own for each takes ten times as long
 

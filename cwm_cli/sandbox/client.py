@@ -364,8 +364,9 @@ class Conversation:
         try:
             if self._marked:
                 os.write(self._marks, self._asked)
-            while question:
-                question = question[os.write(self._questions, question) :]
+            left = memoryview(question)  # slices of bytes would be copies
+            while left:
+                left = left[os.write(self._questions, left) :]
         except BrokenPipeError as error:
             raise EOFError from error
 

@@ -6,8 +6,10 @@ while it waits for its job and the last ones when it has it.
 
 import errno
 import os
+import platform
 import resource
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from importlib.abc import MetaPathFinder
@@ -74,6 +76,8 @@ class Guards:
             linux.give_up_new_privileges()
         if self._is_on("capabilities") and not self._is_on("user"):
             linux.drop_capabilities()
+        if self._is_on("seccomp"):
+            linux.ask_kernel_for_time()
 
     def early(self) -> None:
         """Put up what does not keep this process from receiving its job."""
@@ -93,6 +97,10 @@ class Guards:
             _limit_resources(limits, room)
         if self._is_on("seccomp"):
             linux.filter_system_calls(for_process(self._instructions, os.getpid()))
+            os.uname = lambda: os.uname_result(("Linux", "sandbox", "", "", linux.MACHINE))
+            platform.uname = lambda: platform.uname_result(*os.uname())
+            vars(threading.main_thread()).update(_native_id=0)
+        _start_clocks()
 
     def _is_on(self, layer: Layer) -> bool:
         return self.layers[layer] == ON
@@ -183,6 +191,27 @@ def _limit_resources(limits: Limits, room: Room) -> None:
             _lower(getattr(resource, f"RLIMIT_{name}"), 0)
     if sys.platform == "linux":  # elsewhere it is not enforced, or counts what cannot be known
         _lower(resource.RLIMIT_AS, room.before + room.job + (limits.memory_mb << 20))
+
+
+def _start_clocks() -> None:
+    """Have the clocks of the `time` module show the time since this process got its job.
+
+    An answer then cannot depend on the hour, and a loop that ends after some time still ends.
+    """
+    monotonic, monotonic_ns = time.monotonic, time.monotonic_ns
+    began, began_ns = monotonic(), monotonic_ns()
+
+    def seconds() -> float:
+        """Return seconds since this process got its job."""
+        return monotonic() - began
+
+    def nanoseconds() -> int:
+        """Return nanoseconds since this process got its job."""
+        return monotonic_ns() - began_ns
+
+    for name in ("time", "monotonic", "perf_counter"):
+        setattr(time, name, seconds)
+        setattr(time, f"{name}_ns", nanoseconds)
 
 
 def _lower(name: int, soft: int, hard: int | None = None) -> None:

@@ -9,7 +9,6 @@ other. Therefore
   and none beside some. What a program predicts alike there, it did not know from other episodes.
 """
 
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,10 +36,12 @@ from cwm_cli.sandbox.prediction import (
     as_compared,
     as_outcomes,
     asked_again,
+    chosen,
     differing,
     hidden_generator,
-    seeds_of,
+    permuted,
     selected,
+    starts_of,
     too_many,
 )
 
@@ -80,9 +81,8 @@ def ask(
     every = episodes_of(dataset)
     order = rng.permutation(len(every))
     groups = [[every[number] for number in order[side::2]] for side in (0, 1)]
-    return _Asking(
-        sandbox, program, dataset, seed, range(draws if abilities_of(program).draws else 1)
-    ).answers(groups)
+    starts = starts_of(dataset, seed, draws)
+    return _Asking(sandbox, program, dataset, seed, starts).answers(groups)
 
 
 def audit(
@@ -100,12 +100,12 @@ def audit(
     drawn = [every[number] for number in order[before < MOST_AUDITED]]
     if not drawn:
         return None
-    numbers = np.arange(1)
-    if answers.shape == "draws":
-        numbers = rng.permutation(answers.columns["rewards"].shape[1])[:MOST_DRAWN_AGAIN]
-        made = {name: column[:, numbers] for name, column in answers.columns.items()}
-        answers = answers._replace(columns=made)
-    asking = _Asking(sandbox, program, dataset, seed, numbers.tolist(), checked=False)
+    starts = starts_of(dataset, seed, answers.draws)
+    if answers.shape == "draws":  # an episode continues from its first draw, which is always made
+        others = 1 + permuted(answers.draws - 1, len(dataset), rng)[:, : MOST_DRAWN_AGAIN - 1]
+        numbers = np.concatenate([np.zeros((len(dataset), 1), int), others], axis=1)
+        answers, starts = answers.chosen(numbers), chosen(starts, numbers)
+    asking = _Asking(sandbox, program, dataset, seed, starts, checked=False)
     rows_before = (before + lengths)[: len(drawn)]
     alone = min(ALONE, int(np.count_nonzero(rows_before <= MOST_ALONE)))
     groups = [[episode] for episode in drawn[:alone]]
@@ -161,13 +161,15 @@ class _Asking:
         program: str,
         dataset: Dataset,
         seed: int,
-        numbers: Sequence[int],
+        starts: np.ndarray,
         *,
         checked: bool = True,
     ) -> None:
         self._sandbox, self.dataset = sandbox, dataset
         self.every, self.able = episodes_of(dataset), abilities_of(program)
-        self.questions = _questions(dataset, self.every, seeds_of(dataset, seed))
+        if self.able.tells or not self.able.draws:  # one answer, or all outcomes
+            starts = starts[:, :1]
+        self.questions = _questions(dataset, self.every, starts)
         self.job = EpisodesJob(
             program=program,
             seed=int(seed),
@@ -176,7 +178,7 @@ class _Asking:
             valid=dataset.has_valid_actions,
             episodes=0,
             asked=fields_of(self.questions.dtype),
-            numbers=list(numbers),
+            several=starts.shape[1],
             checked=checked,
         )
 
@@ -193,7 +195,7 @@ class _Asking:
         jobs = [replace(self.job, episodes=len(group)) for group in groups]
         rows = sum(map(len, self.every))
         shares = [max(LEAST_SHARE, share * sum(map(len, group)) / rows) for group in groups]
-        whole = self._sandbox.limits.longer(len(self.job.numbers))
+        whole = self._sandbox.limits.longer(self.job.several)
         limits = [whole.part(min(1.0, each)) for each in shares]
         heard: list[_Heard] = []
         left = iter(groups)
@@ -212,7 +214,7 @@ class _Asking:
         answers = np.empty(0, self.job.answer_type)
         if heard:
             rows, counts, answers = map(np.concatenate, zip(*heard, strict=True))
-        width = len(self.job.numbers) if not self.able.tells else int(counts.max(initial=1))
+        width = self.job.several if not self.able.tells else int(counts.max(initial=1))
         place = np.arange(len(answers)) - np.repeat(np.cumsum(counts) - counts, counts)
         chances = np.zeros((len(self.dataset), width))
         chances[np.repeat(rows, counts), place] = answers["probabilities"]
@@ -271,7 +273,7 @@ class _Walk:
         """Receive the answers; `_Refused` where they cannot be."""
         rows, job, able = self.heard.rows, self._asking.job, self._asking.able
         counts = np.frombuffer(self.conversation.receive(COUNT.itemsize * len(rows)), COUNT)
-        least, most = (1, MOST_OUTCOMES) if able.tells else (len(job.numbers),) * 2
+        least, most = (1, MOST_OUTCOMES) if able.tells else (job.several,) * 2
         if counts.min() < least or counts.max() > most:
             raise _Refused(MEDDLED)
         if failure := too_many(len(self._asking.dataset), int(counts.max()), answer_bytes(job)):
@@ -310,13 +312,13 @@ def _step(walks: list[_Walk]) -> Failure | None:
     return None
 
 
-def _questions(dataset: Dataset, every: list[np.ndarray], seeds: np.ndarray) -> np.ndarray:
+def _questions(dataset: Dataset, every: list[np.ndarray], starts: np.ndarray) -> np.ndarray:
     """Return what is asked in each row: observation and action, and the reward before them."""
     columns = dataset.select("observations", "actions")
     begins = np.array([episode[0] for episode in every], int)
     columns["rewards"] = np.roll(dataset.columns["rewards"], 1)
     columns["rewards"][begins] = 0.0
-    columns["seeds"] = seeds
+    columns["starts"] = starts
     plain = {"f": "<f8", "U": ""}
     types = [
         (name, plain.get(column.dtype.kind, "<i8") or column.dtype.str, column.shape[1:])

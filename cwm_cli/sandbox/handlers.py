@@ -29,6 +29,7 @@ from cwm_cli.sandbox.job import (
     COUNT,
     MOST_OUTCOMES,
     SIZE,
+    START_BYTES,
     DrawsJob,
     EpisodesJob,
     Job,
@@ -50,7 +51,7 @@ class ConfinedProgram:
 
     def __init__(self, code: CodeType, job: Job, slots: Columns) -> None:
         self.code, self.slots = code, slots
-        self._job, self._seed = job, job.seed
+        self._job = job
         self._factory: Callable[[], Any] = object
         self.abilities = abilities_of(job.program)
         self.generator = DrawGenerator(job.seed) if self.abilities.draws else None
@@ -82,19 +83,12 @@ class ConfinedProgram:
         self.generator.put(type(environment), environment)
         return environment
 
-    def reseed(self, seed: int, draws: int = 1) -> None:
-        """Have the random numbers of so many draws follow from a seed; the first draw begins."""
-        self._seed = seed
-        if self.generator is not None:
-            self.generator.seed(seed, draws)
-        self.begin_draw(0)
-
-    def begin_draw(self, number: int) -> None:
-        """Begin a draw that was seeded."""
+    def begin_draw(self, start: bytes) -> None:
+        """Seed all random numbers of the program for one draw, by `START_BYTES` random bytes."""
         if self._draws_elsewhere:
-            reseed(self._seed, number)
+            reseed(*np.frombuffer(start, "<u4").tolist())
         if self.generator is not None:
-            self.generator.begin(number)
+            self.generator.begin(start)
 
     def begin(self) -> None:
         """Note that the program is loaded: what takes long or fails from now on is a step."""
@@ -199,7 +193,7 @@ class PredictionHandler(Handler[PredictionJob]):
         rewards, progress = slots["rewards"], program.counter
         terminations, status = slots["terminations"].data, slots["status"].data
         set_state, step = environment.set_state, environment.step
-        for row, (observation, action) in enumerate(self._inputs()):
+        for row, (observation, action) in enumerate(self._inputs(program)):
             set_state(observation)
             result = step(action)
             if write_valid:
@@ -216,19 +210,21 @@ class PredictionHandler(Handler[PredictionJob]):
             status[row] = 1
             progress[0] = row + 1
 
-    def _inputs(self) -> Iterator[tuple[Any, Any]]:
-        """Yield observations and actions; random numbers begin anew with each."""
+    def _inputs(self, program: ConfinedProgram) -> Iterator[tuple[Any, Any]]:
+        """Yield observations and actions; random numbers are seeded for each."""
         job = self.job
         observations = values(job.observation_space, iter(job.observations))
         actions = values(job.action_space, iter(job.actions))
         pairs = zip(observations, actions, strict=True)
-        return pairs if job.seeds is None else _reseeded(job.seeds, pairs)
+        return pairs if job.starts is None else _seeded(program, job.starts, pairs)
 
 
-def _reseeded(seeds: np.ndarray, pairs: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs, before each of which random numbers begin at a seed of its own."""
-    for seed, pair in zip(seeds.tolist(), pairs, strict=True):
-        reseed(seed)
+def _seeded(
+    program: ConfinedProgram, starts: np.ndarray, pairs: Iterator[tuple[Any, Any]]
+) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs, and begin a draw before each; `starts` have the shape (rows, 1, 2)."""
+    for start, pair in zip(starts, pairs, strict=True):
+        program.begin_draw(start.tobytes())
         yield pair
 
 
@@ -254,13 +250,13 @@ class OutcomesHandler(Handler[OutcomesJob]):
             compared = ComparedSteps(
                 job.observation_space, every, _allowed(job), drawn=program.abilities.draws
             )
-        pairs = zip(
+        pairs: Iterator[tuple[Any, Any]] = zip(
             values(job.observation_space, iter(job.observations)),
             values(job.action_space, iter(job.actions)),
             strict=True,
         )
+        pairs = pairs if job.starts is None else _seeded(program, job.starts, pairs)
         for row, (observation, action) in enumerate(pairs):
-            program.reseed(job.seed_of(row))
             environment.set_state(observation)
             told = outcomes_of(environment.outcomes(action), with_valid=job.valid)
             slots["counts"][row] = len(told)
@@ -286,16 +282,18 @@ class DrawsHandler(Handler[DrawsJob]):
     def run(self, program: ConfinedProgram) -> None:
         """Ask for one row after the other, and in each for one draw after the other."""
         job, environment = self.job, program.load()
-        numbers, status, progress = job.numbers, program.slots["status"], program.counter
+        status, progress = program.slots["status"], program.counter
         record = recorder(job.observation_space, _flattened(job, program.slots), _allowed(job))
         set_state, step, begin = environment.set_state, environment.step, program.begin_draw
-        place, most = 0, 1 + max(numbers)
-        for row in range(job.count):
-            program.reseed(job.seed_of(row), most)
-            observations = _repeated(job.observation_space, job.observations, row, len(numbers))
-            actions = _repeated(job.action_space, job.actions, row, len(numbers))
-            for number, observation, action in zip(numbers, observations, actions, strict=True):
-                begin(number)
+        assert job.starts is not None
+        place = 0
+        for row, starts in enumerate(job.starts):
+            observations = _repeated(job.observation_space, job.observations, row, job.several)
+            actions = _repeated(job.action_space, job.actions, row, job.several)
+            for start, observation, action in zip(
+                _split(starts), observations, actions, strict=True
+            ):
+                begin(start)
                 set_state(observation)
                 record(place, step(action))
                 place += 1
@@ -332,7 +330,7 @@ class EpisodesHandler(Handler[EpisodesJob]):
 
     def _most(self) -> int:
         """Return how many answers there may be to one question."""
-        return max(MOST_OUTCOMES, len(self.job.numbers))
+        return max(MOST_OUTCOMES, self.job.several)
 
     def _reply(self, environments: list[Any], asked: np.ndarray, first: Any) -> bytes:
         """Say what happened to each episode, if it has begun, and have it go on."""
@@ -341,28 +339,30 @@ class EpisodesHandler(Handler[EpisodesJob]):
             job.observation_space, _leaves(job.observation_space, asked, "observations")
         )
         actions = values(job.action_space, _leaves(job.action_space, asked, "actions"))
-        rewards, seeds = asked["rewards"].tolist(), asked["seeds"].tolist()
         counts, answers = [], []
-        rows = zip(observations, rewards, seeds, actions, strict=True)
-        for number, (observation, reward, seed, action) in enumerate(rows):
+        rows = zip(observations, asked["rewards"].tolist(), asked["starts"], actions, strict=True)
+        for number, (observation, reward, starts, action) in enumerate(rows):
             environment = environments[number]
             if environment is None:
                 environments[number] = environment = program.another() if number else first
                 environment.reset(observation)
             else:
                 environment.correct(observation, reward)
-            program.reseed(seed, 1 + max(job.numbers))
-            counts.append(self._predict(environment, action))
+            counts.append(self._predict(environment, action, _split(starts)))
             answers.append(self._answers[: counts[-1]].tobytes())
             program.counter[0] += 1
         if self._compared is not None:
             self._compared.judge()
         return np.array(counts, COUNT).tobytes() + b"".join(answers)
 
-    def _predict(self, environment: Any, action: Any) -> int:
-        """Have an environment predict and take a step; return how many answers it gave."""
-        program, numbers = self._program, self.job.numbers
+    def _predict(self, environment: Any, action: Any, starts: list[bytes]) -> int:
+        """Have an environment predict and take a step; return how many answers it gave.
+
+        Copies of the environment make all draws but the first, from which the episode continues.
+        """
+        program, (first, *others) = self._program, starts
         if program.abilities.tells:
+            program.begin_draw(first)
             told = outcomes_of(environment.outcomes(action), with_valid=self.job.valid)
             for place, outcome in enumerate(told):
                 self._record(place, outcome.answer)
@@ -371,18 +371,18 @@ class EpisodesHandler(Handler[EpisodesJob]):
             if self._compared is not None:
                 self._compared.add(result, self._chances[: len(told)], 0)
             return len(told)
-        if not program.abilities.draws:
-            self._record(0, environment.step(action))
-            return 1
-        for place, number in enumerate(numbers):
-            if number:
-                program.begin_draw(number)
-                self._record(place, deepcopy(environment).step(action))
-        program.begin_draw(0)
-        result = environment.step(action)  # from where the first draw led the episode goes on
-        if 0 in numbers:
-            self._record(numbers.index(0), result)
-        return len(numbers)
+        for place, start in enumerate(others, start=1):
+            program.begin_draw(start)
+            self._record(place, deepcopy(environment).step(action))
+        program.begin_draw(first)
+        self._record(0, environment.step(action))
+        return len(starts)
+
+
+def _split(starts: np.ndarray) -> list[bytes]:
+    """Return where each draw of a row begins."""
+    data = starts.tobytes()
+    return [data[at : at + START_BYTES] for at in range(0, len(data), START_BYTES)]
 
 
 def _leaves(space: Space, records: np.ndarray, name: str) -> Iterator[np.ndarray]:

@@ -6,7 +6,7 @@ nothing to parse, and whatever a program writes there is at worst a wrong answer
 """
 
 import marshal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from math import prod
@@ -27,6 +27,9 @@ FEW_OUTCOMES = 16
 
 CONTROL_BYTES = 4096
 """Size of the first page, the only one that the worker looks at."""
+
+START_BYTES = 16
+"""Bytes of the state at which the random numbers of a draw begin; arrays hold two integers each."""
 
 NEVER = np.iinfo(np.int64).min
 """Stands in integer slots for what no integer can match, such as 1.5."""
@@ -268,13 +271,19 @@ class ModelJob(Job):
 class PredictionJob(ModelJob):
     """What follows on each row, in the order in which a program is asked.
 
-    Nothing tells which rows these are of how many. `seeds` are where the random numbers
-    of each row begin, for programs that draw some.
+    Nothing tells which rows these are of how many. `starts` (rows, draws, 2) are the states at
+    which the random numbers of each draw begin, for programs that draw some. They are random, so
+    that a program cannot tell from one which draw of a row it is.
     """
 
     handler: ClassVar[str] = "cwm_cli.sandbox.handlers:PredictionHandler"
     aim: ClassVar[str] = "every row was answered"
-    seeds: np.ndarray | None = None
+    starts: np.ndarray | None = None
+
+    @property
+    def several(self) -> int:
+        """How many answers each row has room for."""
+        return 1 if self.starts is None else self.starts.shape[1]
 
     @property
     def count(self) -> int:
@@ -285,10 +294,6 @@ class PredictionJob(ModelJob):
     def layout(self) -> SlotLayout:
         """Where the answers go."""
         return prediction_layout(self.observation_space, self.count, self.allowable)
-
-    def seed_of(self, row: int) -> int:
-        """Return where the random numbers of a row begin."""
-        return self.seed if self.seeds is None else int(self.seeds[row])
 
     def question(self, row: int) -> tuple[Any, Any] | None:
         """Return what a program is asked in a row."""
@@ -335,15 +340,9 @@ class OutcomesJob(PredictionJob):
 
 @dataclass(frozen=True, kw_only=True)
 class DrawsJob(PredictionJob):
-    """Several draws of what follows on each row; `numbers` say which of all draws of a row."""
+    """Several draws of the next observation of each row, one for each of its starts."""
 
     handler: ClassVar[str] = "cwm_cli.sandbox.handlers:DrawsHandler"
-    numbers: Sequence[int] = (0,)
-
-    @property
-    def several(self) -> int:
-        """How many answers each row has room for."""
-        return len(self.numbers)
 
     @property
     def layout(self) -> SlotLayout:
@@ -353,7 +352,7 @@ class DrawsJob(PredictionJob):
 
     def row(self, progress: int) -> int:
         """Return at which row a program is that has made so many draws."""
-        return progress // len(self.numbers)
+        return progress // self.several
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,16 +361,16 @@ class EpisodesJob(ModelJob):
 
     A question is about one step of every episode that goes on: a byte for each of those before
     that says whether it does, then a record of each, of `asked` fields: the observation, the
-    reward of the step before, a seed and the action. So what really followed a step is told when
-    that was predicted, and nothing tells how long an episode is. A reply has as many `COUNT`s of
-    answers, and then the records of those. Of a program that draws there is an answer for each of
-    the `numbers` of draws.
+    reward of the step before, the `starts` of `several` draws and the action. So what really
+    followed a step is told when that was predicted, and nothing tells how long an episode is. A
+    reply has as many `COUNT`s of answers, and then the records of those: one answer for each draw,
+    or all outcomes that a program tells.
     """
 
     handler: ClassVar[str] = "cwm_cli.sandbox.handlers:EpisodesHandler"
     episodes: int
     asked: Fields
-    numbers: Sequence[int] = (0,)
+    several: int = 1
     checked: bool = True
 
     @property

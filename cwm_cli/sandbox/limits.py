@@ -10,6 +10,8 @@ DRAWS_IN_TIME = 16
 """Draws of each row for which there is as much time again: a program that answers a row in 30
 microseconds makes 64 of each of 20,000 rows."""
 
+_DAY_SECONDS = 86400.0
+
 _SHORTEST, _LONGEST = 0.01, 1e6
 _BOUNDS: dict[str, tuple[float, float]] = {
     "wall_seconds": (_SHORTEST, _LONGEST),
@@ -61,6 +63,12 @@ class Limits:
         """Return the limits of a process that has a share of the time."""
         return self.less(
             used=(1 - share) * self.cpu_seconds, slept=(1 - share) * self.sleep_seconds
+        )
+
+    def without_time(self) -> Self:
+        """Return limits without the remaining time, which depends on earlier processes."""
+        return type(self)(
+            memory_mb=self.memory_mb, output_bytes=self.output_bytes, cpu_seconds=_DAY_SECONDS
         )
 
     def longer(self, draws: int) -> Self:

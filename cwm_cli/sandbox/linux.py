@@ -5,11 +5,15 @@ Where the kernel refuses what is asked of it the functions raise OSError.
 
 import ctypes
 import errno
+import mmap
 import os
 import platform
 import signal
 import struct
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -49,17 +53,29 @@ _NOBODY = 0x5AFE9D1D
 """Stands for the number of a process, and is larger than any."""
 
 ALLOWED = """
-read write close close_range fstat lseek munmap mremap madvise brk futex
+read write close close_range fstat lseek munmap mremap brk
 rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack
-clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday time
-getrandom getpid gettid getppid getuid geteuid getgid getegid getrusage getrlimit uname
-sched_yield sched_getaffinity getcpu exit exit_group restart_syscall
+nanosleep getrandom getrusage getrlimit sched_yield exit exit_group restart_syscall
 poll ppoll select pselect6 set_robust_list rseq
 """
 """What computing takes: it works on memory, clocks and the descriptors that are open already.
 
 `os.closerange` of Python 3.13 needs `close_range`: the C library aborts the process without it.
 """
+
+
+CONSTANT = "getpid gettid getppid getuid geteuid getgid getegid time"
+"""Calls that return 0 in every process, so that no answer depends on the process or the hour."""
+
+_CLOCKS = 12
+"""Clocks of the machine or of the caller; other numbers are CPU clocks of any process."""
+
+_WALL_CLOCKS = (0, 5, 8, 11)
+"""Real time, coarse real time, the alarm of real time, and atomic time."""
+
+_ABSOLUTE, _MONOTONIC = 1, 1
+_FUTEX_PRIVATE, _FUTEX_REAL_TIME = 128, 256
+_MADVISE_MERGEABLE = 12
 
 
 class Machine(NamedTuple):
@@ -76,7 +92,7 @@ MACHINES = {
             "read": 0, "write": 1, "close": 3, "fstat": 5, "poll": 7, "lseek": 8, "mmap": 9,
             "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14,
             "rt_sigreturn": 15, "select": 23, "sched_yield": 24, "mremap": 25, "madvise": 28,
-            "nanosleep": 35, "getpid": 39, "exit": 60, "uname": 63, "gettimeofday": 96,
+            "nanosleep": 35, "getpid": 39, "exit": 60, "gettimeofday": 96,
             "getrlimit": 97, "getrusage": 98, "getuid": 102, "getgid": 104, "geteuid": 107,
             "getegid": 108, "getppid": 110, "sigaltstack": 131, "gettid": 186, "time": 201,
             "futex": 202, "sched_getaffinity": 204, "restart_syscall": 219, "clock_gettime": 228,
@@ -94,7 +110,7 @@ MACHINES = {
             "nanosleep": 101, "clock_gettime": 113, "clock_getres": 114, "clock_nanosleep": 115,
             "sched_getaffinity": 123, "sched_yield": 124, "restart_syscall": 128, "tgkill": 131,
             "sigaltstack": 132, "rt_sigaction": 134, "rt_sigprocmask": 135, "rt_sigreturn": 139,
-            "uname": 160, "getrlimit": 163, "getrusage": 165, "getcpu": 168, "gettimeofday": 169,
+            "getrlimit": 163, "getrusage": 165, "getcpu": 168, "gettimeofday": 169,
             "getpid": 172, "getppid": 173, "getuid": 174, "geteuid": 175, "getgid": 176,
             "getegid": 177, "gettid": 178, "brk": 214, "munmap": 215, "mremap": 216, "mmap": 222,
             "mprotect": 226, "madvise": 233, "prlimit64": 261, "getrandom": 278, "rseq": 293,
@@ -143,6 +159,63 @@ def process_stat(pid: int) -> ProcessStat | None:
         return None
     state, *rest = text.rpartition(")")[2].split()  # what is before it may have any name
     return ProcessStat(state, rest[18])
+
+
+def self_stopper() -> Callable[[], object]:
+    """Return a function that stops this process, also under the filter, which hides its number."""
+    if MACHINE not in MACHINES or sys.platform != "linux":
+        return partial(signal.raise_signal, signal.SIGSTOP)
+    pid = os.getpid()
+    return partial(_call, MACHINES[MACHINE].numbers["tgkill"], pid, pid, signal.SIGSTOP)
+
+
+_VDSO_NAMES = {"x86_64": "__vdso_", "aarch64": "__kernel_"}
+_VDSO_FUNCTIONS = "clock_gettime gettimeofday time clock_getres getcpu getrandom"
+
+
+def ask_kernel_for_time() -> bool:
+    """Replace the functions of the vDSO by system calls, which a filter sees; return success.
+
+    The kernel maps the vDSO into every process so that clocks are read without a system call.
+    Programs that were forked from this process have no other way to the clocks. The page with the
+    time itself (vvar) is unmapped.
+    """
+    if sys.platform != "linux" or MACHINE not in MACHINES:
+        return False
+    numbers = MACHINES[MACHINE].numbers
+    try:
+        vdso = ctypes.CDLL("linux-vdso.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        [code] = _mappings("[vdso")  # the kernel splits no such mapping
+        runs = mmap.PROT_READ | mmap.PROT_EXEC
+        _checked(_LIBC.mprotect(*code, runs | mmap.PROT_WRITE))
+        for name in _VDSO_FUNCTIONS.split():
+            with suppress(AttributeError):  # the kernel has no such function
+                function = vdso[_VDSO_NAMES[MACHINE] + name]
+                ctypes.memmove(function, *_system_call(numbers[name]))
+        _checked(_LIBC.mprotect(*code, runs))
+        for mapping in _mappings("[vvar"):
+            _checked(_LIBC.munmap(*mapping))
+    except OSError:  # another C library, or a kernel that seals the vDSO
+        return False
+    return True
+
+
+def _mappings(name: str) -> list[tuple[ctypes.c_void_p, ctypes.c_size_t]]:
+    """Return address and size of the mappings of this process that have a name."""
+    found = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if name in line:
+            first, last = (int(each, 16) for each in line.split()[0].split("-"))
+            found.append((ctypes.c_void_p(first), ctypes.c_size_t(last - first)))
+    return found
+
+
+def _system_call(number: int) -> tuple[bytes, int]:
+    """Return machine code that makes a system call with the arguments it gets, and its size."""
+    code = b"\xb8" + number.to_bytes(4, "little") + b"\x0f\x05\xc3"  # mov eax; syscall; ret
+    if MACHINE == "aarch64":
+        code = struct.pack("<3I", 0xD2800008 | number << 5, 0xD4000001, 0xD65F03C0)  # mov; svc; ret
+    return code, len(code)
 
 
 def hide_from_others() -> None:
@@ -244,7 +317,11 @@ def compute_only(machine: str) -> bytes:
 
     A call that is not allowed fails with EPERM, which Python shows as a PermissionError;
     one of another machine's numbering (32-bit, x32) ends the process. A process may also
-    read its own limits and map memory, which it may not execute.
+    read its own limits and map memory, which it may not execute. The calls of `CONSTANT` return 0.
+
+    CPU clocks of other processes and futexes on pages of shared libraries are refused, because
+    they would let two processes talk to each other. So are clocks with the hour. A signal to a
+    guessed process ends the process.
     """
     audit, numbers = MACHINES[machine]
     code = [_load(_AUDIT), *_unless_equal(audit, _end(_KILL)), _load(_NUMBER)]
@@ -260,7 +337,19 @@ def compute_only(machine: str) -> bytes:
             _refuse(errno.EPERM),
         ]
         code += _when(numbers[name], [*executable, _end(_ALLOW)])
-    to_itself = [_load(_argument(0)), *_unless_equal(_NOBODY, _refuse(errno.EPERM))]
+    for name in CONSTANT.split():
+        if name in numbers:
+            code += _when(numbers[name], [_refuse(0)])
+    code += _clock_rules(numbers)
+    shared = [_load(_argument(1)), _step(_IF_ANY_BIT, _FUTEX_PRIVATE, 1, 0), _refuse(errno.EPERM)]
+    real = [_step(_IF_ANY_BIT, _FUTEX_REAL_TIME, 0, 1), _refuse(errno.EPERM)]
+    code += _when(numbers["futex"], [*shared, *real, _end(_ALLOW)])
+    merged = [_load(_argument(2)), _step(_IF_EQUAL, _MADVISE_MERGEABLE, 0, 1)]
+    code += _when(numbers["madvise"], [*merged, _refuse(errno.EINVAL), _end(_ALLOW)])
+    own = [_load(_argument(0)), *_unless_equal(0, _refuse(errno.EPERM)), _end(_ALLOW)]
+    code += _when(numbers["sched_getaffinity"], own)
+    nobody = [_load(_argument(0)), _step(_IF_EQUAL, 0, 0, 1), _refuse(errno.EPERM)]
+    to_itself = [*nobody, *_unless_equal(_NOBODY, _end(_KILL))]
     code += _when(numbers["tgkill"], [*to_itself, _end(_ALLOW)])
     own_and_only_read = [
         line
@@ -270,6 +359,32 @@ def compute_only(machine: str) -> bytes:
     code += _when(numbers["prlimit64"], [*own_and_only_read, _end(_ALLOW)])
     code += _when(numbers["clone3"], [_refuse(errno.ENOSYS)])  # upon which libc tries clone
     return b"".join([*code, _refuse(errno.EPERM)])
+
+
+def _clock_rules(numbers: dict[str, int]) -> list[bytes]:
+    """Return the part of the filter about clocks.
+
+    A wall clock is neither read nor slept on until an absolute time: that returns immediately if
+    the time has passed.
+    """
+    no_process = [_load(_argument(0)), _step(_IF_AT_LEAST, _CLOCKS, 0, 1), _refuse(errno.EPERM)]
+    no_hour = [
+        line
+        for clock in _WALL_CLOCKS
+        for line in (_step(_IF_EQUAL, clock, 0, 1), _refuse(errno.EPERM))
+    ]
+    relative = [
+        _step(_IF_EQUAL, _MONOTONIC, 2, 0),
+        _load(_argument(1)),
+        _step(_IF_ANY_BIT, _ABSOLUTE, 1, 0),
+        _end(_ALLOW),
+        _refuse(errno.EPERM),
+    ]
+    return [
+        *_when(numbers["clock_gettime"], [*no_process, *no_hour, _end(_ALLOW)]),
+        *_when(numbers["clock_getres"], [*no_process, _end(_ALLOW)]),
+        *_when(numbers["clock_nanosleep"], [*no_process, *relative]),
+    ]
 
 
 def _step(operation: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -11,8 +11,7 @@ program that runs in it, nor can it be kept from remembering. Therefore
   counts only with an audit.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -26,6 +25,7 @@ from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.failures import Failure, asked_for, shown
 from cwm_cli.sandbox.job import (
     MOST_OUTCOMES,
+    START_BYTES,
     DrawsJob,
     OutcomesJob,
     PredictionJob,
@@ -48,8 +48,8 @@ MOST_AUDITED = 10_000
 shows with a chance of 0.99995."""
 
 MOST_DRAWN_AGAIN = 8
-"""Draws of each row that an audit has made again, of those that there are: which, no process knows
-before, and what depends on anything but the generator shows in nearly all of them."""
+"""Draws of each row that an audit repeats. They are chosen and permuted at random for each row, so
+an answer that depends on the number or the order of its draw is not repeated."""
 
 MOST_BYTES = 1 << 26
 """Bytes of answers that a process makes of rows that have several each; the next goes on."""
@@ -110,8 +110,18 @@ class ProgramAnswers(NamedTuple):
         return {name: column[rows, place] for name, column in self.columns.items()}
 
     @property
+    def draws(self) -> int:
+        """How many draws each row has; 1 if the answers are no draws."""
+        return self.columns["rewards"].shape[1] if self.shape == "draws" else 1
+
+    def chosen(self, numbers: np.ndarray) -> "ProgramAnswers":
+        """Return some of the draws of each row, in the order of their numbers (rows, some)."""
+        columns = {name: chosen(column, numbers) for name, column in self.columns.items()}
+        return self._replace(columns=columns)
+
+    @property
     def width(self) -> int:
-        """How many answers each row has room for."""
+        """How many outcomes each row has room for."""
         return 1 if self.probabilities is None else self.probabilities.shape[1]
 
     def compared(self, width: int) -> Columns:
@@ -132,7 +142,7 @@ def ask(
 
     The answers are not confirmed.
     """
-    job = _asking(program, dataset, seed, range(draws))
+    job = _asking(program, dataset, seed, draws)
     sides = [[part] for part in split_rows(dataset, 2, hidden_generator("first", dataset, seed))]
     return _answers(sandbox, dataset, job, sides)
 
@@ -143,7 +153,7 @@ def audit(
     """Have a program confirm its answers, in processes where rows of an episode lie far apart.
 
     Which rows are asked in which process and order is drawn from what the program does not
-    know: the recorded answers. So is which of several draws are made again.
+    know: the recorded answers. So are the draws of a row that are repeated, and their order.
     """
     if not len(dataset):
         return None
@@ -152,12 +162,12 @@ def audit(
     if len(dataset) > MOST_AUDITED:
         drawn = rng.permutation(len(dataset)) < MOST_AUDITED
         parts = [part[drawn[part]] for part in parts]
-    rows, numbers = np.sort(np.concatenate(parts)), np.arange(1)
+    rows, draws, numbers = np.sort(np.concatenate(parts)), 1, None
     if answers.shape == "draws":
-        numbers = rng.permutation(answers.columns["rewards"].shape[1])[:MOST_DRAWN_AGAIN]
-        drawn_again = {name: column[:, numbers] for name, column in answers.columns.items()}
-        answers = answers._replace(columns=drawn_again)
-    job = _asking(program, dataset, seed, numbers.tolist(), checked=False)
+        draws = answers.draws
+        numbers = permuted(draws, len(dataset), rng)[:, :MOST_DRAWN_AGAIN]
+        answers = answers.chosen(numbers)
+    job = _asking(program, dataset, seed, draws, numbers, checked=False)
     again = _answers(sandbox, dataset, job, [parts[0::2], parts[1::2]], whole=True)
     if again.failure:
         return asked_again(again.failure)
@@ -171,16 +181,29 @@ Asking = Callable[[np.ndarray], PredictionJob]
 
 
 def _asking(
-    program: str, dataset: Dataset, seed: int, numbers: Sequence[int], *, checked: bool = True
+    program: str,
+    dataset: Dataset,
+    seed: int,
+    draws: int,
+    numbers: np.ndarray | None = None,
+    *,
+    checked: bool = True,
 ) -> Asking:
-    """Return what makes jobs of the kind that the text of a program is for."""
+    """Return what makes jobs of the kind that the text of a program is for.
+
+    With `numbers` (rows, some) the jobs make only these of the `draws` of each row.
+    """
     able, inputs = abilities_of(program), dataset.select("observations", "actions")
-    seeds = seeds_of(dataset, seed) if "random" in program or able.draws else None
     make: Callable[..., PredictionJob] = PredictionJob
     if able.tells:
         make = partial(OutcomesJob, checked=checked)
     elif able.draws:
-        make = partial(DrawsJob, numbers=list(numbers))
+        make = DrawsJob
+    starts: np.ndarray | None = None
+    if able.draws or "random" in program:
+        starts = starts_of(dataset, seed, draws if make is DrawsJob else 1)
+    if starts is not None and numbers is not None:
+        starts = chosen(starts, numbers)
 
     def job(rows: np.ndarray) -> PredictionJob:
         return make(
@@ -190,7 +213,7 @@ def _asking(
             action_space=dataset.action_space,
             columns=selected(inputs, rows),
             valid=dataset.has_valid_actions,
-            seeds=None if seeds is None else seeds[rows],
+            starts=None if starts is None else starts[rows],
         )
 
     return job
@@ -226,7 +249,7 @@ def _answers(
     if isinstance(empty, OutcomesJob):
         return _told(dataset, answered, answer_bytes(empty))
     if isinstance(empty, DrawsJob):
-        columns = merge_answers(dataset, answered, len(empty.numbers))
+        columns = merge_answers(dataset, answered, empty.several)
         return ProgramAnswers(columns, shape="draws")
     return ProgramAnswers(merge_answers(dataset, answered))
 
@@ -242,7 +265,7 @@ def _asked(
     """Have the two sides asked at the same time, by jobs of which none takes too much."""
     most, limits = max(1, len(dataset)), sandbox.limits
     if isinstance(empty := job(np.arange(0)), OutcomesJob | DrawsJob):
-        most = max(1, MOST_BYTES // (empty.several * answer_bytes(empty)))
+        most = max(1, MOST_BYTES // (empty.several * (START_BYTES + answer_bytes(empty))))
     if isinstance(empty, DrawsJob):
         limits = limits.longer(empty.several)
     pieces = [
@@ -325,20 +348,27 @@ def split_rows(dataset: Dataset, apart: int, rng: np.random.Generator) -> list[n
     return [rng.permutation(np.flatnonzero(places % apart == part)) for part in range(apart)]
 
 
-def seeds_of(dataset: Dataset, seed: int) -> np.ndarray:
-    """Return where the random numbers of each row begin.
+def starts_of(dataset: Dataset, seed: int, draws: int) -> np.ndarray:
+    """Return the states at which the random numbers of each draw begin (rows, draws, 2).
 
-    A seed follows from what is asked, so that it tells a program nothing that it is not told
-    anyway. Rows in which the same is asked have different ones, handed out at random.
+    They are random and hidden, so no program can find out which draw of a row it makes: draws
+    that an audit repeats, in another order, are functions of the row and an independent start.
+    Fewer draws are the first of more.
     """
-    situations, asked = dataset.situations(), Counter[bytes]()
-    seeds = np.empty(len(dataset), dtype=np.int64)
-    for row in hidden_generator("seeds", dataset, seed).permutation(len(dataset)):
-        situation = situations[row]
-        key = f"{seed} {asked[situation]} ".encode() + situation
-        seeds[row] = int.from_bytes(sha256(key).digest()[:7], "little")
-        asked[situation] += 1
-    return seeds
+    rng = hidden_generator("draws", dataset, seed)
+    found = np.frombuffer(rng.bytes(START_BYTES * draws * len(dataset)), "<i8")
+    return found.reshape(draws, len(dataset), 2).swapaxes(0, 1)
+
+
+def permuted(count: int, rows: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the numbers below `count` in an order of its own for each row (rows, count)."""
+    return rng.permuted(np.tile(np.arange(count), (rows, 1)), axis=1)
+
+
+def chosen(column: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return some of the draws of each row, in the order of their numbers (rows, some)."""
+    found: np.ndarray = column[np.arange(len(column))[:, None], numbers]
+    return found
 
 
 def hidden_generator(purpose: str, dataset: Dataset, seed: int) -> np.random.Generator:

@@ -112,8 +112,8 @@ def main() -> None:
     other = Endpoint(socket.socket(fileno=int(second[0])), Path(second[1])) if second else None
     worker = _started(Setup.decode(setup), first, other)
     with suppress(HungUp, ConnectionError):
-        while received := worker.next_request():
-            worker.serve(*received)
+        while worker.serve(worker.next_request()):
+            pass
     worker.end()
 
 
@@ -171,6 +171,7 @@ def prepare_interpreter(setup: Setup) -> tuple[Guards, Hello]:
     guards = Guards(setup.layers, (*ALWAYS, *setup.tools))
     guards.inherited()
     sys.meta_path.insert(0, guards.imports)
+    sys.argv = sys.orig_argv = [""]
     sys.path.clear()
     sys.path_importer_cache.clear()
     os.environ.clear()
@@ -264,15 +265,21 @@ class Worker:
                 self._prepared.append(self._make_process(not hurries))
         return JobRequest.receive(self._control)
 
-    def serve(self, request: JobRequest, files: Descriptors) -> None:
-        """Run one job and report."""
+    def serve(self, received: tuple[JobRequest, Descriptors] | None) -> bool:
+        """Run one job and report; return whether there was one.
+
+        No request stays in a variable of a caller, where a process that is forked later sees it.
+        """
+        if received is None:
+            return False
+        request, files = received
         if not self._leave_nothing:
             self._clean_up()
         prepared = self._prepared.popleft()
         marks = files.channel.marks if files.channel else None
         process = WatchedProcess(prepared.pid, self._control, self._changes, marks)
         try:
-            prepared.give(request, files)
+            prepared.give(request._replace(limits=request.limits.without_time()), files)
             self._clean_up(prepared.pid)
             allowance = _Allowance(request.limits, process.cpu_seconds())
             with mmap.mmap(files.slots, CONTROL_BYTES, prot=mmap.PROT_READ) as page:
@@ -289,6 +296,7 @@ class Worker:
         JobReport(guarded, reason, code, used, allowance.slept).send(self._control)
         for descriptor in (prepared.ready, *files.all):
             os.close(descriptor)
+        return True
 
     def end(self) -> NoReturn:
         """End, with every process that this one has started, and its folder."""

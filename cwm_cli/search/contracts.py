@@ -169,7 +169,8 @@ class Request(NamedTuple):
     is done to answer may cost `allowance` US dollars, None being no limit. It is `weighed` where
     the log-probability of the answer is wanted as well. Where a backend has several models,
     `model` is the one that it assigned the question to. What is done to answer may be written in
-    the `log` of the run, a line at a time, from any thread.
+    the `log` of the run, a line at a time, from any thread. `known` is the number of events that
+    the search had learned when it made the request.
     """
 
     messages: tuple[Message, ...]
@@ -184,6 +185,7 @@ class Request(NamedTuple):
     weighed: bool = False
     model: str = ""
     log: Callable[[str], None] = unheard
+    known: int = 0
 
     @property
     def key(self) -> str:

@@ -240,12 +240,19 @@ class Search:
                 break
         return Switch(contract=change.contract, reason=change.reason, verdicts=verdicts)
 
-    def resume(self, events: Iterable[Node | Remark | Switch]) -> None:
+    def resume(
+        self, events: Iterable[Node | Remark | Switch], answered: Sequence[Turn] = ()
+    ) -> None:
         """Learn what an earlier run did; a best node that was not confirmed is, or is not best.
 
-        Journals of earlier versions do not say of any that it was confirmed.
+        Journals of earlier versions do not say of any that it was confirmed. The turns of
+        `answered` requests without a node are repeated, and `run` sends these requests first.
         """
-        before = self.spent
+        before, events = self.spent, list(events)
+        done = {event.step for event in events if isinstance(event, Node) and event.asked}
+        lost = [turn for turn in answered if turn.step not in done]
+        if lost:
+            self._turns = sorted([*lost, *_asked_since(events, lost[0].known)])
         for event in events:
             self._prepare()
             if isinstance(event, Node) and event.asked:
@@ -255,6 +262,8 @@ class Search:
                     self._asked[event.prompt] += 1
                     self._moves[event.action, event.parent] += 1
             self.learn(event)
+        if lost:
+            self._prepare()
         if self.limit:
             self.limit.recall(self.spent - before)
         if self.best is None or self.best.verdict.confirmed:
@@ -279,6 +288,7 @@ class Search:
         if turns := self.backend.recorded():
             yield from self._repeat(turns, budget)
             return
+        yield from self._answered_before()
         while not self.solved:
             change = self.problem.next_contract if self.completions < budget else None
             if change is None and self.given_up:
@@ -290,6 +300,19 @@ class Search:
                 continue
             if not self.pending:
                 return
+            yield from self._take(self._arrival())
+
+    def _answered_before(self) -> Iterator[Record]:
+        """Yield the records of answers that arrived before an interruption."""
+        prepared, self._prepared = self._prepared, {}
+        for request in prepared.values():
+            kept = self._reserve(request) if self.limit else None
+            if isinstance(kept, Refusal):
+                del self.pending[request.step]
+                continue
+            work = partial(self._answered, request, kept)
+            threads.start(partial(self._deliver, request.step, work))
+        while any(request.step in self.pending for request in prepared.values()):
             yield from self._take(self._arrival())
 
     def drain(self) -> Iterator[Record]:
@@ -401,6 +424,7 @@ class Search:
             weighed=self.strategy.weighs_proposals,
             model=self.backend.assign(rng, answering),
             log=self.log,
+            known=self._known,
         )
 
     @property
@@ -677,6 +701,12 @@ class Search:
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
+
+
+def _asked_since(events: Sequence[Node | Remark | Switch], known: int) -> list[Turn]:
+    """Return the turns of the nodes that follow the first `known` events."""
+    nodes = [event for event in events[known:] if isinstance(event, Node) and event.asked]
+    return [Turn(node.step, node.known) for node in nodes if node.known is not None]
 
 
 def _betters(found: Verdict, known: Verdict) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.text import Text
 
-from cwm_cli.agents.comparison import Mean, PlanResult, Side, SideName, mean_of
+from cwm_cli.agents.comparison import Mean, PlanResult, Side, SideName
 from cwm_cli.agents.episodes import Episode, PlanningCost, Progress, Underway
 from cwm_cli.agents.playing import LeftOut, Playing, SideProgress
 from cwm_cli.evaluation.mismatches import Mismatches
@@ -19,6 +19,7 @@ from cwm_cli.text import percent, share
 from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.tables import GridTable
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, first_line, printable, printed_above
+from cwm_cli.worlds.confirming import SECONDS, TIMES
 from cwm_cli.worlds.model import PlannedWith
 
 NAMES: Mapping[SideName, str] = {"model": "world model", "oracle": "oracle", "random": "random"}
@@ -64,7 +65,7 @@ class _Tally:
     @property
     def mean(self) -> Mean:
         """The mean return so far."""
-        return mean_of([episode.returned for episode in self.episodes])
+        return Side(self.episodes).mean
 
     def add(self, worker: int, progress: Progress) -> None:
         """Take in what a worker has just played."""
@@ -172,10 +173,12 @@ class PlanLines(PlanView):
         tally, finished = self.tallies[event.side], event.progress.finished
         before = len(tally.episodes) - len(finished)
         for place, (episode, *_) in enumerate(finished, start=before + 1):
-            mean = mean_of([each.returned for each in tally.episodes[:place]]).mean
+            mean = Side(tally.episodes[:place]).mean.mean
             words = f"[{place}/{tally.asked}] {NAMES[event.side]} #{episode.number}"
             parts = [f"{words}: return {episode.returned:.5g} (mean {mean:.5g})"]
             parts += [f"{episode.length:,} steps", self.times]
+            if not episode.verified:
+                parts.append("unverified: not in the mean")
             if episode.failure:
                 parts.append(f"{episode.failures:,} failures: {first_line(episode.failure)}")
             self._console.print(Text("  ".join(parts)), soft_wrap=True)
@@ -245,6 +248,8 @@ def _side(name: SideName, tally: _Tally) -> Text:
     wrong = sum(each.mismatches.wrong for each in tally.episodes if each.mismatches)
     if wrong:
         line.append(f"  {wrong:,} steps predicted wrongly", "red")
+    if unverified := Side(tally.episodes).unverified:
+        line.append(f"  {len(unverified):,} unverified", "red")
     if tally.cost.failures:
         line.append(f"  {tally.cost.failures:,} failures", "red")
     return line
@@ -257,6 +262,8 @@ def plan_report(result: PlanResult) -> Iterator[GridTable | Text]:
         yield Text("R         none: these plans are the oracle's")
     elif "oracle" not in result.sides:
         yield Text("R         none: there is no oracle (add --oracle)")
+    elif len(result.unverified) == len(result.side.episodes):
+        yield Text("R         none: no episode is verified")
     elif result.R is None:
         yield Text("R         none: the oracle is not clearly better than chance")
     else:
@@ -270,6 +277,10 @@ def plan_report(result: PlanResult) -> Iterator[GridTable | Text]:
         yield Text(f"confirmed {words}, made again where the program cannot answer for the planner")
     if found := result.mismatches:
         yield Text(f"predicted {mismatch_words(found)}")
+    if result.unverified:
+        yield Text(f"verdict   {unverified_words(result)}", "red")
+    if found and result.refuted:
+        yield Text(f"verdict   {refuted_words(found)}", "red")
     yield Text(f"episodes  {result.journal}")
     if found and (found.mistakes or found.unanswered) and result.learn_from:
         yield Text(f"next      {shlex.join(result.learn_from.command)}")
@@ -292,6 +303,29 @@ def mismatch_words(found: Mismatches) -> str:
     return words
 
 
+def unverified_words(result: PlanResult) -> str:
+    """Name the episodes that are not verified, and how to have them verified."""
+    numbers, episodes = result.unverified, len(result.side.episodes)
+    named = ", ".join(f"#{number}" for number in numbers[:MOST_TOLD])
+    more = f" and {len(numbers) - MOST_TOLD} more" if len(numbers) > MOST_TOLD else ""
+    return (
+        f"unverified: {len(numbers)} of {episodes} episodes ({named}{more}); confirming decisions "
+        f"took over {SECONDS:.0f} s plus {TIMES:.0f} times their planning, so their returns do "
+        "not count. Lower the effort of a decision, such as -o mcts.budget=100 or "
+        "-o icem.budget=500, or --max-steps"
+    )
+
+
+def refuted_words(found: Mismatches) -> str:
+    """Report that predictions failed in most of the steps that were played."""
+    failed = found.uninformative + found.unanswered
+    return (
+        f"refuted: in the episodes played, the program's predictions of {failed:,} of "
+        f"{found.steps + found.unanswered:,} steps are little better than a guess, so the return "
+        "is not evidence for it"
+    )
+
+
 def doubt_words(result: PlanResult) -> str:
     """Say what was made of steps that no row supports, and how many decisions rest on such."""
     if result.unsupported is None:
@@ -308,7 +342,11 @@ def side_table(sides: Mapping[SideName, Side]) -> GridTable:
         row = [NAMES[name], "none", "", "", ""]
         if side.episodes:
             length = sum(side.lengths) / len(side.lengths)
-            row[1:] = mean_words(side.mean), f"{length:.4g}", *speed_words(side.cost)
+            verified = len(side.episodes) - len(side.unverified)
+            returned = mean_words(side.mean) if verified else "none verified"
+            if side.unverified and verified:
+                returned += f" ({verified} of {len(side.episodes)} episodes)"
+            row[1:] = returned, f"{length:.4g}", *speed_words(side.cost)
         cells.append(row)
     return GridTable(Grid("", heads, cells))
 

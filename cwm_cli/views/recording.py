@@ -45,7 +45,7 @@ class RecordingBar(Lines):
             self._bar.start()
             self._stack.callback(self._bar.stop)
         else:
-            self._say(f"{title}: {len(work.missing())} of {work.episodes} episodes")
+            self._say(f"{title}: {work.episodes - work.done} of {work.episodes} episodes")
         self._stack.enter_context(redirect_stdout(sys.stderr))
 
     def advanced(self, event: object) -> None:

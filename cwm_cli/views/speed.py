@@ -176,8 +176,9 @@ def _remarks(found: SpeedResult, model: str) -> Iterator[Text]:
     if failure:
         yield Text(f"{WORLD_MODEL}: failed, {first_line(failure)}", style="red")
     for note in dict.fromkeys(notes.values()):
-        forms = " and not ".join(LACKING[form] for form in notes if notes[form] == note)
-        yield Text(f"{WORLD_MODEL}, not {forms}: {printable(note)}", style="dim")
+        forms = [LACKING[form] for form in LACKING if notes.get(form) == note]
+        side = f"{WORLD_MODEL}, not {' and not '.join(forms)}" if forms else WORLD_MODEL
+        yield Text(f"{side}: {printable(note)}", style="dim")
     if words := _doubts(found.environment):
         yield Text(f"{ENVIRONMENT}: {words}", style="dim")
     if asked := found.language_model:

@@ -3,7 +3,7 @@
 Predicting rows is the sandbox's own kind of job.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -30,26 +30,30 @@ from cwm_cli.sandbox.handlers import ConfinedProgram, Handler
 from cwm_cli.sandbox.job import ModelJob, slot_type
 from cwm_cli.translation import Form, Rows, Source, fastest
 from cwm_cli.worlds.messages import (
+    KEY_SIZE,
     LONGEST_NOTE,
     NO_PLACE,
     NO_STATE,
+    PACED,
     PASSED,
+    READY,
+    ROUND,
     SIZE,
     STEPPING,
     Ask,
     Codec,
     PlanningJob,
     PlanningReply,
-    Round,
+    SealedPasses,
     Stand,
     SteppingJob,
     SteppingReply,
+    TimedInputs,
     TimingJob,
     decode_question,
     encode_outcomes,
     encode_reply,
     is_deterministic,
-    shrunk,
     states_of,
     summed,
     weighted,
@@ -298,8 +302,8 @@ class _Walker:
         return number
 
 
-Pass = Callable[[float], np.ndarray]
-"""Steps from rows at a size, and returns the sums of what follows."""
+Pass = Callable[[TimedInputs, np.ndarray], np.ndarray]
+"""Steps from inputs, and returns the sums of the answers with some weights."""
 
 
 class TimingHandler(Handler[TimingJob]):
@@ -308,7 +312,7 @@ class TimingHandler(Handler[TimingJob]):
     job_class = TimingJob
 
     def run(self, program: ConfinedProgram) -> None:
-        """Answer questions until nobody asks any more."""
+        """Answer questions until there are no more."""
         job, counter = self.job, program.counter
         environment = program.load()
         form = formed(environment, job, "auto", counter)
@@ -317,17 +321,25 @@ class TimingHandler(Handler[TimingJob]):
             passes["arithmetic"] = _alone(model.stand, model.step, job, [0])
         if form.model.batch is not None:
             passes["batched"] = _batched(form.model.batch, job, counter)
-        while head := program.read(SIZE.size):
-            asked = Round.decode(program.read(*SIZE.unpack(head)))
-            program.write(_passed(passes.get(asked.form), asked, form))
+        while head := program.read(ROUND.size):
+            place, number, count = ROUND.unpack(head)
+            sealed = SealedPasses(job, PACED[place], number, count)
+            data = program.read(8 * number * sealed.words)
+            program.write(READY)
+            inputs = sealed.open(data, program.read(KEY_SIZE))
+            weights = np.frombuffer(program.read(8 * count), "<f8")
+            program.write(
+                _passed(passes.get(sealed.form), inputs, weights, _why(form, sealed.form))
+            )
 
 
-def _passed(begin: Callable[[Round], Pass] | None, asked: Round, form: Form) -> bytes:
-    """Take the steps of a round, or say why that cannot be."""
-    reason = _why(form, asked.form)
-    if begin is not None:
+def _passed(
+    take: Pass | None, inputs: Iterator[TimedInputs], weights: np.ndarray, reason: str
+) -> bytes:
+    """Take the steps of a round, or return the reason why that cannot be."""
+    if take is not None:
         try:
-            sums = list(map(begin(asked), asked.sizes.tolist()))
+            sums = [take(each, weights) for each in inputs]
             return PASSED.pack(True, b"") + np.array(sums, "<f8").tobytes()
         except Unbatched as error:
             reason = str(error)
@@ -343,35 +355,33 @@ def _why(form: Form, name: str) -> str:
 
 def _alone(
     stand: Callable[[Any], Any], step: Callable[[Any], Any], job: TimingJob, counter: Any
-) -> Callable[[Round], Pass]:
-    """Return what stands at one row after the other and steps from there."""
+) -> Pass:
+    """Return a pass that steps from one input after the other."""
     every = list(values(job.action_space, iter(job.actions)))
 
-    def begin(asked: Round) -> Pass:
-        actions = [every[row] for row in asked.rows.tolist()]
-        picked = [column[asked.rows] for column in job.observations]
+    def take(inputs: TimedInputs, weights: np.ndarray) -> np.ndarray:
+        actions = [every[row] for row in inputs.rows.tolist()]
+        answers: list[Any] = []
+        keep = answers.append
+        number: int = counter[0]
+        for state, action in zip(_states(job, inputs), actions, strict=True):
+            stand(state)
+            keep(step(action))
+            counter[0] = number = number + 1
+        return summed(_columns(job, answers), weights)
 
-        def one(size: float) -> np.ndarray:
-            answers: list[Any] = []
-            states, take = _states(job, shrunk(picked, job.graded, size)), answers.append
-            number: int = counter[0]
-            for state, action in zip(states, actions, strict=True):
-                stand(state)
-                take(step(action))
-                counter[0] = number = number + 1
-            return summed(_columns(job, answers), asked.weights)
-
-        return one
-
-    return begin
+    return take
 
 
-def _states(job: TimingJob, leaves: list[Any]) -> Iterable[Any]:
-    """Return observations; those that were made for this pass are nobody else's already."""
-    if job.observation_space.is_float and job.graded[0].any():
-        fresh: np.ndarray = leaves[0]
-        return iter(fresh)
-    return values(job.observation_space, iter(leaves))
+def _states(job: TimingJob, inputs: TimedInputs) -> Iterable[Any]:
+    """Return the observations of inputs, which a program may change."""
+    fresh = iter(inputs.leaves)
+    if job.observation_space.is_float and job.fresh[0]:
+        first: np.ndarray = next(fresh)
+        return iter(first)
+    leaves = zip(job.fresh, job.observations, strict=True)
+    columns = [next(fresh) if sent else column[inputs.rows] for sent, column in leaves]
+    return values(job.observation_space, iter(columns))
 
 
 def _columns(job: TimingJob, answers: list[Any]) -> list[np.ndarray]:
@@ -404,24 +414,16 @@ def _together(some: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray | None:
     return None
 
 
-def _batched(batch: Batch, job: TimingJob, counter: Any) -> Callable[[Round], Pass]:
-    """Return what steps from all rows at once."""
-    lanes = [np.moveaxis(column, 0, -1) for column in (*job.observations, *job.actions)]
-    [graded] = job.graded
+def _batched(batch: Batch, job: TimingJob, counter: Any) -> Pass:
+    """Return a pass that steps from all inputs together."""
+    [observed, acted] = [np.moveaxis(each, 0, -1) for each in (*job.observations, *job.actions)]
 
-    def begin(asked: Round) -> Pass:
-        taken, actions = (np.take(each, asked.rows, -1) for each in lanes)
+    def take(inputs: TimedInputs, weights: np.ndarray) -> np.ndarray:
+        batch.stand(inputs.leaves[0] if job.fresh[0] else np.take(observed, inputs.rows, -1))
+        answers = batch.step(np.take(acted, inputs.rows, -1))
+        counter[0] += len(weights)
+        return np.concatenate(
+            [weighted(each.reshape(-1, len(weights)), weights) for each in answers]
+        )
 
-        def one(size: float) -> np.ndarray:
-            whole = taken if not graded.any() else taken * np.where(graded, size, 1.0)[..., None]
-            batch.stand(whole)
-            answers = batch.step(actions)
-            counter[0] += len(asked.rows)
-            weights = asked.weights
-            return np.concatenate(
-                [weighted(each.reshape(-1, len(weights)), weights) for each in answers]
-            )
-
-        return one
-
-    return begin
+    return take

@@ -10,25 +10,55 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass, field
-from math import comb
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from math import ceil, comb, inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.dataset import VALID, Dataset, Transition
 from cwm_cli.data.spaces import Columns
-from cwm_cli.planning import Decider, Moment, Unsuited, find_planner
+from cwm_cli.planning import Decider, Moment, Planner, Unsuited, find_planner
 from cwm_cli.planning.model import key
 from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.client import Sandbox
 from cwm_cli.sandbox.failures import Failure, printable
 from cwm_cli.sandbox.pool import SandboxError
 from cwm_cli.worlds.messages import PlanningJob, states_of
-from cwm_cli.worlds.remote import AGREEMENT, INSTEAD, Broke, Forged, RemoteModel, ToldStep
+from cwm_cli.worlds.model import Confirmation
+from cwm_cli.worlds.remote import (
+    AGREEMENT,
+    INSTEAD,
+    Broke,
+    Forged,
+    OutOfTime,
+    RemoteModel,
+    ToldStep,
+)
 
 SHARE = 0.1
-"""Of the time of planning, that making decisions again takes once the first were."""
+"""Chance that a whole window of decisions is confirmed; of any other window a part is.
+
+A planner that keeps a tree or a plan remembers all decisions of a window, so a decision can only
+be made again after those before it. The part is the first n * U ** EXPONENT of n decisions, with
+a secret U that is uniform on (0, 1). A program that forges the decisions of a window from a
+fraction x of it on is caught there with probability 1 - (1 - SHARE) * x ** (1 / EXPONENT): 1 for
+the first decision, 0.51 for x = 0.05, 0.22 for x = 0.5, 0.12 for x = 0.9. It escapes from w such
+windows with that probability's complement to the power of w. On average a quarter of all
+decisions is confirmed.
+"""
+
+EXPONENT = 5.0
+"""Larger values confirm fewer decisions, and fewer of the last ones in a window."""
+
+SECONDS, TIMES = 30.0, 5.0
+"""Wall-clock limit of a confirmation: constant seconds, and a multiple of the planning time.
+
+An honest program needs 2 to 7 times the planning time of the decisions that are made again.
+"""
 
 TOLERANCE = 1e-6
 """By how much actions may differ, as a share of their range.
@@ -54,6 +84,12 @@ DRAWS = 20
 """How often a program that draws random numbers predicts what it was asked before."""
 
 
+def confirmed_length(count: int, share: float = SHARE) -> int:
+    """Draw how many of the first decisions of a window of `count` decisions are confirmed."""
+    rng = secrets.SystemRandom()
+    return count if rng.random() < share else ceil(count * (1 - rng.random()) ** EXPONENT)
+
+
 class Decision(NamedTuple):
     """What was planned at a moment, by which planner of a list, in how many steps of the model.
 
@@ -69,10 +105,10 @@ class Decision(NamedTuple):
 
 @dataclass
 class Confirmer:
-    """Makes some decisions of episodes that are over again, and has what they rest on confirmed.
+    """Makes random decisions of finished episodes again, and confirms their steps of the model.
 
-    It takes about a share of the time of planning; at least once it is done however long
-    it takes, unless the share is 0.
+    How many does not depend on time, which the program controls: an episode whose decisions
+    cannot be confirmed in time is not verified. With the share 0 nothing is confirmed.
     """
 
     sandbox: Sandbox
@@ -80,39 +116,64 @@ class Confirmer:
     share: float = SHARE
     _decided: dict[int, list[Decision]] = field(default_factory=dict)
     _model: RemoteModel | None = None
+    _planners: list[Planner] = field(default_factory=list)
+    _allowed: float = 0.0
+    _deadline: float = inf
+    _limit: float = 0.0
     _most: int = 0
-    _windows: int = 0
-    _seconds: float = 0.0
 
     def add(self, decision: Decision) -> None:
         """Take in a decision, to make it again perhaps when its episode is over."""
         if self.share:
             self._decided.setdefault(decision.moment.episode, []).append(decision)
 
-    def confirm(self, episode: int, seconds: float) -> int:
-        """Make decisions of an episode again whose planning took so long; say how many.
+    def confirm(self, seconds: Mapping[int, float]) -> dict[int, Confirmation]:
+        """Make decisions of episodes again, given the planning seconds of each.
 
-        `Forged` when one is another one now, or rests on what the program says otherwise.
+        Raises:
+            Forged: If a decision differs, or rests on steps that the program answers otherwise.
         """
-        windows = self._parts(self._decided.pop(episode, []))
-        confirmed = 0
-        for window in self._drawn(windows, seconds):
-            if self._model is None:
-                self._model = RemoteModel(self.sandbox, self.job)
-            began = time.perf_counter()
-            try:
-                confirmed += self._confirm(window)
-            except (Broke, SandboxError):
-                confirmed += self._once_more(window)
-            self._seconds += time.perf_counter() - began
-            self._windows += 1
-        return confirmed
+        self._allowed = SECONDS + TIMES * sum(seconds.values())
+        self._deadline = time.monotonic() + self._allowed
+        windows = [self._parts(self._decided.pop(each, [])) for each in seconds]
+        told, made = list[ToldStep](), dict.fromkeys(seconds, 0)
+        try:
+            for batch in self._batches([self._drawn(each) for each in windows]):
+                told += self._confirm(batch)
+                for window in batch:
+                    made[window[0].moment.episode] += len(window)
+            for window in filter(None, map(self._largest, windows)):
+                told += self._confirm([window])
+                made[window[0].moment.episode] += len(window)
+            self._ask_again(told)
+        except OutOfTime:
+            self.close()  # the answers of this process were not all asked again
+            return dict.fromkeys(seconds, Confirmation(0, verified=False))
+        return {episode: Confirmation(count) for episode, count in made.items()}
 
     def close(self) -> None:
         """End the process that is asked."""
         model, self._model = self._model, None
         if model is not None:
             model.close()
+
+    def _asked(self) -> RemoteModel:
+        """Return the stepping process, a new one if the limits of the last are too short."""
+        if self._model is not None and self._limit < self._allowed / 2:
+            self.close()
+        if self._model is None:
+            self._limit = self._allowed
+            self._model = RemoteModel(self._limited(self._allowed), self.job)
+            self._planners = [find_planner(name)(**how) for name, how in self.job.planners]
+        self._model.deadline = self._deadline
+        return self._model
+
+    def _limited(self, seconds: float) -> Sandbox:
+        """Return the sandbox with a shorter wall-clock limit."""
+        sandbox = copy(self.sandbox)  # which shares the workers
+        limits = sandbox.limits
+        sandbox.limits = replace(limits, wall_seconds=min(limits.wall_seconds, seconds))
+        return sandbox
 
     def _parts(self, decisions: list[Decision]) -> list[list[Decision]]:
         """Cut decisions into parts, before the first of which the planner remembers nothing."""
@@ -134,71 +195,98 @@ class Confirmer:
             before = decision
         return parts
 
-    def _drawn(self, windows: list[list[Decision]], seconds: float) -> list[list[Decision]]:
-        """Draw windows, none of which the program can foresee.
+    def _drawn(self, windows: list[list[Decision]]) -> list[list[Decision]]:
+        """Draw parts of all windows, whose lengths the program cannot foresee."""
+        return [window[: confirmed_length(len(window), self.share)] for window in windows]
 
-        The one where it says to have taken the most steps is among them, unless that is no more
-        than decisions took here.
+    def _batches(self, episodes: list[list[list[Decision]]]) -> list[list[list[Decision]]]:
+        """Group windows to make again together: one of each episode if that is faster."""
+        batches: dict[tuple[int, int, int], list[list[Decision]]] = {}
+        for number, windows in enumerate(episodes):
+            for place, window in enumerate(windows):
+                planner = window[0].planner
+                alone = self.job.draws or find_planner(self.job.planners[planner][0]).ALONE
+                batches.setdefault((planner, place, number if alone else -1), []).append(window)
+        return list(batches.values())
+
+    def _largest(self, windows: list[list[Decision]]) -> list[Decision] | None:
+        """Return the window of the largest step count if decisions here took far fewer steps."""
+        counts = [max(decision.steps for decision in window) for window in windows]
+        if not counts or max(counts) <= MOST_TIMES * self._most:
+            return None
+        return windows[counts.index(max(counts))]
+
+    def _confirm(self, windows: list[list[Decision]]) -> list[ToldStep]:
+        """Make windows again, with a new process if that fails; refuse a program that fails here.
+
+        Return the steps that the windows rest on.
         """
-        if not windows:
-            return []
-        number = 1.0
-        if self._windows:
-            number = self.share * seconds * self._windows / self._seconds
-        whole = int(number) + (secrets.randbelow(10**6) < 1e6 * (number % 1))
-        places = set(secrets.SystemRandom().sample(range(len(windows)), min(whole, len(windows))))
-        largest = [max(decision.steps for decision in window) for window in windows]
-        if max(largest) > MOST_TIMES * self._most:
-            places.add(largest.index(max(largest)))
-        return [windows[place] for place in sorted(places)]
-
-    def _once_more(self, window: list[Decision]) -> int:
-        """Try again with a new process; a program that fails only here is refused."""
-        self.close()
-        self._model = RemoteModel(self.sandbox, self.job)
         try:
-            return self._confirm(window)
+            return self._remade(windows)
+        except (Broke, SandboxError):
+            self._check_time()
+            self.close()
+        try:
+            return self._remade(windows)
         except Broke as broke:
-            where = _where(window[0].moment)
+            self._check_time()
+            where = _where(windows[0][0].moment)
             words = printable(broke.failure.message.splitlines()[0], 200)
             raise Forged(f"made again, {where} failed ({words}): {INSTEAD}") from broke
 
-    def _confirm(self, window: list[Decision]) -> int:
-        """Make the decisions of a window again, and ask again for what they rest on."""
-        model, job = self._model, self.job
-        assert model is not None
+    def _check_time(self) -> None:
+        """Raise `OutOfTime` if a failure comes with the deadline, which ends processes."""
+        if time.monotonic() > self._deadline - 1:
+            raise OutOfTime
+
+    def _remade(self, windows: list[list[Decision]]) -> list[ToldStep]:
+        """Make windows of different episodes again; return the steps that they rest on.
+
+        Those of a program with memory are asked again here, since they need its places.
+        """
+        model, job = self._asked(), self.job
         model.forget()
-        planners = [find_planner(name)(**options) for name, options in job.planners]
-        planners = planners[window[0].planner :]
-        decider = Decider(planners, model, seed=job.seed)
+        decider = Decider(self._planners[windows[0][0].planner :], model, seed=job.seed)
         there, back, told = states_of(job), states_of(job), list[ToldStep]()
-        asked = model.asked
-        for decision in window:
-            moment = decision.moment
-            [state] = back.decode(there.encode([0], [moment.state]), 1)
+        asked = np.zeros(len(windows))
+        for decisions in zip_longest(*windows):
+            places = [place for place, decision in enumerate(decisions) if decision]
+            some = [decision for decision in decisions if decision]
+            moments = [decision.moment for decision in some]
+            states = there.encode([0] * len(some), [moment.state for moment in moments])
+            pairs = zip(moments, back.decode(states, len(some)), strict=True)
             before = model.asked
             try:
-                [plan] = decider.plan([moment._replace(state=state)])
+                plans = decider.plan([moment._replace(state=state) for moment, state in pairs])
             except Unsuited as reason:
-                raise Forged(f"{_where(moment)} was not planned: it {reason}: {INSTEAD}") from None
-            if decider.passed_over or not self._equal(plan, decision.plan):
-                raise Forged(self._other(moment, decision.plan, plan))
-            self._most = max(self._most, model.asked - before)
-            told += self._rests_on(model)
-        claimed, asked = sum(decision.steps for decision in window), model.asked - asked
-        if claimed > MOST_TIMES * asked:
-            words = f"{claimed:,} steps of the model where {asked:,} were asked for"
-            raise Forged(f"{_where(window[0].moment)} and those after it count {words}: {INSTEAD}")
-        self._ask_again(told)
-        return len(window)
+                where = _where(moments[0])
+                raise Forged(f"{where} was not planned: it {reason}: {INSTEAD}") from None
+            for decision, plan in zip(some, plans, strict=True):
+                if decider.passed_over or not self._equal(plan, decision.plan):
+                    raise Forged(self._other(decision.moment, decision.plan, plan))
+            share = (model.asked - before) / len(some)
+            self._most = max(self._most, ceil(share))
+            asked[places] += share
+            told += self._rests_on(model, len(some))
+        for window, steps in zip(windows, asked, strict=True):
+            claimed = sum(decision.steps for decision in window)
+            # planners keep tables, so that steps may have been asked for in another window
+            if claimed > MOST_TIMES * (steps + self._most):
+                words = f"{claimed:,} steps of the model where {steps:,.0f} were asked for"
+                where = _where(window[0].moment)
+                raise Forged(f"{where} and those after it count {words}: {INSTEAD}")
+        if model.remembers:
+            self._ask_again(told)
+            told = []
+        return told
 
-    def _rests_on(self, model: RemoteModel) -> list[ToldStep]:
-        """Return what a decision rests on: single steps, the best of what was played, and more."""
+    def _rests_on(self, model: RemoteModel, decisions: int) -> list[ToldStep]:
+        """Return what decisions rest on: single steps, the best of what was played, and more."""
         played, model.played = model.played, []
         told, model.told = model.told, []
         if model.deterministic and played:
             best = max(played, key=lambda tried: tried.returned)
-            for tried in (best, secrets.choice(played)):
+            for tried in (best, *(secrets.choice(played) for _ in range(decisions))):
                 told += model.walk(tried)
         return told
 
@@ -223,8 +311,9 @@ class Confirmer:
 
     def _ask_again(self, told: list[ToldStep]) -> None:
         """Have processes that only predict say what follows on some of what was told."""
-        model = self._model
-        assert model is not None
+        if not told:
+            return
+        model = self._asked()
         if self.job.draws and not model.remembers and not model.tells:
             # of equal questions one, so that what chance decides is decided anew
             told = list({(key(each.observation), key(each.action)): each for each in told}.values())
@@ -244,7 +333,15 @@ class Confirmer:
                 chances = [each.probability for each in picked]
             wrong = self._told_otherwise(rows, chances)[asked]
         else:
-            answers = [self._predicted(rows, seed) for seed in range(1 if certain else DRAWS)]
+            times = 1 if certain else DRAWS
+            if model.remembers:
+                answers = [self._predicted(rows, seed) for seed in range(times)]
+            else:  # all draws at once, as each call starts processes
+                tiled = self._predicted(rows[np.tile(np.arange(len(rows)), times)], 0)
+                answers = [
+                    {name: column[len(rows) * n :][: len(rows)] for name, column in tiled.items()}
+                    for n in range(times)
+                ]
             wrong = np.zeros(int(asked.sum()), bool)
             for name in answers[0]:
                 again = np.array([each[name][asked] for each in answers])
@@ -261,7 +358,7 @@ class Confirmer:
 
     def _told_otherwise(self, rows: Dataset, chances: list[float | None]) -> np.ndarray:
         """Return which rows are none of the outcomes that are told now, or less or more likely."""
-        again = self.sandbox.ask(self.job.program, rows)
+        again = self._in_time().ask(self.job.program, rows)
         self._refuse(again.failure)
         assert again.probabilities is not None
         found = again.probabilities > 0
@@ -310,15 +407,23 @@ class Confirmer:
 
     def _predicted(self, rows: Dataset, seed: int) -> Columns:
         """Return what the program predicts; `Forged` when it fails at that."""
-        columns, failure = self.sandbox.predict(self.job.program, rows, seed=seed)
+        columns, failure = self._in_time().predict(self.job.program, rows, seed=seed)
         self._refuse(failure)
         if VALID in columns:
             columns = columns | {VALID: columns[VALID] == 1}  # what is no action counts for nothing
         return columns
 
+    def _in_time(self) -> Sandbox:
+        """Return the sandbox, limited to the remaining time."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise OutOfTime
+        return self._limited(max(left, 1.0))
+
     def _refuse(self, failure: Failure | None) -> None:
-        """Raise `Forged` when the program fails."""
+        """Raise `Forged` when the program fails, `OutOfTime` when it only took too long."""
         if failure is not None:
+            self._check_time()
             words = printable(failure.message.splitlines()[0], 200)
             raise Forged(
                 f"the program fails when it is asked again what follows ({words}): {INSTEAD}"

@@ -9,7 +9,7 @@ checks it, does so for this one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -19,7 +19,14 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.planner import Moment
 from cwm_cli.worlds.contract import component_names
-from cwm_cli.worlds.model import Plan, Planning, PlanningSession, Predictions, WorldModel
+from cwm_cli.worlds.model import (
+    Confirmation,
+    Plan,
+    Planning,
+    PlanningSession,
+    Predictions,
+    WorldModel,
+)
 
 if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
@@ -246,9 +253,18 @@ class DoubtingSession(PlanningSession):
                     plans[place] = self._marked(plan, moments[place])
         return plans
 
-    def confirm(self, episode: int, seconds: float) -> int:
+    def confirm(self, seconds: Mapping[int, float]) -> dict[int, Confirmation]:
         """Check plans of both."""
-        return sum(each.confirm(episode, seconds) for each in {self._otherwise, self._doubted})
+        found = self._doubted.confirm(seconds)
+        if self._otherwise is self._doubted:
+            return found
+        others = self._otherwise.confirm(seconds)
+        return {
+            episode: Confirmation(
+                one.decisions + others[episode].decisions, one.verified and others[episode].verified
+            )
+            for episode, one in found.items()
+        }
 
     def close(self) -> None:
         """Let go of both."""

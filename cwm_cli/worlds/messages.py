@@ -6,7 +6,7 @@ question says where the program is to stand and which actions to take. All have 
 and the layout of the rest follows from the spaces.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
@@ -29,8 +29,11 @@ SIZE = Struct("<I")
 LONGEST_NOTE = 400
 """Bytes of the note of a reply."""
 
-PASSES = Struct("<B2I")
-"""The place of a form in `PACED`, how many rows it steps from, and how often."""
+ROUND = Struct("<B2I")
+"""The place of a form in `PACED`, the number of passes, and the number of inputs in a pass."""
+
+READY = b"\1"
+"""A process has received the sealed inputs of a round."""
 
 PASSED = Struct(f"<B{LONGEST_NOTE}s")
 """Whether there is such a form, and if not why. The sums of every pass follow."""
@@ -60,49 +63,94 @@ class PlanningJob(ModelJob):
 
 @dataclass(frozen=True, kw_only=True)
 class TimingJob(ModelJob):
-    """A program that steps from its rows, in a form, as often as it is asked to.
+    """A program whose steps are timed, in passes over inputs that it receives with each question.
 
-    Every pass is from observations that are a little smaller, by the parts of them that are no
-    whole numbers in `graded`: so no answer is known before it is asked for. What it answers
-    comes back as weighted sums, which take next to no time.
+    `fresh` says for each leaf of the observations whether its values are sent with each input;
+    other leaves and the action come from a recorded row. The answers of a pass are returned as
+    weighted sums, which take little time.
     """
 
     handler: ClassVar[str] = "cwm_cli.worlds.confined:TimingHandler"
-    graded: Sequence[np.ndarray] = ()
+    fresh: Sequence[bool] = ()
 
 
-class Round(NamedTuple):
-    """What is asked in a round: a form, rows by number, their weights, and a size for each pass."""
+KEY_SIZE = 32
+"""Bytes of the key of a round."""
 
-    form: str
+
+OPENED_WORDS = 4096
+"""Words that are opened at a time if passes are small: 32 KB stay in the fastest cache."""
+
+
+class TimedInputs(NamedTuple):
+    """Inputs of one pass or of several: numbers of rows, and values of the fresh leaves.
+
+    Both have the shape (inputs, ...) or (passes, inputs, ...); in the batched form the inputs are
+    the last axis of the leaves, as in a `Batch`.
+    """
+
     rows: np.ndarray
-    weights: np.ndarray
-    sizes: np.ndarray
+    leaves: list[np.ndarray]
 
-    def encode(self) -> bytes:
-        """Return a question without its length."""
-        head = PASSES.pack(PACED.index(self.form), len(self.rows), len(self.sizes))
-        return head + b"".join(
-            part.astype(dtype).tobytes()
-            for part, dtype in zip(self[1:], ("<u4", "<f8", "<f8"), strict=True)
-        )
+    def seal(self, key: bytes) -> bytes:
+        """Return the inputs of several passes, unreadable without the key.
 
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote."""
-        place, count, passes = PASSES.unpack_from(data)
-        rows = np.frombuffer(data, "<u4", count, PASSES.size)
-        weights = np.frombuffer(data, "<f8", count, PASSES.size + 4 * count)
-        sizes = np.frombuffer(data, "<f8", passes, PASSES.size + 12 * count)
-        return cls(PACED[place], rows, weights, sizes)
+        Sealed inputs are sent before the clock starts, and the key after that, since the time
+        that it takes to send many inputs would count as time of the program.
+        """
+        rows, leaves = self
+        number, count = rows.shape
+        padded = np.pad(rows.astype("<u4"), ((0, 0), (0, count % 2)))
+        parts = [padded.view("<u8"), *(leaf.reshape(number, -1).view("<u8") for leaf in leaves)]
+        words = np.concatenate(parts, axis=1)
+        return (words ^ np.random.SFC64(_seed(key)).random_raw(words.shape)).tobytes()
 
 
-def shrunk(columns: Sequence[np.ndarray], graded: Sequence[np.ndarray], size: float) -> list[Any]:
-    """Return the leaves of observations, the graded parts of which are of another size."""
-    return [
-        column * np.where(part, size, 1.0) if part.any() else column
-        for column, part in zip(columns, graded, strict=True)
-    ]
+class SealedPasses(NamedTuple):
+    """Sealed passes of a job in one form, each of the same number of inputs."""
+
+    job: TimingJob
+    form: str
+    passes: int
+    size: int
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the fresh leaves in a pass."""
+        shapes = [
+            column.shape[1:]
+            for sent, column in zip(self.job.fresh, self.job.observations, strict=True)
+            if sent
+        ]
+        lanes = self.form == "batched"
+        return [(*shape, self.size) if lanes else (self.size, *shape) for shape in shapes]
+
+    @property
+    def words(self) -> int:
+        """The number of words of 8 bytes in a pass."""
+        return -(-self.size // 2) + sum(map(prod, self.shapes))
+
+    def open(self, sealed: bytes, key: bytes) -> Iterator[TimedInputs]:
+        """Yield the inputs of one pass after the other."""
+        stream, shapes = np.random.SFC64(_seed(key)), self.shapes
+        words, half = self.words, -(-self.size // 2)
+        together = max(1, OPENED_WORDS // words)
+        for first in range(0, self.passes, together):
+            opened = stream.random_raw((min(together, self.passes - first), words))
+            opened ^= np.frombuffer(sealed, "<u8", opened.size, 8 * words * first).reshape(
+                -1, words
+            )
+            for one in opened:
+                rows, leaves, at = one[:half].view("<u4")[: self.size], [], half
+                for shape in shapes:
+                    end = at + prod(shape)
+                    leaves.append(one[at:end].view("<f8").reshape(shape))
+                    at = end
+                yield TimedInputs(rows, leaves)
+
+
+def _seed(key: bytes) -> int:
+    return int.from_bytes(key, "little")
 
 
 def summed(columns: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
@@ -115,9 +163,12 @@ def summed(columns: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
 
 
 def weighted(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the sums of (numbers, rows) with weights (rows,); what is no number counts as 0."""
+    """Return the sums of (numbers, rows) with weights (rows,); nan and infinities count as 0."""
     sums: np.ndarray = numbers @ weights
-    return sums if np.isfinite(sums).all() else np.nan_to_num(numbers.astype(float)) @ weights
+    if np.isfinite(sums).all():
+        return sums
+    sums = np.nan_to_num(numbers.astype(float), posinf=0.0, neginf=0.0) @ weights
+    return sums
 
 
 class PlanningReply(NamedTuple):

@@ -259,6 +259,16 @@ class PlannedWith(NamedTuple):
     note: str
 
 
+class Confirmation(NamedTuple):
+    """How many decisions of an episode were made again, and whether all that were due were.
+
+    An episode that is not verified ran out of the time for that; its return is no evidence.
+    """
+
+    decisions: int = 0
+    verified: bool = True
+
+
 class Stuck(Exception):
     """A model reached its limits in so many decisions that more of them would be no other."""
 
@@ -291,13 +301,19 @@ class PlanningSession:
         """
         raise NotImplementedError
 
-    def confirm(self, episode: int, seconds: float) -> int:
-        """Check plans of an episode, which took so long in all; return how many were confirmed.
+    def confirm(self, seconds: Mapping[int, float]) -> dict[int, Confirmation]:
+        """Check plans of episodes that are over.
 
-        `CwmError` when they were not made as they have to be. What plans on the trusted side,
-        from what runs there, has nothing to confirm.
+        Sessions that plan on the trusted side, with a model that runs there, have nothing to
+        check.
+
+        Args:
+            seconds: The planning time of each episode, by the number of the episode.
+
+        Raises:
+            CwmError: If a plan was not made by the planner.
         """
-        return 0
+        return dict.fromkeys(seconds, Confirmation())
 
     def close(self) -> None:
         """Let go of what the session holds."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -36,23 +36,27 @@ from cwm_cli.sandbox.prediction import ProgramAnswers
 from cwm_cli.worlds.confirming import SHARE, Confirmer, Decision
 from cwm_cli.worlds.imagining import Imagination, SteppedEpisodes
 from cwm_cli.worlds.messages import (
+    KEY_SIZE,
     LONGEST_NOTE,
+    PACED,
     PASSED,
+    READY,
+    ROUND,
     SIZE,
     Codec,
     PlanningJob,
     PlanningReply,
-    Round,
     SteppingJob,
+    TimedInputs,
     TimingJob,
     decode_reply,
     encode_question,
     most_bytes,
-    shrunk,
     states_of,
     summed,
 )
 from cwm_cli.worlds.model import (
+    Confirmation,
     ImaginedEpisodes,
     ImaginedStep,
     Plan,
@@ -82,16 +86,21 @@ SECONDS = 2.0
 MOST_TIMEOUTS = 3
 """Decisions one after the other that may reach the limits, each of which takes as long as those."""
 
-SHRINKING = (0.001, 0.01)
-"""By how much observations are made smaller while a program is timed: enough that no answer to
-others passes for one to these, and too little for other things to happen."""
+OWN_FRACTION = 0.1
+"""Share of each blending fraction that every number draws for itself.
+
+With 0 all observations between two recorded ones are on a line, and a program could interpolate
+along it. Larger shares violate constraints between numbers (such as sine and cosine) more.
+"""
 
 CHECKED_PASSES = 6
-"""Passes of each form that are predicted again: what is made up in half of them is found out
-with a chance of 0.98."""
+"""Passes of each form that are predicted again; errors in half of all passes are found with
+probability 0.98."""
 
 EXACT, TRANSLATED = 1e-9, 1e-6
 """By how much sums may differ, of the sums of absolute values: for the program, and for forms."""
+
+BETWEEN = "failed on observations between recorded ones, which are the inputs of the timing"
 
 OTHERWISE = Failure(
     kind="wrong_output",
@@ -109,7 +118,7 @@ class ProgramModel(WorldModel):
     sandbox: Sandbox
     name: str = "the program"
     share: float = SHARE
-    """Of the time of planning, that decisions are made again for; 0 is for trials of that."""
+    """Share of the windows of an episode that are confirmed; 0 confirms nothing, for tests."""
     _recorded: dict[Task, tuple[tuple[Space, Space], Columns]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -306,9 +315,9 @@ class ProgramSession(PlanningSession):
             self._timeouts = 0
         return plans or [plan for moment in moments for plan in self._alone(moment)]
 
-    def confirm(self, episode: int, seconds: float) -> int:
-        """Make some of its decisions again, and say how many; `Forged` when one is another one."""
-        return self._confirmer.confirm(episode, seconds)
+    def confirm(self, seconds: Mapping[int, float]) -> dict[int, Confirmation]:
+        """Make some decisions of each episode again; raise `Forged` if one differs."""
+        return self._confirmer.confirm(seconds)
 
     def close(self) -> None:
         """End the processes of the program."""
@@ -406,31 +415,79 @@ class Walked(NamedTuple):
     seconds: float
 
 
+class _Pass(NamedTuple):
+    """Inputs of a timed pass, the weights of its sums, and the sums that the program returned."""
+
+    inputs: TimedInputs
+    weights: np.ndarray
+    sums: np.ndarray
+
+
+class _Blend(NamedTuple):
+    """A leaf before and after each recorded row, and its `parts` that are no whole numbers."""
+
+    before: np.ndarray
+    after: np.ndarray
+    parts: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Dataset, name: str) -> Self:
+        """Return the values of a leaf of the observations."""
+        before, after = rows.columns[name], rows.columns[f"next_{name}"]
+        return cls(before.astype(float), after.astype(float), np.any(before % 1, axis=0))
+
+    @property
+    def changing(self) -> np.ndarray:
+        """Mask of the rows that have other observations between `before` and `after`."""
+        changed = self.parts & (self.before != self.after)
+        return np.asarray(changed.reshape(len(changed), -1).any(axis=1))
+
+    def between(self, rows: np.ndarray, common: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw values between `before` and `after` at fractions close to `common`."""
+        before = self.before[rows]
+        own = rng.random(before.shape)
+        common = common.reshape(*common.shape, *[1] * self.parts.ndim)
+        with np.errstate(over="ignore", invalid="ignore"):
+            blends = (self.after[rows] - before) * (common + OWN_FRACTION * (own - common)) + before
+        return np.asarray(np.where(self.parts & np.isfinite(blends), blends, before))
+
+
 class Timer:
     """A program in a confined process, which stands at rows of a dataset and steps from there.
 
-    The clock runs here, and what a round predicts comes back as sums with weights that are drawn
-    for it. At the end `check` has some of the passes predicted by processes that know no
-    clock. To be closed, as by `with`. Every call of `walk` is under the limits of a decision.
+    The clock runs here. Each round has inputs that no process of the program has received before:
+    observations between a recorded one and the next, drawn after the answer of the round before.
+    Only whole numbers repeat. The answers of a round are returned as sums with weights that are
+    drawn for it. `check` has other processes predict some passes. Every call of `walk` is under
+    the limits of a decision. To be closed, as by `with`.
     """
 
-    def __init__(self, sandbox: Sandbox, program: str, rows: Dataset, *, seed: int = 0) -> None:
-        inputs = rows.select("observations", "actions")
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        program: str,
+        rows: Dataset,
+        notes: dict[str, str] | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
         leaves = list(rows.observation_space.leaves("observations"))
-        graded = [
-            np.any(inputs[leaf.name] % 1, axis=0)
-            if leaf.space.is_float
-            else np.zeros(leaf.space.shape, bool)
+        self._blends = {
+            leaf.name: blend
             for leaf in leaves
-        ]
+            if leaf.space.is_float and (blend := _Blend.of(rows, leaf.name)).parts.any()
+        }
+        changing = [blend.changing for blend in self._blends.values()]
+        changes = np.any(changing, axis=0) if changing else np.ones(len(rows), bool)
+        self._drawable = np.flatnonzero(changes if changes.any() else ~changes)
         self._job = TimingJob(
             program=program,
             seed=seed,
             observation_space=rows.observation_space,
             action_space=rows.action_space,
-            columns=inputs,
+            columns=rows.select("observations", "actions"),
             valid=rows.has_valid_actions,
-            graded=graded,
+            fresh=[leaf.name in self._blends for leaf in leaves],
         )
         self._rows, self._sandbox = rows, sandbox
         self._rng = np.random.default_rng(secrets.randbits(128))
@@ -440,9 +497,9 @@ class Timer:
             else np.dtype(slot_type(leaf.space)).itemsize
             for leaf in leaves
         )
-        self._passes: dict[str, list[tuple[Round, np.ndarray]]] = {}
+        self._passes: dict[str, list[_Pass]] = {}
         self._conversation = sandbox.converse(self._job)
-        self.notes: dict[str, str] = {}
+        self.notes = {} if notes is None else notes
 
     def walk(self, form: str, steps: int) -> Walked:
         """Take steps in one of the `PACED` forms; in the batched one each is of all rows.
@@ -451,34 +508,46 @@ class Timer:
         """
         count = len(self._rows) if form == "batched" else min(steps, len(self._rows))
         passes = steps if form == "batched" else -(-steps // count)
-        asked = Round(
-            form,
-            self._rng.permutation(len(self._rows))[:count],
-            self._rng.standard_normal(count),
-            1 - self._rng.uniform(*SHRINKING, passes),
-        )
-        question = asked.encode()
+        inputs = self._draw(passes, count)
+        sent = [np.moveaxis(leaf, 1, -1) for leaf in inputs.leaves] if form == "batched" else None
+        key, weights = secrets.token_bytes(KEY_SIZE), self._rng.standard_normal(count)
+        sealed = inputs._replace(leaves=sent or inputs.leaves).seal(key)
         conversation, sums = self._conversation, b""
         try:
+            conversation.send(ROUND.pack(PACED.index(form), passes, count) + sealed)
+            conversation.receive(len(READY))
+            conversation.rest()
             started = time.perf_counter()
-            conversation.send(SIZE.pack(len(question)) + question)
+            conversation.send(key + weights.astype("<f8").tobytes())
             found, note = PASSED.unpack(conversation.receive(PASSED.size))
             if found:
                 sums = conversation.receive(8 * passes * self._numbers)
             seconds = time.perf_counter() - started
         except EOFError:
+            if self._blends:
+                self.notes[form] = BETWEEN
             raise Broke(conversation.failure()) from None
         conversation.rest()
+        if not found and form == "scalar":  # the program itself, so there is such a form
+            raise Broke(OTHERWISE)
         if not found:
             self.notes[form] = printable(
                 note.rstrip(b"\0").decode("utf-8", "replace"), LONGEST_NOTE
             )
             return Walked(0, seconds)
         place = int(self._rng.integers(passes))
-        one = asked._replace(sizes=asked.sizes[place : place + 1])
+        one = TimedInputs(inputs.rows[place], [leaf[place] for leaf in inputs.leaves])
         table = np.frombuffer(sums, "<f8").reshape(passes, self._numbers)
-        self._passes.setdefault(form, []).append((one, table[place]))
+        self._passes.setdefault(form, []).append(_Pass(one, weights, table[place]))
         return Walked(passes * count, seconds)
+
+    def _draw(self, passes: int, count: int) -> TimedInputs:
+        """Draw inputs (passes, count, ...) that no process has received before."""
+        rows = self._rng.choice(self._drawable, (passes, count))
+        common = self._rng.random((passes, count))
+        return TimedInputs(
+            rows, [b.between(rows, common, self._rng) for b in self._blends.values()]
+        )
 
     def check(self) -> None:
         """Have a pass of some rounds of every form predicted; `Broke` where that is otherwise.
@@ -487,22 +556,22 @@ class Timer:
         """
         for form, passes in self._passes.items():
             chosen = self._rng.permutation(len(passes))[:CHECKED_PASSES]
-            for asked, sums in (passes[place] for place in chosen):
-                expected, sizes = self._expected(asked)
+            for each in (passes[place] for place in chosen):
+                with np.errstate(over="ignore", invalid="ignore"):
+                    expected, sizes = self._expected(each)
                 room = (EXACT if form == "scalar" else TRANSLATED) * sizes
-                if not (np.abs(sums - expected) <= room).all():
+                if not (np.abs(each.sums - expected) <= room).all():
                     raise Broke(OTHERWISE)
 
-    def _expected(self, asked: Round) -> tuple[np.ndarray, np.ndarray]:
+    def _expected(self, asked: _Pass) -> tuple[np.ndarray, np.ndarray]:
         """Return the sums of what is predicted for a pass, and of its absolute numbers.
 
         The latter is endless where chance has a part.
         """
-        rows, job = self._rows[asked.rows], self._job
-        names = [leaf.name for leaf in rows.observation_space.leaves("observations")]
-        made = shrunk([rows.columns[name] for name in names], job.graded, asked.sizes[0])
-        rows = replace(rows, columns={**rows.columns, **dict(zip(names, made, strict=True))})
-        answers = [self._predicted(rows, seed) for seed in range(1 + job.draws)]
+        rows = self._rows[asked.inputs.rows]
+        fresh = dict(zip(self._blends, asked.inputs.leaves, strict=True))
+        rows = replace(rows, columns={**rows.columns, **fresh})
+        answers = [self._predicted(rows, seed) for seed in range(1 + self._job.draws)]
         expected = [summed(columns, asked.weights) for columns in answers]
         sizes = summed(
             [np.abs(c) if c.dtype.kind != "S" else c for c in answers[0]], abs(asked.weights)

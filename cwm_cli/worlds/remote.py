@@ -6,11 +6,13 @@ Who asks it is a planner on the trusted side. States are told as places, by numb
 from __future__ import annotations
 
 import secrets
+import time
 from bisect import bisect
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from itertools import accumulate, pairwise
+from math import inf
 from struct import error as StructError
 from typing import Any, NamedTuple
 
@@ -66,6 +68,10 @@ class Broke(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+
+
+class OutOfTime(Exception):
+    """The program did not answer before the deadline of the model."""
 
 
 class Forged(CwmError):
@@ -145,8 +151,11 @@ class RemoteModel(Model):
 
     It takes the same course as the model beside a planner in the process of the program, in the
     same form, and notes what it is told. `asked` counts steps also beyond the ends of episodes.
-    `Broke` when the program fails, `Forged` when it answers what cannot be.
+    `Broke` when the program fails, `Forged` when it answers what cannot be, `OutOfTime` when it
+    is asked after `deadline` (as `time.monotonic` counts).
     """
+
+    deadline: float = inf
 
     def __init__(self, sandbox: Sandbox, job: PlanningJob | SteppingJob) -> None:
         names = [each.name for each in fields(SteppingJob)]
@@ -466,6 +475,8 @@ class RemoteModel(Model):
 
         That answers no more than so many steps for each action.
         """
+        if time.monotonic() > self.deadline:
+            raise OutOfTime
         if len(self._dropped) >= MOST_DROPPED:
             self._let_go()
         head = STEPPING.pack(ask, *numbers, discount)

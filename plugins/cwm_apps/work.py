@@ -21,6 +21,7 @@ from cwm_apps.runs import CodingRun, JudgedSolution, ProblemResult
 from cwm_apps.scoring import ProblemOutcome
 from cwm_apps.tasks import CodingTask
 from cwm_cli.errors import CwmError
+from cwm_cli.runs.answers import ANSWERS, PendingAnswers
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import RESULT, BusyError
@@ -200,16 +201,17 @@ class ProblemSearch:
     def _search(self, task: CodingTask, run: SearchRun) -> Search:
         """Build the search of a problem, with the nodes that its run has already."""
         seed, options = run.config.seed, self.coding.header.config.options.get("problem", {})
+        answers = PendingAnswers(self.parts.backend_of_one, run.folder / ANSWERS)
         search = Search(
             CodingProblem(task, self.sandbox, seed, **options),
             self.parts.strategy(),
-            self.parts.backend_of_one,
+            answers,
             seed=seed,
             parallel=self.parallel,
             journal=run.learn,
             limit=self.limit,
         )
-        search.resume(run.nodes())
+        search.resume(run.nodes(), answers.lost())
         if search.best:  # which a crash may have kept from being saved
             search.problem.keep(run.folder, search.best)
         run.log(f"budget {self.budget}, {len(search.nodes)} nodes")

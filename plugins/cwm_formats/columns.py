@@ -9,7 +9,7 @@ import numpy as np
 
 from cwm_cli.agents.importing import TransitionShape
 from cwm_cli.data.dataset import DONE, VALID, Dataset
-from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.data.spaces import Columns, Space, UnfitError, refuse
 from cwm_cli.runs.observer import Observer
 
 MOST_NUMBERS = 100_000_000
@@ -17,14 +17,6 @@ MOST_NUMBERS = 100_000_000
 
 TEST_SHARE = 5
 """One in so many episodes is held out."""
-
-
-class UnfitError(ValueError):
-    """A value that is none of a space: `row` is the first that has one, `reason` says why."""
-
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(f"{reason} in row {row}")
-        self.row, self.reason = row, reason
 
 
 def fitted(space: Space, values: Any) -> np.ndarray:
@@ -36,43 +28,37 @@ def fitted(space: Space, values: Any) -> np.ndarray:
     if space.kind == "text":
         return _texts(space, values)
     column = np.asarray(values)
-    if column.dtype.kind not in "biuf":
-        raise ValueError("no numbers are there")
+    if column.dtype.kind not in "biuf" or column.ndim == 0:
+        raise ValueError("no rows of numbers are there")
     if column.shape[1:] != space.shape:
         if column.size != len(column) * space.size or space.size != 1:
             raise ValueError(f"the shape is {across(column.shape[1:])}, not {across(space.shape)}")
         column = column.reshape(len(column), *space.shape)
-    _refuse(~np.isfinite(column), column, "{} is no finite number")
+    refuse(~np.isfinite(column), column, "{} is no finite number")
     wanted = np.dtype(space.dtype)
     if column.dtype.kind != wanted.kind:
-        cast = column.astype(wanted)
+        with np.errstate(invalid="ignore"):  # of numbers too large, which are refused below
+            cast = column.astype(wanted)
         if wanted.kind != "f":
-            _refuse(column != np.rint(column), column, "{} is no whole number")
-            _refuse(cast != column, column, f"{{}} is no number of {wanted}")
+            refuse(column != np.rint(column), column, "{} is no whole number")
+            refuse(cast != column, column, f"{{}} is no number of {wanted}")
         column = cast
     if space.kind != "box":
         low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))
         words = f"is none of {int(low)} to {int(high)}" if not space.shape else "is out of bounds"
-        _refuse((column < low) | (column > high), column, "{} " + words)
+        refuse((column < low) | (column > high), column, "{} " + words)
     return column
 
 
 def _texts(space: Space, values: Any) -> np.ndarray:
     """Return a column of texts."""
-    texts = np.asarray(values).tolist()
+    texts = np.atleast_1d(values).tolist()
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise UnfitError(row, f"{text!r:.40} is no text")
         if len(text) > space.max_length or text.endswith("\0"):
             raise UnfitError(row, f"{text!r:.40} is longer than {space.max_length} characters")
     return np.array(texts, np.str_)
-
-
-def _refuse(wrong: np.ndarray, column: np.ndarray, words: str) -> None:
-    """Complain of the first value that is wrong."""
-    if wrong.any():
-        place = tuple(np.argwhere(wrong)[0].tolist())
-        raise UnfitError(place[0], words.format(column[place]))
 
 
 def across(shape: tuple[int, ...]) -> str:
@@ -92,8 +78,8 @@ def flattened(space: Space, name: str, value: Any) -> Columns:
     columns: Columns = {}
     keys: Sequence[Any] = space.keys if space.kind == "dict" else range(len(space.children))
     kind = dict if space.kind == "dict" else tuple | list
-    found = set(value) if isinstance(value, dict) else set(range(len(value)))
-    if not isinstance(value, kind) or found != set(keys):
+    known = isinstance(value, kind)
+    if not known or set(value if isinstance(value, dict) else range(len(value))) != set(keys):
         raise ValueError(f"{name} has other parts than {', '.join(map(str, keys))}")
     for key, (part, child) in zip(keys, space.parts(), strict=True):
         columns |= flattened(child, f"{name}.{part}", value[key])

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from cwm_cli._version import __version__
-from cwm_cli.agents.exporting import Exporter, written_whole
+from cwm_cli.agents.exporting import Exporter, check_room, written_whole
 from cwm_cli.agents.importing import Importer, Origin, TransitionShape
 from cwm_cli.data.dataset import DONE, VALID, Dataset
-from cwm_cli.data.reading import read_json
-from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.data.reading import parsed, read_json
+from cwm_cli.data.spaces import Columns, Space, refuse
 from cwm_cli.envs.disturbances import HIDE, NOISE
 from cwm_cli.envs.shifts import SHIFT
 from cwm_cli.envs.spec import EnvironmentSpec, gym_space_of, space_of
@@ -43,6 +43,10 @@ OURS = "cwm"
 
 MASK = "action_mask"
 """The info with the actions that are allowed, as Gymnasium's Taxi names it: one mark each."""
+
+COLUMN_BYTES, TEXT_BYTES, FILE_BYTES = 4_096, 64, 65_536
+"""Bytes that HDF5 takes besides values for each column of an episode, each text and each file;
+about twice the measured ones."""
 
 SPLITS = {0: "train", 1: "test"}
 
@@ -156,8 +160,18 @@ class MinariExporter(Exporter):
             )
         spec = _spec_of(dataset, observer)
         with written_whole(target) as partial, quietly(), _written(name):
+            if self.format == "hdf5":
+                check_room(partial.parent, largest_size(dataset, len(parts)))
             _write(dataset, parts, partial.absolute() / "data", name, spec, self.format)
         _keep_namespace(name, target)
+
+
+def largest_size(dataset: Dataset, episodes: int) -> int:
+    """Return an upper bound of the bytes that HDF5 needs for a dataset."""
+    columns = dataset.columns.values()
+    texts = sum(column.size for column in columns if column.dtype.kind == "U")
+    values = sum(column.nbytes for column in columns)
+    return values + TEXT_BYTES * texts + COLUMN_BYTES * episodes * len(columns) + FILE_BYTES
 
 
 @contextmanager
@@ -388,10 +402,10 @@ class MinariImporter(Importer):
         if not episodes:
             raise CwmError(f"{file} has no episodes: there is nothing to import")
         try:
-            recorded = _recorded(episodes, shape, spec.id, observer)
+            recorded = _recorded(episodes, shape, spec.id, observer, is_ours=OURS in metadata)
         except ValueError as error:
             reason = " ".join(str(error).split())[:200]
-            hint = "name the environment it was recorded in, with --env and --env-arg"
+            hint = "correct it, or name the environment it was recorded in (--env, --env-arg)"
             raise CwmError(f"{file} is not of {spec.id} ({reason}): {hint}") from error
         origin = _origin(metadata)
         told: dict[str, Any] = {}
@@ -439,8 +453,16 @@ def _ours(metadata: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(about, dict) or "env" not in about:
         return {}
     kinds = {"env": str, "env_args": dict, "note": str}
-    right = all(isinstance(about.get(name, kind()), kind) for name, kind in kinds.items())
-    return about if right else {}
+    if not all(isinstance(about.get(name, kind()), kind) for name, kind in kinds.items()):
+        return {}
+    try:
+        json.dumps(about, allow_nan=False)
+    except ValueError as error:
+        raise CwmError(
+            f"metadata.json of {metadata.get('dataset_id')} has NaN or Infinity in its part "
+            f"{OURS!r}: replace it by a number, or export the dataset again"
+        ) from error
+    return about
 
 
 def _origin(metadata: Mapping[str, Any]) -> Origin | None:
@@ -448,7 +470,7 @@ def _origin(metadata: Mapping[str, Any]) -> Origin | None:
     if about := _ours(metadata):
         return Origin(about["env"], about.get("env_args", {}))
     try:
-        spec = json.loads(metadata.get("env_spec", ""))
+        spec = parsed(metadata.get("env_spec", ""), finite=True)
         name, kwargs = spec["id"], spec.get("kwargs") or {}
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -475,7 +497,7 @@ def _check_spaces(metadata: Mapping[str, Any], file: Path) -> None:
                 "Minari of today"
             )
         try:
-            space = json.loads(text) if isinstance(text, str) else text
+            space = parsed(text) if isinstance(text, str) else text
         except ValueError:
             space = None
         for kind in _kinds(space):
@@ -496,7 +518,8 @@ def _kinds(space: Any) -> Iterator[str]:
         return
     yield str(space.get("type"))[:40]
     parts = space.get("subspaces", ())
-    for part in parts.values() if isinstance(parts, dict) else parts:
+    parts = list(parts.values()) if isinstance(parts, dict) else parts
+    for part in parts if isinstance(parts, list | tuple) else [None]:
         yield from _kinds(part)
 
 
@@ -517,6 +540,8 @@ def _read_episodes(folder: Path, file: Path) -> list[ReadEpisode]:
             about = list(found.storage.get_episode_metadata(found.episode_indices))
             if len(episodes) != found.total_episodes or len(about) != len(episodes):
                 raise ValueError(f"{len(episodes)} of {found.total_episodes} episodes are there")
+            if not all(isinstance(each, Mapping) for each in about):
+                raise ValueError("the metadata of an episode are no object")
     except ImportError as error:
         raise CwmError(
             f"the format of {file} needs: pip install 'cwm-cli[minari,parquet]'"
@@ -530,10 +555,15 @@ def _read_episodes(folder: Path, file: Path) -> list[ReadEpisode]:
 
 
 def _recorded(
-    episodes: list[ReadEpisode], shape: TransitionShape, env: str, observer: Observer
+    episodes: list[ReadEpisode],
+    shape: TransitionShape,
+    env: str,
+    observer: Observer,
+    *,
+    is_ours: bool,
 ) -> RecordedRows:
     """Put episodes together; what does not fit is a `ValueError`."""
-    lengths = [len(episode.data.rewards) for episode in episodes]
+    lengths = [np.size(episode.data.rewards) for episode in episodes]
     parts = [_columns_of(episode.data, shape) for episode in episodes]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -542,10 +572,19 @@ def _recorded(
         return np.concatenate(found)
 
     rewards = fitted(REWARD, joined("rewards"))
-    ends = Ends(joined("terminations"), joined("truncations"), _infos_of(episodes, DONE, lengths))
+    ends = Ends(
+        _marked("terminations", joined("terminations")),
+        _marked("truncations", joined("truncations")),
+        _infos_of(episodes, DONE, lengths),
+    )
     if {len(column) for column in (*ends[:2], rewards)} != {sum(lengths)}:
         raise ValueError("rewards, terminations and truncations are not as many")
-    about = _numbered([episode.about for episode in episodes])
+    try:
+        about = _numbered([episode.about for episode in episodes])
+    except ValueError:
+        if is_ours:
+            raise
+        about = None  # keys of other authors, with another meaning
     numbers = about[0] if about else np.arange(len(episodes))
     rows = np.repeat(numbers, lengths)
     split = np.repeat(about[1], lengths) if about else split_of(rows, observer)
@@ -558,11 +597,18 @@ def _recorded(
 
 
 REWARD = Space("box", "float64")
+MARK = Space("discrete", low=(0,), high=(1,))
+
+
+def _marked(name: str, values: np.ndarray) -> np.ndarray:
+    """Return marks, which may be booleans or the numbers 0 and 1."""
+    marks: np.ndarray = flattened(MARK, name, values)[name] != 0
+    return marks
 
 
 def _columns_of(data: Any, shape: TransitionShape) -> Columns:
     """Return the columns of an episode: its observations are one more than its steps."""
-    steps = len(data.rewards)
+    steps = np.size(data.rewards)
     seen = flattened(shape.observations, "observations", data.observations)
     columns = flattened(shape.actions, "actions", data.actions)
     for name, column in seen.items():
@@ -580,18 +626,32 @@ def _infos_of(episodes: list[ReadEpisode], name: str, lengths: list[int]) -> np.
     for episode, length in zip(episodes, lengths, strict=True):
         infos = episode.data.infos
         values = np.asarray(infos[name]) if isinstance(infos, dict) and name in infos else None
-        if values is None or len(values) != length + 1 or values.dtype.kind not in "biu":
+        if values is None or values.shape[:1] != (length + 1,) or values.dtype.kind not in "biu":
             return None
+        refuse((values != 0) & (values != 1), values, f"infos[{name!r}]: {{}} is neither 0 nor 1")
         found.append(values[1:].astype(np.bool_))
     return np.concatenate(found)
 
 
 def _numbered(about: list[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return number and split of episodes, where an export of ours kept them."""
-    words = {word: number for number, word in SPLITS.items()}
-    try:
-        numbers = [int(each["episode"]) for each in about]
-        splits = [words[str(each["split"])] for each in about]
-    except (KeyError, TypeError, ValueError):
+    """Return number and split of episodes, None if no episode has them."""
+    if not any(each.keys() & {"episode", "split"} for each in about):
         return None
-    return np.array(numbers), np.array(splits, np.int8)
+    words = {word: number for number, word in SPLITS.items()}
+    numbers, splits = np.empty(len(about), np.int64), np.empty(len(about), np.int8)
+    for place, each in enumerate(about):
+        number, split = _plain(each.get("episode")), _plain(each.get("split"))
+        if type(number) is not int or not 0 <= number < 2**63:
+            raise ValueError(f"metadata of episode {place}: {number!r:.40} is no episode number")
+        if split not in words:
+            raise ValueError(
+                f"metadata of episode {place}: {split!r:.40} is neither train nor test"
+            )
+        numbers[place], splits[place] = number, words[split]
+    return numbers, splits
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of numpy as one of Python; values that are not scalars become text."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, int | float | str) else str(value)

@@ -106,7 +106,7 @@ class StableBaselines3Buffer(Importer):
             rows = self._rows(buffer, shape, observer)
         except ValueError as error:
             reason = " ".join(str(error).split())[:200]
-            hint = "name the environment it was recorded in, with --env and --env-arg"
+            hint = "correct it, or name the environment it was recorded in (--env, --env-arg)"
             raise CwmError(f"{file} is not of {spec.id} ({reason}): {hint}") from error
         about = {"env": spec.id, "env_args": dict(env_args), "source": file.name}
         dataset = rows.dataset(shape, about | {"sha256": sha256(data).hexdigest()})

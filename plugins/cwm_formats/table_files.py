@@ -19,10 +19,11 @@ import numpy as np
 from cwm_cli.agents.exporting import Exporter, written_whole
 from cwm_cli.agents.importing import Importer, Origin, TransitionShape
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.reading import UnreadableError, read_bytes, read_json, read_text
+from cwm_cli.data.reading import UnreadableError, parsed, read_bytes, read_json, read_text
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import Observer
+from cwm_cli.text import clean
 from cwm_formats.columns import beyond, too_many
 from cwm_formats.tables import Cells, ReadTable, choose, recorded_rows, written_columns
 
@@ -81,8 +82,9 @@ def _mapped(file: Path) -> dict[str, Any]:
     if file.suffix == ".toml":
         try:
             found: Any = tomllib.loads(read_text(file))
-        except tomllib.TOMLDecodeError as error:
-            raise CwmError(f"{file} is no TOML ({error}): correct it") from error
+        except (ValueError, RecursionError) as error:
+            reason = clean(str(error), limit=120)
+            raise CwmError(f"{file} is no TOML ({reason}): correct it") from error
     else:
         found = read_json(file)
     found = found.get("columns", found) if isinstance(found, dict) else found
@@ -219,7 +221,7 @@ class ParquetImporter(TableImporter):
         cells: dict[str, Cells] = {}
         for name in names:
             cells |= _cells(name, found.column(name), file)
-        return ReadTable(str(file), cells, rows, lambda row: f"row {row}")
+        return ReadTable(str(file), cells, rows, lambda row: f"row {row} (counted from 0)")
 
 
 def _arrow() -> Any:
@@ -242,7 +244,7 @@ def _opened(file: Path) -> Any:
         raise _unreadable(file, error) from error
 
 
-def _unreadable(file: Path, error: Exception) -> CwmError:
+def _unreadable(file: Path, error: Exception | str) -> CwmError:
     reason = " ".join(str(error).split())[:120]
     return CwmError(f"{file} is no Parquet file, or a damaged one ({reason}): restore it")
 
@@ -252,9 +254,9 @@ def _kept(file: Path) -> dict[str, Any]:
     with _opened(file) as source:
         kept = (source.schema_arrow.metadata or {}).get(KEY)
     try:
-        about = json.loads(kept) if kept else {}
-    except (ValueError, RecursionError):
-        about = {}
+        about = parsed(kept, finite=True) if kept else {}
+    except ValueError as error:
+        raise _unreadable(file, f"metadata {KEY.decode()!r}: {error}") from error
     kinds = {"env": str, "env_args": dict, "note": str}
     if not isinstance(about, dict) or "env" not in about:
         return {}

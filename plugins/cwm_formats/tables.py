@@ -9,7 +9,7 @@ documentation, and takes a map for any others.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -18,10 +18,10 @@ import numpy as np
 
 from cwm_cli.agents.importing import TransitionShape
 from cwm_cli.data.dataset import DONE, VALID, Dataset
-from cwm_cli.data.spaces import Columns, Kind, Leaf, Space
+from cwm_cli.data.spaces import Columns, Kind, Leaf, Space, UnfitError
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.runs.observer import Observer
-from cwm_formats.columns import Ends, RecordedRows, UnfitError, ends_of, fitted, split_of
+from cwm_formats.columns import Ends, RecordedRows, ends_of, fitted, split_of
 
 MOST_COLUMNS = 10_000
 """Columns of the widest table: pictures belong into other formats."""
@@ -54,7 +54,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 
 SPLITS = {"train": 0, "test": 1}
 
-TRUE, FALSE = ("true", "1", "1.0", "yes", "t"), ("false", "0", "0.0", "no", "f", "")
+TRUE, FALSE = ("true", "1", "1.0", "yes", "t"), ("false", "0", "0.0", "no", "f")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|infinity|nan)", re.A | re.I)
+"""A number as tables have it: digits of ASCII, with a point; `nan` is named when it is refused."""
+
 REAL = Space("box", "float64")
 WHOLE = Space("box", "int64")
 
@@ -151,7 +154,25 @@ def choose(
     missing += [name for name in valid if name not in table.columns]
     if missing:
         raise CwmError(_missing(table, missing))
+    _refuse_ambiguous(table, columns, [*components.values(), roles.values(), valid])
     return Chosen(components, roles, valid)
+
+
+def _refuse_ambiguous(
+    table: ReadTable, columns: Mapping[str, Any], chosen: Iterable[Iterable[str]]
+) -> None:
+    """Refuse a column that was chosen by its name if another name reads the same."""
+    alike: dict[str, list[str]] = {}
+    for name in table.columns:
+        alike.setdefault(normal(name), []).append(name)
+    for name in (name for names in chosen for name in names):
+        same = alike[normal(name)]
+        if len(same) > 1 and not columns:
+            words = " and ".join(map(repr, same[:3]))
+            raise CwmError(
+                f"{table.name} has columns {words}, which mean the same: rename one or choose with "
+                "-o columns=..."
+            )
 
 
 def _all_or_none(components: Mapping[str, Any], shape: TransitionShape) -> bool:
@@ -168,7 +189,7 @@ def _given(value: Any, part: str) -> list[str] | None:
         return None
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise CwmError(f"a map of columns has {value!r}: write the name of a column, or a list")
+        raise CwmError(f"a map of columns has {value!r:.60}: write the name of a column, or a list")
     return list(names)
 
 
@@ -265,7 +286,7 @@ def recorded_rows(
 ) -> RecordedRows:
     """Read the rows of a table as transitions of an environment, and say what was left out."""
     order, episodes, marks = _order(table, chosen, observer)
-    kept, columns = _seen(table, chosen, shape, (order, episodes), observer)
+    kept, columns = _seen(table, chosen, shape, (order, episodes, marks), observer)
     if not len(kept):
         raise CwmError(
             f"{table.name} has no two rows of one episode: name columns with what was observed next"
@@ -314,36 +335,62 @@ def _order(
     steps = _numbers(table, chosen.roles["step"], rows, REAL)
     _, first, place = np.unique(episodes, return_index=True, return_inverse=True)
     order = np.lexsort((rows, steps, first[place.reshape(-1)]))
+    _check_steps(table, chosen.roles["step"], order, episodes[order], steps[order])
     return order, episodes[order], marks[order]
 
 
+def _check_steps(
+    table: ReadTable, column: str, order: np.ndarray, episodes: np.ndarray, steps: np.ndarray
+) -> None:
+    """Refuse a step that an episode has twice, or that does not follow the one before.
+
+    The next observation is taken from the next row, so a missing row would join two others. Steps
+    may be times: only a column that counts by one in most rows has to do so everywhere.
+    """
+    change = np.diff(steps)[episodes[1:] == episodes[:-1]]
+    counts = change.size > 0 and np.median(change) == 1
+    wrong = np.diff(steps) != 1 if counts else np.diff(steps) == 0
+    for place in np.flatnonzero(wrong & (episodes[1:] == episodes[:-1])).tolist():
+        after, before = order[place + 1], order[place]
+        words = f"step {steps[place + 1]:g} follows step {steps[place]:g} of {table.place(before)}"
+        raise table.refuse(int(after), column, words)
+
+
+def _is_number(text: str) -> bool:
+    """Whether a cell is a number; Python's own notations, such as 1_000, are not."""
+    return NUMBER.fullmatch(text.strip()) is not None
+
+
 def _numbers_or_names(table: ReadTable, column: str) -> np.ndarray:
-    """Return the numbers of episodes, which others may have given names."""
+    """Return the numbers of episodes; names are numbered if most cells are not numbers."""
     rows = np.arange(table.rows)
-    try:
-        return _numbers(table, column, rows, WHOLE)
-    except CwmError:
-        cells = table.columns[column]
-        if not all(isinstance(cell, str) and cell.strip() for cell in cells):
-            raise
-        _, first, place = np.unique(np.array(cells), return_index=True, return_inverse=True)
-        ranks = np.argsort(np.argsort(first))
-        names: np.ndarray = ranks[place.reshape(-1)]
-        return names
+    cells = table.columns[column]
+    if isinstance(cells, np.ndarray) or 2 * sum(map(_is_number, cells)) > len(cells):
+        numbers = _numbers(table, column, rows, WHOLE)
+        for row in np.flatnonzero(numbers < 0).tolist():
+            raise table.refuse(row, column, f"{numbers[row]} is no number of an episode")
+        return numbers
+    for row, cell in enumerate(cells):
+        if not cell.strip():
+            raise table.refuse(row, column, "it is empty")
+    _, first, place = np.unique(np.array(cells), return_index=True, return_inverse=True)
+    ranks = np.argsort(np.argsort(first))
+    names: np.ndarray = ranks[place.reshape(-1)]
+    return names
 
 
 def _seen(
     table: ReadTable,
     chosen: Chosen,
     shape: TransitionShape,
-    placed: tuple[np.ndarray, np.ndarray],
+    placed: tuple[np.ndarray, np.ndarray, np.ndarray],
     observer: Observer,
 ) -> tuple[np.ndarray, Columns]:
     """Return the rows that are kept and their columns of observations.
 
     Without columns of what was observed next, that is what the next row of the episode shows.
     """
-    order, episodes = placed
+    order, episodes, marks = placed
     columns: Columns = {}
     if chosen.has_next:
         for leaf in leaves_of(shape):
@@ -352,6 +399,12 @@ def _seen(
                 columns[f"{role}s{dot}{part}"] = _leaf(table, chosen, leaf, order)
         return order, columns
     goes_on = np.append(episodes[1:] == episodes[:-1], False)
+    beyond_next = np.append(goes_on[1:], False) & goes_on
+    if count := int((marks & beyond_next).sum()):
+        observer.note(
+            f"{count} rows end an episode that continues: their next observation is taken from the "
+            "next row; number episodes so that each stops at its end"
+        )
     for leaf in shape.observations.leaves("observation"):
         seen = _leaf(table, chosen, leaf, order)
         name = f"observations{leaf.name.removeprefix('observation')}"
@@ -400,7 +453,8 @@ def _splits(table: ReadTable, column: str, kept: np.ndarray) -> np.ndarray:
     for place, row in enumerate(kept.tolist()):
         word = str(cells[row]).strip().lower()
         if word not in SPLITS and word not in ("0", "1"):
-            raise table.refuse(row, column, f"{word!r:.40} is neither train nor test")
+            reason = f"{word!r:.40} is neither train nor test" if word else "it is empty"
+            raise table.refuse(row, column, reason)
         found[place] = SPLITS[word] if word in SPLITS else int(word)
     return found
 
@@ -445,21 +499,16 @@ def _parsed(table: ReadTable, column: str, kept: np.ndarray, space: Space) -> np
     texts = [str(cells[row]).strip() for row in kept.tolist()]
     if table.comma:
         texts = [text.replace(",", ".") for text in texts]
+    for row, text in zip(kept.tolist(), texts, strict=True):
+        if not _is_number(text):
+            reason = f"{text!r:.40} is no number" if text else "it is empty"
+            raise table.refuse(row, column, reason)
     if np.dtype(space.dtype).kind in "iu":
         try:
             return np.array([int(text) for text in texts], np.dtype(space.dtype))
         except (ValueError, OverflowError):
-            pass  # such as 1.0, or no number at all
-    try:
-        return np.array(texts, np.float64)
-    except ValueError:
-        for row, text in zip(kept.tolist(), texts, strict=True):
-            try:
-                float(text)
-            except ValueError:
-                reason = f"{text!r:.40} is no number" if text else "it is empty"
-                raise table.refuse(row, column, reason) from None
-        raise
+            pass  # such as 1.0
+    return np.array(texts, np.float64)
 
 
 def _narrowed(column: np.ndarray, wanted: np.dtype[Any]) -> np.ndarray:
@@ -474,7 +523,7 @@ def _narrowed(column: np.ndarray, wanted: np.dtype[Any]) -> np.ndarray:
 
 
 def _marks(table: ReadTable, column: str, kept: np.ndarray) -> np.ndarray:
-    """Read cells as true or false; an empty one is false."""
+    """Read cells as true or false."""
     cells = table.columns[column]
     if isinstance(cells, np.ndarray):
         numbers = _numbers(table, column, kept, Space("discrete", low=(0,), high=(1,)))
@@ -483,7 +532,8 @@ def _marks(table: ReadTable, column: str, kept: np.ndarray) -> np.ndarray:
     for place, row in enumerate(kept.tolist()):
         word = str(cells[row]).strip().lower()
         if word not in TRUE and word not in FALSE:
-            raise table.refuse(row, column, f"{word!r:.40} is neither true nor false")
+            reason = f"{word!r:.40} is neither true nor false" if word else "it is empty"
+            raise table.refuse(row, column, reason)
         found[place] = word in TRUE
     return found
 

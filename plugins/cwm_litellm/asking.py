@@ -7,6 +7,7 @@ the log of the run that says why.
 """
 
 import logging
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,7 @@ from cwm_litellm.limits import (
     CHARACTERS_PER_TOKEN,
     MARKED,
     OLLAMA,
+    SHORT_TIMEOUT,
     ModelLimits,
     adapted,
     chat_model,
@@ -52,6 +54,7 @@ from cwm_litellm.limits import (
     provider_of,
     worded,
 )
+from cwm_litellm.responses import read_count, tokens_of
 from cwm_litellm.retrying import Patience, error_of
 from cwm_litellm.transport import begin_attempt, limits_apply, sent_names
 
@@ -211,8 +214,6 @@ class Question:
         if self._full:
             words = f"the context of {context:,} tokens was full, and what was asked forgotten"
             return Answer(answer.text, words, cut=True)
-        if self.stream and not answer.text:
-            self.fit.streams = False  # which looks the same as an answer that is empty
         return answer
 
     def _attempt(self, seed: int) -> Any:
@@ -268,7 +269,7 @@ class Question:
     def _ask(self, asked: dict[str, Any]) -> Any:
         """Have LiteLLM ask."""
         begin_attempt(time.monotonic() + self.timeout)
-        if self.request.weighed or not (self.stream and self.fit.streams):
+        if self.request.weighed or not self.stream:
             response = litellm.completion(**asked)
             if response is None:  # it asked otherwise itself, in vain, and says nothing
                 system = any(message["role"] == "system" for message in asked["messages"])
@@ -306,6 +307,7 @@ class Question:
             fit.context = fit.longest_context = self.context
         else:
             address = ollama_address(self.settings.get("api_base"))
+            begin_attempt(time.monotonic() + SHORT_TIMEOUT)  # this thread may have an old deadline
             find_context(fit, self.model, address, litellm.client_session)
             context_for(fit, _size(self.messages), self.most_tokens or USUAL_TOKENS // 2)
         most = int(FOR_THE_PROMPT * CHARACTERS_PER_TOKEN * (fit.context or 0))
@@ -430,9 +432,10 @@ def read(response: Any) -> Answer:
     if thought:  # LiteLLM leaves what stood between
         text = text.lstrip("\n")
     if choice.finish_reason == "length":
-        used = response.usage.completion_tokens
+        _, used = tokens_of(response) or (0, 0)
+        after = f" after {used:,} tokens" if used else ""
         where = " of thinking" if not text.strip() and (thought or not spoken.done) else ""
-        return Answer(text, f"the answer was cut off after {used:,} tokens{where}", cut=True)
+        return Answer(text, f"the answer was cut off{after}{where}", cut=True)
     if choice.finish_reason == "content_filter":
         return Answer(text, "the provider's content filter withheld the answer")
     if text.strip():
@@ -501,25 +504,29 @@ def usual_tokens(model: str) -> int:
 
 
 def usage_of(model: str, response: Any) -> Usage:
-    """Return what a response took; a server that counts no tokens leaves the cost unknown."""
-    counts = response.usage
+    """Return the tokens and the cost of a response; without token counts the cost is unknown."""
+    counts = getattr(response, "usage", None)
+    tokens = tokens_of(response)
     cost: float | None = 0.0 if provider_of(model) in OLLAMA else None
-    if counts.prompt_tokens and cost is None:
+    if tokens and cost is None:
         with suppress(Exception):  # as above
             cost = float(litellm.completion_cost(response, model=model))
+    if cost is not None and not 0 <= cost < math.inf:
+        cost = None
     cached = _detail(counts, "prompt_tokens_details", "cached_tokens")
+    prompt, completion = tokens or (0, 0)
     return Usage(
-        counts.prompt_tokens,
-        counts.completion_tokens,
+        prompt,
+        completion,
         cost,
-        cached_tokens=cached or getattr(counts, "cache_read_input_tokens", None) or 0,
+        cached_tokens=cached or read_count(getattr(counts, "cache_read_input_tokens", None)) or 0,
         reasoning_tokens=_detail(counts, "completion_tokens_details", "reasoning_tokens"),
     )
 
 
 def _detail(counts: Any, details: str, name: str) -> int:
-    """Return a count that not every server tells, 0 where it does not."""
-    return getattr(getattr(counts, details, None), name, None) or 0
+    """Return a count that not every server sends, 0 by default."""
+    return read_count(getattr(getattr(counts, details, None), name, None)) or 0
 
 
 def _size(messages: Sequence[Message]) -> int:

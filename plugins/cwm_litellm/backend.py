@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from cwm_cli.credentials import without_credentials
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import (
     AnswerLength,
@@ -19,7 +20,14 @@ from cwm_cli.search.spending import RateLimit
 from cwm_litellm import spans
 from cwm_litellm.library import check, load
 from cwm_litellm.limits import ModelLimits
-from cwm_litellm.models import answer_length, check_model, check_price, price, provider_of
+from cwm_litellm.models import (
+    address_in_environment,
+    answer_length,
+    check_model,
+    check_price,
+    price,
+    provider_of,
+)
 
 if TYPE_CHECKING:
     from cwm_litellm.scoring import Weigher
@@ -58,7 +66,7 @@ class LiteLLM(Backend):
     is_language_model = True
 
     model: str
-    api_base: str | None = field(default=None, metadata=NOT_IDENTITY)
+    api_base: str | None = field(default=None, metadata=NOT_IDENTITY, repr=False)
     """Address of the model's server (`--api-base`)."""
     temperature: float = 1.0
     """Sampling temperature (`--temperature`)."""
@@ -151,8 +159,21 @@ class LiteLLM(Backend):
                 raise CwmError(f"{name} is {most}: it takes a number above 0")
         provider = provider_of(self.model) or self.model
         if self.api_base:
-            provider = f"{provider} at {self.api_base}"
+            provider = f"{provider} at {without_credentials(self.api_base)}"
         return RateLimit(provider, self.requests_per_minute, self.tokens_per_minute)
+
+    def _address(self) -> str | None:
+        """Return the address of the server without credentials, which the transport adds.
+
+        None leaves the address to LiteLLM.
+        """
+        from cwm_litellm.transport import without_credentials_of
+
+        if self.api_base is not None:
+            return without_credentials_of(self.api_base)
+        chosen = address_in_environment(self.model)
+        bare = without_credentials_of(chosen) if chosen else None
+        return None if bare == chosen else bare
 
     def worst_cost(self, request: Request) -> float | None:
         """Return the price of the prompt and of as many tokens as a usual answer has at most."""
@@ -203,7 +224,7 @@ class LiteLLM(Backend):
 
         return Weigher(
             self.model,
-            settings={"api_base": self.api_base, "max_retries": 0, "num_retries": 0},
+            settings={"api_base": self._address(), "max_retries": 0, "num_retries": 0},
             patience=Patience(self.retries, self.backoff, self.longest_wait),
             rate=self._rate(),
             known=self._weighing,
@@ -217,7 +238,7 @@ class LiteLLM(Backend):
         sampling = {
             "top_p": self.top_p,
             "top_k": self.top_k,
-            "api_base": self.api_base,
+            "api_base": self._address(),
             "reasoning_effort": self.reasoning_effort,
         }
         return {

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import openai
 
+from cwm_cli.credentials import MASK, without_credentials
 from cwm_cli.search.contracts import UnansweredError
 from cwm_cli.text import clean
 from cwm_litellm.library import load
@@ -204,11 +205,11 @@ def may_be_charged(error: BaseException) -> bool:
     """Return whether the provider may charge for a request whose answer did not arrive.
 
     A server that returns an error has not answered. A server that falls silent after the request
-    reached it may have.
+    reached it may have, and so has one whose answer LiteLLM cannot read.
     """
     kind = classify(error)
     if kind is Kind.BROKEN:
-        return _cause(error, TRANSPORT) is not None or _is_garbled(error)
+        return error_response_of(error) is None
     return kind in (Kind.TIMEOUT, Kind.OVERSIZED)
 
 
@@ -507,14 +508,12 @@ def _reason(error: BaseException) -> str:
         return "its answer is not JSON"
     transport = _cause(error, REQUEST)
     text = str(transport) if transport else refusal_text(error)
-    text = text.split("Exception - ", 1)[-1].partition("\nTraceback")[0]
+    text = text.partition("Original exception: ")[0].split("Exception - ", 1)[-1]
+    text = text.partition("Traceback (most recent call last)")[0]
+    text = re.sub(r"^(?:litellm\.\w+: |LiteLLM: )+", "", text)
     return clean(_without_keys(text), limit=160) or type(error).__name__
 
 
 def _without_keys(text: str) -> str:
-    """Mask the keys of the environment, and text that looks like a key."""
-    text = re.sub(r"\bsk-[\w*-]+|(?<=key=)[^&\s]+|(?<=Bearer )\S+", "***", text)
-    for name, value in os.environ.items():
-        if re.search(r"KEY|TOKEN|SECRET|PASSWORD", name) and len(value) >= 8:
-            text = text.replace(value, "***")
-    return text
+    """Mask credentials, and text that looks like a key."""
+    return re.sub(r"\bsk-[\w*-]+|(?<=key=)[^&\s]+", MASK, without_credentials(text))

@@ -89,8 +89,6 @@ class ModelLimits:
     """Of a prompt: longer ones are shortened."""
     tokens: int | None = None
     """Of an answer: more are not asked for."""
-    streams: bool = True
-    """Whether the server answers piece by piece where that is wanted."""
     system: bool = True
     """Whether it takes messages of the system; else the user says them first."""
     begun: bool = True

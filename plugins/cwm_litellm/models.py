@@ -125,6 +125,13 @@ def provider_of(model: str) -> str | None:
     return "openai" if found is None and model.startswith("ft:") else found
 
 
+def address_in_environment(model: str) -> str | None:
+    """Return the address of the model's server in the environment variables of its provider."""
+    provider = (provider_of(model) or "").removesuffix("_chat").upper()
+    names = (f"{provider}_BASE_URL", f"{provider}_API_BASE")
+    return next(filter(None, map(os.environ.get, names)), None)
+
+
 def hint(model: str) -> str:
     """Return how to name a model whose provider is unknown."""
     provider, _, name = model.partition("/")

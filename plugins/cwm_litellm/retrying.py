@@ -16,6 +16,7 @@ from tenacity import (
 from cwm_cli.search.contracts import unheard
 from cwm_cli.search.spending import RateLimit
 from cwm_litellm.failures import Kind, classify, is_transient, retry_after
+from cwm_litellm.responses import tokens_of
 
 MIN_LOGGED_SECONDS = 0.1
 """Shorter waits for a turn are not logged."""
@@ -83,8 +84,8 @@ class Patience:
             if is_limited or pause is not None:
                 rate.pause(min(self.backoff if pause is None else pause, self.longest_wait))
             raise
-        took = response.usage.prompt_tokens + response.usage.completion_tokens
-        rate.correct(took - tokens if took else 0)
+        took = tokens_of(response)
+        rate.correct(sum(took) - tokens if took else 0)
         return response
 
     def pause(self, state: RetryCallState) -> float:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Self
 import httpx
 from openai import OpenAIError
 
+from cwm_cli.data.reading import UnreadableError, parsed, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.search import threads
 from cwm_cli.search.contracts import Message, Request, ScoreRequest, Usage, total
@@ -307,7 +308,7 @@ def window(told: Any, prompt: str, answer: str, made: int) -> list[float]:
     shift = starts[last - 1] + lengths[last - 1] - len(prompt) - len(answer)
     ends = [*starts[1:last], len(prompt) + len(answer) + shift]
     found = [said[i] for i in range(last) if ends[i] - shift > len(prompt)]
-    if not found or not all(each is not None and each <= ROUNDED for each in found):
+    if not found or not all(isinstance(each, int | float) and each <= ROUNDED for each in found):
         raise NoEchoError  # NaN is not below 0 either
     return [min(0.0, each) for each in found]
 
@@ -398,16 +399,24 @@ def _read_template(file: Path) -> Callable[[list[dict[str, str]]], str]:
 
     marks: dict[str, str] = {}
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
         if file.suffix == ".json":
-            settings = json.loads(text)
+            settings = parsed(text, values=len(text))  # tokenizers list many words
             text = settings["chat_template"]
             for name in ("bos_token", "eos_token"):
                 mark = settings.get(name) or ""
                 marks[name] = mark["content"] if isinstance(mark, dict) else mark
         return rendering(text, **marks)
-    except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
-        raise CwmError(f"{file} is no chat template ({error}): give one in Jinja") from None
+    except (
+        UnreadableError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        TemplateError,
+    ) as error:
+        reason = getattr(error, "reason", error)
+        raise CwmError(f"{file} is no chat template ({reason}): give one in Jinja") from None
 
 
 def rendering(template: str, **marks: str) -> Callable[[list[dict[str, str]]], str]:

@@ -17,7 +17,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment
 from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.presets import FROM_PRESET
-from cwm_cli.worlds.model import Plan, PlannedWith, PlanningSession, WorldModel
+from cwm_cli.worlds.model import Confirmation, Plan, PlannedWith, PlanningSession, WorldModel
 from cwm_neural.sampling import EpisodeSampler
 from cwm_neural.states import EXTRA, drawing, finite, load_state, restoring, save_state, shape_of
 
@@ -497,10 +497,11 @@ class ActingSession(PlanningSession):
         actions = [policy.space.unpack("actions", chosen, row) for row in range(len(moments))]
         return [Plan([action], None) for action in actions]
 
-    def confirm(self, episode: int, seconds: float) -> int:
-        """Forget the episode, which is over."""
-        self._memories.pop(episode, None)
-        return 0
+    def confirm(self, seconds: Mapping[int, float]) -> dict[int, Confirmation]:
+        """Forget the episodes, which are over."""
+        for episode in seconds:
+            self._memories.pop(episode, None)
+        return super().confirm(seconds)
 
     def _memory(self, moments: Sequence[Moment]) -> tuple[Tensor, ...] | None:
         """Return what is remembered of each episode: nothing where it begins."""

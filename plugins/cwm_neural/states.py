@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +25,9 @@ def save_state(folder: Path, name: str, shape: Mapping[str, Any], state: Mapping
     """Write tensors and plain data to `NAME.pt`, and beside it what they are of."""
     import torch
 
-    torch.save(dict(state), folder / f"{name}.pt")
+    buffer = io.BytesIO()  # torch reports a full disk as an unknown error of its own
+    torch.save(dict(state), buffer)
+    (folder / f"{name}.pt").write_bytes(buffer.getbuffer())
     (folder / f"{name}-{SHAPE}").write_text(json.dumps(shape, sort_keys=True))
 
 

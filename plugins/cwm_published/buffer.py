@@ -96,6 +96,15 @@ def _buffer(fields: dict[str, Any], file: Path, digest: str) -> Buffer:
     if type(rows) is not int or rows < 1:
         raise ValueError("it holds no transitions")
     observations, following, actions = (_listed(fields[name], name, rows) for name in LISTS)
+    rewards = _vector(fields["rewards"], "rewards", rows, "biuf").astype(np.float64)
+    dones = _vector(fields["dones"], "dones", rows, "biuf")
+    for name, wrong, words in (
+        ("rewards", ~np.isfinite(rewards), "no finite number"),
+        ("dones", (dones != 0) & (dones != 1), "neither 0 nor 1"),
+    ):
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise ValueError(f"{name} has in row {row} (counted from 0) {words}")
     extras = fields.get("extra_info")
     return Buffer(
         file,
@@ -103,8 +112,8 @@ def _buffer(fields: dict[str, Any], file: Path, digest: str) -> Buffer:
         observations,
         following,
         actions,
-        rewards=_vector(fields["rewards"], "rewards", rows, "biuf").astype(np.float64),
-        dones=_vector(fields["dones"], "dones", rows, "biuf").astype(np.bool_),
+        rewards=rewards,
+        dones=dones.astype(np.bool_),
         starts=_starts(_vector(fields["traj_starts"], "traj_starts", rows, "iuf")),
         extras=extras[:rows] if isinstance(extras, list) and len(extras) >= rows else (),
     )
@@ -148,7 +157,11 @@ def _number(value: Any) -> bool | int | float:
 
 def _starts(starts: np.ndarray) -> np.ndarray:
     """Check that rows of a trajectory stand together, each trajectory from its start."""
-    starts = starts.astype(np.int64)
+    whole = starts.astype(np.int64)
+    if (whole != starts).any():
+        row = int(np.flatnonzero(whole != starts)[0])
+        raise ValueError(f"traj_starts has in row {row} (counted from 0) no whole number")
+    starts = whole
     rows = np.arange(len(starts))
     begins = np.append(True, starts[1:] != starts[:-1])
     wrong = np.flatnonzero(begins & (starts != rows))

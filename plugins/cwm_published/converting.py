@@ -39,6 +39,8 @@ def _numbers(value: Any, space: Space) -> np.ndarray:
     if array.shape != space.shape and not array.size == space.size == 1:
         raise ValueError(f"the shape is {_shape(array.shape)} and not {_shape(space.shape)}")
     array = array.reshape(space.shape)
+    if not np.isfinite(array).all():
+        raise ValueError("numbers that are not finite are there")
     if not space.is_float and not np.array_equal(array, np.rint(array)):
         raise ValueError("fractions are there and not whole numbers")
     return array

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from cwm_cli.bench.executor import LONGEST_REASON, Command, Ended, Executor
+from cwm_cli.credentials import without_credentials
 from cwm_cli.errors import CwmError
 from cwm_cli.search.spending import SPENDING
 from cwm_cli.text import clean
@@ -166,17 +167,20 @@ class SlurmExecutor(Executor):
     def _submit(self) -> None:
         """Submit what was collected, as one array for all that need as many cores.
 
-        What Slurm does not take now is left for later while other jobs run: users have limits.
+        All jobs of an array share its environment, and so the credentials in it. What Slurm does
+        not take now is left for later while other jobs run: users have limits.
         """
-        by_cores: dict[int, list[Command]] = {}
+        alike: dict[tuple[int, frozenset[tuple[str, str]]], list[Command]] = {}
         for command in self._collected:
             cores = self.cores or max(1, math.ceil(command.cores))
-            by_cores.setdefault(cores, []).append(command)
-        for cores, commands in by_cores.items():
+            private = frozenset(_with_credentials(command).items())
+            alike.setdefault((cores, private), []).append(command)
+        for (cores, private), commands in alike.items():
             for first in range(0, len(commands), LONGEST_ARRAY):
                 array = commands[first : first + LONGEST_ARRAY]
                 try:
-                    jobs = self._jobs(array, cores)
+                    with _exported(dict(private)):
+                        jobs = self._jobs(array, cores)
                 except CwmError:
                     if not self._submitted:
                         raise
@@ -290,9 +294,31 @@ class SlurmExecutor(Executor):
 
 
 def _environment(command: Command) -> dict[str, str]:
-    """Return what a command finds in its environment beside what everybody there finds."""
+    """Return the variables of a command that submitit writes to a file: none with credentials."""
     spending = {SPENDING: f"file:{command.spending.absolute()}"} if command.spending else {}
-    return {**command.environment, **spending}
+    private = _with_credentials(command)
+    return {n: v for n, v in command.environment.items() if n not in private} | spending
+
+
+def _with_credentials(command: Command) -> dict[str, str]:
+    """Return the variables of a command that hold credentials."""
+    given = command.environment.items()
+    return {name: value for name, value in given if without_credentials(value) != value}
+
+
+@contextmanager
+def _exported(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process, which sbatch passes on to jobs without a file of ours."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _accounted(arrays: set[str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cwm_cli.data.reading import UnreadableError, parsed, read_arrays
 from cwm_cli.errors import CwmError
 
 NOTHING, UNKNOWN = 0, 1
@@ -186,6 +187,24 @@ def shapes_of(words: int, width: int = 96, layers: int = 3) -> dict[str, tuple[i
     }
 
 
+def _check_weights(words: Any, weights: Mapping[str, np.ndarray]) -> None:
+    """Check that words and weights belong together.
+
+    Raises:
+        ValueError: Weights are missing, have another shape or are not finite.
+    """
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError("its words are no list of texts")
+    up = weights.get("up", np.empty(0))
+    layers, width = up.shape[:2] if up.ndim == 3 else (0, 0)
+    for name, shape in shapes_of(len(words), width, layers).items():
+        found = weights.get(name)
+        if found is None or found.shape != shape or found.dtype.kind != "f" or width % HEADS:
+            raise ValueError(f"the weights {name} are missing or of another shape")
+        if not np.isfinite(found).all():
+            raise ValueError(f"the weights {name} are not finite")
+
+
 class TinyModel:
     """A decoder over whole words, read with NumPy; `about` tells how it was trained.
 
@@ -205,27 +224,35 @@ class TinyModel:
     @classmethod
     def load(cls, path: str | Path) -> TinyModel:
         """Read a model from its file."""
+        file = Path(path)
         try:
-            with np.load(path, allow_pickle=False) as file:
-                about = json.loads(str(file["about"]))
-                if about["format"] != FORMAT:
-                    raise CwmError(f"{path} is of another version: train it again")
-                words = json.loads(str(file["words"]))
-                weights = {name: file[name] for name in set(file.files) - {"about", "words"}}
-        except (OSError, ValueError, KeyError) as error:
-            raise CwmError(f"{path} holds no tiny language model: {error}") from error
-        return cls(words, weights, about)
+            arrays = read_arrays(file)
+            about, words = (parsed(str(arrays.pop(name, "null"))) for name in ("about", "words"))
+            if not isinstance(about, dict) or "format" not in about:
+                raise ValueError("it does not say its version")
+            if about["format"] != FORMAT:
+                raise CwmError(f"{file} is of another version: train it again")
+            _check_weights(words, arrays)
+        except (UnreadableError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise CwmError(
+                f"{file} holds no tiny language model ({reason}): restore it or name another"
+            ) from error
+        return cls(words, arrays, about)
 
     def save(self, path: Path) -> None:
         """Write the model down, whole or not at all; weights in half precision."""
         partial = path.with_name(f".{path.name}.part")
         about = {**self.about, "format": FORMAT}
-        with partial.open("wb") as file:
-            halves = {name: each.astype(np.float16) for name, each in self.weights.items()}
-            texts = {"about": json.dumps(about), "words": json.dumps(self.words)}
-            arrays: dict[str, Any] = {**halves, **{key: np.array(texts[key]) for key in texts}}
-            np.savez_compressed(file, **arrays)
-        partial.replace(path)
+        halves = {name: each.astype(np.float16) for name, each in self.weights.items()}
+        texts = {"about": json.dumps(about), "words": json.dumps(self.words)}
+        arrays: dict[str, Any] = {**halves, **{key: np.array(texts[key]) for key in texts}}
+        try:
+            with partial.open("wb") as file:
+                np.savez_compressed(file, **arrays)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
 
     def _tokens(self, text: str) -> tuple[int, ...]:
         return tuple(self._number.get(word, UNKNOWN) for word in words_of(text))

@@ -210,8 +210,8 @@ class WorldGame(Game):
         )
 
     def outcome(self) -> dict[str, Any]:
-        """Return every episode that had a step."""
-        every = [*self.played, *([self._episode()] if self._inside.history.actions else [])]
+        """Return every episode that had a step, or that an agent could not begin."""
+        every = [*self.played, *([self._episode()] if self._counts else [])]
         return {"episodes": [each._asdict() for each in every]}
 
     def close(self) -> None:
@@ -222,9 +222,15 @@ class WorldGame(Game):
         if self.session is not None:
             self.session.close()
 
+    @property
+    def _counts(self) -> bool:
+        """Whether the episode counts; an agent repeats an episode that does not."""
+        failed = self.session is not None and bool(self._failure)
+        return failed or bool(self._inside.history.actions)
+
     def _again(self, key: str | None) -> None:
         """Begin another episode, unless there were enough."""
-        if self._inside.history.actions:
+        if self._counts:
             self.played.append(self._episode())
         if self.session is not None and len(self.played) >= self._episodes:
             if key is None:

@@ -21,11 +21,18 @@ from cwm_cli.agents.collecting import find_environment, recorded_args
 from cwm_cli.agents.learning.actor import Actor, Knowledge
 from cwm_cli.agents.learning.goals import GoalCondition
 from cwm_cli.agents.learning.imagination import ImaginedSearchJob
-from cwm_cli.agents.learning.loop import Budget, Learner, Stop
+from cwm_cli.agents.learning.loop import Learner, Stop
 from cwm_cli.agents.learning.missions import StateView
 from cwm_cli.agents.learning.optimism import Optimist
 from cwm_cli.agents.learning.repairing import AskedModel, ProgramWriter
-from cwm_cli.agents.learning.runs import EARLIER, LearnConfig, LearnHeader, LearningResult, LearnRun
+from cwm_cli.agents.learning.runs import (
+    EARLIER,
+    Budget,
+    LearnConfig,
+    LearnHeader,
+    LearningResult,
+    LearnRun,
+)
 from cwm_cli.agents.learning.sessions import RecordedSession, learned_by
 from cwm_cli.agents.learning.strategy import LearningTask
 from cwm_cli.agents.learning.unsure import UnsureModel
@@ -45,6 +52,7 @@ from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.registry import Owner, default, find, read_options, with_presets
+from cwm_cli.runs.answers import ANSWERS, RecordedAnswers
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import program_run
 from cwm_cli.runs.storage import named, placed
@@ -164,7 +172,10 @@ def learn(
             tools=tuple(sorted(set(tools))),
             seed=seed,
         )
-        kept = _open_run(config, task, begun, sandbox, folder=folder, steps=steps, new=new)
+        kept = _open_run(config, task, begun, sandbox, folder=folder, budget=budget, new=new)
+        if (finished := kept.finished(budget)) is not None:
+            observer.note(f"{kept.place} is finished", "Run")
+            return finished
         with kept as opened:
             opened.tell(observer)
             if strategy is not None:
@@ -172,14 +183,18 @@ def learn(
                 tasks = [each.named for each in (*others, task)]
                 session = RecordedSession.of(opened, tasks, sandbox, observer)
                 session.goal = goal
-                session.backend = chosen.backend if chosen.asks else None
+                if chosen.asks:
+                    session.backend = RecordedAnswers(chosen.backend, opened.folder / ANSWERS)
                 session.in_flight = chosen.in_flight
                 session.steps, session.seconds = budget.steps, _most(budget.seconds)
                 session.completions, session.max_cost = _most(completions), _most(max_cost)
                 return learned_by(chosen.strategy, session)
-            asked = _asked(chosen, completions, max_cost) if chosen.asks else None
-            with _learner(opened, task, sandbox, budget, asked, observer) as learner:
-                verb = f"continues after {learner.steps:,} steps" if learner.steps else "started"
+            asked = _asked(chosen, opened, completions, max_cost) if chosen.asks else None
+            with _learner(
+                opened, task, sandbox, budget, asked, observer, begins_with=begun.program
+            ) as learner:
+                steps = learner.replay.steps
+                verb = f"continues after {steps:,} steps" if steps else "started"
                 observer.note(f"{opened.place} {verb}", "Run")
                 return _learned(learner)
 
@@ -280,10 +295,13 @@ def _most(limit: float | None) -> float:
     return inf if limit is None else limit
 
 
-def _asked(chosen: _Choices, completions: int | None, max_cost: float | None) -> AskedModel:
+def _asked(
+    chosen: _Choices, run: LearnRun, completions: int | None, max_cost: float | None
+) -> AskedModel:
     """Make who is asked where data alone are not enough, once that is known to work."""
     strategy, backend = find("strategy", default("strategy")), chosen.backend
     backend.ready(max_cost)
+    backend = RecordedAnswers(backend, run.folder / ANSWERS)
     return AskedModel(
         backend, strategy, completions=completions, max_cost=max_cost, in_flight=chosen.in_flight
     )
@@ -496,12 +514,13 @@ def _open_run(
     sandbox: Sandbox,
     *,
     folder: Path | None,
-    steps: int,
+    budget: Budget,
     new: bool,
 ) -> LearnRun:
     """Continue the named run, or the newest unfinished one of equal choices, or start one."""
     if folder is None and not new:
-        folder = next((r.folder for r in LearnRun.alike(config) if not r.is_over(steps)), None)
+        going_on = (run for run in LearnRun.alike(config) if run.finished(budget) is None)
+        folder = next((run.folder for run in going_on), None)
     folder = folder or fresh_folder(config.env, "learn", str(config.seed))
     if (folder / HEADER).exists():
         run = LearnRun.load(folder)
@@ -525,6 +544,8 @@ def _learner(
     budget: Budget,
     asked: AskedModel | None,
     observer: Observer,
+    *,
+    begins_with: str,
 ) -> Iterator[Learner]:
     """Make what learns."""
     known = task.known
@@ -541,6 +562,7 @@ def _learner(
             run=run,
             budget=budget,
             observer=observer,
+            begins_with=begins_with,
             optimist=task.optimist(asked, sandbox),
             questioner=task.questioner(asked),
         )
@@ -564,10 +586,10 @@ def _learned(learner: Learner) -> LearningResult:
     try:
         stopped = learner.learn()
     except KeyboardInterrupt:
-        words = f"interrupted after {learner.steps:,} steps"
+        words = f"interrupted after {max(learner.steps, learner.replay.steps):,} steps"
         raise KeyboardInterrupt(f"{words}: the same command continues {run.place}") from None
     except CwmError as error:
-        if not learner.steps:
+        if not max(learner.steps, learner.replay.steps):
             raise
         raise CwmError(f"{error} (kept in {run.place}: the same command continues)") from error
     result = _result(learner, stopped)

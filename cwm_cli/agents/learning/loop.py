@@ -20,13 +20,23 @@ import numpy as np
 from cwm_cli.agents.learning.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
 from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord, Verification
 from cwm_cli.agents.learning.imagination import SearchImagination
-from cwm_cli.agents.learning.questions import Questions, RecordedQuestion, Source
+from cwm_cli.agents.learning.journal_replay import JournalReplay
+from cwm_cli.agents.learning.questions import Questions, Source
 from cwm_cli.agents.learning.repairing import EXCEPTIONS
-from cwm_cli.agents.learning.runs import LearnRun, ProgramRecord, StepsTaken
+from cwm_cli.agents.learning.runs import (
+    Budget,
+    ComparisonRecord,
+    LearnRecord,
+    LearnRun,
+    ProgramRecord,
+    StepsTaken,
+    WritingRecord,
+)
 from cwm_cli.agents.learning.unsure import EVERY, MOST_OPEN
 from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.data.spaces import Space
+from cwm_cli.data.spaces import Space, UnfitError
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
+from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.finding import find_contract
 from cwm_cli.evaluation.gaps import gaps
 from cwm_cli.planning.model import Step, close, key
@@ -78,26 +88,12 @@ IDLE = 50
 """Episodes in a row with nothing to go for: those from the third on are played at random, and when
 all of them went as predicted nothing is left to do."""
 
-RECENT = 10
-"""Episodes of play whose mean has to reach the return at which learning is to stop."""
-
 T = TypeVar("T")
+R = TypeVar("R", bound=LearnRecord)
 
 Stop = Literal["certified", "return", "steps", "seconds", "idle"]
 """Why learning ended: a certificate, a return that was to be reached, a budget that is spent, or
 that nothing unknown could be reached any more."""
-
-
-class Budget(NamedTuple):
-    """How long learning goes on: steps, seconds, and until when, if not only until they are spent.
-
-    It stops when it is `certified`, or when its play returns `target` on the mean.
-    """
-
-    steps: int = 5000
-    seconds: float | None = None
-    certified: bool = True
-    target: float | None = None
 
 
 class Stepped(NamedTuple):
@@ -171,6 +167,7 @@ class Learner:
     The observer is told this object, then a `Stepped` for every step, a `Mismatched`, an
     `EpisodeRecord`, a `ProgramRecord`, a `RecordedQuestion` or a `Certificate` as they come.
     Between episodes `play` tells how well it plays by now, without learning from that.
+    A continued run is repeated first (`JournalReplay`), without events for the observer.
     """
 
     title: str
@@ -182,6 +179,8 @@ class Learner:
     run: LearnRun
     budget: Budget = field(default_factory=Budget)
     observer: Observer = SILENT
+    begins_with: str = ""
+    """The program to begin with, "" for none."""
     optimist: Optimist | None = None
     """Who invents what would make a mission possible, where a language model is asked."""
     questioner: UnsureModel | None = None
@@ -214,6 +213,8 @@ class Learner:
     _compared: int = field(default=0, init=False, repr=False)
     _offered: list[str] = field(default_factory=list, init=False, repr=False)
     _told: set[str] = field(default_factory=set, init=False, repr=False)
+    _is_elsewhere: bool = field(default=False, init=False, repr=False)
+    """Whether the environment deviated from the observations of a repeated episode."""
 
     def __post_init__(self) -> None:
         self._began = self.run.began()
@@ -221,21 +222,29 @@ class Learner:
         self._carrier, self._kind = replace(self.writer, model=None), type(self.actor)
         self.env = self.task.make()
         self.env.action_space.seed(seeds_of(self.known.seed, 0)[1])
-        self._resume()
+        self._offered = [self.begins_with] if self.begins_with else []
+        self._number = -1
+        for row in self._began:
+            if row.episode != self._number:
+                self.known.starts.append(row.observation)
+            self._number = max(self._number, row.episode)
+            self._take(row)
+        self.replay, self._seconds_before = JournalReplay(self.run), self.run.elapsed
 
     def learn(self) -> Stop:
         """Learn until the budget says that it is enough; return why it ended."""
-        self.observer.begins(self)
+        if self.replay.is_over:
+            self.observer.begins(self)
         try:
             if self.known.rows and not self._too_few:
                 self._write()
-            self._doubted = self.verification.episodes >= TRUSTED and self._is_doubted()
             while not (why := self._over()):
                 self._episode()
             return why
         finally:
             self._sync()
-            self.observer.ends()
+            if self.replay.is_over:
+                self.observer.ends()
 
     def play(self, seeds: Iterable[int]) -> Iterator[PlayedEpisode]:
         """Play an episode for each seed, without learning from any; only between other episodes."""
@@ -292,11 +301,40 @@ class Learner:
     def _too_few(self) -> bool:
         return len(self.known.rows) < self.actor.WARM
 
+    # --- a continued run
+
+    def _append(self, record: R) -> R:
+        """Write a record down; while a run is repeated, return the recorded one instead."""
+        if not self.replay.is_over:
+            repeated = self.replay.record(type(record))
+            self._end_replay()
+            return repeated or record
+        self._sync()
+        self.run.append(record)
+        return record
+
+    def _advanced(self, event: object) -> None:
+        """Pass an event to the observer, unless a run is repeated."""
+        if self.replay.is_over:
+            self.observer.advanced(event)
+
+    def _note(self, words: str, kind: str = "Note") -> None:
+        """Pass a note to the observer, unless a run is repeated."""
+        if self.replay.is_over:
+            self.observer.note(words, kind)
+
+    def _end_replay(self) -> None:
+        """Discount the time of the replay at its end, and start the observer."""
+        if self.replay.is_over:
+            self.run.restart_clock(self._seconds_before)
+            self.observer.begins(self)
+
     # --- an episode
 
     def _episode(self) -> None:
         """Act until the episode is over, nothing is left to do in it, or the budget is spent."""
-        self._number += 1
+        self._number = self.replay.begin_episode(self._number + 1)
+        self._is_elsewhere = False
         seed, _ = seeds_of(self.known.seed, self._number)
         observation = _plain(self.known.observation_space, self.env.reset(seed=seed)[0])
         self.known.starts.append(observation)
@@ -311,7 +349,10 @@ class Learner:
                 intent = self._decide(observation, left, aim) or self._decide(
                     observation, left, None
                 )
-            if intent is None and ((aims and not wandering) or self._idle < 2):
+            is_recorded = self.replay.has_row(self._number)
+            if intent is None and not is_recorded and ((aims and not wandering) or self._idle < 2):
+                break
+            if self.replay.leaves(self._number) or (self._is_elsewhere and not is_recorded):
                 break
             if intent is None:
                 allowed, wandering = self.task.allowed(self.env), True
@@ -327,7 +368,8 @@ class Learner:
             if self._due(FRESH):
                 self._write()
         self._idle = 0 if mismatched or (aims and not wandering) else self._idle + 1
-        if row is not None:
+        is_dropped = self.replay.leaves(self._number) and not self.replay.has_end(self._number)
+        if row is not None and not is_dropped and not self._is_elsewhere:
             played = EpisodeRecord(
                 number=self._number,
                 steps=self.steps,
@@ -382,9 +424,19 @@ class Learner:
     def _step(self, observation: Any, intent: Intent) -> tuple[Transition, bool]:
         """Predict, take the step, and compare."""
         began, before = time.perf_counter(), self.planning_seconds
+        recorded = self.replay.row(self._number)
+        if recorded is not None and key(recorded.action) != key(intent.action):
+            intent = intent._replace(action=recorded.action)
         predicted = self._predicted(observation, intent.action)
         self.planning_seconds += time.perf_counter() - began
-        row, _ = self._taken(self.env, observation, intent.action)
+        if recorded is None:
+            if not self.replay.is_over:
+                self.replay.clear()
+                self._end_replay()
+            row, _ = self._taken(self.env, observation, intent.action)
+            self._unsaved.append(row)
+        else:
+            row = self._repeated(recorded)
         self.steps += 1
         agreed = predicted is not None and self.actor.agrees(predicted, row)
         by_chance = self._take(row)
@@ -392,7 +444,6 @@ class Learner:
             done = key(row.observation), key(row.action)
             left = [pair for pair in self.known.disputed if tuple(map(key, pair)) != done]
             self.known.disputed[:] = left
-        self._unsaved.append(row)
         if self.known.pursued:
             self._answer(row)
         if self.known.program:
@@ -402,8 +453,24 @@ class Learner:
         if len(self._unsaved) >= SYNCED:
             self._sync()
         seconds = time.perf_counter() - began + self.planning_seconds - before
-        self.observer.advanced(Stepped(self.steps, intent, row, predicted, agreed, seconds))
+        self._advanced(Stepped(self.steps, intent, row, predicted, agreed, seconds))
         return row, agreed or not self.known.program
+
+    def _repeated(self, recorded: Transition) -> Transition:
+        """Return a recorded step; the environment takes it again if its episode goes on.
+
+        An environment that deviates cannot continue the episode.
+        """
+        if self._number == self.replay.unfinished or self.task.valid is not None:
+            found, _ = self._taken(self.env, recorded.observation, recorded.action)
+            same = close(found.next_observation, recorded.next_observation)
+            if not same and self._number == self.replay.unfinished and not self._is_elsewhere:
+                self._is_elsewhere = True
+                self.observer.note(
+                    "the environment does not repeat its observations: the episode underway is lost"
+                )
+        self._end_replay()
+        return recorded
 
     def _predicted(self, observation: Any, action: Any) -> Step | None:
         """Ask what follows; nothing where there is no program, or where it fails."""
@@ -443,18 +510,17 @@ class Learner:
         self._pending += not by_chance
         if by_chance and "chance" not in self._told and self.writer.contract == "plain":
             self._told.add("chance")
-            self.observer.note(
+            self._note(
                 "the same action at the same observation came out otherwise: chance decides, or "
                 "what is not observed; the most common outcome is taken for the rule"
             )
-        self.observer.advanced(Mismatched(self.steps, row, predicted, parts, by_chance))
+        self._advanced(Mismatched(self.steps, row, predicted, parts, by_chance))
 
     def _finish(self, played: EpisodeRecord) -> None:
         """Write an episode down, and draw conclusions from it."""
-        self._sync()
-        self.run.append(played)
+        played = self._append(played)
         self._count(played)
-        self.observer.advanced(played)
+        self._advanced(played)
         if self._due(0.0):
             self._write()
         elif self.verification.episodes == TRUSTED and played.is_play:
@@ -493,9 +559,9 @@ class Learner:
     def _write(self) -> None:
         """Have a program written that replays every row, and act on it from now on."""
         self._find_contract()
-        began, rows, used = time.perf_counter(), self.explained, self._used
+        before, rows, used = self.writing_seconds, self.explained, self._used
         known = [self.known.program] if self.known.program else self._offered
-        found = self._written(rows, known)
+        found, began = self._written(rows, known), time.perf_counter()
         is_news, named = found.program != self.known.program, list[OpenQuestion]()
         self._ask([OpenQuestion(each) for each in gaps(rows, self.known.names)], "gaps")
         self._ask(self._unexplained(found, rows), "rows")
@@ -504,8 +570,8 @@ class Learner:
             self._ask(self._unbroken(self.actor.questions, []), "play")
             named, usage = self._named(found, rows)
             found = found._replace(usage=total([found.usage, usage]))
-        seconds = time.perf_counter() - began
-        self.writing_seconds += seconds
+        self.writing_seconds += time.perf_counter() - began
+        seconds = self.writing_seconds - before
         self._fitted, self._pending = len(self.known.rows), 0
         self._wrong = float(found.wrong.mean()) if len(found.wrong) else 0.0
         if is_news:
@@ -520,7 +586,7 @@ class Learner:
             found = find_contract(self.dataset())
             if found.contract == "chance":
                 self.writer.contract = "chance"
-                self.observer.note(f"chance decides what follows: {found.words(self.known.names)}")
+                self._note(f"chance decides what follows: {found.words(self.known.names)}")
         self._carrier.contract = self.writer.contract
 
     @property
@@ -534,20 +600,34 @@ class Learner:
         Those are forgotten as soon as one without them explains more of the rows here.
         """
         if not self._earlier:
-            return self.writer.write(rows, known)
+            return self._written_by(self.writer, rows, known)
         first = 1 + max(row.episode for row in self._earlier)
         before = [row._replace(episode=row.episode - first) for row in self._earlier]
-        found = self._carrier.write(self._rows([*before, *rows]), known)
+        found = self._written_by(self._carrier, self._rows([*before, *rows]), known)
         own = slice(len(before), None)
         found = found._replace(unexplained=found.unexplained[own], wrong=found.wrong[own])
         if not found.unexplained.any():
             return found
-        alone = self.writer.write(rows, known)
+        alone = self._written_by(self.writer, rows, known)
         if alone.unexplained.sum() >= found.unexplained.sum():
             return found
         self._earlier.clear()
-        self.observer.note("the rows of the earlier environment contradict this one: left out")
+        self._note("the rows of the earlier environment contradict this one: left out")
         return alone
+
+    def _written_by(
+        self, writer: ProgramWriter, rows: Dataset, known: Sequence[str]
+    ) -> WrittenProgram:
+        """Have a program written, or return the recorded one while a run is repeated."""
+        recorded = self.replay.record(WritingRecord)
+        if recorded is None:
+            found, recorded = writer.recorded_writing(rows, known)
+            self._append(recorded)
+            self.writing_seconds += recorded.seconds
+            return found
+        self._end_replay()
+        self.writing_seconds += recorded.seconds
+        return writer.repeated(recorded, rows, known)
 
     def _hope(self, start: Any) -> None:
         """Act on what may make a mission possible that nobody was ever paid for."""
@@ -573,7 +653,6 @@ class Learner:
 
     def _record(self, found: WrittenProgram, rows: int, seconds: float, completions: int) -> None:
         """Write a program down."""
-        self._sync()
         record = ProgramRecord(
             number=len(self.programs) + 1,
             steps=self.steps,
@@ -587,10 +666,13 @@ class Learner:
             cost=found.usage.cost,
         )
         self._in_vain = 0
+        if self.replay.is_over:
+            self.run.save_program(record, found.program)
+        record = self._append(record)
         self.programs.append(record)
-        self.run.add_program(record, found.program)
-        self.run.write_best(found.program)
-        self.observer.advanced(record)
+        if self.replay.is_over:
+            self.run.write_best(found.program)
+        self._advanced(record)
 
     def _act_on(self, program: str, rows: Dataset) -> None:
         """Imagine with another program from now on."""
@@ -616,7 +698,7 @@ class Learner:
         words = printable(failure.message.splitlines()[0], 200)
         if words not in self._told:
             self._told.add(words)
-            self.observer.note(f"the program failed while it was planned with: {words}", "Warning")
+            self._note(f"the program failed while it was planned with: {words}", "Warning")
 
     # --- what is not known
 
@@ -628,7 +710,13 @@ class Learner:
         if self.writer.contract == "chance":
             return
         began, rows = time.perf_counter(), self.dataset(certain=True)
-        others = self.writer.others(rows, [self.known.program], most=OTHERS)
+        compared = self.replay.record(ComparisonRecord)
+        if compared is None:
+            others = self.writer.others(rows, [self.known.program], most=OTHERS)
+            self._append(ComparisonRecord(programs=tuple(others)))
+        else:
+            others = list(compared.programs)
+            self._end_replay()
         untried = self._untried()
         if others and len(untried):
             mine, _ = self.sandbox.predict(self.known.program, untried, seed=self.known.seed)
@@ -691,8 +779,8 @@ class Learner:
         for each in waiting:
             if each.is_answered(row):
                 answered = self.questions.answer(each.question, "model", told)
-                self.run.append(answered)
-                self.observer.advanced(answered)
+                self._append(answered)
+                self._advanced(answered)
 
     def _untried(self) -> Dataset:
         """Return actions that were not tried where it has been; what follows is made up."""
@@ -740,8 +828,8 @@ class Learner:
     def _ask(self, asked: Iterable[OpenQuestion], source: Source) -> None:
         """Write down which questions are new, and which were answered."""
         for question in self.questions.update(asked, source, self.steps):
-            self.run.append(question)
-            self.observer.advanced(question)
+            self._append(question)
+            self._advanced(question)
 
     def _certify(self) -> None:
         """Say what its play so far promises, once it is trusted and doubting it came to nothing."""
@@ -750,8 +838,8 @@ class Learner:
         is_news, untried = self.certificate is None, [each.text for each in self.questions.open]
         self.certificate = self.verification.certificate(untried)
         if is_news and self.certificate is not None:
-            self.run.append(self.certificate)
-            self.observer.advanced(self.certificate)
+            self._append(self.certificate)
+            self._advanced(self.certificate)
 
     @property
     def _is_certified(self) -> bool:
@@ -767,16 +855,18 @@ class Learner:
 
     @property
     def _is_spent(self) -> bool:
-        seconds = self.budget.seconds
+        if self.replay.has_row(self._number):
+            return False
+        seconds = self.budget.seconds if self.replay.is_over else None
         return self.steps >= self.budget.steps or (
             seconds is not None and self.run.elapsed >= seconds
         )
 
     def _over(self) -> Stop | None:
         """Return why learning is over, None while it goes on."""
-        played = [each.returned for each in self.episodes if each.is_play][-RECENT:]
-        target = self.budget.target
-        if target is not None and len(played) == RECENT and np.mean(played) >= target:
+        if not self.replay.is_over:
+            return None
+        if self.budget.is_reached(self.episodes):
             return "return"
         if self.budget.certified and self._is_certified:
             self._certify()
@@ -806,47 +896,20 @@ class Learner:
             self.run.append(StepsTaken.of(self._rows(self._unsaved)))
             self._unsaved.clear()
 
-    def _resume(self) -> None:
-        """Take in what the run began with, and what was done in it."""
-        self._number = -1
-        self._given(self._began)
-        asked = {}
-        for record in self.run.records():
-            if isinstance(record, StepsTaken):
-                part = replace(self._began, columns=record.arrays())
-                self._given(part)
-                self.steps += len(part)
-            elif isinstance(record, EpisodeRecord):
-                self._count(record)
-            elif isinstance(record, ProgramRecord):
-                self.programs.append(record)
-                self.writing_seconds += record.seconds
-                self.verification.change(record.steps)
-                self._distrust()
-            elif isinstance(record, Certificate):
-                self.certificate, self._doubts = record, DOUBTS
-            elif isinstance(record, RecordedQuestion):
-                asked[record.key] = record
-        self.questions = Questions(asked.values())
-        self._pursue([])
-        if not self.programs and self.run.has_program:
-            self._offered = [self.run.best_program()]  # what it began with
-        if self.programs:
-            self._find_contract()
-            self._act_on(self.run.program(self.programs[-1]), self.explained)
-
-    def _given(self, rows: Dataset) -> None:
-        """Take in rows that were recorded before."""
-        for row in rows:
-            if row.episode != self._number:
-                self.known.starts.append(row.observation)
-            self._number = max(self._number, row.episode)
-            self._take(row)
-
 
 def _plain(space: Space, value: Any) -> Any:
-    """Return a value as datasets give it back, which nobody else can change."""
-    return space.unpack("value", space.pack("value", [value]), 0)
+    """Return a copy of a value in the form of datasets.
+
+    Raises:
+        CwmError: The value is outside the space, for example NaN.
+    """
+    columns = space.pack("value", [value])
+    try:
+        for leaf in space.leaves("value"):
+            leaf.space.check(columns[leaf.name])
+    except UnfitError as error:
+        raise CwmError(f"the environment breaks its own rules: {error.reason}") from error
+    return space.unpack("value", columns, 0)
 
 
 def _wrong_parts(predicted: Step | None, row: Transition) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from cwm_cli.agents.learning.runs import WritingRecord
 from cwm_cli.data.dataset import ALL_FITTED, Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName
@@ -145,6 +146,13 @@ class AskedModel:
         most = self.each if self.completions is None else self.completions - self.used
         return max(0, min(self.each, most))
 
+    def recall(self, completions: int, spent: float) -> None:
+        """Count completions of an interrupted process, and the US dollars that they cost."""
+        self.used += completions
+        self.spent += spent
+        if self.limit is not None:
+            self.limit.recall(spent)
+
     def ask(self, messages: tuple[Message, ...], seed: int, problem: object) -> Completion | None:
         """Ask for something else than a program; None where that may cost more than is left."""
         request = Request(messages, seed, Move(GENERATE), problem, self._others.total())
@@ -182,7 +190,9 @@ class ProgramWriter:
     tell: Callable[[str], None] = unheard
     contract: ContractName = "plain"
     """What the rows ask of programs, as far as is known by now."""
-    _in_vain: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+    in_vain: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+    """Number of rows at the last attempt that did not help, by who made the attempt."""
+    _has_induced: bool = field(default=False, init=False, repr=False)
     _own: set[str] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -208,12 +218,54 @@ class ProgramWriter:
             raise CwmError(f"no program that runs was found in {len(rows)} transitions")
         best = min(found, key=lambda one: one.rank)
         if best.origin == KEPT:
-            self._in_vain[self.backend] = len(rows)
+            self.in_vain[self.backend] = len(rows)
         if chance:
             return self._asked(best, problem)
         best = self._refined(best, problem)
         best = self._asked(best, problem)
         return self._looked_up(best, problem)
+
+    def recorded_writing(
+        self, rows: Dataset, programs: Sequence[str] = ()
+    ) -> tuple[WrittenProgram, WritingRecord]:
+        """Write a program, and return it with its record for `repeated`."""
+        began, self._has_induced = time.perf_counter(), False
+        used, spent = (self.model.used, self.model.spent) if self.model else (0, 0.0)
+        found = self.write(rows, programs)
+        record = WritingRecord(
+            origin=found.origin,
+            rules=None if found.origin == KEPT else found.rules,
+            looks_up=EXCEPTIONS in found.program,
+            unexplained=tuple(np.flatnonzero(found.unexplained).tolist()),
+            wrong=tuple(np.flatnonzero(found.wrong).tolist()),
+            usage=found.usage,
+            in_vain=dict(self.in_vain),
+            induced=self._has_induced,
+            completions=self.model.used - used if self.model else 0,
+            spent=self.model.spent - spent if self.model else 0.0,
+            seconds=round(time.perf_counter() - began, 3),
+        )
+        return found, record
+
+    def repeated(
+        self, record: WritingRecord, rows: Dataset, programs: Sequence[str] = ()
+    ) -> WrittenProgram:
+        """Return a recorded program, and remember what writing it made known.
+
+        Only the induction is computed again: later inductions begin with its findings.
+        """
+        if record.induced:
+            self._from_data(self._problem(rows))
+        rules = programs[0].partition(EXCEPTIONS)[0] if record.rules is None else record.rules
+        if record.origin not in (KEPT, MODEL):
+            self._own.add(rules)
+        self.in_vain = dict(record.in_vain)
+        if self.model:
+            self.model.recall(record.completions, record.spent)
+        unexplained, wrong = np.zeros((2, len(rows)), np.bool_)
+        unexplained[list(record.unexplained)] = wrong[list(record.wrong)] = True
+        program = with_exceptions(rules, rows[unexplained]) if record.looks_up else rules
+        return WrittenProgram(program, record.origin, rules, unexplained, wrong, usage=record.usage)
 
     def others(self, rows: Dataset, known: Sequence[str], most: int = 3) -> list[str]:
         """Return other programs that replay every row: where they disagree nothing is known."""
@@ -274,6 +326,7 @@ class ProgramWriter:
         answer = self._answers.complete(request)
         program = problem.read(answer.text, Move(GENERATE))
         self._own.add(program)
+        self._has_induced = True
         return program, answer.text.partition("```")[0].strip()
 
     def _refined(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:
@@ -291,7 +344,7 @@ class ProgramWriter:
                 self._own.add(after[0].rules)
                 best, waiting = after[0], [each for each in names("refiner") if each != name]
             else:
-                self._in_vain[name] = len(problem.dataset)
+                self.in_vain[name] = len(problem.dataset)
         return best
 
     def _repairable(self, best: WrittenProgram) -> bool:
@@ -299,7 +352,7 @@ class ProgramWriter:
 
     def _worthwhile(self, name: str, problem: WorldModelProblem, grown: float) -> bool:
         """Whether there are so many times the rows as when something did not help."""
-        return len(problem.dataset) >= grown * self._in_vain.get(name, 0)
+        return len(problem.dataset) >= grown * self.in_vain.get(name, 0)
 
     def _refinement(
         self, name: str, best: WrittenProgram, problem: WorldModelProblem, seconds: float
@@ -341,7 +394,7 @@ class ProgramWriter:
         ]
         bettered = min([best, *found], key=lambda one: one.rank)
         if bettered is best:
-            self._in_vain[MODEL] = len(problem.dataset)
+            self.in_vain[MODEL] = len(problem.dataset)
         return bettered._replace(usage=usage)
 
     def _looked_up(self, best: WrittenProgram, problem: WorldModelProblem) -> WrittenProgram:

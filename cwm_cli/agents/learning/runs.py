@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -14,7 +15,7 @@ from cwm_cli.agents.collecting import find_environment
 from cwm_cli.agents.learning.actor import PLAY
 from cwm_cli.agents.learning.certificate import Certificate, EpisodeRecord
 from cwm_cli.agents.learning.questions import RecordedQuestion
-from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
@@ -25,7 +26,8 @@ from cwm_cli.runs.observer import Measures
 from cwm_cli.runs.programs import Options, ProgramRun
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.runs.storage import named
-from cwm_cli.runs.store import DATASET, RunHeader
+from cwm_cli.runs.store import DATASET, Journal, RowsAdded, RunHeader, read_journal
+from cwm_cli.search.contracts import Usage
 
 if TYPE_CHECKING:
     from cwm_cli.runs.observer import Observer
@@ -39,6 +41,31 @@ TRAINED, TRAINER = "trained", "trainer.json"
 
 PROGRAMS = "programs"
 """The folder with every program that was acted on."""
+
+
+RECENT = 10
+"""Episodes of play whose mean has to reach the return at which learning is to stop."""
+
+
+class Budget(NamedTuple):
+    """How long learning goes on: steps, seconds, and until when, if not only until they are spent.
+
+    It stops when it is `certified`, or when its play returns `target` on the mean.
+    """
+
+    steps: int = 5000
+    seconds: float | None = None
+    certified: bool = True
+    target: float | None = None
+
+    def is_reached(self, episodes: Iterable[EpisodeRecord]) -> bool:
+        """Return whether the mean return of the last episodes of play reaches the target."""
+        played = [each.returned for each in episodes if each.is_play][-RECENT:]
+        return (
+            self.target is not None
+            and len(played) == RECENT
+            and bool(np.mean(played) >= self.target)
+        )
 
 
 class LearnConfig(BaseModel):
@@ -144,7 +171,57 @@ class ProgramRecord(BaseModel):
         return f"{PROGRAMS}/{self.number:04}.py"
 
 
-LearnRecord = StepsTaken | EpisodeRecord | ProgramRecord | RecordedQuestion | Certificate
+class WritingRecord(BaseModel):
+    """A line of the journal: the result of writing a program, so that it is not computed again.
+
+    Attributes:
+        origin: Who wrote the program.
+        rules: The program without recorded transitions; None if it is the program before.
+        looks_up: Whether the program looks up the rows that its rules do not predict.
+        unexplained: Numbers of the rows that the rules predict wrongly.
+        wrong: Numbers of the rows that the whole program predicts wrongly.
+        usage: Tokens and money of the language model.
+        in_vain: Number of rows at the last attempt that did not help, by who made the attempt.
+        induced: Whether a program was induced from the rows.
+        completions: Completions of the language model.
+        spent: US dollars that the completions cost.
+        seconds: Duration.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["writing"] = "writing"
+    origin: str
+    rules: str | None
+    looks_up: bool
+    unexplained: tuple[int, ...]
+    wrong: tuple[int, ...]
+    usage: Usage
+    in_vain: dict[str, int]
+    induced: bool
+    completions: int
+    spent: float
+    seconds: float
+
+
+class ComparisonRecord(BaseModel):
+    """A line of the journal: other programs that replay every row, to compare predictions."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["comparison"] = "comparison"
+    programs: tuple[str, ...]
+
+
+LearnRecord = (
+    StepsTaken
+    | EpisodeRecord
+    | ProgramRecord
+    | WritingRecord
+    | ComparisonRecord
+    | RecordedQuestion
+    | Certificate
+)
 """A line of the journal."""
 
 
@@ -169,6 +246,46 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         file = self.folder / EARLIER
         return Dataset.load(file) if file.exists() else None
 
+    def recorded(self) -> Journal[LearnRecord]:
+        """Read the journal; steps that are no rows of the dataset count as damaged lines."""
+        return read_journal(self.folder / self.journal_name, LearnRecord, self._fitting)
+
+    def _fitting(
+        self, events: Iterable[LearnRecord | RowsAdded | None]
+    ) -> Iterator[LearnRecord | RowsAdded | None]:
+        """Yield the lines of a journal, None for steps that are no rows of the dataset."""
+        for event in events:
+            is_damaged = isinstance(event, StepsTaken) and not self._fits(event)
+            yield None if is_damaged else event
+
+    def _fits(self, taken: StepsTaken) -> bool:
+        """Return whether steps have the columns of the dataset."""
+        known = self._first_rows.columns
+        try:
+            arrays = taken.arrays()
+        except (TypeError, ValueError, OverflowError):
+            return False
+        lengths = {len(array) if array.ndim else -1 for array in arrays.values()}
+        return (
+            arrays.keys() - {VALID} == known.keys() - {VALID}
+            and len(lengths) == 1
+            and all(
+                arrays[name].dtype.kind == column.dtype.kind
+                and arrays[name].shape[1:] == column.shape[1:]
+                for name, column in known.items()
+                if name in arrays
+            )
+        )
+
+    @cached_property
+    def _first_rows(self) -> Dataset:
+        """The transitions that it began with, which no command changes."""
+        return self.began()
+
+    def rows_of(self, taken: StepsTaken) -> Dataset:
+        """Return the transitions of a line of the journal."""
+        return replace(self._first_rows, columns=taken.arrays())
+
     def dataset(self) -> Dataset:
         """Return all transitions: those that it began with, and those of its own steps."""
         dataset = self.began()
@@ -179,12 +296,11 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         own = Dataset(columns, dataset.observation_space, dataset.action_space, dataset.metadata)
         return dataset.extended(own) if len(dataset) else own
 
-    def add_program(self, record: ProgramRecord, program: str) -> None:
-        """Write a program down; the journal says that it is there once it is."""
+    def save_program(self, record: ProgramRecord, program: str) -> None:
+        """Write the file of a program, which precedes its line of the journal."""
         file = self.folder / record.file
         file.parent.mkdir(exist_ok=True)
         files.replace(file, program)
-        self.append(record)
 
     def program(self, record: ProgramRecord) -> str:
         """Return the text of a program that was acted on."""
@@ -221,10 +337,22 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         """Yield the episodes that are over."""
         return (each for each in self.records() if isinstance(each, EpisodeRecord))
 
-    def is_over(self, steps: int) -> bool:
-        """Whether it came to an end that more than so many steps would not change."""
-        result = self.result()
-        return result is not None and (result.get("stopped") != "steps" or result["steps"] >= steps)
+    def finished(self, budget: Budget) -> LearningResult | None:
+        """Return the result if the run is finished under this budget, else None."""
+        found = self.result()
+        if found is None:
+            return None
+        try:
+            result = LearningResult.from_json(found, self.folder)
+        except (KeyError, TypeError, ValueError):
+            return None
+        goes_on = {
+            "certified": not budget.certified,
+            "return": not budget.is_reached(self.episodes()),
+            "steps": result.steps < budget.steps,
+            "seconds": budget.seconds is None or result.seconds < budget.seconds,
+        }
+        return None if goes_on.get(result.stopped, False) else result
 
     def summary(self) -> RunSummary:
         """Say how far it is, and what came of it."""
@@ -306,6 +434,22 @@ class LearningResult:
     planning_seconds: float = 0.0
     gaps: tuple[str, ...] = ()
     trained: str = ""
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any], run: Path) -> Self:
+        """Return the result that `as_json` wrote for a run folder."""
+        facts = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
+        certified = found["certificate"]
+        return cls(
+            **facts
+            | {
+                "run": run,
+                "program": run / "best.py" if found["program"] else None,
+                "certificate": certified and Certificate.model_validate(certified),
+                "questions": [RecordedQuestion.model_validate(each) for each in found["questions"]],
+                "gaps": tuple(found.get("gaps", ())),
+            }
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm learn --json` prints."""

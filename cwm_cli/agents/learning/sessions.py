@@ -45,9 +45,10 @@ class RecordedSession(LearningSession):
     def of(
         cls, run: LearnRun, tasks: Sequence[LearningTask], sandbox: Sandbox, observer: Observer
     ) -> Self:
-        """Gather the tasks."""
-        if any(run.records()):
-            raise CwmError(f"{run.place} was begun and cannot go on: choose another --run")
+        """Gather the tasks; an interrupted run starts again, with its recorded answers."""
+        if run.is_continued:
+            run.rewrite([])
+            run.restart_clock()
         made = cls(tasks, sandbox, seed=run.config.seed, observer=observer, run=run)
         made._begun = run.began()
         return made
@@ -91,7 +92,8 @@ class RecordedSession(LearningSession):
             origin=note or self.run.config.strategy,
             lines=program.count("\n"),
         )
-        self.run.add_program(record, program)
+        self.run.save_program(record, program)
+        self.run.append(record)
         self.run.write_best(program)
         self.observer.advanced(record)
 

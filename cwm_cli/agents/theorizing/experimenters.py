@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 from scipy.special import softmax
 
-from cwm_cli.agents.policies import Act, Policy, Stage, random_acts
+from cwm_cli.agents.policies import Act, EarlierRows, Policy, Stage, random_acts
 from cwm_cli.agents.recording import EpisodeRequest, Recorded, record_episode
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find, names
@@ -137,13 +137,13 @@ def gather(
     """
     beside = policy.beside if isinstance(policy, Experimenter) else None
     if beside is None:
-        rows: list[Transition] = []
+        rows = EarlierRows(earlier)
         for place in range(first, first + episodes):
-            back = [*earlier, *rows] if policy.looks_back(stage, place) else ()
+            back = rows if policy.looks_back(stage, place) else ()
             rows += _episode(
                 stage, policy, EpisodeRequest(split, place, (seed, split, place)), back
             )
-        return rows
+        return rows[len(earlier) :]
     ended: list[tuple[int, int, list[Transition]]] = []
     with stage.anew() as own:
         for which in range(beside.number):

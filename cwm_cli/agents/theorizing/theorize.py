@@ -47,6 +47,7 @@ from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.theory import TheoryProblem
 from cwm_cli.registry import default
+from cwm_cli.runs.answers import ANSWERS, PendingAnswers
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import SearchRecord
 from cwm_cli.runs.storage import placed
@@ -160,9 +161,12 @@ def theorize(
         with _open_run(header, held_out, folder=folder, phases=phases, new=new) as opened:
             opened.tell(observer)
             problem = TheoryProblem(statistics, **parts.problem)
+            answering = parts.theorist
+            if answering.is_language_model:
+                answering = PendingAnswers(answering, opened.folder / ANSWERS)
             work = Theorizing(
                 run=opened,
-                search=Search(problem, parts.strategy, parts.theorist, seed, parallel, max_cost),
+                search=Search(problem, parts.strategy, answering, seed, parallel, max_cost),
                 problem=problem,
                 experimenter=parts.experimenter,
                 stage=stage,

@@ -206,15 +206,18 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         partial = folder.with_name(f".{folder.name}.part")
         for stale in (partial, folder):
             shutil.rmtree(stale, ignore_errors=True)
-        for name, part in (("model", training), ("agent", agent)):
-            if part is not None:
-                (partial / name).mkdir(parents=True)
-                part.save(partial / name)
-        partial.mkdir(parents=True, exist_ok=True)
-        for file in (each for each in partial.rglob("*") if each.is_file()):
-            with file.open("rb") as written:  # the journal names nothing that a crash can take
-                os.fsync(written.fileno())
-        partial.replace(folder)
+        try:
+            for name, part in (("model", training), ("agent", agent)):
+                if part is not None:
+                    (partial / name).mkdir(parents=True)
+                    part.save(partial / name)
+            partial.mkdir(parents=True, exist_ok=True)
+            for file in (each for each in partial.rglob("*") if each.is_file()):
+                with file.open("rb") as written:  # the journal names nothing that a crash can take
+                    os.fsync(written.fileno())
+            partial.replace(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
     def tidy(self) -> None:
         """Remove what was learned, but by the end of the last epoch, and of the best one."""

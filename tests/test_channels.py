@@ -1,0 +1,170 @@
+"""Two processes cannot talk to each other, and no answer depends on the hour or the process."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from candidates import BOX, LIMITS, predicting, program
+from cwm_cli.sandbox import Limits, Sandbox, linux
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or linux.MACHINE not in linux.MACHINES,
+    reason="there are no filters of system calls for this machine",
+)
+
+CTYPES = "import ctypes, threading, platform, socket, datetime; libc = ctypes.CDLL(None)"
+NUMBERS = linux.MACHINES[linux.MACHINE].numbers if linux.MACHINE in linux.MACHINES else {}
+
+
+def telling(sandbox: Sandbox, expression: str) -> str:
+    """Return the value of an expression in a process, or the error."""
+    failure = sandbox.predict(program(f"raise ValueError(repr({expression}))", top=CTYPES), BOX)
+    assert failure.failure is not None
+    return failure.failure.message.splitlines()[0]
+
+
+CONSTANT = {
+    "os.getpid()": "0",
+    "os.getppid()": "0",
+    "(os.getuid(), os.geteuid(), os.getgid(), os.getegid())": "(0, 0, 0, 0)",
+    "threading.get_native_id()": "0",
+    "threading.main_thread().native_id": "0",
+    "libc.getpid()": "0",
+    "(time.localtime().tm_year, time.gmtime().tm_hour)": "(1970, 0)",
+    "time.ctime()": "'Thu Jan  1 00:00:00 1970'",
+    "int(time.time()) + int(time.monotonic()) + int(time.perf_counter())": "0",
+    "(time.time_ns() + time.monotonic_ns() + time.perf_counter_ns()) // 10**9": "0",
+    "datetime.date.today().year": "1970",
+    "np.datetime64('now').astype(int).item()": "0",
+    "np.datetime64('today').astype(int).item()": "0",
+    "np.array(['now'], 'datetime64[s]').astype(int).tolist()": "[0]",
+    "libc.time(None)": "0",
+    "os.uname().nodename": "'sandbox'",
+    "platform.node()": "'sandbox'",
+    "platform.release()": "''",
+    "sys.argv + sys.orig_argv": "['', '']",
+}
+"""Expressions whose value is the same in every process, on every machine and at every hour."""
+
+REFUSED = (
+    "socket.gethostname()",
+    "time.clock_gettime(time.CLOCK_REALTIME)",
+    "time.clock_gettime(11)",
+    "os.getsid(0)",
+    "os.getgroups()",
+    "os.getresuid()",
+    "os.getloadavg()",
+    "os.sched_getaffinity(1)",
+    "time.clock_gettime(~1 << 3 | 2)",
+)
+
+
+def test_answers_cannot_depend_on_the_hour_the_host_or_the_process(sandbox: Sandbox) -> None:
+    found = {each: telling(sandbox, each) for each in CONSTANT}
+    expected = {each: f"ValueError: {value}" for each, value in CONSTANT.items()}
+    if sys.version_info >= (3, 13):  # which raises if a clock is refused
+        for each in found:
+            if "datetime.date" in each and found[each].startswith("PermissionError"):
+                expected[each] = found[each]
+    assert found == expected
+
+
+def test_what_is_not_constant_is_refused(sandbox: Sandbox) -> None:
+    found = {each: telling(sandbox, each) for each in REFUSED}
+    assert not {
+        each: said for each, said in found.items() if not re.match("(Permission|OS)Error", said)
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "int(time.time() // 3600)",
+        "hash(os.uname().nodename)",
+        "os.getpid() % 2",
+        "os.getuid() % 2",
+        "libc.getppid() % 2",
+        "libc.time(None) // 3600",
+    ],
+)
+def test_a_program_that_guesses_by_its_surroundings_says_the_same_everywhere(
+    sandbox: Sandbox, value: str
+) -> None:
+    text = program(f"return self.state, float({value}), False", top=CTYPES)
+    columns, failure = sandbox.predict(text, BOX)
+    assert failure is None
+    assert sandbox.audit(text, BOX, columns) is None
+    with Sandbox(LIMITS) as other:
+        assert np.array_equal(other.predict(text, BOX).columns["rewards"], columns["rewards"])
+    assert len(set(columns["rewards"].tolist())) == 1
+
+
+def test_clocks_still_pass_and_sleeping_takes_time(sandbox: Sandbox) -> None:
+    body = """
+        began = [time.time(), time.monotonic(), time.perf_counter()]
+        time.sleep(0.01)
+        passed = np.array([time.time(), time.monotonic(), time.perf_counter()]) - began
+        return self.state, float(passed.min() >= 0.01 and passed.max() < 5), False"""
+    columns, failure = sandbox.predict(program(body), BOX[np.arange(4)])
+    assert failure is None
+    assert columns["rewards"].tolist() == [1.0] * 4
+
+
+SEARCH = """
+        seen, found = [sys._getframe()], set()
+        while seen[-1].f_back:
+            seen.append(seen[-1].f_back)
+        for frame in seen:
+            for value in list(frame.f_locals.values()):
+                limits = getattr(value, "limits", getattr(value, "_limits", None))
+                found |= {limits.cpu_seconds, limits.sleep_seconds} if limits else set()
+        found.add(resource.getrlimit(resource.RLIMIT_CPU)[0])
+        raise ValueError(sorted(found))"""
+
+
+def test_a_process_does_not_see_what_earlier_ones_used() -> None:
+    wasteful = program(
+        "\n        end = time.process_time() + 0.03"
+        "\n        while time.process_time() < end: pass"
+        "\n        return self.state, 0.0, False"
+    )
+    looking, rows = predicting(program(SEARCH, top="import resource"), BOX), BOX[np.arange(4)]
+    with Sandbox(Limits(cpu_seconds=9), workers=1) as sandbox:
+        seen = [sandbox.run(looking).failure]
+        [replies] = sandbox.run_apart(
+            [[predicting(wasteful, rows), looking]], [sandbox.limits.part(0.5)]
+        )
+        seen += [replies[1].failure, *(sandbox.run(looking).failure for _ in range(3))]
+    assert replies[0].used > 0.1
+    assert {failure and failure.message for failure in seen} == {seen[0] and seen[0].message}
+
+
+LISTENING = """
+        address = ctypes.cast(libc.getenv, ctypes.c_void_p).value & -4
+        word = ctypes.c_int.from_address(address).value
+        second = (ctypes.c_long * 2)(0, {nanoseconds})
+        woken = {call}
+        return self.state, float(woken), False"""
+
+
+def test_processes_do_not_wake_each_other_by_memory_that_both_have_mapped() -> None:
+    """Both wait at and wake a word of the C library, which is one page of the machine for all."""
+    arguments = f"ctypes.c_long({NUMBERS.get('futex')}), ctypes.c_void_p(address)"
+    wait = LISTENING.format(
+        nanoseconds=30_000_000, call=f"libc.syscall({arguments}, 0, word, second, None, 0) == 0"
+    )
+    wake = LISTENING.format(
+        nanoseconds=0,
+        call=f"sum(libc.syscall({arguments}, 1, 99) > 0 or time.sleep(0.003) or 0 "
+        "for _ in range(40))",
+    )
+    with Sandbox(LIMITS) as sandbox:
+        sandbox.predict(program(), BOX)
+        rows = BOX[np.arange(4)]
+        jobs = [predicting(program(text, top=CTYPES), rows) for text in (wait, wake)]
+        replies = sandbox.run_apart([[job] for job in jobs], [sandbox.limits] * 2)
+    for [reply] in replies:
+        assert reply.failure is None
+        assert reply.slots["rewards"].tolist() == [0.0] * 4
