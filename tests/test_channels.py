@@ -168,3 +168,11 @@ def test_processes_do_not_wake_each_other_by_memory_that_both_have_mapped() -> N
     for [reply] in replies:
         assert reply.failure is None
         assert reply.slots["rewards"].tolist() == [0.0] * 4
+
+
+def test_a_program_that_waits_for_a_lock_is_ended() -> None:
+    waiting = program("lock = threading.Lock(); lock.acquire(); lock.acquire()", top=CTYPES)
+    with Sandbox(Limits(sleep_seconds=0.3)) as sandbox:
+        failure = sandbox.predict(waiting, BOX).failure
+    assert failure is not None
+    assert failure.kind == "timeout_wall"

@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -232,9 +233,11 @@ def test_clocks_tell_neither_the_hour_nor_of_other_processes(
 def test_memory_and_the_processor_are_for_this_process_alone(
     machine: str, operation: int, advice: int, pid: int, arguments: tuple[int, ...]
 ) -> None:
-    futex = verdict(machine, number_of(machine, "futex"), 0, operation, *arguments[:4])
-    own = operation & 128 and not operation & 256
-    assert futex == (ALLOW if own else REFUSE)
+    for each in (operation, operation | 128, operation & ~256 | 128):
+        for timeout in (0, pid, pid << 32):
+            own = each & 128 and (not each & 256 or not timeout)
+            futex = verdict(machine, number_of(machine, "futex"), 0, each, 0, timeout)
+            assert futex == (ALLOW if own else REFUSE)
     madvise = number_of(machine, "madvise")
     assert verdict(machine, madvise, 0, 0, 12) == 0x00050000 | errno.EINVAL
     assert (verdict(machine, madvise, 0, 0, advice) == ALLOW) == (advice % 2**32 != 12)
@@ -306,6 +309,12 @@ def touch_memory() -> None:
     assert sum(bytearray(1 << 24)) == 0
 
 
+def held() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 REFUSED = {
     "open": lambda: os.open("/dev/null", os.O_RDONLY),
     "stat": Path("/").stat,
@@ -346,6 +355,7 @@ GRANTED = {
     "its own limits": lambda: resource.getrlimit(resource.RLIMIT_AS),
     "what it has used": lambda: resource.getrusage(resource.RUSAGE_SELF),
     "open descriptors": lambda: (os.read(0, 0), os.write(1, b""), os.close(0)),
+    "locks": lambda: (threading.Lock().acquire(), held().acquire(timeout=0.001)),
     "handlers of signals": lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN),
 }
 
@@ -391,8 +401,6 @@ def test_a_process_ends_itself_by_abort_and_stops_without_its_number() -> None:
 
 @linux_only
 def test_threads_are_refused_so_that_python_says_so() -> None:
-    import threading
-
     def start() -> None:
         try:
             threading.Thread(target=int).start()

@@ -24,19 +24,19 @@ MOST_DRAWN = 100
 """Wrong steps of an episode that are predicted so often, spread evenly over the episode."""
 
 REFUTED = 0.5
-"""Share of steps with uninformative predictions that refutes a program: most of them."""
+"""A program is refuted if more than this share of its predictions are uninformative."""
 
 GUESS = 0.5
-"""A wrong prediction is informative if its error is less than this share of that of a guess.
+"""A wrong prediction is informative if its error is less than this share of the error of a guess.
 
-So programs that approximate an environment, and right ones under other constants (`--shift`), are
-informative, though they predict no real number exactly.
+Programs that approximate an environment, or that have wrong constants (`--shift`), are informative
+although they predict no real number exactly.
 """
 
 BEYOND = 0.75
 """Share of steps beyond all draws, in a component, that refutes a program that draws.
 
-What is drawn as the draws are lies beyond all nine of them in 2 of 10 steps.
+An outcome with the distribution of the draws is beyond all nine draws in 2 of 10 steps.
 """
 
 LEAST_STEPS = 10
@@ -52,8 +52,8 @@ class Mismatches(BaseModel):
     those that differ there. What is seen after the end does not count. Of the wrong ones
     `chance` were met with several outcomes, and `drawn` are those for which the program itself
     draws what follows: no single answer is right there. A wrong prediction is `uninformative` if
-    it is little better than a guess without any model. Draws count as such only if the outcome is
-    seldom among them.
+    it is little better than a guess without any model. A draw counts as such only if the outcome is
+    rarely among the draws.
     `unanswered` steps could not be compared, because the program failed.
     """
 

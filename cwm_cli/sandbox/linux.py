@@ -342,7 +342,9 @@ def compute_only(machine: str) -> bytes:
             code += _when(numbers[name], [_refuse(0)])
     code += _clock_rules(numbers)
     shared = [_load(_argument(1)), _step(_IF_ANY_BIT, _FUTEX_PRIVATE, 1, 0), _refuse(errno.EPERM)]
-    real = [_step(_IF_ANY_BIT, _FUTEX_REAL_TIME, 0, 1), _refuse(errno.EPERM)]
+    real = [_step(_IF_ANY_BIT, _FUTEX_REAL_TIME, 1, 0), _end(_ALLOW)]
+    for half in (_argument(3), _argument(3) + 4):  # a lock without a timeout names this clock, too
+        real += [_load(half), *_unless_equal(0, _refuse(errno.EPERM))]
     code += _when(numbers["futex"], [*shared, *real, _end(_ALLOW)])
     merged = [_load(_argument(2)), _step(_IF_EQUAL, _MADVISE_MERGEABLE, 0, 1)]
     code += _when(numbers["madvise"], [*merged, _refuse(errno.EINVAL), _end(_ALLOW)])

@@ -40,15 +40,14 @@ from cwm_cli.worlds.remote import (
 )
 
 SHARE = 0.1
-"""Chance that a whole window of decisions is confirmed; of any other window a part is.
+"""Probability that a whole window of decisions is confirmed; otherwise its first part is.
 
 A planner that keeps a tree or a plan remembers all decisions of a window, so a decision can only
-be made again after those before it. The part is the first n * U ** EXPONENT of n decisions, with
-a secret U that is uniform on (0, 1). A program that forges the decisions of a window from a
-fraction x of it on is caught there with probability 1 - (1 - SHARE) * x ** (1 / EXPONENT): 1 for
-the first decision, 0.51 for x = 0.05, 0.22 for x = 0.5, 0.12 for x = 0.9. It escapes from w such
-windows with that probability's complement to the power of w. On average a quarter of all
-decisions is confirmed.
+be made again after the earlier ones. The part is the first n * U ** EXPONENT of n decisions, with
+a secret U that is uniform on (0, 1). A program that forges the last 1 - x of a window is caught
+with probability p = 1 - (1 - SHARE) * x ** (1 / EXPONENT): 1 for x = 0, 0.51 for x = 0.05, 0.22
+for x = 0.5, 0.12 for x = 0.9. It escapes from w such windows with probability (1 - p) ** w. On
+average a quarter of all decisions is confirmed.
 """
 
 EXPONENT = 5.0
