@@ -13,6 +13,9 @@ PARAMETER = re.compile(rf"([?&][\w.%-]*(?:{SUSPICIOUS})[\w.%-]*=)[^&#\s\"']*", r
 AUTHORISATION = re.compile(r"\b(Bearer +|Basic +(?=\S*[A-Z0-9=]))[^\s\"']+")
 """Authorisation headers; without digits and capitals, "Basic" is an English word."""
 
+SECRET_VARIABLE = re.compile("KEY|TOKEN|SECRET|PASSWORD")
+"""Parts of the names of environment variables that hold keys."""
+
 MIN_SECRET = 8
 """Shorter values of environment variables are no keys and may be part of any text."""
 
@@ -26,7 +29,7 @@ def without_credentials(text: str) -> str:
     text = PARAMETER.sub(rf"\1{MASK}", LOGIN.sub("", text))
     text = AUTHORISATION.sub(rf"\1{MASK}", text)
     for name, value in os.environ.items():
-        if re.search(r"KEY|TOKEN|SECRET|PASSWORD", name) and len(value) >= MIN_SECRET:
+        if len(value) >= MIN_SECRET and SECRET_VARIABLE.search(name):
             text = text.replace(value, MASK)
     return text
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from candidates import BOX, LIMITS, predicting, program
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
 from cwm_cli.sandbox import Limits, Sandbox, linux
 
 pytestmark = pytest.mark.skipif(
@@ -51,6 +53,7 @@ CONSTANT = {
 REFUSED = (
     "socket.gethostname()",
     "time.clock_gettime(time.CLOCK_REALTIME)",
+    "os.fstat(1)",
     "time.clock_gettime(11)",
     "os.getsid(0)",
     "os.getgroups()",
@@ -176,3 +179,43 @@ def test_a_program_that_waits_for_a_lock_is_ended() -> None:
         failure = sandbox.predict(waiting, BOX).failure
     assert failure is not None
     assert failure.kind == "timeout_wall"
+
+
+LATE = """
+import time
+import numpy as np
+asked = {"last": None, "number": 0}
+
+class Environment:
+    def reset(self, observation):
+        self.first, self.seen = np.array(observation), observation
+
+    def correct(self, observation, reward):
+        self.seen = observation
+
+    def step(self, action):
+        now = time.perf_counter()
+        waited = 0.0 if asked["last"] is None else now - asked["last"]
+        asked["number"] += 1
+        if self.first[0] > 0:
+            time.sleep(0.03)
+        asked["last"] = time.perf_counter()
+        return self.seen, float(waited > 0.02), False
+"""
+"""One of two processes answers late; the other measures how long its next question takes."""
+
+
+def test_a_process_does_not_wait_for_the_answers_of_another_one() -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        Transition([sign * 0.5, n], 0, [sign * 0.5, n + 1], 0.0, False, episode=episode)
+        for episode, sign in enumerate((1, -1))
+        for n in rng.permutation(20)
+    ]
+    box = Space(kind="box", dtype="float64", shape=(2,), low=(-99.0,) * 2, high=(99.0,) * 2)
+    pushes = Space(kind="discrete", dtype="int64", low=(0,), high=(1,))
+    data = Dataset.of(rows, observation_space=box, action_space=pushes)
+    with Sandbox(Limits(sleep_seconds=9.0), 2) as sandbox:
+        found = sandbox.ask(LATE, data)
+    assert found.failure is None
+    assert found.columns["rewards"][20:].sum() <= 4  # of 20, some for other work of the machine

@@ -36,6 +36,7 @@ WRONG = {
     "below a bound": ("[synthesize]\nbudget = 0", "budget has to be at least 1"),
     "broken": ("a = \n", "is not TOML (invalid value (at line 1, column 5))"),
     "a number too long": (f"seed = {'9' * 5000}", "is not TOML (exceeds the limit (4300 digits)"),
+    "digits of a large number": ("model = 0x" + "f" * 5000, "not a number with thousands of"),
     "no text": (b"\xff\xfe", "is no text in UTF-8"),
     "a gap": ('allow_gap = "network"', "allow_gap is not taken from a file"),
     "a server": ('api_base = "http://x"', "api_base counts only in a file that you name"),

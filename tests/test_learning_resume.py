@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from conftest import Shell
 from cwm_cli import CwmError, Observer, learn
@@ -131,11 +132,12 @@ class Unrepeatable(gym.Env[int, int]):
         return random.SystemRandom().randrange(1000), 0.0, False, False, {}
 
 
-gym.register("Unrepeatable-v0", entry_point=Unrepeatable, max_episode_steps=40)
-
-
 @pytest.mark.slow
-def test_an_environment_that_does_not_repeat_loses_its_episode_but_no_rows(tmp_path: Path) -> None:
+def test_an_environment_that_does_not_repeat_loses_its_episode_but_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = EnvSpec("Unrepeatable-v0", entry_point=Unrepeatable, max_episode_steps=40)
+    monkeypatch.setitem(gym.registry, spec.id, spec)
     asked, notes = {"env": "Unrepeatable-v0", "steps": 30}, Notes()
     assert crashed(asked, tmp_path / "r", 1)
     before = LearnRun.load(tmp_path / "r").dataset()

@@ -192,6 +192,61 @@ def test_a_plan_whose_predictions_fail_is_refuted_whatever_it_returned(here) -> 
     assert not [part for part in plan_report(right) if str(part).startswith("verdict")]
 
 
+AHEAD = """
+import sys
+import numpy as np
+
+def rows():
+    frame = sys._getframe()
+    while frame is not None:
+        handler = frame.f_locals.get("self")
+        if type(handler).__name__ == "PredictionHandler":
+            return np.array(handler.job.observations[0])
+        frame = frame.f_back
+    return np.empty((0, 4))
+
+class Environment:
+    def set_state(self, observation):
+        self.here = np.array(observation, dtype=float)
+
+    def step(self, action):
+        x, v, angle, turn = self.here
+        right = int(angle + turn + 0.05 * x + 0.15 * v > 0)
+        later = rows()
+        if len(later) > 3 and len(np.unique(later, axis=0)) > 0.9 * len(later):
+            place, tilt = x + 0.02 * v, angle + 0.02 * turn
+            speeds, turns = (later[:, 0] - place) / 0.02, (later[:, 2] - tilt) / 0.02
+            push = 1 if int(action) else -1
+            off = np.abs(speeds - v - 0.195 * push) + 0.3 * np.abs(turns - turn + 0.29 * push)
+            best = off.argmin()
+            if off[best] < 0.2:
+                return np.array([place, speeds[best], tilt, turns[best]]), 1.0, False
+        return self.here, 1.0 if int(action) == right else -9.0, False
+"""
+"""Knows a policy and no dynamics; predicts played steps from the rows two steps ahead."""
+
+WIDE = """
+import numpy as np
+
+class Environment:
+    def set_state(self, observation):
+        self.here = np.array(observation, dtype=float)
+
+    def step(self, action):
+        x, v, angle, turn = self.here
+        right = int(angle + 0.5 * turn + 0.01 * x + 0.05 * v > 0)
+        self.here = self.here + self.rng.normal(size=4) * np.array([0.2, 2.0, 0.2, 3.0])
+        return self.here, 1.0 if int(action) == right else -9.0, False
+"""
+"""Knows a policy and no dynamics; draws so widely that no outcome is beyond its draws."""
+
+
+@pytest.mark.parametrize("text", [AHEAD, WIDE], ids=["looks ahead", "draws widely"])
+def test_a_policy_in_the_rewards_of_a_program_is_refuted(here, text: str) -> None:
+    how = {"options": ["simulations=8", "rollout=5"], "episodes": 2, "max_steps": 20}
+    assert cwm_cli.plan(env="CartPole-v1", program=text, **how).refuted
+
+
 def test_planning_says_unasked_what_it_predicted_wrongly_and_how_to_go_on(cwm) -> None:
     (cwm.folder / "narrow.py").write_text(NARROW)
     arguments = ("--env", "CartPole-v1", "--program", "narrow.py", "--max-steps", "30")

@@ -48,6 +48,7 @@ from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.store import HEADER
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
+from cwm_cli.worlds.confirming import confirmed_share
 from cwm_cli.worlds.doubt import Doubt, Mode, countable
 from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.messages import PlanningJob, SteppingJob
@@ -152,7 +153,9 @@ def plan(
         )
         kept.tell(observer)
         playing.prepare(observer, filmed=film is not None)
-        model, doubt = _model(subject, sandbox, spaces, rows, choice.doubt)
+        model, doubt = _model(
+            subject, sandbox, spaces, rows, choice.doubt, confirmed_share(episodes)
+        )
         comparing = None
         if model is not None:
             known = None if doubt == FOREIGN else rows
@@ -355,11 +358,12 @@ def _model(
     spaces: tuple[Space, Space],
     rows: Dataset | None,
     doubt: Mode,
+    share: float,
 ) -> tuple[WorldModel | None, str]:
     """Return the model to plan with, none for the true environment, and what is doubted."""
     if sandbox is None:
         return subject.model and subject.model.planned, ""
-    plain = ProgramModel(subject.text or "", sandbox, subject.name)
+    plain = ProgramModel(subject.text or "", sandbox, subject.name, share=share)
     if rows is None:
         return plain, "none: no data to go by (name some: --dataset FILE)"
     known = rows.observation_space, rows.action_space

@@ -245,7 +245,10 @@ class _Reader(NamedTuple):
         """Refuse a value of another type, or beyond a bound."""
         wanted = {Path: (str,), float: (int, float)}.get(flag.type, (flag.type,))
         if not isinstance(value, wanted) or isinstance(value, bool) != (flag.type is bool):
-            shown = clean(json.dumps(value, default=str), limit=LONGEST_SHOWN)
+            try:
+                shown = clean(json.dumps(value, default=str), limit=LONGEST_SHOWN)
+            except ValueError:  # a number of more than 4,300 digits
+                shown = "a number with thousands of digits"
             words = f"{WANTED.get(flag.type, 'another type')}, not {shown}"
             raise CwmError(f"{self.file}: {said} takes {words}: mend it")
         number: Any = value

@@ -39,6 +39,14 @@ BEYOND = 0.75
 An outcome with the distribution of the draws is beyond all nine draws in 2 of 10 steps.
 """
 
+WORSE_THAN_A_GUESS = 1.5
+"""Draws with an energy score above this multiple of the error of a guess refute a program.
+
+On average the right distribution scores no worse than any guess; one with three times the right
+standard deviation has 1.04 times the error of "nothing changes". Draws over a wide range have many
+times that error, although the outcome is among them.
+"""
+
 LEAST_STEPS = 10
 """With fewer steps no program is refuted, and no draws are: they may be wrong by chance."""
 
@@ -126,6 +134,8 @@ class Comparing:
             return []
         together = reduce(Dataset.extended, episodes)
         predictions = self.model.predict(together, seed=self.seed, draws=DRAWS)
+        if predictions.failure is None:  # a program could look ahead in rows that lie near
+            predictions = self.model.audit(together, predictions, seed=self.seed)
         if predictions.failure is not None:
             if len(episodes) > 1:
                 return list(map(self.compare, episodes))
@@ -180,8 +190,10 @@ class Comparing:
             several = draws.reshape(len(places), draws.shape[1], -1)
             drawn[places] |= (several != several[:, :1]).any(axis=(1, 2))
         examined = drawn[places]
-        unlikely = examined.sum() >= LEAST_STEPS and any(
-            _beyond(draws[examined], rows.columns[name][places[examined]]) > BEYOND
+        some = rows[places[examined]]
+        unlikely = len(some) >= LEAST_STEPS and any(
+            _beyond(draws[examined], some.columns[name]) > BEYOND
+            or _energy_ratio(draws[examined], some, name) > WORSE_THAN_A_GUESS
             for name, draws in every
             if draws.dtype.kind in "iuf"
         )
@@ -277,6 +289,29 @@ def _beyond(draws: np.ndarray, found: np.ndarray) -> float:
     flat = found.reshape(rows, -1)
     shares = ((flat < low) | (flat > high)).mean(axis=0)
     return float(shares.max(initial=0.0))
+
+
+def _energy_ratio(draws: np.ndarray, rows: Dataset, name: str) -> float:
+    """Return the largest energy score of draws (n, draws, ...) of a column, over components.
+
+    The unit is the mean error of a guess: the observation before, or the mean reward. Terminal
+    rows have no next observation.
+    """
+    found = rows.columns[name].astype(float).reshape(len(rows), -1)
+    guess = np.full_like(found, found.mean())
+    going = np.ones(len(rows), bool)
+    if name.startswith("next_"):
+        guess = rows.columns[name.removeprefix("next_")].astype(float).reshape(len(rows), -1)
+        going = ~rows.columns["terminations"]
+    if not going.any():
+        return 0.0
+    flat = draws.astype(float).reshape(len(rows), draws.shape[1], -1)[going]
+    missed = np.abs(flat - found[going][:, None]).mean(axis=(0, 1))
+    count = flat.shape[1]
+    spread = np.abs(flat[:, :, None] - flat[:, None]).sum(axis=(1, 2)).mean(axis=0)
+    error = np.abs(guess - found)[going].mean(axis=0)
+    energy = missed - spread / (2 * count * max(count - 1, 1))
+    return float((energy / np.where(error > 0, error, 1.0)).max(initial=0.0))
 
 
 def _bare(rows: Dataset) -> Dataset:

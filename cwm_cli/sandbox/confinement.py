@@ -211,7 +211,8 @@ def _start_clocks() -> None:
 
     for name in ("time", "monotonic", "perf_counter"):
         setattr(time, name, seconds)
-        setattr(time, f"{name}_ns", nanoseconds)
+    for name in ("time_ns", "monotonic_ns", "perf_counter_ns"):
+        setattr(time, name, nanoseconds)
 
 
 def _lower(name: int, soft: int, hard: int | None = None) -> None:

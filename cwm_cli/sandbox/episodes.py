@@ -202,10 +202,10 @@ class _Asking:
         with closing(self._sandbox.converse_apart(jobs, limits)) as turns:
             for conversations in turns:
                 walks = [_Walk(self, next(left), each) for each in conversations]
-                while walks := [walk for walk in walks if walk.goes_on()]:
-                    if failure := _step(walks):
-                        return failure
-                    heard += [walk.heard for walk in walks]
+                found = _walked(walks)
+                if isinstance(found, Failure):
+                    return found
+                heard += found
         return heard
 
     def _merged(self, heard: list[_Heard]) -> ProgramAnswers:
@@ -295,21 +295,31 @@ class _Walk:
         return asked_along(self._asking.dataset, self._asking.every, rows[place])
 
 
-def _step(walks: list[_Walk]) -> Failure | None:
-    """Ask along all walks, and hear each when it has answered; say what goes wrong."""
-    at = {walk.conversation: walk for walk in walks}
+def _walked(walks: list[_Walk]) -> list[_Heard] | Failure:
+    """Return all answers of walks, or the first failure.
+
+    No walk waits for another one: a late answer would tell the other process something.
+    """
+    heard: list[_Heard] = []
+    at = {walk.conversation: walk for walk in walks if walk.goes_on()}
     walk = walks[0]
     try:
-        for walk in walks:
+        for walk in at.values():
             walk.ask()
-        for conversation in walk.conversation.as_answered(list(at)):
+        while at:
+            conversation = next(walk.conversation.as_answered(list(at)))
             walk = at[conversation]
             walk.hear()
+            heard.append(walk.heard)
+            if walk.goes_on():
+                walk.ask()
+            else:
+                del at[conversation]
     except EOFError:
         return walk.failure()
     except _Refused as refused:
         return refused.failure
-    return None
+    return heard
 
 
 def _questions(dataset: Dataset, every: list[np.ndarray], starts: np.ndarray) -> np.ndarray:

@@ -53,7 +53,7 @@ _NOBODY = 0x5AFE9D1D
 """Stands for the number of a process, and is larger than any."""
 
 ALLOWED = """
-read write close close_range fstat lseek munmap mremap brk
+read write close close_range lseek munmap mremap brk
 rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack
 nanosleep getrandom getrusage getrlimit sched_yield exit exit_group restart_syscall
 poll ppoll select pselect6 set_robust_list rseq
@@ -89,7 +89,7 @@ MACHINES = {
     "x86_64": Machine(
         0xC000003E,
         {
-            "read": 0, "write": 1, "close": 3, "fstat": 5, "poll": 7, "lseek": 8, "mmap": 9,
+            "read": 0, "write": 1, "close": 3, "poll": 7, "lseek": 8, "mmap": 9,
             "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14,
             "rt_sigreturn": 15, "select": 23, "sched_yield": 24, "mremap": 25, "madvise": 28,
             "nanosleep": 35, "getpid": 39, "exit": 60, "gettimeofday": 96,
@@ -106,7 +106,7 @@ MACHINES = {
         0xC00000B7,
         {
             "close": 57, "lseek": 62, "read": 63, "write": 64, "pselect6": 72, "ppoll": 73,
-            "fstat": 80, "exit": 93, "exit_group": 94, "futex": 98, "set_robust_list": 99,
+            "exit": 93, "exit_group": 94, "futex": 98, "set_robust_list": 99,
             "nanosleep": 101, "clock_gettime": 113, "clock_getres": 114, "clock_nanosleep": 115,
             "sched_getaffinity": 123, "sched_yield": 124, "restart_syscall": 128, "tgkill": 131,
             "sigaltstack": 132, "rt_sigaction": 134, "rt_sigprocmask": 135, "rt_sigreturn": 139,

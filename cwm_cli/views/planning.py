@@ -173,9 +173,11 @@ class PlanLines(PlanView):
         tally, finished = self.tallies[event.side], event.progress.finished
         before = len(tally.episodes) - len(finished)
         for place, (episode, *_) in enumerate(finished, start=before + 1):
-            mean = Side(tally.episodes[:place]).mean.mean
+            so_far = Side(tally.episodes[:place])
+            verified = len(so_far.unverified) < place
+            mean = f" (mean {so_far.mean.mean:.5g})" if verified else ""
             words = f"[{place}/{tally.asked}] {NAMES[event.side]} #{episode.number}"
-            parts = [f"{words}: return {episode.returned:.5g} (mean {mean:.5g})"]
+            parts = [f"{words}: return {episode.returned:.5g}{mean}"]
             parts += [f"{episode.length:,} steps", self.times]
             if not episode.verified:
                 parts.append("unverified: not in the mean")

@@ -40,7 +40,7 @@ from cwm_cli.worlds.remote import (
 )
 
 SHARE = 0.1
-"""Probability that a whole window of decisions is confirmed; otherwise its first part is.
+"""Least probability that a whole window of decisions is confirmed; otherwise its first part is.
 
 A planner that keeps a tree or a plan remembers all decisions of a window, so a decision can only
 be made again after the earlier ones. The part is the first n * U ** EXPONENT of n decisions, with
@@ -81,6 +81,14 @@ MOST_ROWS = 4000
 
 DRAWS = 20
 """How often a program that draws random numbers predicts what it was asked before."""
+
+
+def confirmed_share(episodes: int) -> float:
+    """Return the probability that a whole window is confirmed, 1 for a single episode.
+
+    Of few episodes a larger share is confirmed, one episode on average.
+    """
+    return max(SHARE, 1 / episodes)
 
 
 def confirmed_length(count: int, share: float = SHARE) -> int:

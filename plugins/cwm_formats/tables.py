@@ -21,6 +21,7 @@ from cwm_cli.data.dataset import DONE, VALID, Dataset
 from cwm_cli.data.spaces import Columns, Kind, Leaf, Space, UnfitError
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.runs.observer import Observer
+from cwm_cli.text import clean
 from cwm_formats.columns import Ends, RecordedRows, ends_of, fitted, split_of
 
 MOST_COLUMNS = 10_000
@@ -274,7 +275,8 @@ def _missing(table: ReadTable, missing: Sequence[str]) -> str:
     shown = ", ".join(there[:40]) + (", ..." if len(there) > 40 else "")
     near = {name: get_close_matches(name, there, n=1) for name in missing[:40]}
     hints = ", ".join(f"{close[0]} for {name}" for name, close in near.items() if close)
-    words = ", ".join(missing[:40]) + (", ..." if len(missing) > 40 else "")
+    named = (clean(name, limit=80) for name in missing[:40])
+    words = ", ".join(named) + (", ..." if len(missing) > 40 else "")
     return (
         f"{table.name} lacks {words}; it has {shown}: name them with -o columns=... or -o map=FILE"
         + (f" (perhaps {hints})" if hints else "")

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -48,6 +49,7 @@ _credentials: dict[tuple[str, str, int | None], Credentials] = {}
 """The credentials of servers by scheme, host and port."""
 
 
+@cache
 def without_credentials_of(url: str) -> str:
     """Return the address of a server without credentials; its requests get them from now on.
 

@@ -64,7 +64,7 @@ class Lifted(NamedTuple):
 
     def text(self, value: float, digits: int = 17) -> str:
         """Return the text of another value: a decimal, or a fraction such as 1 / 30."""
-        if self.kind == NumberKind.MECHANISM:
+        if self.kind == NumberKind.MECHANISM or not math.isfinite(value):
             return number(value, digits)
         fraction = Fraction(value).limit_denominator(MOST_DENOMINATOR)
         if float(fraction) != value or len(number(value)) <= MOST_WRITTEN:
