@@ -1,7 +1,11 @@
 """Errors a user can act on; the command line prints them without a traceback."""
 
+import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""System errors of a file that does not fit: the disk is full, or a quota or a limit is reached."""
 
 
 class CwmError(Exception):

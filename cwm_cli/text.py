@@ -83,7 +83,8 @@ def share(value: float | None, digits: int = 3) -> str:
     if value is None:
         return UNKNOWN
     rounded = round(value, digits) + 0.0  # no minus before a zero
-    if abs(value) > NOISE and rounded != value and rounded in (-1.0, 0.0, 1.0):
+    is_noise = abs(value) <= NOISE or 1.0 < value <= 1.0 + NOISE
+    if not is_noise and rounded != value and rounded in (-1.0, 0.0, 1.0):
         rounded += math.copysign(10.0**-digits, value - rounded)
     return f"{rounded:.{digits}f}"
 

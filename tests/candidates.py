@@ -83,3 +83,13 @@ def plan_at(
     """Ask a session for the decision of a number in its only episode."""
     [plan] = opened.plan([Moment(0, number, observation, horizon)])
     return plan
+
+
+STILL_ANSWER = """```python
+class Environment:
+    def set_state(self, observation):
+        self.observation = observation
+    def step(self, action):
+        return self.observation, 0.0, False
+```"""
+"""An answer of a language model: a program that predicts no change."""

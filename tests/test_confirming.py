@@ -223,7 +223,7 @@ def prepare(environment):
 """
     + RIGHT.replace("step(self, action):", "step(self, action):\n        wait(0.05 * stepping)")
 )
-"""Plans the first episode as it should, then answers by a policy; slow if it is confirmed."""
+"""Plans honestly in the first episode, then answers by a policy; slow if it is confirmed."""
 
 STALLING_ONCE = STALLING.replace("0.05 * stepping", "9 * (stepping and self.state[0] > 0.02)")
 """The same, but slow, beyond all limits, in one situation only."""

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from candidates import STILL_ANSWER
 from conftest import Shell
 from cwm_cli import CwmError, Observer, evaluate, learn, plan
 from cwm_cli.agents.learning.actor import OpenQuestion
@@ -351,21 +352,12 @@ def test_another_goal_is_played_at_once_with_what_was_learned(
         lake(start=dry.run, goal="go west", run=tmp_path / "s")
 
 
-STILL = """```python
-class Environment:
-    def set_state(self, observation):
-        self.observation = observation
-    def step(self, action):
-        return self.observation, 0.0, False
-```"""
-
-
 @pytest.mark.long
 def test_language_models_are_asked_in_turn_where_rules_leave_rows_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    with OpenAIServer(lambda body: STILL) as server:
+    with OpenAIServer(lambda body: STILL_ANSWER) as server:
         done = learn(
             "FrozenLake-v1",
             steps=16,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
+from candidates import STILL_ANSWER
 from conftest import Shell
 from cwm_cli import CwmError, Observer, learn
 from cwm_cli.agents.learning.runs import LearningResult, LearnRun
@@ -149,22 +150,13 @@ def test_an_environment_that_does_not_repeat_loses_its_episode_but_no_rows(
         assert np.array_equal(rows.columns[name][: len(before)], column)
 
 
-STILL = """```python
-class Environment:
-    def set_state(self, observation):
-        self.observation = observation
-    def step(self, action):
-        return self.observation, 0.0, False
-```"""
-
-
 @pytest.mark.slow
 def test_a_killed_run_with_a_model_ends_the_same_and_asks_nothing_twice(
     cwm: Shell, tmp_path: Path
 ) -> None:
     cwm.environment["OPENAI_API_KEY"] = "none"
     rng = random.Random(0)
-    with OpenAIServer(lambda body: STILL) as server:
+    with OpenAIServer(lambda body: STILL_ANSWER) as server:
         asked = ["learn", "--env", "FrozenLake-v1", "--steps", "30", "--completions", "4"]
         asked += ["--model", "openai/gpt-4o-mini", "--api-base", server.url, "--run"]
         assert cwm.inside(*asked, "whole").returncode == 0

@@ -223,7 +223,7 @@ def test_clocks_tell_neither_the_hour_nor_of_other_processes(
         for name in ("clock_getres", "clock_nanosleep"):
             expected = ALLOW if each in (*kept, *wall, 10) else REFUSE
             assert verdict(machine, number_of(machine, name), word, 0) == expected
-        if each != 1:  # sleeping until a time would tell whether it has passed
+        if each != 1:  # sleeping until a time would reveal if it has passed
             number = number_of(machine, "clock_nanosleep")
             assert verdict(machine, number, word, 1) == REFUSE
 

@@ -63,9 +63,14 @@ class Side:
         return [episode.number for episode in self.episodes if not episode.verified]
 
     @property
+    def verified(self) -> list[Episode]:
+        """The other episodes."""
+        return [episode for episode in self.episodes if episode.verified]
+
+    @property
     def mean(self) -> Mean:
         """The mean return of the verified episodes."""
-        return mean_of([episode.returned for episode in self.episodes if episode.verified])
+        return mean_of([episode.returned for episode in self.verified])
 
     def without(self, numbers: Collection[int]) -> "Side":
         """Return the side without some episodes."""
@@ -102,8 +107,8 @@ def relative_return(model: Side, oracle: Side, random: Side) -> float | None:
     """Return R = (model - random) / (oracle - random) of the mean returns, where it has a meaning.
 
     The oracle has to be better than chance by more than the standard error of
-    the difference, which is taken over pairs of episodes with the same start. Episodes of the
-    model that are not verified count for no side.
+    the difference of episodes with the same start. If an episode of the model is not verified,
+    no side counts it.
     """
     if unverified := model.unverified:
         model, oracle, random = (each.without(unverified) for each in (model, oracle, random))

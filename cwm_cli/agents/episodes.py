@@ -76,9 +76,9 @@ class Episode(BaseModel):
 
     `seconds` and `model_steps` are shares of those of all episodes that were planned together.
     In `failures` decisions no plan could be made; `failure` is the first. `unsupported` ones
-    rest on what no row of the data supports, `confirmed` ones were made again. If that ran out
-    of time the episode is not `verified`, and its return counts in no mean. `mismatches`
-    counts what was predicted wrongly, None where nothing was compared.
+    rest on steps that no row of the data supports, `confirmed` ones were made again. If that ran
+    out of time the episode is not `verified`, and its return counts in no mean. `mismatches`
+    counts wrong predictions, None if nothing was compared.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from typing import Any, ClassVar
 
 from cwm_cli.agents.collecting import writing
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import DISK_IS_FULL, CwmError
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 
@@ -126,7 +125,7 @@ def check_room(folder: Path, size: int) -> None:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.errno in DISK_IS_FULL:
                 raise
             # a file system that cannot reserve space
 

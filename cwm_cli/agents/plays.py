@@ -264,7 +264,7 @@ def _relative(sides: Mapping[SideName, Side]) -> str:
         return "R needs plans in the environment: `cwm plan --oracle`."
     count = min(len(side.episodes) for side in sides.values())
     first = {name: Side(side.episodes[:count]) for name, side in sides.items()}
-    if count and count == len(first["model"].unverified):
+    if count and not first["model"].verified:
         return "R has no meaning here: no episode was verified."
     found = relative_return(first["model"], first["oracle"], first["random"])
     if found is None:

@@ -235,7 +235,7 @@ def _play(run: BenchmarkRun, trial: Trial, failures: Mapping[str, str]) -> PlayO
 
 
 def side_of(returns: Sequence[float], unverified: Sequence[int] = ()) -> Side:
-    """Return episodes of which only the returns, and which are not verified, are known."""
+    """Return episodes with these returns, verified but for those with some numbers."""
     return Side(
         [
             Episode(number=place, returned=value, length=0, verified=place not in unverified)

@@ -125,8 +125,8 @@ class SpeedRatio(NamedTuple):
 class TimedSides(NamedTuple):
     """Paces of program and environment by name, and why the program has none in some form.
 
-    `rows` is the number of rows with whose inputs the program was timed, all at once in the
-    batched form; `failure` is why the program failed, if it did.
+    The program was timed on inputs that were drawn between `rows` recorded ones; a batch has as
+    many. `failure` is why the program failed, if it did.
     """
 
     rows: int

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import DISK_IS_FULL, CwmError
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -105,7 +105,7 @@ def write_film(file: Path, frames: Iterator[np.ndarray], count: int, fps: float)
         write(partial, frames, count, fps)
         partial.replace(file)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno not in DISK_IS_FULL:
             raise
         raise CwmError(f"cannot write {file} ({error.strerror}): name another place") from error
     finally:

@@ -6,7 +6,6 @@ predicted rightly of recorded rows says little of those where plans lead.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.evaluation.metric import match
+from cwm_cli.evaluation.skill import energy_scores
 from cwm_cli.worlds.model import Predictions, WorldModel
 
 DRAWS = 8
@@ -56,12 +56,11 @@ KINDS = ("observation", "reward", "terminated", "valid_actions")
 class Mismatches(BaseModel):
     """How many steps a model predicted otherwise than they came about.
 
-    Of the `steps` that were compared `wrong` ones differ in some part, and each part counts
-    those that differ there. What is seen after the end does not count. Of the wrong ones
-    `chance` were met with several outcomes, and `drawn` are those for which the program itself
-    draws what follows: no single answer is right there. A wrong prediction is `uninformative` if
-    it is little better than a guess without any model. A draw counts as such only if the outcome is
-    rarely among the draws.
+    Of all compared `steps` the `wrong` ones differ in some part, and each part has a count of its
+    own. Observations after the end do not count. Of the wrong steps `chance`
+    have several recorded outcomes, and for `drawn` ones the program draws the next observation, so
+    that no single answer is right. A wrong prediction is `uninformative` if it is little better
+    than a guess without any model. Draws are so only if they are bad as a distribution.
     `unanswered` steps could not be compared, because the program failed.
     """
 
@@ -132,7 +131,7 @@ class Comparing:
         """Predict the steps of several episodes at once; where that fails, one by one."""
         if not episodes:
             return []
-        together = reduce(Dataset.extended, episodes)
+        together = episodes[0].extended(*episodes[1:])
         predictions = self.model.predict(together, seed=self.seed, draws=DRAWS)
         if predictions.failure is None:  # a program could look ahead in rows that lie near
             predictions = self.model.audit(together, predictions, seed=self.seed)
@@ -248,7 +247,7 @@ def wrong_parts(predictions: Predictions, rows: Dataset) -> dict[str, np.ndarray
 def uninformative_rows(
     predictions: Predictions, rows: Dataset, wrong: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """Return a mask of the rows in which a wrong part is little better than a guess.
+    """Return a mask of rows with a wrong part that is little better than a guess.
 
     The guess for an observation is the one before, for a reward the mean of the rewards, and
     that an episode goes on. Errors of real numbers count in mean changes of that component, others
@@ -305,12 +304,12 @@ def _energy_ratio(draws: np.ndarray, rows: Dataset, name: str) -> float:
         going = ~rows.columns["terminations"]
     if not going.any():
         return 0.0
-    flat = draws.astype(float).reshape(len(rows), draws.shape[1], -1)[going]
-    missed = np.abs(flat - found[going][:, None]).mean(axis=(0, 1))
-    count = flat.shape[1]
-    spread = np.abs(flat[:, :, None] - flat[:, None]).sum(axis=(1, 2)).mean(axis=0)
+    count = draws.shape[1]
+    apart = draws.astype(float).reshape(len(rows), count, -1)[going] - found[going][:, None]
+    share, fair = np.full(apart.shape[:2], 1 / count), count / max(count - 1, 1)
+    numbers = range(apart.shape[2])
+    energy = [energy_scores(apart[..., [number]], share, fair).mean() for number in numbers]
     error = np.abs(guess - found)[going].mean(axis=0)
-    energy = missed - spread / (2 * count * max(count - 1, 1))
     return float((energy / np.where(error > 0, error, 1.0)).max(initial=0.0))
 
 

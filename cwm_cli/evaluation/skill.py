@@ -462,7 +462,7 @@ class SkillMetric(AccuracyMetric):
             apart[close(answers[part], np.broadcast_to(followed[part, None], apart.shape))] = 0.0
             share = weights[part] / total[part, None]
             fair = 1.0 if several is None else several[part] / (several[part] - 1)
-            found[part] = _energy(usual.scaled(apart, terminal[part]), share, fair)
+            found[part] = energy_scores(usual.scaled(apart, terminal[part]), share, fair)
         return found
 
     def _met(self, columns: Columns, rows: Dataset) -> Columns:
@@ -552,7 +552,7 @@ def _mean_distance(points: np.ndarray, others: np.ndarray) -> np.ndarray:
     return found
 
 
-def _energy(apart: np.ndarray, share: np.ndarray, fair: np.ndarray | float) -> np.ndarray:
+def energy_scores(apart: np.ndarray, share: np.ndarray, fair: np.ndarray | float) -> np.ndarray:
     """Return energy scores of answers (rows, answers, numbers), given as what they miss by.
 
     `fair` makes up for pairs of one draw with itself, which are no distance apart.

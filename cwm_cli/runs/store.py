@@ -383,7 +383,7 @@ class Run(Generic[H, R]):
         if self._grown is None:
             known = [event.number for event in self.events() if isinstance(event, RowsAdded)]
             if next(self.folder.glob(f"{self.journal_name}.damaged-*"), None):
-                # The lines that were left out may name files: those are not written over.
+                # Damaged lines may name files: keep these.
                 files = (re.fullmatch(ROWS_FILE, path.name) for path in self.folder.iterdir())
                 known += [int(found[1]) for found in files if found]
             self._grown = max(known, default=0)

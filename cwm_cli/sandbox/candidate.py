@@ -108,7 +108,7 @@ def run(
         os.close(READY_DESCRIPTOR)
         _perform(handler, memory, checks_source=job.checks_source)
         code = 0
-        stop()  # upon which the worker has what it waits for
+        stop()  # the worker waits for this
     except BaseException:  # noqa: BLE001  # nothing may escape into the code of the worker
         traceback.print_exc()
     finally:

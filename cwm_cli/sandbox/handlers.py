@@ -358,7 +358,8 @@ class EpisodesHandler(Handler[EpisodesJob]):
     def _predict(self, environment: Any, action: Any, starts: list[bytes]) -> int:
         """Have an environment predict and take a step; return how many answers it gave.
 
-        Copies of the environment make all draws but the first, from which the episode continues.
+        The environment makes the first draw and continues from it. Its copies make all further
+        draws.
         """
         program, (first, *others) = self._program, starts
         if program.abilities.tells:

@@ -269,11 +269,11 @@ class ModelJob(Job):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionJob(ModelJob):
-    """What follows on each row, in the order in which a program is asked.
+    """The next observation, reward and end of each row, in the order of the questions.
 
-    Nothing tells which rows these are of how many. `starts` (rows, draws, 2) are the states at
-    which the random numbers of each draw begin, for programs that draw some. They are random, so
-    that a program cannot tell from one which draw of a row it is.
+    The job does not contain the numbers of its rows. `starts` (rows, draws, 2) are the states at
+    which the random numbers of each draw begin, for programs that draw. They are random, so a
+    program cannot infer the number of a draw.
     """
 
     handler: ClassVar[str] = "cwm_cli.sandbox.handlers:PredictionHandler"
@@ -361,10 +361,10 @@ class EpisodesJob(ModelJob):
 
     A question is about one step of every episode that goes on: a byte for each of those before
     that says whether it does, then a record of each, of `asked` fields: the observation, the
-    reward of the step before, the `starts` of `several` draws and the action. So what really
-    followed a step is told when that was predicted, and nothing tells how long an episode is. A
-    reply has as many `COUNT`s of answers, and then the records of those: one answer for each draw,
-    or all outcomes that a program tells.
+    reward of the step before, the `starts` of `several` draws and the action. So a program learns
+    the outcome of a step only after its prediction, and never the length of an episode. A reply
+    has a `COUNT` for each episode, and then the records of all answers: one answer for each draw,
+    or all outcomes that a program returns.
     """
 
     handler: ClassVar[str] = "cwm_cli.sandbox.handlers:EpisodesHandler"

@@ -189,7 +189,7 @@ def _asking(
     *,
     checked: bool = True,
 ) -> Asking:
-    """Return what makes jobs of the kind that the text of a program is for.
+    """Return a function that makes the jobs for some rows, of the kind that a program needs.
 
     With `numbers` (rows, some) the jobs make only these of the `draws` of each row.
     """

@@ -174,8 +174,7 @@ class PlanLines(PlanView):
         before = len(tally.episodes) - len(finished)
         for place, (episode, *_) in enumerate(finished, start=before + 1):
             so_far = Side(tally.episodes[:place])
-            verified = len(so_far.unverified) < place
-            mean = f" (mean {so_far.mean.mean:.5g})" if verified else ""
+            mean = f" (mean {so_far.mean.mean:.5g})" if so_far.verified else ""
             words = f"[{place}/{tally.asked}] {NAMES[event.side]} #{episode.number}"
             parts = [f"{words}: return {episode.returned:.5g}{mean}"]
             parts += [f"{episode.length:,} steps", self.times]
@@ -264,7 +263,7 @@ def plan_report(result: PlanResult) -> Iterator[GridTable | Text]:
         yield Text("R         none: these plans are the oracle's")
     elif "oracle" not in result.sides:
         yield Text("R         none: there is no oracle (add --oracle)")
-    elif len(result.unverified) == len(result.side.episodes):
+    elif not result.side.verified:
         yield Text("R         none: no episode is verified")
     elif result.R is None:
         yield Text("R         none: the oracle is not clearly better than chance")
@@ -319,7 +318,7 @@ def unverified_words(result: PlanResult) -> str:
 
 
 def refuted_words(found: Mismatches) -> str:
-    """Report that predictions failed in most of the steps that were played."""
+    """Report that most predictions of played steps failed."""
     failed = found.uninformative + found.unanswered
     return (
         f"refuted: in the episodes played, the program's predictions of {failed:,} of "
@@ -344,10 +343,10 @@ def side_table(sides: Mapping[SideName, Side]) -> GridTable:
         row = [NAMES[name], "none", "", "", ""]
         if side.episodes:
             length = sum(side.lengths) / len(side.lengths)
-            verified = len(side.episodes) - len(side.unverified)
+            verified, played = len(side.verified), len(side.episodes)
             returned = mean_words(side.mean) if verified else "none verified"
-            if side.unverified and verified:
-                returned += f" ({verified} of {len(side.episodes)} episodes)"
+            if 0 < verified < played:
+                returned += f" ({verified} of {played} episodes)"
             row[1:] = returned, f"{length:.4g}", *speed_words(side.cost)
         cells.append(row)
     return GridTable(Grid("", heads, cells))

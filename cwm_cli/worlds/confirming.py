@@ -1,9 +1,9 @@
-"""Whether plans are those of the planner: decisions are made again, on the trusted side.
+"""Confirm that the planner made the plans: make decisions again, on the trusted side.
 
-The planner runs in the process of the program, which is fast, and where a program can answer in
-its place. So of every plan some decisions are made again by a planner here, which asks a second
-process of the program for each step of the model. What it was told there is asked a third
-time, of processes that only predict. The program never knows which decisions those are.
+The planner runs in the process of the program, which is fast, but a program can answer there in
+place of the planner. Therefore a planner here makes some decisions of every episode again. It asks
+a second process of the program for each step of the model, and processes that only predict confirm
+these steps. A program cannot foresee which decisions are made again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ EXPONENT = 5.0
 SECONDS, TIMES = 30.0, 5.0
 """Wall-clock limit of a confirmation: constant seconds, and a multiple of the planning time.
 
-An honest program needs 2 to 7 times the planning time of the decisions that are made again.
+Confirming a decision of an honest program takes 2 to 7 times as long as planning it.
 """
 
 TOLERANCE = 1e-6
@@ -145,7 +145,11 @@ class Confirmer:
         windows = [self._parts(self._decided.pop(each, [])) for each in seconds]
         told, made = list[ToldStep](), dict.fromkeys(seconds, 0)
         try:
-            for batch in self._batches([self._drawn(each) for each in windows]):
+            drawn = [
+                [window[: confirmed_length(len(window), self.share)] for window in each]
+                for each in windows
+            ]
+            for batch in self._batches(drawn):
                 told += self._confirm(batch)
                 for window in batch:
                     made[window[0].moment.episode] += len(window)
@@ -201,10 +205,6 @@ class Confirmer:
             parts[-1].append(decision)
             before = decision
         return parts
-
-    def _drawn(self, windows: list[list[Decision]]) -> list[list[Decision]]:
-        """Draw parts of all windows, whose lengths the program cannot foresee."""
-        return [window[: confirmed_length(len(window), self.share)] for window in windows]
 
     def _batches(self, episodes: list[list[list[Decision]]]) -> list[list[list[Decision]]]:
         """Group windows to make again together: one of each episode if that is faster."""
@@ -288,7 +288,7 @@ class Confirmer:
         return told
 
     def _rests_on(self, model: RemoteModel, decisions: int) -> list[ToldStep]:
-        """Return what decisions rest on: single steps, the best of what was played, and more."""
+        """Return steps that decisions rest on: single steps, the best and random rollouts."""
         played, model.played = model.played, []
         told, model.told = model.told, []
         if model.deterministic and played:
@@ -343,7 +343,7 @@ class Confirmer:
             times = 1 if certain else DRAWS
             if model.remembers:
                 answers = [self._predicted(rows, seed) for seed in range(times)]
-            else:  # all draws at once, as each call starts processes
+            else:  # all draws in one call, as each call starts processes
                 tiled = self._predicted(rows[np.tile(np.arange(len(rows)), times)], 0)
                 answers = [
                     {name: column[len(rows) * n :][: len(rows)] for name, column in tiled.items()}

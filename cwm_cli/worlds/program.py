@@ -118,7 +118,7 @@ class ProgramModel(WorldModel):
     sandbox: Sandbox
     name: str = "the program"
     share: float = SHARE
-    """Share of the windows of an episode that are confirmed; 0 confirms nothing, for tests."""
+    """Probability that a window of decisions is confirmed as a whole; 0 confirms nothing."""
     _recorded: dict[Task, tuple[tuple[Space, Space], Columns]] = field(
         default_factory=dict, repr=False, compare=False
     )

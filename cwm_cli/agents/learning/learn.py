@@ -586,10 +586,10 @@ def _learned(learner: Learner) -> LearningResult:
     try:
         stopped = learner.learn()
     except KeyboardInterrupt:
-        words = f"interrupted after {max(learner.steps, learner.replay.steps):,} steps"
+        words = f"interrupted after {learner.known_steps:,} steps"
         raise KeyboardInterrupt(f"{words}: the same command continues {run.place}") from None
     except CwmError as error:
-        if not max(learner.steps, learner.replay.steps):
+        if not learner.known_steps:
             raise
         raise CwmError(f"{error} (kept in {run.place}: the same command continues)") from error
     result = _result(learner, stopped)

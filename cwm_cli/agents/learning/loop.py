@@ -301,17 +301,27 @@ class Learner:
     def _too_few(self) -> bool:
         return len(self.known.rows) < self.actor.WARM
 
+    @property
+    def known_steps(self) -> int:
+        """The number of steps in the run, including recorded ones that are not repeated yet."""
+        return max(self.steps, self.replay.steps)
+
     # --- a continued run
 
     def _append(self, record: R) -> R:
         """Write a record down; while a run is repeated, return the recorded one instead."""
         if not self.replay.is_over:
-            repeated = self.replay.record(type(record))
-            self._end_replay()
-            return repeated or record
+            return self._recorded(type(record)) or record
         self._sync()
         self.run.append(record)
         return record
+
+    def _recorded(self, kind: type[R]) -> R | None:
+        """Return the next record of the journal that is repeated, None if it is of another kind."""
+        found = self.replay.record(kind)
+        if found is not None:
+            self._end_replay()
+        return found
 
     def _advanced(self, event: object) -> None:
         """Pass an event to the observer, unless a run is repeated."""
@@ -619,15 +629,14 @@ class Learner:
         self, writer: ProgramWriter, rows: Dataset, known: Sequence[str]
     ) -> WrittenProgram:
         """Have a program written, or return the recorded one while a run is repeated."""
-        recorded = self.replay.record(WritingRecord)
-        if recorded is None:
+        recorded = self._recorded(WritingRecord)
+        if recorded is not None:
+            found = writer.repeated(recorded, rows, known)
+        else:
             found, recorded = writer.recorded_writing(rows, known)
             self._append(recorded)
-            self.writing_seconds += recorded.seconds
-            return found
-        self._end_replay()
         self.writing_seconds += recorded.seconds
-        return writer.repeated(recorded, rows, known)
+        return found
 
     def _hope(self, start: Any) -> None:
         """Act on what may make a mission possible that nobody was ever paid for."""
@@ -710,13 +719,12 @@ class Learner:
         if self.writer.contract == "chance":
             return
         began, rows = time.perf_counter(), self.dataset(certain=True)
-        compared = self.replay.record(ComparisonRecord)
+        compared = self._recorded(ComparisonRecord)
         if compared is None:
             others = self.writer.others(rows, [self.known.program], most=OTHERS)
             self._append(ComparisonRecord(programs=tuple(others)))
         else:
             others = list(compared.programs)
-            self._end_replay()
         untried = self._untried()
         if others and len(untried):
             mine, _ = self.sandbox.predict(self.known.program, untried, seed=self.known.seed)

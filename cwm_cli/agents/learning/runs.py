@@ -346,13 +346,18 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
             result = LearningResult.from_json(found, self.folder)
         except (KeyError, TypeError, ValueError):
             return None
-        goes_on = {
-            "certified": not budget.certified,
-            "return": not budget.is_reached(self.episodes()),
-            "steps": result.steps < budget.steps,
-            "seconds": budget.seconds is None or result.seconds < budget.seconds,
-        }
-        return None if goes_on.get(result.stopped, False) else result
+        match result.stopped:
+            case "certified":
+                goes_on = not budget.certified
+            case "return":
+                goes_on = not budget.is_reached(self.episodes())
+            case "steps":
+                goes_on = result.steps < budget.steps
+            case "seconds":
+                goes_on = budget.seconds is None or result.seconds < budget.seconds
+            case _:
+                goes_on = False
+        return None if goes_on else result
 
     def summary(self) -> RunSummary:
         """Say how far it is, and what came of it."""
