@@ -19,8 +19,8 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 
-from cwm_cli.agents.recording import record
 from cwm_cli.bench.configuration import SUITES
+from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.refining.lifting import lift, written

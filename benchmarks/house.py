@@ -93,7 +93,7 @@ def traced() -> Iterator[set[str]]:
 def ways() -> dict[str, set[str]]:
     """Trace the four ways and a whole `synthesize`; everything is warm, as in a longer session."""
     import cwm_cli as cwm
-    from cwm_cli.agents.collecting import load_transitions
+    from cwm_cli.commands.collect import load_transitions
     from cwm_cli.evaluation import AccuracyMetric, evaluate
     from cwm_cli.registry import environment
     from cwm_cli.sandbox import Limits, Sandbox

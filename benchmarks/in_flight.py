@@ -32,7 +32,7 @@ from benchmarks.laboratory import LIMITS, TASKS, Kept, made_of
 from benchmarks.machine import machine
 from benchmarks.measuring import in_turn
 from benchmarks.world_models import PROGRAMS
-from cwm_cli.agents.collecting import load_transitions
+from cwm_cli.commands.collect import load_transitions
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.registry import environment
 from cwm_cli.sandbox import Sandbox

@@ -19,7 +19,7 @@ from benchmarks.claims import Claim, Measured
 from benchmarks.measuring import calls, in_turn
 from benchmarks.script import main
 from benchmarks.shipped_data import FOLDER
-from cwm_cli.agents.collecting import shipped_name
+from cwm_cli.commands.collect import shipped_name
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.world_model import WorldModelProblem

@@ -26,7 +26,7 @@ from benchmarks.charts import chart
 from benchmarks.curves import Curve, curve
 from benchmarks.machine import machine
 from benchmarks.world_models import PROGRAMS
-from cwm_cli.agents.recording import record
+from cwm_cli.commands.recording import record
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, environment, find, provided, read_options

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import cwm_cli as cwm
-from cwm_cli.agents.interacting.play import GameResult
+from cwm_play.play import GameResult
 
 DOCS = Path(__file__).parent.parent / "docs"
 

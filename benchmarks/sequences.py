@@ -18,12 +18,12 @@ import numpy as np
 
 from benchmarks.parts import Figures, Part, measure_parts
 from cwm_cli import train
-from cwm_cli.agents.recording import record
-from cwm_cli.agents.training.runs import TrainRun
+from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.registry import environment
 from cwm_cli.runs.observer import SILENT
+from cwm_neural.training.runs import TrainRun
 
 ENV = "MiniGrid-Empty-5x5-v0"
 

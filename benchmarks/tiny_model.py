@@ -10,11 +10,11 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from cwm_cli.agents.collecting import find_environment
+from cwm_cli.commands.collect import find_environment
 from cwm_cli.errors import CwmError
-from cwm_tiny.backend import SHIPPED, words_key
-from cwm_tiny.lessons import learned
-from cwm_tiny.training import Course
+from cwm_theorize.tiny.backend import SHIPPED, words_key
+from cwm_theorize.tiny.lessons import learned
+from cwm_theorize.tiny.training import Course
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

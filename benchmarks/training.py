@@ -16,9 +16,9 @@ import numpy as np
 
 from benchmarks.curves import Band
 from cwm_cli import train
-from cwm_cli.agents.training.runs import TrainingResult
 from cwm_cli.errors import CwmError
 from cwm_cli.views.curves import Chart, Series
+from cwm_neural.training.runs import TrainingResult
 
 SEEDS = (100, 101, 102)
 """Nothing was tuned on them."""

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.agents.learning.missions import StateView, WorldProgram
-from cwm_cli.agents.learning.strategy import LearningSession, LearningTask
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.tasks import Setting, step_limit
-from cwm_cli.planning.imagining.missions import seek
 from cwm_cli.planning.model import Model, Step
 from cwm_cli.registry import environment
 from cwm_cli.sandbox import Limits, Sandbox
+from cwm_learn.missions import StateView, WorldProgram
+from cwm_learn.search.missions import seek
+from cwm_learn.strategy import LearningSession, LearningTask
 from cwm_worldcoder.agent import TaskLearner, WorldCoderAgent
 
 EASY, DOOR, UNLOCK = "MiniGrid-Empty-5x5-v0", "MiniGrid-DoorKey-5x5-v0", "MiniGrid-Unlock-v0"

@@ -18,26 +18,26 @@ import pluggy
 from cwm_cli._version import __version__
 
 if TYPE_CHECKING:
-    from cwm_cli.agents.calibrating import calibrate
-    from cwm_cli.agents.collecting import collect
-    from cwm_cli.agents.evaluating import evaluate
-    from cwm_cli.agents.exporting import export_transitions
-    from cwm_cli.agents.imagining import imagine
-    from cwm_cli.agents.importing import import_transitions
-    from cwm_cli.agents.interacting.play import play
-    from cwm_cli.agents.learning.learn import learn
-    from cwm_cli.agents.playing import plan
-    from cwm_cli.agents.synthesizing import synthesize
-    from cwm_cli.agents.theorizing.scoring import score
-    from cwm_cli.agents.theorizing.theorize import theorize
-    from cwm_cli.agents.training.train import train
     from cwm_cli.bench.benchmarking import benchmark
     from cwm_cli.bench.speed import bench_speed
+    from cwm_cli.commands.calibrate import calibrate
+    from cwm_cli.commands.collect import collect
+    from cwm_cli.commands.data_export import export_transitions
+    from cwm_cli.commands.data_import import import_transitions
+    from cwm_cli.commands.evaluate import evaluate
+    from cwm_cli.commands.imagine import imagine
+    from cwm_cli.commands.plan import plan
+    from cwm_cli.commands.synthesize import synthesize
     from cwm_cli.errors import CwmError
     from cwm_cli.export.plugins import new_plugin
     from cwm_cli.runs.listing import load
     from cwm_cli.runs.observer import Observer
     from cwm_cli.views.page import report
+    from cwm_learn.learn import learn
+    from cwm_neural.training.train import train
+    from cwm_play.play import play
+    from cwm_theorize.scoring import score
+    from cwm_theorize.theorize import theorize
 
 hookimpl = pluggy.HookimplMarker("cwm")
 """Marks a function of a plugin as one of the hooks in `cwm_cli.hookspecs`."""
@@ -74,15 +74,15 @@ _HOMES = {
     "benchmark": "bench.benchmarking",
     "load": "runs.listing",
     "new_plugin": "export.plugins",
-    "calibrate": "agents.calibrating",
-    "collect": "agents.collecting",
-    "evaluate": "agents.evaluating",
-    "export_transitions": "agents.exporting",
-    "imagine": "agents.imagining",
-    "import_transitions": "agents.importing",
-    "plan": "agents.playing",
+    "calibrate": "commands.calibrate",
+    "collect": "commands.collect",
+    "evaluate": "commands.evaluate",
+    "export_transitions": "commands.data_export",
+    "imagine": "commands.imagine",
+    "import_transitions": "commands.data_import",
+    "plan": "commands.plan",
     "report": "views.page",
-    "synthesize": "agents.synthesizing",
+    "synthesize": "commands.synthesize",
 }
 """Modules of the public names of the core; plugins add functions by `cwm_functions`."""
 

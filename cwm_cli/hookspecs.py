@@ -122,15 +122,15 @@ class Hooks(Protocol):
 
     @hookspec
     def cwm_importers(self) -> Mapping[str, Callable[..., object] | str]:
-        """Offer formats for `cwm data import`: subclasses of `agents.importing.Importer`."""
+        """Offer formats for `cwm data import`: subclasses of `commands.data_import.Importer`."""
 
     @hookspec
     def cwm_exporters(self) -> Mapping[str, Callable[..., object] | str]:
-        """Offer formats for `cwm data export`: subclasses of `agents.exporting.Exporter`."""
+        """Offer formats for `cwm data export`: subclasses of `commands.data_export.Exporter`."""
 
     @hookspec
     def cwm_trackers(self) -> Mapping[str, Callable[..., object] | str]:
-        """Offer where numbers of runs are kept (`--tracker`): `agents.tracking.Tracker`."""
+        """Offer where numbers of runs are kept (`--tracker`): `commands.trackers.Tracker`."""
 
     @hookspec
     def cwm_run_kinds(self) -> Mapping[str, Callable[..., object] | str]:

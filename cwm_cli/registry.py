@@ -54,20 +54,20 @@ CORE_POINTS: Mapping[Kind, ExtensionPoint] = {
     "contract": ExtensionPoint("cwm_contracts", "cwm_cli.worlds:Contract"),
     "metric": ExtensionPoint("cwm_metrics", "cwm_cli.evaluation:Metric"),
     "planner": ExtensionPoint("cwm_planners", "cwm_cli.planning:Planner", True),
-    "policy": ExtensionPoint("cwm_policies", "cwm_cli.agents.policies:Policy", True),
+    "policy": ExtensionPoint("cwm_policies", "cwm_cli.commands.policies:Policy", True),
     "executor": ExtensionPoint("cwm_executors", "cwm_cli.bench.executor:Executor", True),
-    "importer": ExtensionPoint("cwm_importers", "cwm_cli.agents.importing:Importer", True),
-    "exporter": ExtensionPoint("cwm_exporters", "cwm_cli.agents.exporting:Exporter", True),
+    "importer": ExtensionPoint("cwm_importers", "cwm_cli.commands.data_import:Importer", True),
+    "exporter": ExtensionPoint("cwm_exporters", "cwm_cli.commands.data_export:Exporter", True),
     "run kind": ExtensionPoint("cwm_run_kinds", "cwm_cli.runs.store:Run"),
-    "tracker": ExtensionPoint("cwm_trackers", "cwm_cli.agents.tracking:Tracker"),
+    "tracker": ExtensionPoint("cwm_trackers", "cwm_cli.commands.trackers:Tracker"),
 }
 """The extension points of the core; plugins add others by the hook `cwm_extension_points`."""
 
 CORE: Mapping[Kind, Mapping[str, str] | str] = {
     "policy": {
-        "random": "cwm_cli.agents.policies:RandomPolicy",
-        "planner": "cwm_cli.agents.policies:PlannerPolicy",
-        "curated": "cwm_cli.agents.policies:CuratedPolicy",
+        "random": "cwm_cli.commands.policies:RandomPolicy",
+        "planner": "cwm_cli.commands.policies:PlannerPolicy",
+        "curated": "cwm_cli.commands.policies:CuratedPolicy",
     },
     "refiner": {
         "calibrate": "cwm_cli.problems.refining.calibrating:Calibrate",
@@ -84,11 +84,11 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
     "run kind": {
         "search": "cwm_cli.runs.searches:SearchRun",
         "benchmark": "cwm_cli.bench.run:BenchmarkRun",
-        "plan": "cwm_cli.agents.plays:PlayRun",
+        "plan": "cwm_cli.commands.plays:PlayRun",
     },
     "tracker": {
-        "trackio": "cwm_cli.agents.tracking:TrackioTracker",
-        "wandb": "cwm_cli.agents.tracking:WandbTracker",
+        "trackio": "cwm_cli.commands.trackers:TrackioTracker",
+        "wandb": "cwm_cli.commands.trackers:WandbTracker",
     },
 }
 """What the core itself provides, or the address of that, under the same rules as a plugin's."""

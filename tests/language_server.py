@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from math import log
 from typing import Any, Protocol
 
-from cwm_tiny.model import TinyModel, question_text
+from cwm_theorize.tiny.model import TinyModel, question_text
 from openai_server import Behaviour, Handler, OpenAIServer, answer, error
 
 BOS = "<s>"

@@ -8,12 +8,12 @@ from types import MappingProxyType
 import numpy as np
 
 from cwm_cli import hookimpl
-from cwm_cli.agents.training.trainer import Agent, AgentTrainer, Diverged, Trainer, Training
 from cwm_cli.data.dataset import write_arrays
 from cwm_cli.data.reading import read_arrays
 from cwm_cli.errors import CwmError
 from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.worlds.model import Plan, PlanningSession, Predictions, WorldModel
+from cwm_neural.training.trainer import Agent, AgentTrainer, Diverged, Trainer, Training
 
 
 class LinearModel(WorldModel):

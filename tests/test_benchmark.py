@@ -14,7 +14,6 @@ import pytest
 from rich.console import Console
 
 from conftest import Shell
-from cwm_cli.agents.comparison import Mean, relative_return
 from cwm_cli.bench.benchmarking import BenchmarkWork
 from cwm_cli.bench.configuration import (
     BenchmarkAccess,
@@ -31,6 +30,7 @@ from cwm_cli.bench.standings import Standings, TrialStanding
 from cwm_cli.bench.tables import group_grids
 from cwm_cli.bench.worker import TASKS, TaskWork, group_of
 from cwm_cli.cli.runs import report
+from cwm_cli.commands.comparison import Mean, relative_return
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score

@@ -16,9 +16,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.agents.collecting import collect, default_dataset
-from cwm_cli.agents.policies import EarlierRows, NumberRanges
-from cwm_cli.agents.recording import BeingRecorded, Recorded, Recording, record
+from cwm_cli.commands.collect import collect, default_dataset
+from cwm_cli.commands.policies import EarlierRows, NumberRanges
+from cwm_cli.commands.recording import BeingRecorded, Recorded, Recording, record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
@@ -445,7 +445,7 @@ def test_several_threads_at_once_do_no_harm(cache: Path) -> None:
 @pytest.mark.slow
 def test_several_processes_at_once_do_no_harm(cache: Path) -> None:
     code = """
-from cwm_cli.agents.collecting import default_dataset
+from cwm_cli.commands.collect import default_dataset
 from cwm_gymnasium import cwm_environments
 print(default_dataset(cwm_environments()["Taxi-v4"](), policy="random")[0])
 """

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import cwm_cli
-from cwm_cli.agents.episodes import Episode, play
-from cwm_cli.agents.plays import PlayRun
+from cwm_cli.commands.episodes import Episode, play
+from cwm_cli.commands.plays import PlayRun
 from cwm_cli.envs.tasks import Setting
 from cwm_cli.registry import environment
 from cwm_cli.sandbox import Limits, Sandbox

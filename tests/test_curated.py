@@ -11,9 +11,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.agents.collecting import default_dataset, shipped_name
-from cwm_cli.agents.policies import DEAR, Stage, Way, planned_acts
-from cwm_cli.agents.recording import RecordingOptions, record
+from cwm_cli.commands.collect import default_dataset, shipped_name
+from cwm_cli.commands.policies import DEAR, Stage, Way, planned_acts
+from cwm_cli.commands.recording import RecordingOptions, record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.simulators import opening
 from cwm_cli.envs.spec import EnvironmentSpec

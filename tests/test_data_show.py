@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cwm_cli.agents.describing import summarise
-from cwm_cli.agents.recording import record
 from cwm_cli.cli import app
+from cwm_cli.commands.describing import summarise
+from cwm_cli.commands.recording import record
 from cwm_cli.registry import environment
 from cwm_cli.views.datasets import histogram
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from typer.main import get_command
 
-from cwm_cli.agents.collecting import load_transitions
 from cwm_cli.cli import app
 from cwm_cli.cli.shared import parse_env_args
+from cwm_cli.commands.collect import load_transitions
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.disturbances import with_disturbances
 from cwm_cli.envs.documented import documented_names

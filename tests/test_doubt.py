@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import cwm_cli
-from cwm_cli.agents.learning.actor import Knowledge
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
@@ -20,6 +19,7 @@ from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds import ProgramModel
 from cwm_cli.worlds.doubt import Prospect, Support, doubted, prospect
 from cwm_cli.worlds.trails import LOOKUP, RECORDER, Recorder, watched
+from cwm_learn.actor import Knowledge
 from object_worlds import SCHEMA, Corridor
 from recordings import POINT, dataset
 from worlds import CARTPOLE

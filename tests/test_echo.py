@@ -18,13 +18,13 @@ from cwm_cli.registry import find
 from cwm_cli.runs.observer import Observer
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request, ScoreRequest
 from cwm_cli.search.spending import SPENDING, open_spending, read_spending
-from cwm_cli.worlds import choosing
-from cwm_cli.worlds.choosing import chosen
-from cwm_cli.worlds.statistician import Statistician, TextTransition
 from cwm_litellm.backend import LiteLLM, load
-from cwm_playground.door import CHANGES, Door, DoorWords
-from cwm_tiny.backend import SHIPPED, Tiny, words_key
-from cwm_tiny.model import TinyModel
+from cwm_theorize import choosing
+from cwm_theorize.choosing import chosen
+from cwm_theorize.playground.door import CHANGES, Door, DoorWords
+from cwm_theorize.statistician import Statistician, TextTransition
+from cwm_theorize.tiny.backend import SHIPPED, Tiny, words_key
+from cwm_theorize.tiny.model import TinyModel
 from language_server import BOS, Echoes, LanguageServer, Reader, Trigrams
 from openai_server import WRONG_KEY, OpenAIServer, answer, error, rate_limited
 

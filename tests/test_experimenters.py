@@ -9,10 +9,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.agents.policies import Policy, RandomPolicy, Stage
-from cwm_cli.agents.recording import record
-from cwm_cli.agents.theorizing.curiosity import CuriousPolicy
-from cwm_cli.agents.theorizing.experimenters import (
+from cwm_cli.commands.policies import Policy, RandomPolicy, Stage
+from cwm_cli.commands.recording import record
+from cwm_cli.data.dataset import Transition
+from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.envs.text_view import Change, TextView
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import environment
+from cwm_cli.search.contracts import Backend, ScoreRequest
+from cwm_theorize.curiosity import CuriousPolicy
+from cwm_theorize.experimenters import (
     Discoveries,
     EnumeratePolicy,
     Experimenter,
@@ -22,15 +28,9 @@ from cwm_cli.agents.theorizing.experimenters import (
     SideBySide,
     gather,
 )
-from cwm_cli.agents.theorizing.parts import TheoryChoices, answers
-from cwm_cli.agents.theorizing.ppo import Played, Ppo
-from cwm_cli.data.dataset import Transition
-from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.envs.text_view import Change, TextView
-from cwm_cli.errors import CwmError
-from cwm_cli.registry import environment
-from cwm_cli.search.contracts import Backend, ScoreRequest
-from cwm_cli.worlds.statistician import Statistician, text_transitions
+from cwm_theorize.parts import TheoryChoices, answers
+from cwm_theorize.ppo import Played, Ppo
+from cwm_theorize.statistician import Statistician, text_transitions
 
 ROOMS = 7
 LEFT, RIGHT, OPEN = range(3)

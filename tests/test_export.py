@@ -19,9 +19,9 @@ import recordings
 import test_rtfm
 import worlds
 from conftest import Shell
-from cwm_cli.agents.collecting import collect
 from cwm_cli.bench.configuration import BenchmarkConfig, BenchmarkHeader, BenchmarkTerms
 from cwm_cli.bench.run import BenchmarkRun
+from cwm_cli.commands.collect import collect
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cwm_cli import export_transitions
-from cwm_cli.agents.recording import record
+from cwm_cli.commands.recording import record
 from cwm_cli.envs.films import write_film
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
@@ -154,7 +154,7 @@ def test_a_film_that_does_not_fit_is_no_film(name, disk, capfd):
 
 
 def test_a_tiny_model_that_does_not_fit_leaves_nothing(disk):
-    from cwm_tiny.model import TinyModel
+    from cwm_theorize.tiny.model import TinyModel
 
     weights = {"a": np.random.default_rng(0).normal(size=20_000).astype(np.float32)}
     with pytest.raises(OSError, match="No space left on device"):

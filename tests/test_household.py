@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from cwm_cli.agents.recording import record
+from cwm_cli.commands.recording import record
 from cwm_cli.envs.simulators import Opening
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment

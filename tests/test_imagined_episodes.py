@@ -10,7 +10,7 @@ import pytest
 import cwm_cli as cwm_api
 import worlds
 from conftest import Shell
-from cwm_cli.agents.imagining import imagine
+from cwm_cli.commands.imagine import imagine
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from test_simulated import LAKE, WORLD_MODELS

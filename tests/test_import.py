@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cwm_cli.agents.recording import record
 from cwm_cli.cli import app
+from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.pickles import load, plain
 from cwm_cli.errors import CwmError

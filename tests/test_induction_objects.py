@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cwm_cli.agents.learning.learn import learn
 from cwm_cli.data.objects import ObjectField, ObjectSchema, relations
 from cwm_induction.objects import Experience, composed, reward_program, transition_program
+from cwm_learn.learn import learn
 
 COLORS = ("none", "red", "blue")
 SCHEMA = ObjectSchema(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cwm_cli.agents.recording import record
+from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric

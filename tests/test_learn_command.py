@@ -22,17 +22,17 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from cwm_cli.agents.learning.actor import Intent
-from cwm_cli.agents.learning.certificate import EpisodeRecord, Verification
-from cwm_cli.agents.learning.loop import Mismatched, Stepped
-from cwm_cli.agents.learning.questions import RecordedQuestion
-from cwm_cli.agents.learning.runs import LearningResult, ProgramRecord
 from cwm_cli.data.dataset import Transition
 from cwm_cli.search.around import InFlight
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request
 from cwm_cli.views.curves import Axis, Chart, Series
-from cwm_cli.views.learning import learning_report, learning_view
-from cwm_cli.views.learning_curve import learning_chart, save_curve
+from cwm_learn.actor import Intent
+from cwm_learn.certificate import EpisodeRecord, Verification
+from cwm_learn.curve import learning_chart, save_curve
+from cwm_learn.loop import Mismatched, Stepped
+from cwm_learn.questions import RecordedQuestion
+from cwm_learn.runs import LearningResult, ProgramRecord
+from cwm_learn.view import learning_report, learning_view
 from cwm_litellm.backend import LiteLLM
 from openai_server import OpenAIServer, answer
 

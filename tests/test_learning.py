@@ -15,22 +15,22 @@ import pytest
 from candidates import STILL_ANSWER
 from conftest import Shell
 from cwm_cli import CwmError, Observer, evaluate, learn, plan
-from cwm_cli.agents.learning.actor import OpenQuestion
-from cwm_cli.agents.learning.certificate import EpisodeRecord, Verification
-from cwm_cli.agents.learning.learn import described
-from cwm_cli.agents.learning.loop import Learner, OutcomeCounts, PlayedEpisode
-from cwm_cli.agents.learning.questions import Questions
-from cwm_cli.agents.learning.runs import (
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.objects import ObjectField, ObjectSchema
+from cwm_cli.data.spaces import Space
+from cwm_cli.runs.listing import load, summary_of
+from cwm_learn.actor import OpenQuestion
+from cwm_learn.certificate import EpisodeRecord, Verification
+from cwm_learn.learn import described
+from cwm_learn.loop import Learner, OutcomeCounts, PlayedEpisode
+from cwm_learn.questions import Questions
+from cwm_learn.runs import (
     LearnConfig,
     LearnHeader,
     LearningResult,
     LearnRun,
     StepsTaken,
 )
-from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.data.objects import ObjectField, ObjectSchema
-from cwm_cli.data.spaces import Space
-from cwm_cli.runs.listing import load, summary_of
 from openai_server import OpenAIServer
 
 SPACES = {
@@ -314,7 +314,7 @@ class Telling(Observer):
 
 SCRIPT = """
 import cwm_cli, os, signal, sys
-from cwm_cli.agents.learning.loop import Stepped
+from cwm_learn.loop import Stepped
 class Killing(cwm_cli.Observer):
     def advanced(self, event):
         if isinstance(event, Stepped) and event.steps == 34:
@@ -375,7 +375,7 @@ WANDERER = """
 from contextlib import closing
 from dataclasses import dataclass
 from cwm_cli import hookimpl
-from cwm_cli.agents.learning.strategy import LearningStrategy
+from cwm_learn.strategy import LearningStrategy
 from cwm_cli.data.dataset import Transition
 
 @dataclass

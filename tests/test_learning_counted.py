@@ -8,17 +8,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.agents.learning.actor import Knowledge, OpenQuestion, Pursued
-from cwm_cli.agents.learning.counted import Counted
-from cwm_cli.agents.learning.factors import digits_of
-from cwm_cli.agents.learning.imagination import SearchImagination
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.objects import ObjectField, ObjectSchema
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
-from cwm_cli.planning.imagining.tables import actions_of, reachable
 from cwm_cli.planning.program import Checks, Program
 from cwm_cli.sandbox import Sandbox
+from cwm_learn.actor import Knowledge, OpenQuestion, Pursued
+from cwm_learn.counted import Counted
+from cwm_learn.factors import digits_of
+from cwm_learn.imagination import SearchImagination
+from cwm_learn.search.tables import actions_of, reachable
 
 CELLS = space_of(gym.spaces.Discrete(24))
 MOVES = space_of(gym.spaces.Discrete(4))

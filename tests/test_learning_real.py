@@ -6,13 +6,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.agents.learning.actor import Knowledge
-from cwm_cli.agents.learning.imagination import SearchImagination
-from cwm_cli.agents.learning.real import Real
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.sandbox import Sandbox
+from cwm_learn.actor import Knowledge
+from cwm_learn.imagination import SearchImagination
+from cwm_learn.real import Real
 
 PENDULUM = """
 import numpy as np

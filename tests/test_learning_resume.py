@@ -16,9 +16,9 @@ from gymnasium.envs.registration import EnvSpec
 from candidates import STILL_ANSWER
 from conftest import Shell
 from cwm_cli import CwmError, Observer, learn
-from cwm_cli.agents.learning.runs import LearningResult, LearnRun
 from cwm_cli.runs.answers import ANSWERS, RecordedAnswers
 from cwm_cli.search.contracts import GENERATE, Backend, Completion, Message, Move, Request
+from cwm_learn.runs import LearningResult, LearnRun
 from openai_server import OpenAIServer
 
 LAKE: dict[str, Any] = {"env": "FrozenLake-v1", "env_args": {"is_slippery": False}, "steps": 60}
@@ -183,7 +183,7 @@ ASKING = """
 from contextlib import closing
 from dataclasses import dataclass
 from cwm_cli import hookimpl
-from cwm_cli.agents.learning.strategy import LearningStrategy
+from cwm_learn.strategy import LearningStrategy
 from cwm_cli.data.dataset import Transition
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request
 

@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces
 
 import test_export
-from cwm_cli.agents.episodes import Episode, play
+from cwm_cli.commands.episodes import Episode, play
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of

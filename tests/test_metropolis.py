@@ -9,12 +9,12 @@ import pytest
 from cwm_cli.data.dataset import Transition
 from cwm_cli.envs.text_view import Change, TextView
 from cwm_cli.errors import CwmError
-from cwm_cli.problems.theory import TheoryProblem
 from cwm_cli.search.contracts import EVIDENCE, GENERATE, ROOT, Backend, Completion, Request
 from cwm_cli.search.loop import Search
-from cwm_cli.worlds.statistician import Statistician
-from cwm_theories.strategies import BestOf, Importance, Metropolis
-from cwm_theories.symbolic import Symbolic
+from cwm_theorize.problem import TheoryProblem
+from cwm_theorize.statistician import Statistician
+from cwm_theorize.theories.strategies import BestOf, Importance, Metropolis
+from cwm_theorize.theories.symbolic import Symbolic
 
 COLOURS, SIZES = ("red", "green", "blue"), ("small", "large")
 

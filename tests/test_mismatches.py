@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import cwm_cli
-from cwm_cli.agents.episodes import play
-from cwm_cli.agents.plays import mismatches_of, wrong_rows
+from cwm_cli.commands.episodes import play
+from cwm_cli.commands.plays import mismatches_of, wrong_rows
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of

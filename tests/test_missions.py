@@ -5,8 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cwm_cli.agents.learning.imagination import SearchImagination
-from cwm_cli.agents.learning.missions import (
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.envs.spec import space_of
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import environment
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.worlds import ProgramModel
+from cwm_learn.imagination import SearchImagination
+from cwm_learn.missions import (
     StateView,
     WorldProgram,
     component_identifiers,
@@ -16,12 +22,6 @@ from cwm_cli.agents.learning.missions import (
     nearest,
     telling_words,
 )
-from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.envs.spec import space_of
-from cwm_cli.errors import CwmError
-from cwm_cli.registry import environment
-from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.worlds import ProgramModel
 from tests.object_worlds import ACTIONS, MISSION, SCHEMA, Corridor
 
 FOLDER = Path(__file__).parent / "corridor"

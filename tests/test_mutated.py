@@ -16,10 +16,10 @@ import pytest
 
 from conftest import Shell
 from cwm_apps.reading import read, read_solutions
-from cwm_cli.agents.importing import describe
-from cwm_cli.agents.recording import record
-from cwm_cli.agents.subjects import read_program
 from cwm_cli.bench.run import BenchmarkRun
+from cwm_cli.commands.data_import import describe
+from cwm_cli.commands.recording import record
+from cwm_cli.commands.subjects import read_program
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.export import export_of

@@ -9,9 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cwm_cli.agents.episodes import play  # noqa: E402
-from cwm_cli.agents.recording import record  # noqa: E402
-from cwm_cli.agents.training.trainer import TrainingTask  # noqa: E402
+from cwm_cli.commands.episodes import play  # noqa: E402
+from cwm_cli.commands.recording import record  # noqa: E402
 from cwm_cli.data.dataset import Dataset, Transition  # noqa: E402
 from cwm_cli.data.spaces import Space  # noqa: E402
 from cwm_cli.envs.tasks import Task  # noqa: E402
@@ -26,6 +25,7 @@ from cwm_neural.actor_networks import (  # noqa: E402
     ObservationEncoder,
     policy_of,
 )
+from cwm_neural.training.trainer import TrainingTask  # noqa: E402
 
 pytestmark = pytest.mark.slow
 torch.set_num_threads(1)

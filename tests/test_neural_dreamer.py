@@ -10,7 +10,6 @@ pytest.importorskip("torchrl")
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
-from cwm_cli.agents.training.trainer import Diverged, TrainingTask  # noqa: E402
 from cwm_cli.data.dataset import Dataset, Transition  # noqa: E402
 from cwm_cli.data.spaces import Space  # noqa: E402
 from cwm_cli.envs.tasks import Task  # noqa: E402
@@ -21,6 +20,7 @@ from cwm_cli.worlds.model import Planning  # noqa: E402
 from cwm_neural.dreamer import DreamerTrainer, DreamtPlanning  # noqa: E402
 from cwm_neural.dreamer_parts import batch_of  # noqa: E402
 from cwm_neural.sampling import EpisodeSampler  # noqa: E402
+from cwm_neural.training.trainer import Diverged, TrainingTask  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

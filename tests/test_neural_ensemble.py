@@ -7,8 +7,7 @@ import pytest
 from gymnasium import spaces
 
 import cwm_cli
-from cwm_cli.agents.recording import record
-from cwm_cli.agents.training.trainer import Diverged, TrainingTask
+from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
@@ -16,6 +15,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.planning import Decider, Moment, find_planner
 from cwm_cli.registry import environment, find
 from cwm_cli.sandbox.protection import GAPS
+from cwm_neural.training.trainer import Diverged, TrainingTask
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)

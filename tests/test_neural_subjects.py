@@ -3,7 +3,7 @@
 import pytest
 
 import cwm_cli
-from cwm_cli.agents.recording import record
+from cwm_cli.commands.recording import record
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
 

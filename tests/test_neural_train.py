@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import cwm_cli  # noqa: E402
-from cwm_cli.agents.training.runs import TrainRun  # noqa: E402
+from cwm_neural.training.runs import TrainRun  # noqa: E402
 
 pytestmark = pytest.mark.slow
 torch.set_num_threads(1)

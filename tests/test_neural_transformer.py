@@ -5,7 +5,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cwm_cli.agents.training.trainer import Diverged, TrainingTask  # noqa: E402
 from cwm_cli.data.dataset import Dataset, Transition  # noqa: E402
 from cwm_cli.data.spaces import Space  # noqa: E402
 from cwm_cli.errors import CwmError  # noqa: E402
@@ -14,6 +13,7 @@ from cwm_neural.backbones import Circuit, Transformer  # noqa: E402
 from cwm_neural.sequence import Taught, TokenSequence, TokenSizes  # noqa: E402
 from cwm_neural.token_world import TokenPlanning  # noqa: E402
 from cwm_neural.tokens import around  # noqa: E402
+from cwm_neural.training.trainer import Diverged, TrainingTask  # noqa: E402
 from cwm_neural.transformer import TransformerTrainer  # noqa: E402
 
 torch.set_num_threads(1)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from cwm_cli import train
-from cwm_cli.agents.training.runs import TrainRun
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import SILENT
 from cwm_cli.worlds.model import Predictions, WorldModel
+from cwm_neural.training.runs import TrainRun
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from cwm_cli import learn
-from cwm_cli.agents.learning.missions import WorldProgram
-from cwm_cli.agents.learning.optimism import Optimist
-from cwm_cli.agents.learning.repairing import AskedModel
-from cwm_cli.agents.learning.runs import LearnRun, ProgramRecord
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.runs.observer import Observer
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import Backend, Completion, Request, Strategy
 from cwm_cli.worlds import ProgramModel
+from cwm_learn.missions import WorldProgram
+from cwm_learn.optimism import Optimist
+from cwm_learn.repairing import AskedModel
+from cwm_learn.runs import LearnRun, ProgramRecord
 from tests.object_worlds import Corridor
 from tests.openai_server import OpenAIServer
 from tests.test_missions import rows_of, view_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import cwm_cli
-from cwm_cli.agents.recording import record
+from cwm_cli.commands.recording import record
 from cwm_cli.evaluation.gaps import unverified
 from cwm_cli.registry import environment
 from openai_server import OpenAIServer

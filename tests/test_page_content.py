@@ -8,7 +8,7 @@ import pytest
 
 import cwm_cli as cwm
 from browser import Browser, browser  # noqa: F401  # a fixture
-from cwm_cli.agents.synthesizing import SynthesisResult
+from cwm_cli.commands.synthesize import SynthesisResult
 from cwm_cli.problems.feedback.separation import Quantity
 from cwm_cli.runs.charts import MOST_POINTS, ChartLine, LineChart, rounded, table, thinned
 from cwm_cli.runs.listing import load

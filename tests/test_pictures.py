@@ -7,15 +7,15 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
 from cwm_cli import learn, synthesize
-from cwm_cli.agents.recording import record
+from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.simulators import Opening
 from cwm_cli.envs.spec import refuse_pictures, space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
 from cwm_cli.worlds.environment import EnvironmentModel
-from cwm_pictures import GAMES
-from cwm_pictures.games import Catch, CatchState, DotState, MovingDots
+from cwm_neural.pictures import GAMES
+from cwm_neural.pictures.games import Catch, CatchState, DotState, MovingDots
 
 LEFT, STAY, RIGHT = range(3)
 

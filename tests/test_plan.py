@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import cwm_cli
-from cwm_cli.agents.playing import DECISION, choose_planners
+from cwm_cli.commands.plan import DECISION, choose_planners
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import find_planner

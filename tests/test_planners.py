@@ -15,7 +15,7 @@ import pytest
 from gymnasium import spaces
 
 from candidates import open_session, plan_at
-from cwm_cli.agents.playing import choose_planners
+from cwm_cli.commands.plan import choose_planners
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import (

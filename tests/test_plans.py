@@ -9,8 +9,8 @@ import time
 import psutil
 import pytest
 
-from cwm_cli.agents.episodes import Episode
-from cwm_cli.agents.plays import EpisodeKey, PlayConfig, PlayRun
+from cwm_cli.commands.episodes import Episode
+from cwm_cli.commands.plays import EpisodeKey, PlayConfig, PlayRun
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.listing import load
 from cwm_cli.sandbox.failures import Failure

@@ -14,13 +14,8 @@ import pytest
 from gymnasium import spaces
 from PIL import Image
 
-from cwm_cli.agents.interacting.games import ReplayGame, WorldGame
-from cwm_cli.agents.interacting.keys import keys_of, legend
-from cwm_cli.agents.interacting.play import GameProgress, arena_of, play
-from cwm_cli.agents.interacting.scenes import parts_of
-from cwm_cli.agents.policies import RandomSession
-from cwm_cli.agents.subjects import find_subject
-from cwm_cli.agents.training.train import train
+from cwm_cli.commands.policies import RandomSession
+from cwm_cli.commands.subjects import find_subject
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.documented import documented_actions
@@ -32,6 +27,11 @@ from cwm_cli.registry import environment
 from cwm_cli.runs.observer import Observer
 from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.model import Predictions, WorldModel
+from cwm_neural.training.train import train
+from cwm_play.games import ReplayGame, WorldGame
+from cwm_play.keys import keys_of, legend
+from cwm_play.play import GameProgress, arena_of, play
+from cwm_play.scenes import parts_of
 from worlds import CARTPOLE, ICE
 
 

@@ -16,12 +16,12 @@ import pytest
 from rich.cells import cell_len
 from rich.color import ColorType
 
-from cwm_cli.agents.interacting.play import GameProgress
-from cwm_cli.agents.interacting.scenes import ComponentRow, GameScene, Panel
 from cwm_cli.envs.painting import Appearance, NamedComponent
-from cwm_cli.views.gaming import game_report, scene_lines
-from cwm_cli.views.keyboard import read_keys
-from cwm_cli.views.pictures import gauge, picture_lines, resized
+from cwm_play.keyboard import read_keys
+from cwm_play.pictures import gauge, picture_lines, resized
+from cwm_play.play import GameProgress
+from cwm_play.scenes import ComponentRow, GameScene, Panel
+from cwm_play.view import game_report, scene_lines
 
 HOSTILE = "\x1b[2J\x07\u202eevil\n 日本語 [/x]"
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from cwm_cli.agents.recording import record
+from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Transition
 from cwm_cli.envs.simulators import Opening
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment, find
-from cwm_cli.worlds.statistician import Statistician, text_transitions
-from cwm_playground.door import ATTRIBUTES, ITEMS, RULES, Door
-from cwm_playground.playground import (
+from cwm_theorize.playground.door import ATTRIBUTES, ITEMS, RULES, Door
+from cwm_theorize.playground.playground import (
     ACTIONS,
     GOALS,
     GRASP,
@@ -25,6 +24,7 @@ from cwm_playground.playground import (
     product,
     scene_of,
 )
+from cwm_theorize.statistician import Statistician, text_transitions
 
 
 def opened(**env_args):

@@ -196,7 +196,7 @@ def test_an_option_of_two_owners_has_to_name_one():
 POLICY = """
 from dataclasses import dataclass
 from cwm_cli import hookimpl
-from cwm_cli.agents.policies import Policy
+from cwm_cli.commands.policies import Policy
 
 @hookimpl
 def cwm_policies():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Shell
-from cwm_cli.agents.recording import record
+from cwm_cli.commands.recording import record
 from cwm_cli.registry import environment
 from cwm_cli.runs.searches import JOURNAL, SearchRun
 from recordings import cartpole

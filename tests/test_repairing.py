@@ -6,7 +6,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.agents.learning.repairing import (
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.registry import default, find
+from cwm_learn.repairing import (
     EXCEPTIONS,
     KEPT,
     MODEL,
@@ -14,10 +18,6 @@ from cwm_cli.agents.learning.repairing import (
     ProgramWriter,
     with_exceptions,
 )
-from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.data.spaces import Space
-from cwm_cli.envs.spec import space_of
-from cwm_cli.registry import default, find
 from cwm_litellm.backend import LiteLLM
 from openai_server import OpenAIServer, answer
 

@@ -12,20 +12,20 @@ import pytest
 from cwm_cli.data.dataset import Transition
 from cwm_cli.envs.text_view import Change, TextView
 from cwm_cli.errors import CwmError
-from cwm_cli.problems.theory import TheoryProblem
 from cwm_cli.search.contracts import EVIDENCE, GENERATE, IMPROVE, Move, Request, ScoreRequest
 from cwm_cli.search.loop import Search
-from cwm_cli.worlds.statistician import (
+from cwm_theorize.playground.door import ITEMS, Door, DoorWords
+from cwm_theorize.playground.door import RULES as RULES_OF_DOORS
+from cwm_theorize.problem import TheoryProblem
+from cwm_theorize.statistician import (
     PredictionQuestion,
     Statistician,
     TextTransition,
     text_transitions,
 )
-from cwm_playground.door import ITEMS, Door, DoorWords
-from cwm_playground.door import RULES as RULES_OF_DOORS
-from cwm_theories.drawing import Words
-from cwm_theories.grammar import Grammar
-from cwm_theories.language import (
+from cwm_theorize.theories.drawing import Words
+from cwm_theorize.theories.grammar import Grammar
+from cwm_theorize.theories.language import (
     Conclusion,
     Reference,
     RuleLanguage,
@@ -33,8 +33,8 @@ from cwm_theories.language import (
     Ruleset,
     language_of,
 )
-from cwm_theories.strategies import Metropolis
-from cwm_theories.symbolic import Symbolic
+from cwm_theorize.theories.strategies import Metropolis
+from cwm_theorize.theories.symbolic import Symbolic
 
 
 class GardenView(TextView):

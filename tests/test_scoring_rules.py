@@ -13,12 +13,7 @@ import pytest
 
 import cwm_cli
 from cwm_cli import registry
-from cwm_cli.agents.playing import choose_planners
-from cwm_cli.agents.theorizing import scoring
-from cwm_cli.agents.theorizing.comparing import compare_with_program, program_weights
-from cwm_cli.agents.theorizing.parts import NamedBackend, TheoryChoices
-from cwm_cli.agents.theorizing.ranking import Ranking
-from cwm_cli.cli.score import ranks
+from cwm_cli.commands.plan import choose_planners
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task
@@ -29,8 +24,13 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import GAPS
 from cwm_cli.search.contracts import Backend
 from cwm_cli.worlds import Predictions
-from cwm_cli.worlds.statistician import Statistician, TextTransition, text_transitions
-from cwm_cli.worlds.theory import Theory
+from cwm_theorize import scoring
+from cwm_theorize.comparing import compare_with_program, program_weights
+from cwm_theorize.parts import NamedBackend, TheoryChoices
+from cwm_theorize.ranking import Ranking
+from cwm_theorize.score_command import ranks
+from cwm_theorize.statistician import Statistician, TextTransition, text_transitions
+from cwm_theorize.world_model import Theory
 
 PLACES = 6
 SPACES = gym.spaces.Discrete(PLACES), gym.spaces.Discrete(2)

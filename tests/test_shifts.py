@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cwm_cli.agents.recording import record
 from cwm_cli.bench.configuration import SUITES, shift_of
+from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.simulators import Attributes
 from cwm_cli.envs.simulators.opening import is_exact

@@ -16,7 +16,6 @@ from benchmarks.charts import chart
 from benchmarks.curves import Band, curve
 from benchmarks.laboratory import Kept
 from benchmarks.training import Returns
-from cwm_cli.agents.training.runs import AgentTest, TrainingResult
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
@@ -32,6 +31,7 @@ from cwm_cli.search.contracts import (
 from cwm_cli.search.loop import Search
 from cwm_cli.search.reading import extract_program
 from cwm_gif_mcts.strategy import GifMcts
+from cwm_neural.training.runs import AgentTest, TrainingResult
 from cwm_simulated.backend import Simulated
 from cwm_simulated.original import CRASHES, Original
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cwm_cli
-from cwm_cli.agents.recording import record
+from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric, evaluate

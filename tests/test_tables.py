@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cwm_cli import export_transitions, import_transitions
-from cwm_cli.agents.recording import record
 from cwm_cli.cli import app
+from cwm_cli.commands.recording import record
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
 from recordings import Said

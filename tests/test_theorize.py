@@ -13,9 +13,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from cwm_cli import Observer, theorize
-from cwm_cli.agents.theorizing.runs import TheoryRun, rule_changes
-from cwm_cli.problems.theory import MISTAKES
-from cwm_cli.views.theorizing import (
+from cwm_theorize.problem import MISTAKES
+from cwm_theorize.runs import TheoryRun, rule_changes
+from cwm_theorize.view import (
     kinds_chart,
     likelihood_chart,
     phase_words,

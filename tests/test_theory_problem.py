@@ -9,7 +9,6 @@ import pytest
 from cwm_cli.data.dataset import Transition
 from cwm_cli.envs.text_view import Change, TextView
 from cwm_cli.errors import CwmError
-from cwm_cli.problems.theory import MISTAKES, TheoryProblem, read_rules
 from cwm_cli.search.contracts import (
     GENERATE,
     IMPROVE,
@@ -22,9 +21,10 @@ from cwm_cli.search.contracts import (
 )
 from cwm_cli.search.loop import Search
 from cwm_cli.text import estimated_tokens
-from cwm_cli.worlds.statistician import Statistician
 from cwm_gif_mcts.strategy import GifMcts
-from cwm_theories.symbolic import Symbolic
+from cwm_theorize.problem import MISTAKES, TheoryProblem, read_rules
+from cwm_theorize.statistician import Statistician
+from cwm_theorize.theories.symbolic import Symbolic
 from cwm_worldcoder.strategy import WorldCoder
 from cwm_zero_shot.strategy import ZeroShot
 

@@ -10,11 +10,19 @@ from cwm_cli.data.dataset import Transition
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
 from cwm_cli.search.contracts import GENERATE, Move, Request, ScoreRequest
-from cwm_cli.worlds.statistician import Statistician, text_transitions
-from cwm_tiny.backend import Tiny
-from cwm_tiny.lessons import learned
-from cwm_tiny.model import MARKS, TinyModel, question_text, read, shapes_of, windows, words_of
-from cwm_tiny.training import Course
+from cwm_theorize.statistician import Statistician, text_transitions
+from cwm_theorize.tiny.backend import Tiny
+from cwm_theorize.tiny.lessons import learned
+from cwm_theorize.tiny.model import (
+    MARKS,
+    TinyModel,
+    question_text,
+    read,
+    shapes_of,
+    windows,
+    words_of,
+)
+from cwm_theorize.tiny.training import Course
 
 WORDS = words_of("if the colour is not blue red, then opened closed. otherwise you hold a key ball")
 RULES = ["If colour is blue, then closed. Otherwise, opened.", "", "Always, closed."]
@@ -146,7 +154,7 @@ def test_words_that_no_model_knows_are_refused_in_one_line(monkeypatch, tmp_path
 
 def test_without_torch_no_training_is_announced(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("cwm_tiny.backend.SHIPPED", tmp_path)
+    monkeypatch.setattr("cwm_theorize.tiny.backend.SHIPPED", tmp_path)
     monkeypatch.setitem(sys.modules, "torch", None)
     told = []
     with pytest.raises(CwmError, match=r"needs torch: pip install 'cwm-cli\[neural\]'"):
@@ -179,7 +187,7 @@ def test_numpy_reads_what_torch_has_learned(monkeypatch, tmp_path):
 def test_training_where_no_model_knows_the_words_is_kept(monkeypatch, tmp_path):
     pytest.importorskip("torch")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("cwm_tiny.backend.SHIPPED", tmp_path / "none")
+    monkeypatch.setattr("cwm_theorize.tiny.backend.SHIPPED", tmp_path / "none")
     spec, told = environment("Door-v0"), []
     for _ in range(2):
         Tiny(steps=10, seconds=60).prepare(spec, {}, told.append)

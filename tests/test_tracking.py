@@ -10,7 +10,7 @@ import pytest
 RECORDER = """
 import json
 from cwm_cli import hookimpl
-from cwm_cli.agents.tracking import Tracker
+from cwm_cli.commands.trackers import Tracker
 
 class Recorder(Tracker):
     def write(self, *words):

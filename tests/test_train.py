@@ -15,8 +15,8 @@ from rich.console import Console
 
 import cwm_cli
 from cwm_cli import CwmError
-from cwm_cli.agents.training.runs import TrainRun
-from cwm_cli.views.training import training_view
+from cwm_neural.training.runs import TrainRun
+from cwm_neural.view import training_view
 from processes import wait_until
 
 PLUGIN = Path(__file__).with_name("linear_training.py").read_text()

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from cwm_cli import learn
-from cwm_cli.agents.learning.actor import Knowledge, OpenQuestion
-from cwm_cli.agents.learning.real import Real
-from cwm_cli.agents.learning.repairing import AskedModel
-from cwm_cli.agents.learning.runs import LearnRun, StepsTaken
-from cwm_cli.agents.learning.unsure import UnsureModel, box_of
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.search.contracts import Backend, Completion, Request, Strategy, Usage
+from cwm_learn.actor import Knowledge, OpenQuestion
+from cwm_learn.real import Real
+from cwm_learn.repairing import AskedModel
+from cwm_learn.runs import LearnRun, StepsTaken
+from cwm_learn.unsure import UnsureModel, box_of
 from openai_server import OpenAIServer
 
 TRACK = Space("box", "float64", (2,), (-2.0, -1.0), (2.0, 1.0))

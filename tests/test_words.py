@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from cwm_cli.agents.collecting import default_dataset
 from cwm_cli.cli.shared import parse_env_args
+from cwm_cli.commands.collect import default_dataset
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric

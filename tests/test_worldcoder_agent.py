@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cwm_cli.agents.learning.missions import StateView, WorldProgram
-from cwm_cli.agents.learning.strategy import LearningSession, LearningTask
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task
 from cwm_cli.registry import find
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import GENERATE, Backend, Completion, Move, Request
+from cwm_learn.missions import StateView, WorldProgram
+from cwm_learn.strategy import LearningSession, LearningTask
 from cwm_worldcoder.agent import WorldCoderAgent
 from cwm_worldcoder.arms import Arm, WorldSearch
 from cwm_worldcoder.asking import TOKENS_MENDING, ProgramQuestion, Shown, programs_in

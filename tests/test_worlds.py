@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import cwm_cli
-from cwm_cli.agents.recording import record
+from cwm_cli.commands.recording import record
 from cwm_cli.evaluation import AccuracyMetric, PaperMetric, evaluate
 from cwm_cli.registry import environment, find, names
 from cwm_cli.worlds import Contract, EnvironmentModel, Predictions, ProgramModel

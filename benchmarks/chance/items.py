@@ -10,8 +10,8 @@ import numpy as np
 
 import cwm_cli as cwm
 from benchmarks.chance.optimum import planned, share, told_dynamics, true_dynamics
-from cwm_cli.agents.evaluating import EvaluationResult
-from cwm_cli.agents.synthesizing import SynthesisResult
+from cwm_cli.commands.evaluate import EvaluationResult
+from cwm_cli.commands.synthesize import SynthesisResult
 from cwm_cli.envs.tasks import step_limit
 from cwm_cli.registry import environment
 from cwm_cli.sandbox import Sandbox

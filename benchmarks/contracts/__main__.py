@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from benchmarks.contracts import CHANCE, MEMORY, PLAIN, SYSTEMS
 from benchmarks.machine import machine
-from cwm_cli.agents.recording import record
+from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation.finding import find_contract
 from cwm_cli.registry import environment

@@ -13,7 +13,7 @@ import numpy as np
 
 import cwm_cli as cwm
 from benchmarks.parts import Figures, Job
-from cwm_cli.agents.recording import record
+from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment

@@ -17,12 +17,12 @@ import gymnasium as gym
 import numpy as np
 
 from benchmarks.learning.goals import Goal
-from cwm_cli.agents.learning.certificate import Certificate
-from cwm_cli.agents.learning.learn import learn
-from cwm_cli.agents.learning.loop import Learner
 from cwm_cli.data.dataset import Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.runs.observer import Observer
+from cwm_learn.certificate import Certificate
+from cwm_learn.learn import learn
+from cwm_learn.loop import Learner
 
 FRESH, FIRST = 20, 2
 """Episodes of a measurement, and after how many of them it may be given up as hopeless."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import cwm_cli as cwm
 from benchmarks.parts import Figures
-from cwm_cli.agents.theorizing.comparing import compare_with_program
-from cwm_cli.agents.theorizing.parts import NamedBackend, TheoryChoices
-from cwm_cli.agents.theorizing.runs import TheorizingResult, TheoryRun, discovered
-from cwm_cli.agents.theorizing.scoring import RuleScores
+from cwm_theorize.comparing import compare_with_program
+from cwm_theorize.parts import NamedBackend, TheoryChoices
+from cwm_theorize.runs import TheorizingResult, TheoryRun, discovered
+from cwm_theorize.scoring import RuleScores
 
 DOOR, PLAYGROUND = "Door-v0", "PlaygroundText-v0"
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cwm_cli.agents.synthesizing import backend_of, choose_backend, uncached
 from cwm_cli.bench.configuration import (
     START_OPTION,
     BenchmarkAccess,
@@ -53,6 +52,7 @@ from cwm_cli.bench.standings import (
     left_seconds,
 )
 from cwm_cli.bench.worker import TaskWork
+from cwm_cli.commands.synthesize import backend_of, choose_backend, uncached
 from cwm_cli.registry import default, find
 from cwm_cli.runs.objects import StorageError
 from cwm_cli.runs.observer import SILENT, Measures, Observer

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, PlainSerializer
 
-from cwm_cli.agents.comparison import Mean, Side, mean_of, relative_return
-from cwm_cli.agents.episodes import Episode
 from cwm_cli.bench.configuration import BenchmarkTask, Trial
 from cwm_cli.bench.run import AUTOMATIC, BenchmarkRun, TaskRecord
+from cwm_cli.commands.comparison import Mean, Side, mean_of, relative_return
+from cwm_cli.commands.episodes import Episode
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.searches import JournalTail
 from cwm_cli.runs.storage import named

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan
 from typing import Any, NamedTuple
 
-from cwm_cli.agents.comparison import Mean
 from cwm_cli.bench.results import GroupMean, TrialGroup, TrialRow, groups_of, rows_of
 from cwm_cli.bench.run import BenchmarkRun
+from cwm_cli.commands.comparison import Mean
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.charts import rounded, table, table_of
 from cwm_cli.runs.progress import BestSoFar

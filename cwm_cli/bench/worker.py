@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cwm_cli.agents.collecting import default_dataset
-from cwm_cli.agents.playing import plan
-from cwm_cli.agents.synthesizing import Choices, Order, open_job
 from cwm_cli.bench.configuration import BenchmarkAccess, BenchmarkTask, Group, Trial
 from cwm_cli.bench.executor import Command, job_process
 from cwm_cli.bench.run import BenchmarkRun
+from cwm_cli.commands.collect import default_dataset
+from cwm_cli.commands.plan import plan
+from cwm_cli.commands.synthesize import Choices, Order, open_job
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of

@@ -51,7 +51,7 @@ def calibrate(
     """
     from rich.text import Text
 
-    from cwm_cli.agents.calibrating import calibrate as fit
+    from cwm_cli.commands.calibrate import calibrate as fit
     from cwm_cli.text import clean, share
     from cwm_cli.views.recording import RecordingBar
     from cwm_cli.views.tables import score_table

@@ -69,7 +69,7 @@ def import_(
 
     Example: cwm data import minari:cartpole/expert-v0
     """
-    from cwm_cli.agents.importing import import_transitions
+    from cwm_cli.commands.data_import import import_transitions
     from cwm_cli.views.lines import Lines
 
     result = import_transitions(
@@ -112,7 +112,7 @@ def export(
 
     Example: cwm data export CartPole-v1.npz --to minari
     """
-    from cwm_cli.agents.exporting import export_transitions
+    from cwm_cli.commands.data_export import export_transitions
     from cwm_cli.views.lines import Lines
 
     result = export_transitions(
@@ -131,8 +131,8 @@ def show(
 
     Example: cwm data show CartPole-v1.npz
     """
-    from cwm_cli.agents.describing import load_own, summarise
     from cwm_cli.cli.shared import console
+    from cwm_cli.commands.describing import load_own, summarise
     from cwm_cli.views.datasets import DatasetPicture
 
     summary = summarise(file, load_own(file))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from cwm_cli.agents.evaluating import EvaluationResult
+    from cwm_cli.commands.evaluate import EvaluationResult
 
 PART_WORDS = {"train": "train", "test": "held-out"}
 """What the parts of a dataset are called."""
@@ -88,7 +88,7 @@ def evaluate(
 
     Example: cwm evaluate runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
-    from cwm_cli.agents.evaluating import evaluate as score
+    from cwm_cli.commands.evaluate import evaluate as score
     from cwm_cli.views.curves import check_picture
     from cwm_cli.views.diagnosis import diagnosis_parts
     from cwm_cli.views.recording import RecordingBar

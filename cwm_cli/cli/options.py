@@ -61,7 +61,7 @@ def options(
 def named_owners(name: str | None, kind: str | None = None) -> Iterator[NamedOwner]:
     """Yield what is called by a name, or all that has options, or all of a kind."""
     from cwm_cli import registry
-    from cwm_cli.agents.unasked import SearchOptions
+    from cwm_cli.commands.unasked import SearchOptions
     from cwm_cli.errors import UnknownNameError
     from cwm_cli.sandbox import Limits
     from cwm_cli.worlds.doubt import Doubt

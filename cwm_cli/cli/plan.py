@@ -106,7 +106,7 @@ def plan(
 
     Example: cwm plan runs/CartPole-v1-gif-mcts-0-20260101-120000 --oracle
     """
-    from cwm_cli.agents.playing import plan as play
+    from cwm_cli.commands.plan import plan as play
     from cwm_cli.errors import CwmError
     from cwm_cli.views.lines import complain, progress_console
     from cwm_cli.views.planning import plan_report, plan_view

@@ -95,7 +95,7 @@ def export(
     import sys
     from contextlib import redirect_stdout
 
-    from cwm_cli.agents.collecting import writing
+    from cwm_cli.commands.collect import writing
     from cwm_cli.errors import CwmError
     from cwm_cli.export import export_of, publish
     from cwm_cli.runs.storage import send_all
@@ -136,10 +136,10 @@ def _export_imagined(
     import sys
     from contextlib import redirect_stdout
 
-    from cwm_cli.agents.exporting import export_transitions, exporter_of
-    from cwm_cli.agents.imagining import imagine
-    from cwm_cli.agents.subjects import apart
     from cwm_cli.cli.shared import emit
+    from cwm_cli.commands.data_export import export_transitions, exporter_of
+    from cwm_cli.commands.imagine import imagine
+    from cwm_cli.commands.subjects import apart
     from cwm_cli.views.lines import Lines
 
     theirs, rest = apart(asked.pop("options", ()), "exporter")

@@ -327,7 +327,7 @@ def tracked(view: "Observer", track: str | None, tracker: str | None) -> "Observ
         if tracker is not None:
             raise CwmError(f"--tracker {tracker} needs a project: add --track PROJECT")
         return view
-    from cwm_cli.agents.tracking import Tracking
+    from cwm_cli.commands.trackers import Tracking
 
     return Tracking(track, tracker, beside=view)
 

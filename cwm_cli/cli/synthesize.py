@@ -44,7 +44,7 @@ from cwm_cli.text import cached_words, money, tokens
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cwm_cli.agents.synthesizing import SynthesisResult
+    from cwm_cli.commands.synthesize import SynthesisResult
     from cwm_cli.evaluation import Score
 
 POOR = 0.9
@@ -108,7 +108,7 @@ def synthesize(
 
     Example: cwm synthesize --env CartPole-v1
     """
-    from cwm_cli.agents.synthesizing import synthesize as search
+    from cwm_cli.commands.synthesize import synthesize as search
     from cwm_cli.runs.progress import models_grid
     from cwm_cli.search.contracts import START
     from cwm_cli.views.search import SearchView
@@ -221,8 +221,8 @@ def _above(score: Score) -> float | None:
 
 def _learning(result: SynthesisResult, env: str, env_args: dict[str, Any]) -> str | None:
     """Say how to go on where the program was wrong of rows that it was not fitted to, or plans."""
-    from cwm_cli.agents.comparison import LearnFrom
-    from cwm_cli.agents.plays import mismatches_of
+    from cwm_cli.commands.comparison import LearnFrom
+    from cwm_cli.commands.plays import mismatches_of
 
     test, planned = result.scores.test, mismatches_of(result.run)
     wrong = [
@@ -237,7 +237,7 @@ def _learning(result: SynthesisResult, env: str, env_args: dict[str, Any]) -> st
 
 def _advice(result: SynthesisResult, backend: str | None, models: Sequence[str]) -> str | None:
     """Say what might help where the backend that works from data alone found little."""
-    from cwm_cli.agents.synthesizing import choose_backend
+    from cwm_cli.commands.synthesize import choose_backend
     from cwm_cli.registry import find
 
     score = result.scores.test or result.scores.train

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cwm_cli.agents.recording import record
+from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.registry import environment

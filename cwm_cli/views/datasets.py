@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from cwm_cli.agents.describing import BINS, ComponentSummary, DatasetSummary, ValueCount
+from cwm_cli.commands.describing import BINS, ComponentSummary, DatasetSummary, ValueCount
 from cwm_cli.text import percent
 from cwm_cli.views.terminal import printable
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.text import Text
 
-from cwm_cli.agents.comparison import Mean, PlanResult, Side, SideName
-from cwm_cli.agents.episodes import Episode, PlanningCost, Progress, Underway
-from cwm_cli.agents.playing import LeftOut, Playing, SideProgress
+from cwm_cli.commands.comparison import Mean, PlanResult, Side, SideName
+from cwm_cli.commands.episodes import Episode, PlanningCost, Progress, Underway
+from cwm_cli.commands.plan import LeftOut, Playing, SideProgress
 from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import percent, share

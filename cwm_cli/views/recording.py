@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress, TaskID
 from rich.text import Text
 
-from cwm_cli.agents.recording import BeingRecorded, Key, Recorded, Recording
+from cwm_cli.commands.recording import BeingRecorded, Key, Recorded, Recording
 from cwm_cli.views.lines import Lines, progress_console
 from cwm_cli.views.terminal import duration, printable
 

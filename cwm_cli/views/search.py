@@ -20,7 +20,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from cwm_cli.agents.synthesizing import SearchJob
+from cwm_cli.commands.synthesize import SearchJob
 from cwm_cli.search.contracts import ROOT, START, Move, Node
 from cwm_cli.search.loop import Pending, Search
 from cwm_cli.text import share

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cwm_cli.planning.imagining import stepping
+from cwm_cli.planning import stepping
 from cwm_cli.sandbox.handlers import ConfinedProgram, Handler
 from cwm_cli.sandbox.job import ModelJob
 from cwm_cli.worlds.confined import formed

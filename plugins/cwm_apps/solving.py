@@ -22,15 +22,15 @@ from cwm_apps.runs import CodingConfig, CodingHeader, CodingRun
 from cwm_apps.scripts import ScriptJob
 from cwm_apps.work import ProblemWork, Rejudging, Searches, SearchWork, SolutionsJudging
 from cwm_cli._version import __version__
-from cwm_cli.agents.synthesizing import (
+from cwm_cli.bench.estimate import Ask, SearchesToCome, agreed, estimated
+from cwm_cli.bench.executor import Executor, chosen_executor
+from cwm_cli.commands.synthesize import (
     MODEL_VARIABLE,
     choose_backend,
     named_models,
     uncached,
     warn_of_gaps,
 )
-from cwm_cli.bench.estimate import Ask, SearchesToCome, agreed, estimated
-from cwm_cli.bench.executor import Executor, chosen_executor
 from cwm_cli.data.reading import read_bytes
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, default, find, read_options

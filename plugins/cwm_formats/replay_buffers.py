@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.agents.importing import Importer, TransitionShape
+from cwm_cli.commands.data_import import Importer, TransitionShape
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.pickles import Inert, load, plain
 from cwm_cli.data.reading import UnreadableError, opened, read_bytes

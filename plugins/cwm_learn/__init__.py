@@ -19,7 +19,7 @@ def cwm_extension_points() -> Mapping[str, ExtensionPoint]:
     """Let plugins offer loops for `cwm learn --strategy`."""
     return {
         "learning strategy": ExtensionPoint(
-            "cwm_learning_strategies", "cwm_cli.agents.learning.strategy:LearningStrategy", True
+            "cwm_learning_strategies", "cwm_learn.strategy:LearningStrategy", True
         ),
     }
 
@@ -28,7 +28,7 @@ def cwm_extension_points() -> Mapping[str, ExtensionPoint]:
 def cwm_functions() -> Mapping[str, str]:
     """Offer `cwm.learn`."""
     return {
-        "learn": "cwm_cli.agents.learning.learn:learn",
+        "learn": "cwm_learn.learn:learn",
     }
 
 
@@ -36,13 +36,13 @@ def cwm_functions() -> Mapping[str, str]:
 def cwm_run_kinds() -> Mapping[str, str]:
     """Offer the runs of `cwm learn`."""
     return {
-        "learn": "cwm_cli.agents.learning.runs:LearnRun",
+        "learn": "cwm_learn.runs:LearnRun",
     }
 
 
 @hookimpl
 def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
     """Add `cwm learn`."""
-    from cwm_cli.cli.learn import learn
+    from cwm_learn.command import learn
 
     app.command("learn")(api.guarded(learn))

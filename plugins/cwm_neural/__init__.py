@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def cwm_extension_points() -> Mapping[str, ExtensionPoint]:
     """Let plugins offer world models and agents for `cwm train`."""
     return {
-        "trainer": ExtensionPoint("cwm_trainers", "cwm_cli.agents.training.trainer:Trainer", True),
-        "agent": ExtensionPoint("cwm_agents", "cwm_cli.agents.training.trainer:AgentTrainer", True),
+        "trainer": ExtensionPoint("cwm_trainers", "cwm_neural.training.trainer:Trainer", True),
+        "agent": ExtensionPoint("cwm_agents", "cwm_neural.training.trainer:AgentTrainer", True),
     }
 
 
@@ -27,7 +27,7 @@ def cwm_extension_points() -> Mapping[str, ExtensionPoint]:
 def cwm_functions() -> Mapping[str, str]:
     """Offer `cwm.train`."""
     return {
-        "train": "cwm_cli.agents.training.train:train",
+        "train": "cwm_neural.training.train:train",
     }
 
 
@@ -35,7 +35,7 @@ def cwm_functions() -> Mapping[str, str]:
 def cwm_run_kinds() -> Mapping[str, str]:
     """Offer the runs of `cwm train`."""
     return {
-        "train": "cwm_cli.agents.training.runs:TrainRun",
+        "train": "cwm_neural.training.runs:TrainRun",
     }
 
 
@@ -43,15 +43,15 @@ def cwm_run_kinds() -> Mapping[str, str]:
 def cwm_option_groups() -> Mapping[str, str]:
     """Offer the options of the schedule and of the choice of a checkpoint."""
     return {
-        "training": "cwm_cli.agents.training.train:Schedule",
-        "checkpoint": "cwm_cli.agents.training.runs:CheckpointChoice",
+        "training": "cwm_neural.training.train:Schedule",
+        "checkpoint": "cwm_neural.training.runs:CheckpointChoice",
     }
 
 
 @hookimpl
 def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
     """Add `cwm train`."""
-    from cwm_cli.cli.train import train
+    from cwm_neural.command import train
 
     app.command("train")(api.guarded(train))
 
@@ -60,7 +60,7 @@ def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
 def cwm_trainers() -> Mapping[str, str]:
     """Offer the kinds of world models that are trained."""
     return {
-        "dummy": "cwm_cli.agents.training.acting:DummyTrainer",
+        "dummy": "cwm_neural.training.acting:DummyTrainer",
         "dreamer": "cwm_neural.dreamer:DreamerTrainer",
         "ensemble": "cwm_neural.ensemble:EnsembleTrainer",
         "ncp": "cwm_neural.ncp:NcpTrainer",
@@ -74,8 +74,8 @@ def cwm_agents() -> Mapping[str, str]:
     """Offer the agents that learn in them."""
     return {
         "actor-critic": "cwm_neural.actor:ActorCriticTrainer",
-        "planner": "cwm_cli.agents.training.acting:PlannerTrainer",
-        "random": "cwm_cli.agents.training.acting:RandomTrainer",
+        "planner": "cwm_neural.training.acting:PlannerTrainer",
+        "random": "cwm_neural.training.acting:RandomTrainer",
         "cql": "cwm_neural.cql:CqlTrainer",
     }
 

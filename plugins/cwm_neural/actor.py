@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from cwm_cli.agents.training.trainer import Agent, AgentTrainer, TrainingTask
 from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.envs.tasks import Task
@@ -20,6 +19,7 @@ from cwm_cli.presets import FROM_PRESET
 from cwm_cli.worlds.model import Confirmation, Plan, PlannedWith, PlanningSession, WorldModel
 from cwm_neural.sampling import EpisodeSampler
 from cwm_neural.states import EXTRA, drawing, finite, load_state, restoring, save_state, shape_of
+from cwm_neural.training.trainer import Agent, AgentTrainer, TrainingTask
 
 if TYPE_CHECKING:
     from torch import Tensor

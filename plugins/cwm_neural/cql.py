@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from cwm_cli.agents.training.trainer import Agent, AgentTrainer, TrainingTask
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.tasks import Task
 from cwm_cli.presets import FROM_PRESET
 from cwm_cli.worlds.model import PlanningSession, WorldModel
 from cwm_neural.states import EXTRA, drawing, finite, load_state, restoring, save_state, shape_of
+from cwm_neural.training.trainer import Agent, AgentTrainer, TrainingTask
 
 if TYPE_CHECKING:
     from cwm_neural.cql_networks import ConservativeLosses

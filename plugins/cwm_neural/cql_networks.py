@@ -14,7 +14,6 @@ from torchrl.data import Bounded
 from torchrl.modules import ProbabilisticActor, TanhNormal, ValueOperator
 from torchrl.objectives import CQLLoss, DiscreteCQLLoss, SoftUpdate
 
-from cwm_cli.agents.training.trainer import TrainingTask
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
@@ -26,6 +25,7 @@ from cwm_neural.actor_networks import (
     ObservationEncoder,
     policy_of,
 )
+from cwm_neural.training.trainer import TrainingTask
 
 if TYPE_CHECKING:
     from cwm_neural.cql import CqlTrainer

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from cwm_cli.agents.training.trainer import Agent, Diverged, Trainer, Training, TrainingTask
 from cwm_cli.planning.model import Here, Model, Step
 from cwm_cli.presets import FROM_PRESET
 from cwm_cli.worlds.model import (
@@ -28,6 +27,7 @@ from cwm_cli.worlds.model import (
 )
 from cwm_neural.sampling import EpisodeSampler
 from cwm_neural.states import EXTRA, drawing, finite, load_state, restoring, save_state, shape_of
+from cwm_neural.training.trainer import Agent, Diverged, Trainer, Training, TrainingTask
 
 if TYPE_CHECKING:
     from pathlib import Path

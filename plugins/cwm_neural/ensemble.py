@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from cwm_cli.agents.training.trainer import Trainer, Training, TrainingTask
 from cwm_cli.presets import FROM_PRESET
 from cwm_neural.states import EXTRA
+from cwm_neural.training.trainer import Trainer, Training, TrainingTask
 
 
 @dataclass

@@ -9,14 +9,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from cwm_cli.agents.learning.strategy import LearningSession, LearningStrategy, LearningTask
-from cwm_cli.agents.training.acting import Collector
-from cwm_cli.agents.training.trainer import Agent, Training, TrainingTask
 from cwm_cli.data.dataset import ALL_FITTED, Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
 from cwm_cli.worlds.model import PlanningSession
+from cwm_learn.strategy import LearningSession, LearningStrategy, LearningTask
+from cwm_neural.training.acting import Collector
+from cwm_neural.training.trainer import Agent, Training, TrainingTask
 
 
 @dataclass

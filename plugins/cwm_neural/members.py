@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cwm_cli.agents.training.trainer import Training, TrainingTask
 from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
@@ -28,6 +27,7 @@ from cwm_cli.worlds.model import (
 from cwm_neural.features import RowFeatures, refuse_what_is_seen
 from cwm_neural.networks import Foreseen, MemberNetworks, NoiseSource, RowBatch
 from cwm_neural.states import drawing, finite, load_state, restoring, save_state, shape_of
+from cwm_neural.training.trainer import Training, TrainingTask
 
 if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task

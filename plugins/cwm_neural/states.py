@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cwm_cli.agents.training.trainer import Diverged, TrainingTask
 from cwm_cli.errors import CwmError
+from cwm_neural.training.trainer import Diverged, TrainingTask
 
 EXTRA = "cwm-cli[neural]"
 """What brings the packages of this plugin."""

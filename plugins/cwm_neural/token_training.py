@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cwm_cli.agents.training.trainer import Training, TrainingTask
 from cwm_cli.errors import CwmError
 from cwm_neural.grid import GridTokenizer
 from cwm_neural.sampling import EpisodeSampler
@@ -26,6 +25,7 @@ from cwm_neural.token_world import (
     TokenWorld,
 )
 from cwm_neural.tokens import Codes, Tokenizer
+from cwm_neural.training.trainer import Training, TrainingTask
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Dataset

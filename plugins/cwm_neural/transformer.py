@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from cwm_cli.agents.training.trainer import Trainer, Training, TrainingTask
 from cwm_cli.presets import FROM_PRESET
 from cwm_neural.states import EXTRA
+from cwm_neural.training.trainer import Trainer, Training, TrainingTask
 from cwm_neural.vq_options import VQ_PRESETS, VqOptions
 
 if TYPE_CHECKING:

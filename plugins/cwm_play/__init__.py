@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 def cwm_functions() -> Mapping[str, str]:
     """Offer `cwm.play`."""
     return {
-        "play": "cwm_cli.agents.interacting.play:play",
+        "play": "cwm_play.play:play",
     }
 
 
 @hookimpl
 def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
     """Add `cwm play`."""
-    from cwm_cli.cli.play import play
+    from cwm_play.command import play
 
     app.command("play")(api.guarded(play))

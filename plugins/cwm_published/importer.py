@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cwm_cli.agents.collecting import find_environment
-from cwm_cli.agents.importing import Importer
+from cwm_cli.commands.collect import find_environment
+from cwm_cli.commands.data_import import Importer
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, opened
 from cwm_cli.envs.spec import EnvironmentSpec

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def cwm_functions() -> Mapping[str, str]:
     """Offer `cwm.theorize` and `cwm.score`."""
     return {
-        "theorize": "cwm_cli.agents.theorizing.theorize:theorize",
-        "score": "cwm_cli.agents.theorizing.scoring:score",
+        "theorize": "cwm_theorize.theorize:theorize",
+        "score": "cwm_theorize.scoring:score",
     }
 
 
@@ -26,21 +26,21 @@ def cwm_functions() -> Mapping[str, str]:
 def cwm_run_kinds() -> Mapping[str, str]:
     """Offer the runs of `cwm theorize`."""
     return {
-        "theorize": "cwm_cli.agents.theorizing.runs:TheoryRun",
+        "theorize": "cwm_theorize.runs:TheoryRun",
     }
 
 
 @hookimpl
 def cwm_world_models() -> Mapping[str, str]:
     """Offer rules in words."""
-    return {"theory": "cwm_cli.worlds.theory:Theory"}
+    return {"theory": "cwm_theorize.world_model:Theory"}
 
 
 @hookimpl
 def cwm_problems() -> Mapping[str, str]:
     """Offer the search for rules."""
     return {
-        "theory": "cwm_cli.problems.theory:TheoryProblem",
+        "theory": "cwm_theorize.problem:TheoryProblem",
     }
 
 
@@ -48,18 +48,18 @@ def cwm_problems() -> Mapping[str, str]:
 def cwm_policies() -> Mapping[str, str]:
     """Offer experimenters, which collect data that rules explain badly."""
     return {
-        "oracle": "cwm_cli.agents.theorizing.experimenters:OraclePolicy",
-        "enumerate": "cwm_cli.agents.theorizing.experimenters:EnumeratePolicy",
-        "llm": "cwm_cli.agents.theorizing.experimenters:LlmPolicy",
-        "curiosity": "cwm_cli.agents.theorizing.curiosity:CuriousPolicy",
+        "oracle": "cwm_theorize.experimenters:OraclePolicy",
+        "enumerate": "cwm_theorize.experimenters:EnumeratePolicy",
+        "llm": "cwm_theorize.experimenters:LlmPolicy",
+        "curiosity": "cwm_theorize.curiosity:CuriousPolicy",
     }
 
 
 @hookimpl
 def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
     """Add `cwm theorize` and `cwm score`."""
-    from cwm_cli.cli.score import score
-    from cwm_cli.cli.theorize import theorize
+    from cwm_theorize.command import theorize
+    from cwm_theorize.score_command import score
 
     app.command("theorize")(api.guarded(theorize))
     app.command("score")(api.guarded(score))

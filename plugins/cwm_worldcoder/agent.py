@@ -18,14 +18,14 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from cwm_cli.agents.learning.missions import StateView, WorldProgram, merged, nearest
-from cwm_cli.agents.learning.strategy import LearningSession, LearningStrategy, LearningTask
 from cwm_cli.data.dataset import Transition
 from cwm_cli.data.objects import MISSION
 from cwm_cli.envs.spec import refuse_pictures, space_of
 from cwm_cli.envs.tasks import random_action, seeds_of
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import GENERATE, Backend, Move, Request
+from cwm_learn.missions import StateView, WorldProgram, merged, nearest
+from cwm_learn.strategy import LearningSession, LearningStrategy, LearningTask
 from cwm_worldcoder.arms import BANDIT, WorldSearch
 from cwm_worldcoder.asking import ProgramQuestion, programs_in
 from cwm_worldcoder.evaluating import WorldEvaluator

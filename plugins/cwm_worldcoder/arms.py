@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from cwm_cli.agents.learning.missions import REWARD, TRANSITION, WorldProgram, merged
 from cwm_cli.data.dataset import Transition
+from cwm_learn.missions import REWARD, TRANSITION, WorldProgram, merged
 from cwm_worldcoder.asking import ProgramQuestion, Shown, programs_in
 from cwm_worldcoder.evaluating import WorldEvaluation, WorldEvaluator, evaluate
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from cwm_cli.agents.learning.missions import REWARD, TRANSITION, StateView, compiles
 from cwm_cli.data.dataset import Transition
 from cwm_cli.search.contracts import Message
 from cwm_cli.search.reading import blocks, unfenced
+from cwm_learn.missions import REWARD, TRANSITION, StateView, compiles
 from cwm_worldcoder.evaluating import Answered
 
 Asked = Literal["transition", "reward", "mend transition", "mend reward", "reach", "guess reward"]

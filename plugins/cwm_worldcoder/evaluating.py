@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cwm_cli.agents.learning.imagination import SearchImagination
-from cwm_cli.agents.learning.missions import StateView, WorldProgram, telling_words
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds.remote import Broke
+from cwm_learn.imagination import SearchImagination
+from cwm_learn.missions import StateView, WorldProgram, telling_words
 
 SAME_REWARD = 1e-6
 """By less than this two rewards may differ."""

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.agents.learning.missions import StateView, class_name, words_of
 from cwm_cli.data.objects import OBJECTS
 from cwm_cli.search.contracts import Backend, Completion, Request
+from cwm_learn.missions import StateView, class_name, words_of
 from cwm_worldcoder import rules
 from cwm_worldcoder.asking import ProgramQuestion, Shown
 

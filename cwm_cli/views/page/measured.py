@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.agents.evaluating import EvaluationResult, Part, evaluate
+from cwm_cli.commands.evaluate import EvaluationResult, Part, evaluate
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.envs.documented import documented_names

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from cwm_cli.agents.learning.strategy import LearningSession, LearningTask
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task
 from cwm_cli.testing.conftest import Material
 from cwm_cli.testing.test_conformance import every, make
+from cwm_learn.strategy import LearningSession, LearningTask
 
 
 @every("learning strategy")

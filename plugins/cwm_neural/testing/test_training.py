@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cwm_cli.agents.recording import record
-from cwm_cli.agents.training.trainer import Agent, Training, TrainingTask
+from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.envs.spec import EnvironmentSpec
@@ -23,6 +22,7 @@ from cwm_cli.testing.conftest import Material
 from cwm_cli.testing.test_conformance import every
 from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.model import ImaginedStep, Planning
+from cwm_neural.training.trainer import Agent, Training, TrainingTask
 
 pytestmark = pytest.mark.slow  # whatever learns by gradient descent imports torch
 

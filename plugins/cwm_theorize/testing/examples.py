@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.agents.theorizing.curiosity import CuriousPolicy
 from cwm_cli.data.dataset import Transition
 from cwm_cli.envs.text_view import Change, Consequence, TextView
-from cwm_cli.problems.theory import TheoryProblem
 from cwm_cli.search.contracts import Backend, ScoreRequest
 from cwm_cli.testing.conftest import Material
-from cwm_cli.worlds.statistician import PredictionQuestion, Statistician
-from cwm_cli.worlds.theory import Theory
+from cwm_theorize.curiosity import CuriousPolicy
+from cwm_theorize.problem import TheoryProblem
+from cwm_theorize.statistician import PredictionQuestion, Statistician
+from cwm_theorize.world_model import Theory
 
 SIDES = ("left", "right")
 """Where a cart can be pushed to, in words."""

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from cwm_cli.agents.policies import Stage
-from cwm_cli.agents.theorizing.experimenters import Experimenter, PhaseContext, gather
+from cwm_cli.commands.policies import Stage
 from cwm_cli.data.dataset import Transition
 from cwm_cli.registry import find
 from cwm_cli.search.contracts import Backend, ScoreRequest
 from cwm_cli.testing.conftest import Material
 from cwm_cli.testing.test_conformance import every, make
+from cwm_theorize.experimenters import Experimenter, PhaseContext, gather
 from cwm_theorize.testing.examples import statistician
 
 

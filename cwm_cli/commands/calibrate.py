@@ -1,0 +1,115 @@
+"""Fit the numbers of a program to recorded transitions: what `cwm calibrate` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cwm_cli.commands.subjects import ProgramSource, find_subject, protected
+from cwm_cli.commands.synthesize import Scores
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.errors import CwmError
+from cwm_cli.evaluation import AccuracyMetric, evaluate
+from cwm_cli.problems.refining.calibrating import Calibrate, Calibration
+from cwm_cli.problems.refining.versions import VersionsJob
+from cwm_cli.registry import Owner, read_options
+from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.sandbox import Limits
+from cwm_cli.sandbox.abilities import abilities_of
+from cwm_cli.sandbox.protection import check_access
+from cwm_cli.worlds.program import ProgramModel
+
+
+@dataclass(frozen=True)
+class CalibrationResult:
+    """What `calibrate` came to: the program, and how right it was before and is now.
+
+    `calibration` is None where there was nothing to fit: the program has no numbers, or is right.
+    """
+
+    program: str
+    calibration: Calibration | None
+    before: Scores
+    scores: Scores
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `cwm calibrate --json` prints."""
+        facts: dict[str, Any] = {"program": self.program, "calibration": None}
+        if self.calibration is not None:
+            facts["calibration"] = asdict(self.calibration)
+            del facts["calibration"]["program"]
+        for name, scores in (("before", self.before), ("after", self.scores)):
+            parts = {"train": scores.train, "test": scores.test}
+            facts[name] = {part: score and score.model_dump() for part, score in parts.items()}
+        return facts
+
+
+def calibrate(
+    program: ProgramSource,
+    *,
+    env: str,
+    env_args: Mapping[str, Any] | None = None,
+    dataset: Dataset | Path | str | None = None,
+    options: Sequence[str] | Mapping[str, Any] = (),
+    tools: Sequence[str] = (),
+    allow_gap: Sequence[str] = (),
+    seed: int = 0,
+    output: Path | str | None = None,
+    observer: Observer = SILENT,
+) -> CalibrationResult:
+    """Fit the numbers of a program of `env` to train transitions, without a language model.
+
+    They are those of `dataset`, or the default ones of the environment; a share of the train
+    episodes and the held-out ones are for the scores alone. With `output` the program is written
+    to a file. `CwmError` where the program does not run.
+    """
+    if output is not None and not Path(output).parent.is_dir():
+        raise CwmError(
+            f"cannot write {output}, as its folder does not exist: --output names another"
+        )
+    about = find_subject(program=program, env=env, env_args=env_args, observer=observer)
+    text = about.text or ""
+    if (contract := abilities_of(text).contract) != "plain":
+        raise CwmError(
+            f"{about.name} keeps the contract {contract}: only numbers of programs without chance "
+            "or memory can be fitted; cwm synthesize fits those that it writes itself"
+        )
+    owners = [Owner("sandbox", Limits), Owner("calibrate", Calibrate)]
+    chosen = read_options(options, owners)
+    check_access(tools, allow_gap)
+    data = about.transitions(dataset, observer)
+    train, metric = data.train, AccuracyMetric.of(data.train)
+    guard = protected(
+        Limits.chosen(chosen["sandbox"]),
+        tools=tools,
+        accepted=allow_gap,
+        handlers=[VersionsJob.handler],
+        observer=observer,
+    )
+    with guard as sandbox:
+
+        def scores(text: str) -> Scores:
+            """Score a program on both parts."""
+            model = ProgramModel(text, sandbox)
+            parts = [train, data.test]
+            found = [
+                evaluate(model, rows, metric, seed=seed) if len(rows) else None for rows in parts
+            ]
+            if failure := next((each.failure for each in found if each and each.failure), None):
+                reason = failure.message.splitlines()[0]
+                raise CwmError(f"{about.name} does not run ({reason}): mend that first")
+            on_train, on_test = (each and each.score for each in found)
+            return Scores(on_train, on_test, None)
+
+        before = after = scores(text)
+        rows = train[train.fitted]
+        found = Calibrate(**chosen["calibrate"]).fit(
+            text, rows, sandbox, metric.weights(rows), seed=seed, tell=observer.note
+        )
+        if found is not None and found.corrections:
+            text, after = found.program, scores(found.program)
+    if output is not None:
+        Path(output).write_text(text, encoding="utf-8")
+    return CalibrationResult(text, found, before, after)

@@ -1,0 +1,295 @@
+"""Record transitions of an environment; find those that ship or were recorded before.
+
+`collect` is what `cwm collect` does. `default_dataset` keeps what was recorded,
+`load_transitions` gives other work its rows.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+
+from cwm_cli.commands.recording import Recording, RecordingOptions, request
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import Owner, environment, find, read_options
+from cwm_cli.runs.observer import SILENT, Observer
+
+log = logging.getLogger("cwm.data")
+
+
+@dataclass(frozen=True)
+class CollectionResult:
+    """A file of transitions, and what is in it."""
+
+    file: Path
+    dataset: Dataset
+
+    @property
+    def returns(self) -> list[float]:
+        """The return of every episode."""
+        columns = self.dataset.columns
+        _, place = np.unique(columns["episodes"], return_inverse=True)
+        found: list[float] = np.bincount(place.reshape(-1), columns["rewards"]).tolist()
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `cwm collect --json` prints."""
+        return {
+            "file": str(self.file),
+            "transitions": len(self.dataset),
+            "episodes": len(self.returns),
+            "returns": self.returns,
+        }
+
+
+def collect(
+    env: str,
+    *,
+    env_args: Mapping[str, Any] | None = None,
+    episodes: int | None = None,
+    test_episodes: int | None = None,
+    min_rows: int | None = None,
+    max_steps: int = 100,
+    policy: str = "curated",
+    options: Sequence[str] | Mapping[str, Any] = (),
+    seed: int = 0,
+    out: Path | str | None = None,
+    force: bool = False,
+    workers: int = 1,
+    max_seconds: float | None = None,
+    observer: Observer = SILENT,
+) -> CollectionResult:
+    """Record transitions of an environment in a file (`out`, or ID.npz in the current folder).
+
+    A split has ten episodes, and more until it has 200 rows; with `episodes` or `test_episodes` it
+    has so many, and `min_rows` adds others. A file that holds just these is kept as it is; over
+    any other `force` alone writes. `options` are those of the policy. As many processes as
+    `workers` play; the file is the same. After `max_seconds`, or an interruption, the file holds
+    the episodes that are over, and the same call records the others. The observer is told a
+    `Recording`, then each `BeingRecorded` and each `Recorded`.
+    """
+    spec = find_environment(env, observer)
+    chosen = read_options(options, [Owner("policy", find("policy", policy))])["policy"]
+    wanted: RecordingOptions = {
+        "policy": policy,
+        "max_steps": max_steps,
+        "seed": seed,
+    }
+    if chosen:
+        wanted["policy_options"] = chosen
+    if episodes is not None:
+        wanted["episodes"] = episodes
+    if test_episodes is not None:
+        wanted["test_episodes"] = test_episodes
+    if min_rows is not None:
+        wanted |= {"min_rows": min_rows, "min_test_rows": min_rows}
+    file = Path(out or shipped_name(spec.id))
+    begun = None if force else _found(file, request(spec, env_args, **wanted))
+    if begun is not None and not begun.metadata.get("missing"):
+        observer.note(f"{file} holds these transitions already")
+        dataset = begun
+    else:
+        with writing(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if not os.access(file.parent, os.W_OK):
+                raise PermissionError(f"no permission for {file.parent}")
+        recording = Recording(spec, env_args, begun=begun, **wanted)
+        with writing(file):
+            dataset = _kept(recording, file, observer, workers=workers, max_seconds=max_seconds)
+    if note := dataset.metadata.get("note"):
+        observer.note(note)
+    return CollectionResult(file, dataset)
+
+
+def find_environment(name: str, observer: Observer = SILENT) -> EnvironmentSpec:
+    """Look up an environment; say so once when another version stands in for it."""
+    spec = environment(name)
+    if spec.note:
+        observer.note(spec.note)
+    return spec
+
+
+def load_transitions(
+    spec: EnvironmentSpec,
+    *,
+    env_args: Mapping[str, Any] | None = None,
+    dataset: Dataset | Path | str | None = None,
+    data_seed: int = 0,
+    observer: Observer = SILENT,
+) -> tuple[Dataset, str]:
+    """Return transitions and where they are from: those given, or the default ones.
+
+    The default ones are recorded and kept if they are not there yet. Transitions of another
+    environment, or of one with other arguments than `env_args` names, are refused.
+    """
+    if dataset is None:
+        file, _ = default_dataset(spec, env_args=env_args, data_seed=data_seed, observer=observer)
+        rows = Dataset.load(file)
+        if note := rows.metadata.get("note"):
+            observer.note(note)
+        return rows, str(file)
+    source = "given" if isinstance(dataset, Dataset) else str(dataset)
+    rows = dataset if isinstance(dataset, Dataset) else Dataset.load(Path(dataset))
+    recorded = rows.metadata.get("env", spec.id)
+    if recorded != spec.id:
+        raise CwmError(f"{source} holds transitions of {recorded}: name --env {recorded}")
+    if env_args and dict(env_args) != recorded_args(rows, env_args):
+        raise CwmError(
+            f"{source} was recorded with --env-arg {recorded_args(rows)}: leave --env-arg out"
+        )
+    return rows, source
+
+
+def recorded_args(dataset: Dataset, otherwise: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the arguments of the environment that a dataset was recorded with, where it says."""
+    return dict(dataset.metadata.get("env_args", otherwise or {}))
+
+
+@contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """Say why a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CwmError(f"cannot write {file} ({reason}): --out names another place") from error
+
+
+def _found(file: Path, asked: Mapping[str, Any]) -> Dataset | None:
+    """Return the file if it holds what is asked for; any other file is not touched."""
+    if not file.exists():
+        return None
+    hint = "--force replaces it, --out names another"
+    try:
+        dataset = Dataset.load(file)
+    except CwmError as error:
+        raise CwmError(f"{file} is there already and holds no dataset: {hint}") from error
+    if not dataset.metadata.items() >= asked.items():
+        raise CwmError(f"{file} is there already, recorded in another way: {hint}")
+    return dataset
+
+
+def _kept(
+    recording: Recording,
+    file: Path,
+    observer: Observer,
+    *,
+    workers: int = 1,
+    max_seconds: float | None = None,
+) -> Dataset:
+    """Record what is missing, and keep what was over when it ended, however that came."""
+    if recording.recorded:
+        observer.note(f"continuing {file}: {_count(recording)}")
+    try:
+        recording.play(observer, workers=workers, max_seconds=max_seconds)
+    except BaseException:
+        if recording.begun:
+            recording.dataset().save(file)
+            observer.note(f"{_count(recording)} are in {file}; the same command goes on")
+        raise
+    dataset = recording.dataset()
+    dataset.save(file)
+    if recording.done < recording.episodes:
+        observer.note(f"{_count(recording)} are in {file}; the same command goes on")
+    return dataset
+
+
+def _count(recording: Recording) -> str:
+    return f"{recording.done} of {recording.episodes} episodes"
+
+
+def file_name(asked: Mapping[str, Any]) -> str:
+    """Name a request so that people and programs can tell it from others."""
+    content = json.dumps(asked, sort_keys=True).encode()
+    name = re.sub(r"[^\w.-]+", "-", asked["env"])
+    return f"{name}-{asked['policy']}-{asked['seed']}-{sha256(content).hexdigest()[:12]}.npz"
+
+
+PACKAGE = "cwm_data"
+"""The package of the datasets that ship."""
+
+INDIFFERENT = ("numpy",)
+"""Packages whose versions may differ from those that a shipped dataset was recorded with.
+
+Planning may go another way with another numpy, but what is recorded is what the environment
+did: its own package, and MuJoCo, decide that.
+"""
+
+
+def default_dataset(
+    spec: EnvironmentSpec,
+    *,
+    env_args: Mapping[str, Any] | None = None,
+    data_seed: int = 0,
+    observer: Observer = SILENT,
+    **options: Unpack[RecordingOptions],
+) -> tuple[Path, bool]:
+    """Return the recording of a request that ships or is in the cache, and whether it was there."""
+    options["seed"] = data_seed
+    asked = request(spec, env_args, **options)
+    shipped = _shipped(spec.id)
+    if shipped and _essential(asked) == _essential(_request_of(shipped, asked)):
+        log.info("the transitions are those that ship: %s", shipped)
+        return shipped, True
+    path, begun = _cache() / file_name(asked), None
+    if _request_of(path, asked) == asked:
+        begun = Dataset.load(path)
+        if not begun.metadata.get("missing"):
+            log.info("the transitions are in the cache: %s", path)
+            return path, True
+    log.info("the transitions are recorded, and kept in the cache: %s", path)
+    recording = Recording(spec, env_args, begun=begun, **options)
+    try:
+        _kept(recording, path, observer)
+    except OSError as error:
+        hint = "set XDG_CACHE_HOME to a folder that can be written"
+        raise CwmError(f"cannot keep the transitions in {path} ({error}): {hint}") from error
+    return path, False
+
+
+def _shipped(env: str) -> Path | None:
+    """Return where the dataset of an environment would ship, if any are installed."""
+    package = find_spec(PACKAGE)
+    folders = (package.submodule_search_locations or []) if package else []
+    return next((Path(folder) / shipped_name(env) for folder in folders), None)
+
+
+def shipped_name(env: str) -> str:
+    """Return the id of an environment as the name of its dataset."""
+    return re.sub(r"[^\w.-]+", "-", env) + ".npz"
+
+
+def _request_of(path: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was asked for when a file was recorded, in the terms of a request."""
+    try:
+        found = Dataset.load(path).metadata
+    except CwmError:
+        return {}  # missing, or spoilt by a crash of the machine: recorded anew
+    return {name: found.get(name) for name in asked}
+
+
+def _essential(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request without the versions that do not matter."""
+    versions = asked.get("versions") or {}
+    kept = {name: number for name, number in versions.items() if name not in INDIFFERENT}
+    return {**asked, "versions": kept}
+
+
+def _cache() -> Path:
+    """Return the folder of cached recordings."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("cwm")) / "datasets"

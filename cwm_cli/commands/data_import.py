@@ -1,0 +1,243 @@
+"""Transitions that were recorded elsewhere: the contract of importers, and what keeps a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from os.path import realpath
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from cwm_cli.commands.collect import find_environment, writing
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.disturbances import HIDE, NOISE, disturbance_of
+from cwm_cli.envs.documented import documented_names
+from cwm_cli.envs.spec import EnvironmentSpec, space_of
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import Owner, find, names, read_options
+from cwm_cli.runs.observer import SILENT, Observer
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+
+class Origin(NamedTuple):
+    """The environment that a file says it was recorded in, with its arguments."""
+
+    env: str
+    env_args: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class TransitionShape:
+    """What transitions of an environment look like.
+
+    `limit` is the step in which it ends an episode itself, None where it does not. `valid` says
+    whether it names the actions that are allowed. `names` are those of the components of a flat
+    observation, where its documentation has them.
+    """
+
+    observations: Space
+    actions: Space
+    limit: int | None
+    valid: bool
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> Self:
+        """Look at an environment."""
+        with closing(spec.make(**env_args)) as env:
+            observations = space_of(env.observation_space)
+            return cls(
+                observations,
+                space_of(env.action_space, "actions"),
+                env.spec.max_episode_steps if env.spec else None,
+                _names_valid_actions(spec, env),
+                documented_names(spec.describe(env), observations),
+            )
+
+
+def _names_valid_actions(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> bool:
+    """Whether an environment says which actions are allowed."""
+    if spec.valid_actions is None:
+        return False
+    env.reset(seed=0)
+    return spec.valid_actions(env.unwrapped) is not None
+
+
+class Importer:
+    """Reads a file of transitions in a foreign format.
+
+    A dataclass whose fields are its options (`-o importer.KEY=VALUE`), with
+    their meaning in the docstring under each. `reads` looks at a file and says
+    whether it may be of the format; `read` makes a dataset of it, and says in
+    a `CwmError` what cannot be read, never running anything that the file holds.
+
+    Example::
+
+        @dataclass
+        class Table(Importer):
+            def reads(self, file):
+                return file.suffix == ".csv"
+
+            def read(self, file, spec, env_args, observer):
+                ...
+    """
+
+    def reads(self, file: Path) -> bool:
+        """Say whether a file may be of this format; it may also be a folder, or not be there."""
+        raise NotImplementedError
+
+    def title(self, file: Path) -> str:
+        """Return what the dataset is called where `--out` names nothing."""
+        return file.stem
+
+    def origin(self, file: Path) -> Origin | None:
+        """Return the environment that the file itself names: `--env` is optional then."""
+        return None
+
+    def read(
+        self, file: Path, spec: EnvironmentSpec, env_args: Mapping[str, Any], observer: Observer
+    ) -> Dataset:
+        """Return the transitions of a file as those of an environment."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """A file of transitions, and what is in it."""
+
+    file: Path
+    dataset: Dataset
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `cwm data import --json` prints."""
+        return describe(self.file, self.dataset)
+
+
+def import_transitions(
+    file: Path | str,
+    env: str | None = None,
+    *,
+    env_args: Mapping[str, Any] | None = None,
+    source: str | None = None,
+    options: Sequence[str] | Mapping[str, Any] = (),
+    out: Path | str | None = None,
+    all_train: bool = False,
+    force: bool = False,
+    observer: Observer = SILENT,
+) -> ImportResult:
+    """Read transitions from elsewhere and keep them as a dataset (`out`, or the name with .npz).
+
+    `env` may be left out where the file names its environment. `source` names the importer;
+    otherwise the first that says that it reads the file is taken. `all_train` holds nothing
+    back, as published. Over a file that holds something else `force` alone writes.
+    """
+    file = Path(file)
+    importer = _importer(file, options, source)
+    origin = importer.origin(file)
+    if env is None and origin is None:
+        raise CwmError(f"{file} does not say which environment it is of: name it with --env")
+    if env is None and origin is not None and ":" in origin.env:
+        raise CwmError(
+            f"{file} says that it is of {origin.env}, for which a module is imported: name it with "
+            "--env if you trust that"
+        )
+    spec = find_environment(env or (origin.env if origin else ""), observer)
+    target = Path(out or f"{importer.title(file)}.npz")
+    if realpath(target) == realpath(file):
+        raise CwmError(f"{target} is what is imported itself: --out names another place")
+    asked = dict(env_args or {})
+    if NOISE in asked:
+        raise CwmError("what was recorded is as noisy as it is: leave --noise out")
+    hidden = asked.pop(HIDE, None)
+    said = origin.env_args if origin and origin.env == spec.id else {}
+    if hidden is not None and HIDE in said:
+        raise CwmError(f"{file} was recorded with something hidden already: leave --hide out")
+    given = {**said, **asked}
+    dataset = importer.read(file, spec, given, observer)
+    if hidden is not None:
+        dataset = _without(dataset, spec, given | {HIDE: hidden})
+    if all_train:
+        split = np.zeros_like(dataset.columns["split"])
+        dataset = replace(dataset, columns=dataset.columns | {"split": split})
+    if target.exists() and not force:
+        hint = "--force replaces it, --out names another"
+        try:
+            old = Dataset.load(target)
+        except CwmError as error:
+            raise CwmError(f"{target} is there already and holds no dataset: {hint}") from error
+        if (old.digest, old.metadata) != (dataset.digest, dataset.metadata):
+            raise CwmError(f"{target} is there already and holds other transitions: {hint}")
+    with writing(target):
+        dataset.save(target)
+    return ImportResult(target, dataset)
+
+
+def _without(dataset: Dataset, spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> Dataset:
+    """Return a dataset without what is hidden of an environment that was made with arguments."""
+    with closing(spec.make(**env_args)) as env:
+        disturbance, space = disturbance_of(env), space_of(env.observation_space)
+    if disturbance is None:
+        return dataset
+    shown = {"observations", "next_observations"}
+    columns = {k: column for k, column in dataset.columns.items() if k.split(".")[0] not in shown}
+    for name in shown:
+        rows = [
+            dataset.observation_space.unpack(name, dataset.columns, i) for i in range(len(dataset))
+        ]
+        columns |= space.pack(name, [disturbance.see(row, None) for row in rows])
+    metadata = dataset.metadata | {"env_args": dict(env_args)}
+    return replace(dataset, columns=columns, observation_space=space, metadata=metadata)
+
+
+def describe(file: Path, dataset: Dataset) -> dict[str, Any]:
+    """Describe a dataset in a few numbers."""
+    columns = dataset.columns
+    return {
+        "file": str(file),
+        "environment": dataset.metadata.get("env"),
+        "env_args": dataset.metadata.get("env_args", {}),
+        "transitions": len(dataset),
+        "train": len(dataset.train),
+        "test": len(dataset.test),
+        "episodes": len(set(columns["episodes"].tolist())),
+        "terminations": int(columns["terminations"].sum()),
+        "mean_reward": float(columns["rewards"].mean()) if len(dataset) else None,
+        "digest": dataset.digest,
+    }
+
+
+def _importer(
+    file: Path, options: Sequence[str] | Mapping[str, Any], source: str | None
+) -> Importer:
+    """Find who reads a file: who is named, or the first who says so."""
+    if source is None:
+        fitting = formats_of(file)
+        if not fitting:
+            raise CwmError(_nobody_reads(file, names("importer")))
+        source = fitting[0]
+    factory = find("importer", source)
+    importer: Importer = factory(**read_options(options, [Owner("importer", factory)])["importer"])
+    return importer
+
+
+def formats_of(file: Path) -> list[str]:
+    """Return the importers that say that they read a file."""
+    return [name for name in names("importer") if find("importer", name)().reads(file)]
+
+
+def _nobody_reads(file: Path, known: Sequence[str]) -> str:
+    """Say why a file cannot be imported."""
+    if not known:
+        return "no plugin imports transitions: install one (`cwm plugins` lists them)"
+    if not file.exists():
+        return f"there is no {file}: name what was recorded"
+    if file.suffix == ".npz":
+        return f"{file} is no format of others: a dataset of cwm is used as it is, with --dataset"
+    return f"nobody reads {file}: --from names its format ({', '.join(known)})"

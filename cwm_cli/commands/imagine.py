@@ -1,0 +1,251 @@
+"""Episodes that are played inside a world model, as transitions for others: `cwm.imagine`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from copy import deepcopy
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from cwm_cli._version import __version__
+from cwm_cli.commands.plan import DECISION, choose_planners
+from cwm_cli.commands.policies import RandomSession
+from cwm_cli.commands.subjects import (
+    ProgramSource,
+    RunSource,
+    Subject,
+    example_rows,
+    find_subject,
+    protected,
+)
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.tasks import EPISODE_SEED_STRIDE, Task, random_action, seeds_of, step_limit
+from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.planning import Moment, Unsuited
+from cwm_cli.planning.model import EpisodeHistory
+from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.sandbox import Limits
+from cwm_cli.worlds.messages import PlanningJob, SteppingJob
+from cwm_cli.worlds.model import ImaginedEpisodes, Planning, PlanningSession, Stuck, WorldModel
+from cwm_cli.worlds.program import ProgramModel
+
+ImaginedPolicy = Literal["planner", "random", "agent"]
+"""Who chooses the actions: plans in the model, chance, or the agent that was trained with it."""
+
+
+def imagine(
+    run: RunSource | None = None,
+    *,
+    program: ProgramSource | None = None,
+    env: str | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    policy: ImaginedPolicy = "planner",
+    planner: str = "auto",
+    options: Sequence[str] | Mapping[str, Any] = (),
+    episodes: int = 10,
+    seed: int = 0,
+    max_steps: int | None = None,
+    tools: Sequence[str] = (),
+    allow_gap: Sequence[str] = (),
+    observer: Observer = SILENT,
+) -> Dataset:
+    """Play episodes inside the world model of a `run`, or of a `program` of `env`.
+
+    Each begins where the environment begins by its seed, and goes on from what the model
+    predicts; what chance decides is drawn. An episode depends on the seed and its number only.
+    What lies outside of the space of observations is brought within it. The metadata say that
+    the rows are imagined, by what, and how right that is.
+    """
+    if policy not in get_args(ImaginedPolicy):
+        raise UnknownNameError("policy", policy, get_args(ImaginedPolicy))
+    if episodes < 1:
+        raise CwmError("nothing to imagine: ask for at least one episode")
+    subject = find_subject(
+        run, program=program, env=env, env_args=env_args, options=options, observer=observer
+    )
+    spec = subject.spec
+    with closing(spec.make(**subject.env_args)) as made:
+        spaces = space_of(made.observation_space), space_of(made.action_space, "actions")
+        limit = step_limit(made, max_steps)
+        like = example_rows(subject, made, spaces, spec.objects(made) if spec.objects else None)
+    task = Task(lambda: spec.make(**subject.env_args), seed, limit, spec.valid_actions)
+    suited = () if subject.model is None else subject.model.planners
+    limits, planners = Limits.chosen({**subject.limits, **DECISION}), list[Planning]()
+    if policy == "planner":
+        choice = choose_planners(planner, subject.options, spaces, subject.limits, suited)
+        limits, planners = choice.limits, choice.planners
+    with ExitStack() as stack:
+        model: WorldModel | None = subject.model
+        if subject.text is not None:
+            addresses = [each.address for each in planners if each.address]
+            sandbox = stack.enter_context(
+                protected(
+                    limits,
+                    tools=sorted({*subject.tools, *tools}),
+                    accepted=allow_gap,
+                    workers=4,  # that predict, imagine, plan, and confirm
+                    handlers=[PlanningJob.handler, SteppingJob.handler, *addresses],
+                    observer=observer,
+                )
+            )
+            model = ProgramModel(subject.text, sandbox, subject.name)
+        assert model is not None
+        session = stack.enter_context(_session(policy, subject, model, task, planners, observer))
+        imagining = _Imagining(model, session, task, like)
+        played = [imagining.episode(number) for number in range(episodes)]
+    rows = [row for each in played for row in each.rows]
+    if not rows:
+        raise CwmError(f"{subject.name} fails at every start: {played[0].failure}")
+    told = _about(subject, policy, planner, seed, episodes)
+    found = Dataset.of(
+        rows, observation_space=spaces[0], action_space=spaces[1], metadata=like.metadata | told
+    )
+    _tell(played, observer)
+    return _within(found, observer)
+
+
+def _session(
+    policy: ImaginedPolicy,
+    subject: Subject,
+    model: WorldModel,
+    task: Task,
+    planners: Sequence[Planning],
+    observer: Observer,
+) -> PlanningSession:
+    """Return who chooses the actions."""
+    if policy == "random":
+        return RandomSession(task, task.seed)
+    if policy == "planner":
+        return model.planned.open(planners, task)
+    if subject.run is None:
+        raise CwmError(f"{subject.name} has no agent: choose --policy planner or random")
+    return subject.run.open_agent((), task, observer)
+
+
+class ImaginedEpisode(NamedTuple):
+    """What an episode came to, and why it ended early where the model failed."""
+
+    rows: list[Transition]
+    failure: str = ""
+
+
+class _Imagining:
+    """Plays one episode after the other."""
+
+    def __init__(
+        self, model: WorldModel, session: PlanningSession, task: Task, like: Dataset
+    ) -> None:
+        self._model, self._session, self._task, self._like = model, session, task, like
+
+    def episode(self, number: int) -> ImaginedEpisode:
+        """Play an episode to its end, its limit, or to where the model fails."""
+        task, seeds = self._task, seeds_of(self._task.seed, number)
+        rows: list[Transition] = []
+        planned: deque[Any] = deque()
+        with ExitStack() as stack:
+            env = stack.enter_context(closing(task.make()))
+            observation, _ = env.reset(seed=seeds[0])
+            env.action_space.seed(seeds[1])
+            history, valid = EpisodeHistory((deepcopy(observation),)), task.allowed(env)
+            seed = (task.seed + EPISODE_SEED_STRIDE * number) % (1 << 31)
+            inside = self._model.imagine([history], self._like, seed=seed)
+            stack.callback(inside.close)
+            decisions = 0
+            while len(rows) < task.limit:
+                if not planned:
+                    state = self._session.state(env, history)
+                    moment = Moment(number, decisions, state, task.limit - len(rows), valid)
+                    planned.extend(self._planned(moment))
+                    decisions += 1
+                action = planned.popleft() if planned else random_action(env.action_space, valid)
+                try:
+                    row = self._step(inside, history.observations[-1], action, number)
+                except CwmError as error:
+                    return ImaginedEpisode(_cut(rows), str(error))
+                rows.append(row)
+                if row.terminated:
+                    return ImaginedEpisode(rows)
+                history, valid = history.after(action, row.next_observation, row.reward), row.valid
+        return ImaginedEpisode(_cut(rows))
+
+    def _planned(self, moment: Moment) -> list[Any]:
+        """Return the next actions, none where no plan could be made."""
+        try:
+            [plan] = self._session.plan([moment])
+        except Unsuited as reason:
+            raise CwmError(f"no plans can be made here (it {reason}): choose --planner") from reason
+        except Stuck:
+            return []
+        return list(plan.actions)
+
+    def _step(self, inside: ImaginedEpisodes, before: Any, action: Any, number: int) -> Transition:
+        """Ask the world model what follows."""
+        observations, actions = self._like.observation_space, self._like.action_space
+        found = inside.step(actions.pack("actions", [action]))
+        valid = None if found.valid is None else actions.masked(found.valid[0]) or None
+        after = observations.unpack("observations", found.observations, 0)
+        reward, over = float(found.rewards[0]), bool(found.terminated[0])
+        return Transition(before, action, after, reward, over, episode=number, valid=valid)
+
+
+def _cut(rows: list[Transition]) -> list[Transition]:
+    """Mark where an episode was left that is not over."""
+    return [*rows[:-1], *(row._replace(truncated=True) for row in rows[-1:])]
+
+
+def _about(subject: Subject, policy: str, planner: str, seed: int, episodes: int) -> dict[str, Any]:
+    """Say what imagined the rows, and how right it is, as far as that is known."""
+    run = subject.run
+    imagined = {
+        "by": subject.name,
+        "kind": "program" if run is None else run.kind,
+        "digest": subject.digest,
+        "policy": planner if policy == "planner" else policy,
+        "seed": seed,
+        "episodes": episodes,
+        "scores": {} if run is None else dict(run.model_scores()),
+        "cwm": __version__,
+    }
+    return {"imagined": imagined}
+
+
+def _tell(played: Sequence[ImaginedEpisode], observer: Observer) -> None:
+    """Say how many episodes ended because the model failed."""
+    failures = [each.failure for each in played if each.failure]
+    if failures:
+        words = f"{len(failures)} of {len(played)} episodes end where the model failed"
+        observer.note(f"{words}: {failures[0]}", "Warning")
+
+
+def _within(dataset: Dataset, observer: Observer) -> Dataset:
+    """Bring observations within the bounds of their space, and say of how many rows that is so."""
+    columns, moved = dict(dataset.columns), np.zeros(len(dataset), np.bool_)
+    for name in ("observations", "next_observations"):
+        for leaf in dataset.observation_space.leaves(name):
+            if leaf.space.kind == "text":
+                continue
+            before = columns[leaf.name]
+            columns[leaf.name] = after = _bounded(before, leaf.space)
+            moved |= (after != before).reshape(len(dataset), -1).any(axis=1)
+    if moved.any():
+        words = f"{moved.sum()} of {len(dataset)} rows held observations outside of their space"
+        observer.note(f"{words}: they are brought within it", "Note")
+    bounded: Columns = columns
+    return Dataset(bounded, dataset.observation_space, dataset.action_space, dataset.metadata)
+
+
+def _bounded(column: np.ndarray, space: Space) -> np.ndarray:
+    """Return numbers that are not beyond the bounds of a space, of the type they have."""
+    if not space.low:
+        return column
+    low, high = (
+        np.array(bound, np.float64 if space.is_float else np.int64).reshape(space.shape)
+        for bound in (space.low, space.high)
+    )
+    bounded: np.ndarray = np.minimum(np.maximum(column, low), high).astype(column.dtype)
+    return bounded

@@ -1,0 +1,521 @@
+"""Play an environment by planning: what `cwm plan` does.
+
+`plan` finds out what is asked for, and has each side play its episodes: random actions, plans in
+the world model and, where that is asked for, plans in the environment itself (the oracle).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cwm_cli._version import __version__
+from cwm_cli.commands.comparison import LearnFrom, PlanResult, Side, SideName
+from cwm_cli.commands.episodes import (
+    Progress,
+    Stream,
+    WorkerStream,
+    dealt,
+    in_processes,
+    in_threads,
+    play,
+)
+from cwm_cli.commands.plays import EpisodeKey, PlayConfig, PlayRun
+from cwm_cli.commands.subjects import (
+    PLANS,
+    ProgramSource,
+    RunSource,
+    Subject,
+    find_subject,
+    protected,
+)
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.disturbances import NOISE
+from cwm_cli.envs.films import Camera
+from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
+from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.evaluation.mismatches import Comparing
+from cwm_cli.evaluation.support import doubting
+from cwm_cli.planning import PLANNERS, Unsuited, automatic, serving
+from cwm_cli.registry import Owner, environment, find, names, read_options, with_presets
+from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.runs.store import HEADER
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.sandbox.protection import check_access
+from cwm_cli.worlds.confirming import confirmed_share
+from cwm_cli.worlds.doubt import Doubt, Mode, countable
+from cwm_cli.worlds.environment import EnvironmentModel
+from cwm_cli.worlds.messages import PlanningJob, SteppingJob
+from cwm_cli.worlds.model import Planning, PlanningSession, Stuck, WorldModel
+from cwm_cli.worlds.program import ProgramModel
+from cwm_cli.worlds.remote import Forged
+from cwm_cli.worlds.trails import TrailsJob
+
+DECISION = {"wall_seconds": 1800.0, "cpu_seconds": 1200.0}
+"""For the decisions of all episodes in flight: a plan of the published CEM is 2 million steps."""
+
+FOREIGN = "none: the data are of another environment"
+"""What is doubted where the rows that were named are of no use."""
+
+ORDER: Sequence[SideName] = ("model", "oracle", "random")
+"""In which sides are told; they play as `_sides` has them, the quickest first."""
+
+
+def plan(
+    run: RunSource | None = None,
+    *,
+    env: str | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    program: ProgramSource | None = None,
+    real_env: bool = False,
+    dataset: Dataset | Path | str | None = None,
+    planner: str = "auto",
+    options: Sequence[str] | Mapping[str, Any] = (),
+    oracle: bool = False,
+    episodes: int = 10,
+    workers: int = 1,
+    seed: int = 0,
+    max_steps: int | None = None,
+    render: Path | str | None = None,
+    new: bool = False,
+    tools: Sequence[str] = (),
+    allow_gap: Sequence[str] = (),
+    folder: Path | str | None = None,
+    observer: Observer = SILENT,
+) -> PlanResult:
+    """Play episodes, planning every action in a world model, and others at random.
+
+    The model is the best program of a `run`, which knows its environment, or a `program` of
+    `env`; with `real_env` plans are made in the environment itself. With `oracle` that is done
+    as well, to say how close the model comes (`R`). What the train rows of the run, or of a
+    `dataset`, do not support counts as bad as the worst in them, unless the option `doubt` says
+    otherwise. What was played is kept in `folder` (of the
+    run, or `runs/plans`) and not played again, so that a call that was stopped continues.
+
+    The observer is told a `Playing`, then `SideProgress` and `LeftOut`.
+    """
+    subject = find_subject(
+        run,
+        program=program,
+        env=env,
+        env_args=env_args,
+        real_env=real_env,
+        options=options,
+        observer=observer,
+    )
+    check_access(tools, allow_gap)
+    with closing(subject.spec.make(**subject.env_args)) as made:
+        spaces = (space_of(made.observation_space), space_of(made.action_space, "actions"))
+        limit = step_limit(made, max_steps)
+    suited = () if subject.model is None else subject.model.planners
+    choice = choose_planners(planner, subject.options, spaces, subject.limits, suited)
+    rows = _known(subject, dataset, observer)
+    film = None if render is None else Camera(Path(render), subject.spec, subject.env_args)
+    if film:
+        film.check()
+    setting = Setting(subject.env, subject.env_args, seed, limit)
+    truth = EnvironmentModel(subject.spec, subject.env_args)
+    asked: SideName = "oracle" if subject.text is None and subject.model is None else "model"
+    sides = _sides(asked, truth, oracle=oracle, observer=observer)
+    used = sorted({*subject.tools, *tools})
+    with ExitStack() as stack:
+        sandbox = None
+        if subject.text is not None:
+            guarded = protected(
+                choice.limits,
+                tools=used,
+                accepted=allow_gap,
+                workers=(2 if rows is None else 4) * workers + 1,  # each is asked again, by a third
+                handlers=[
+                    PlanningJob.handler,
+                    SteppingJob.handler,
+                    TrailsJob.handler,
+                    *filter(None, (p.address for p in choice.planners)),
+                ],
+                observer=observer,
+            )
+            sandbox = stack.enter_context(guarded)
+        config = _config(subject, setting, choice, used, rows)
+        kept = PlayRun.open(Path(folder or subject.folder), config, new=new)
+        playing = Playing(
+            f"{subject.spec.id} · {subject.name}",
+            sides,
+            asked,
+            episodes,
+            limit,
+            stack.enter_context(kept),
+        )
+        kept.tell(observer)
+        playing.prepare(observer, filmed=film is not None)
+        model, doubt = _model(
+            subject, sandbox, spaces, rows, choice.doubt, confirmed_share(episodes)
+        )
+        comparing = None
+        if model is not None:
+            known = None if doubt == FOREIGN else rows
+            comparing = Comparing(model, *spaces, known, seed, noisy=NOISE in subject.env_args)
+        players = _Players(
+            model or truth, setting, choice.planners, truth, sandbox, workers, comparing
+        )
+        stopped = _play_through(playing, players, choice, observer, new=new)
+        filmed = film is not None and bool(playing.actions)
+        result = playing.result(film.file if film and filmed else None, doubt, stopped)
+    if film and filmed:
+        film.film(seeds_of(seed, 0)[0], playing.actions)
+        observer.note(str(film.file), kind="Film")
+    if subject.model is not None:
+        return replace(result, learn_from=None)  # what learns goes on from programs
+    return result
+
+
+class SideProgress(NamedTuple):
+    """What a worker of a side has just played."""
+
+    side: SideName
+    worker: int
+    progress: Progress
+
+
+class LeftOut(NamedTuple):
+    """A side that does not play after all."""
+
+    side: SideName
+
+
+@dataclass
+class Playing:
+    """What is played: by which sides, how many episodes each, and what was played so far.
+
+    No episode has more steps than `limit`. `asked` is the side that is asked about, `actions`
+    are those of its first episode, once that is played.
+    """
+
+    title: str
+    sides: list[SideName]
+    asked: SideName
+    episodes: int
+    limit: int
+    run: PlayRun
+    actions: list[Any] = field(default_factory=list)
+
+    @property
+    def wanted(self) -> list[EpisodeKey]:
+        """Every episode that is asked for."""
+        return [EpisodeKey(side, n) for side in self.sides for n in range(self.episodes)]
+
+    @property
+    def played(self) -> int:
+        """How many of them were played."""
+        return len(self.wanted) - len(self.run.missing(self.wanted))
+
+    def outcome(self) -> dict[SideName, Side]:
+        """Return what the sides came to so far, the one that is asked about first."""
+        order = [side for side in ORDER if side in self.sides]
+        return {side: self.run.side(side, self.episodes) for side in order}
+
+    def result(self, film: Path | None, doubt: str, stopped: str) -> PlanResult:
+        """Return what the sides that have played came to, the one that is asked about anyhow."""
+        sides = {
+            name: side
+            for name, side in self.outcome().items()
+            if side.episodes or name == self.asked
+        }
+        return PlanResult(
+            sides, self.asked, self.run.journal, film, doubt, stopped, self._learn_from()
+        )
+
+    def _learn_from(self) -> LearnFrom:
+        """Return where to go on, by learning, from what was predicted wrongly."""
+        config, folder = self.run.config, self.run.folder
+        searched = folder.parent.parent  # of a run that was planned with
+        if folder.parent.name == PLANS and (searched / HEADER).is_file():
+            folder = searched
+        return LearnFrom(config.env, config.env_args, folder)
+
+    def prepare(self, observer: Observer, *, filmed: bool) -> None:
+        """Settle which episodes are played: those that are missing, or all of them again."""
+        if self.played == len(self.wanted):
+            self.run.forget(self.wanted)
+        elif self.played:
+            words = f"{self.played} of {len(self.wanted)} episodes were played"
+            observer.note(f"continuing {self.run.place}: {words}")
+        if filmed:
+            self.run.forget([EpisodeKey(self.asked, 0)])  # its actions are not written down
+
+    def take(self, side: SideName, progress: Progress) -> None:
+        """Write down what was played."""
+        for episode, _, rows in progress.finished if side == "model" else ():
+            self.run.keep(episode.number, rows)
+        if progress.finished:
+            episodes = [finished.episode for finished in progress.finished]
+            self.run.add(side, episodes, progress.report)
+        for episode, actions, _ in progress.finished:
+            if side == self.asked and episode.number == 0:
+                self.actions = actions
+
+
+class PlannerChoice(NamedTuple):
+    """The name that was asked for, the planners that it stands for, and the limits of decisions.
+
+    `general` is the planner that can do most, to name where others cannot; `doubt` says what is
+    made of steps that no row supports.
+    """
+
+    name: str
+    planners: list[Planning]
+    limits: Limits
+    general: str
+    doubt: Mode = Doubt.doubt
+
+
+def choose_planners(
+    name: str,
+    options: Sequence[str] | Mapping[str, Any],
+    spaces: tuple[Space, Space],
+    limits: Mapping[str, Any],
+    suited: Sequence[str] = (),
+) -> PlannerChoice:
+    """Choose the planners and read the options; an option selects the planner that has it.
+
+    Where none is named those that are `suited` to the model come first.
+    """
+    known = {each: find("planner", each) for each in names("planner")}
+    if ":" in name and name not in known:
+        known[name] = find("planner", name)  # by its package, though no other has its name
+    if name not in (*known, "auto"):
+        raise UnknownNameError("planner", name, (*known, "auto"))
+    able, unasked = serving(known, spaces[1]), automatic(known, *spaces)
+    first = [each for each in suited if each in able]
+    unasked = [*first, *(each for each in unasked if each not in first)]
+    if not able:
+        needs = " or ".join(dict.fromkeys(each.NEEDS for each in known.values()))
+        raise CwmError(f"no planner serves these actions: choose an environment with {needs}")
+    if name not in (*able, "auto"):
+        raise CwmError(f"{name} needs {known[name].NEEDS}: choose --planner {unasked[-1]}")
+    candidates = unasked if name == "auto" else [name]
+    owners = [Owner(each, known[each]) for each in candidates]
+    others = [Owner("planning", Doubt), Owner("sandbox", Limits)]
+    given = with_presets(read_options(options, [*owners, *others]), [*owners, *others])
+    bounds = Limits.chosen({**limits, **DECISION, **given["sandbox"]})
+    chosen = [owner for owner in owners if given[owner.label]] or owners
+    planners = [_planning(owner, given[owner.label]) for owner in chosen]
+    general, doubt = unasked[-1] if unasked else able[-1], Doubt(**given["planning"]).doubt
+    return PlannerChoice(name, planners, bounds, general, doubt)
+
+
+def _planning(owner: Owner, options: Mapping[str, Any]) -> Planning:
+    """Return a planner with all of its options, also those that nobody set."""
+    try:
+        made = owner.factory(**options)
+    except ValueError as error:
+        raise CwmError(f"{owner.label} refuses its options: {error}") from error
+    address = "" if owner.label in PLANNERS else f"{type(made).__module__}:{type(made).__name__}"
+    options = {option: getattr(made, option) for option in owner.options}
+    return Planning(owner.label, options, address)
+
+
+def _sides(
+    asked: SideName, truth: EnvironmentModel, *, oracle: bool, observer: Observer
+) -> list[SideName]:
+    """Return who plays, in this order; no oracle where the environment cannot be restored."""
+    sides: list[SideName] = ["random", asked]
+    if oracle and asked != "oracle":
+        sides.append("oracle")
+    if "oracle" in sides:
+        try:
+            _ = truth.opening
+        except CwmError as error:
+            if asked == "oracle":
+                raise
+            sides.remove("oracle")
+            observer.note(_left_out(str(error)))
+    return sides
+
+
+def _left_out(reason: str) -> str:
+    """Say why there is no oracle."""
+    return f"no oracle: {reason.rpartition(': ')[0]}"
+
+
+def _known(
+    subject: Subject, dataset: Dataset | Path | str | None, observer: Observer
+) -> Dataset | None:
+    """Return the rows that a program was found from, None where nobody knows them."""
+    if subject.text is None or (dataset is None and subject.run is None):
+        return None
+    return subject.transitions(dataset, observer).train
+
+
+def _model(
+    subject: Subject,
+    sandbox: Sandbox | None,
+    spaces: tuple[Space, Space],
+    rows: Dataset | None,
+    doubt: Mode,
+    share: float,
+) -> tuple[WorldModel | None, str]:
+    """Return the model to plan with, none for the true environment, and what is doubted."""
+    if sandbox is None:
+        return subject.model and subject.model.planned, ""
+    plain = ProgramModel(subject.text or "", sandbox, subject.name, share=share)
+    if rows is None:
+        return plain, "none: no data to go by (name some: --dataset FILE)"
+    known = rows.observation_space, rows.action_space
+    if (
+        known != spaces
+        if countable(*known)
+        else [s.size for s in known] != [s.size for s in spaces]
+    ):
+        return plain, FOREIGN
+    careful = doubting(plain, rows, doubt)
+    if careful is None:
+        return plain, "none: what the rows support is not known here"
+    return careful, doubt
+
+
+def _config(
+    subject: Subject,
+    setting: Setting,
+    choice: PlannerChoice,
+    tools: list[str],
+    rows: Dataset | None,
+) -> PlayConfig:
+    """Return all that decides how an episode goes."""
+    return PlayConfig(
+        env=subject.spec.id,
+        env_args=setting.env_args,
+        versions={"cwm": __version__} | dict(subject.spec.versions()),
+        program=subject.digest,
+        doubt="" if rows is None else f"{choice.doubt} {rows.digest}",
+        planner=choice.name,
+        planners=[(each.name, dict(each.options)) for each in choice.planners],
+        limit=setting.limit,
+        seed=setting.seed,
+        tools=tools,
+        limits={} if subject.text is None else asdict(choice.limits),
+    )
+
+
+@dataclass
+class _Players:
+    """Plays the episodes of any side, with several workers."""
+
+    model: WorldModel
+    setting: Setting
+    planners: Sequence[Planning]
+    truth: EnvironmentModel
+    sandbox: Sandbox | None
+    workers: int
+    comparing: Comparing | None = None
+
+    def __post_init__(self) -> None:
+        self.task = self.setting.task(self.truth.spec)
+
+    def play(self, side: SideName, numbers: Sequence[int], first: str | None) -> WorkerStream:
+        """Play episodes of a side; the oracle begins with the planner that the model had `first`.
+
+        Programs are planned with in processes of their own, so that threads suffice. Python
+        steps one environment at a time, so the oracle's workers are processes.
+        """
+        shares = dealt(numbers, self.workers)
+        if side == "random":
+            return in_threads([play(self.task, numbers)])
+        if side == "model":
+            opened = [self.model.open(self.planners, self.task) for _ in shares]
+            streams = [
+                _planned(self.task, share, session, self.comparing)
+                for share, session in zip(shares, opened, strict=True)
+            ]
+            return in_threads(streams, self.sandbox.close if self.sandbox else None)
+        order = [planner.name for planner in self.planners]
+        planners = self.planners[order.index(first) if first in order else 0 :]
+        if len(shares) > 1:
+            return in_processes(
+                [partial(play_in_environment, self.setting, planners, share) for share in shares]
+            )
+        return in_threads([_planned(self.task, numbers, self.truth.open(planners, self.task))])
+
+
+def play_in_environment(
+    setting: Setting, planners: Sequence[Planning], numbers: Sequence[int]
+) -> Stream:
+    """Play with plans made in the true environment, which is made anew: for another process."""
+    spec = environment(setting.env)
+    task = setting.task(spec)
+    session = EnvironmentModel(spec, setting.env_args).open(planners, task)
+    yield from _planned(task, numbers, session)
+
+
+def _planned(
+    task: Task,
+    numbers: Sequence[int],
+    session: PlanningSession,
+    comparing: Comparing | None = None,
+) -> Stream:
+    """Play with the plans of a session, which ends with the last episode."""
+    with session:
+        yield from play(task, numbers, session, comparing=comparing)
+
+
+def _play_through(
+    playing: Playing, players: _Players, choice: PlannerChoice, observer: Observer, *, new: bool
+) -> str:
+    """Play what is missing, one side after the other; whatever ends it, what was played is kept.
+
+    Return why not all of it was played, if so. What was not planned by the planner is no plan.
+    """
+
+    def unsuited(reason: Unsuited) -> CwmError:
+        tried = " and ".join(planner.name for planner in choice.planners)
+        instead = f"choose --planner {choice.general}"
+        return CwmError(f"{tried} cannot plan here (it {reason}): {instead}")
+
+    rest = f"the same command {'without --new ' * new}continues"
+    observer.begins(playing)
+    try:
+        for side in list(playing.sides):
+            try:
+                _play_side(side, playing, players, observer)
+            except Unsuited as reason:
+                if side == playing.asked:
+                    raise
+                playing.sides.remove(side)
+                observer.note(_left_out(str(unsuited(reason))))
+                observer.advanced(LeftOut(side))
+    except Unsuited as reason:
+        raise unsuited(reason) from reason
+    except Stuck as reason:
+        played = len(playing.run.side(playing.asked, playing.episodes).episodes)
+        return f"the plan ended after {played} of {playing.episodes} episodes: {reason}"
+    except Forged:
+        playing.run.take_back("model")
+        raise
+    except CwmError as error:
+        if not playing.played:
+            raise
+        raise CwmError(f"{error} (kept in {playing.run.place}: {rest})") from error
+    except KeyboardInterrupt:
+        words = f"interrupted after {playing.played} of {len(playing.wanted)} episodes"
+        raise KeyboardInterrupt(f"{words}: {rest} {playing.run.place}") from None
+    finally:
+        observer.ends()
+    return ""
+
+
+def _play_side(side: SideName, playing: Playing, players: _Players, observer: Observer) -> None:
+    """Play what is missing of a side, and write every episode down when it is over."""
+    missing = playing.run.missing(playing.wanted)
+    numbers = [key.number for key in missing if key.side == side]
+    if not numbers:
+        return
+    had = playing.run.planned_with("model")
+    with closing(players.play(side, numbers, had.planner if had else None)) as stream:
+        for worker, progress in stream:
+            playing.take(side, progress)
+            observer.advanced(SideProgress(side, worker, progress))

@@ -1,0 +1,298 @@
+"""The run of a plan: a line per episode; nothing that was played is lost, or played twice."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from cwm_cli.commands.comparison import Side, SideName, relative_return
+from cwm_cli.commands.episodes import Episode
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.errors import CwmError
+from cwm_cli.evaluation.mismatches import Mismatches
+from cwm_cli.runs.charts import ChartLine, LineChart, table
+from cwm_cli.runs.report import RunSummary, Section
+from cwm_cli.runs.storage import named
+from cwm_cli.runs.store import HEADER, Run, RunHeader
+from cwm_cli.worlds.model import PlannedWith
+
+WRONG = "wrong"
+"""The folder, of a plan, with the rows of episodes in which the model was wrong."""
+
+
+class PlayConfig(BaseModel):
+    """The choices that decide how an episode goes; an episode is not played twice under the same.
+
+    `program` is the hash of its text, empty where plans are made in the true
+    environment. `planner` is the name that was asked for, `planners` are those
+    that it stands for, with their options. `doubt` is how what no row supports is taken, and
+    the hash of the rows, empty where there are none.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    env: str
+    env_args: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+    program: str = ""
+    doubt: str = ""
+    planner: str
+    planners: list[tuple[str, dict[str, Any]]]
+    limit: int
+    seed: int
+    tools: list[str] = []
+    limits: dict[str, float] = {}
+
+    @property
+    def folder_name(self) -> str:
+        """A name that people and programs can tell from others."""
+        content = json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
+        env = re.sub(r"[^\w.-]+", "-", self.env)
+        return f"{env}-{self.planner}-{self.seed}-{sha256(content).hexdigest()[:12]}"
+
+
+class PlayHeader(RunHeader[PlayConfig]):
+    """What a plan begins with."""
+
+    kind: str = "plan"
+
+
+class PlayRecord(BaseModel):
+    """A line of the journal: an episode of a side, and what its plans were made with."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    side: SideName
+    episode: Episode
+    report: PlannedWith | None = None
+
+
+def wrong_rows(folder: Path) -> Dataset | None:
+    """Return the rows of episodes in which a model was wrong, of a plan or all plans of a run."""
+    found = [Dataset.load(file) for file in sorted(folder.glob(f"**/{WRONG}/*.npz"))]
+    for number, rows in enumerate(found):
+        rows.columns["episodes"][:] = number
+    return found[0].extended(*found[1:]) if found else None
+
+
+def mismatches_of(folder: Path) -> Mismatches:
+    """Return what was predicted wrongly in the plans of a run."""
+    found = Mismatches()
+    for header in sorted(folder.glob(f"plans/*/{HEADER}")):
+        for record in PlayRun.load(header.parent).records():
+            found = found.plus(record.episode.mismatches or Mismatches())
+    return found
+
+
+class EpisodeKey(NamedTuple):
+    """What tells an episode of a plan from the others."""
+
+    side: SideName
+    number: int
+
+
+@dataclass
+class PlayRun(Run[PlayHeader, PlayRecord]):
+    """The folder of a plan: who played which episode, and what it came to.
+
+    Of an episode that was played twice the last counts. What is to be played anew stays in
+    the journal until the first episode is over.
+    """
+
+    kind = "plan"
+    header_type = PlayHeader
+    record_type = PlayRecord
+
+    known: dict[EpisodeKey, PlayRecord] = field(default_factory=dict, compare=False)
+    _anew: bool = field(default=False, repr=False, compare=False)
+
+    @classmethod
+    def open(cls, parent: Path, config: PlayConfig, *, new: bool = False) -> Self:
+        """Find the run of some choices, or begin one; with `new`, what it holds is ignored."""
+        folder = parent / config.folder_name
+        try:
+            run = cls.begin(folder, PlayHeader(config=config))
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise CwmError(
+                f"{named(folder)} cannot be written ({reason}): choose another folder"
+            ) from error
+        run._anew = new
+        return run
+
+    def __enter__(self) -> Self:
+        """Lock the run and read what was played."""
+        super().__enter__()
+        try:
+            if not self._anew:
+                self.known = {self._key(record): record for record in self.records()}
+        except CwmError as error:
+            self.__exit__(type(error))
+            raise CwmError(f"{error}, or add --new") from error
+        return self
+
+    @property
+    def journal(self) -> Path:
+        """The file with a line per episode."""
+        return self.folder / self.journal_name
+
+    def missing(self, asked: Collection[EpisodeKey]) -> list[EpisodeKey]:
+        """Return what was not played yet."""
+        return [key for key in asked if key not in self.known]
+
+    def side(self, name: SideName, count: int) -> Side:
+        """Return those of the first episodes of a side that were played."""
+        keys = [EpisodeKey(name, number) for number in range(count)]
+        episodes = [self.known[key].episode for key in keys if key in self.known]
+        return Side(episodes, self.planned_with(name))
+
+    def planned_with(self, name: SideName) -> PlannedWith | None:
+        """Return what the first plans of a side were made with, if that is known."""
+        records = (record for key, record in self.known.items() if key.side == name)
+        return next((record.report for record in records if record.report), None)
+
+    def forget(self, keys: Collection[EpisodeKey]) -> None:
+        """Have episodes played anew; the journal keeps them until the first one is over."""
+        self.known = {key: record for key, record in self.known.items() if key not in keys}
+        self._anew = True
+        if not self.known:
+            self.restart_clock()
+
+    def take_back(self, side: SideName) -> None:
+        """Strike out all that a side has played."""
+        self.known = {key: record for key, record in self.known.items() if key.side != side}
+        self.rewrite(list(self.known.values()))
+        self._anew = False
+
+    def add(self, side: SideName, episodes: Sequence[Episode], report: PlannedWith | None) -> None:
+        """Write episodes down for good: when this returns, no crash can lose them."""
+        records = [PlayRecord(side=side, episode=each, report=report) for each in episodes]
+        self.known.update({self._key(record): record for record in records})
+        if self._anew:
+            self.rewrite(list(self.known.values()))
+            self._anew = False
+        else:
+            self.append(*records)
+
+    def keep(self, number: int, rows: Dataset | None) -> None:
+        """Keep the rows of an episode in which the model was wrong, to learn from."""
+        file = self.folder / WRONG / f"{number}.npz"
+        if rows is None:
+            file.unlink(missing_ok=True)
+        else:
+            config = self.header.config
+            told = {"env": config.env, "env_args": config.env_args}
+            replace(rows, metadata=told).save(file)
+
+    def summary(self) -> RunSummary:
+        """Say what was played by whom, and how well."""
+        config = self.header.config
+        if not self.known:
+            self.known = {self._key(record): record for record in self.records()}
+        counts = Counter(side for side, _ in self.known)
+        means = [f"{side} {self.side(side, n).mean.mean:.5g}" for side, n in counts.items()]
+        return RunSummary(
+            self.place,
+            self.kind,
+            environment=config.env,
+            strategy=config.planner,
+            seed=config.seed,
+            done=f"{len(self.known)} episodes",
+            result=", ".join(means),
+            created=self.header.created,
+        )
+
+    @classmethod
+    def sections(cls, runs: Sequence["PlayRun"]) -> list[Section]:
+        """Return the returns of every episode by side, their means and R, and mismatches."""
+        if len(runs) > 1:
+            return super().sections(runs)
+        run = runs[0]
+        run.summary()  # which reads what was played
+        counts = Counter(side for side, _ in run.known)
+        if not counts:
+            return [Section("notes", "Episodes", {"lines": ["No episode is over yet."]})]
+        sides = {name: run.side(name, _episodes(run, name)) for name in SIDES if name in counts}
+        lines = [
+            ChartLine(
+                SIDES[name],
+                [each.number for each in side.episodes],
+                side.returns,
+                loose=len(side.returns) > 1,
+                tips=[
+                    f"{each.length} steps{'' if each.verified else ', unverified'}"
+                    for each in side.episodes
+                ],
+            )
+            for name, side in sides.items()
+        ]
+        means = {f"mean of {SIDES[name]}": side.mean.mean for name, side in sides.items()}
+        drawn = LineChart("episode", "return", lines, rules=means).data()
+        return [
+            Section("chart", "Return of each episode", drawn, _relative(sides)),
+            Section("table", "Sides", _sides(sides)),
+        ]
+
+    @staticmethod
+    def _key(record: PlayRecord) -> EpisodeKey:
+        """Tell an episode from the others."""
+        return EpisodeKey(record.side, record.episode.number)
+
+
+SIDES: Mapping[SideName, str] = {
+    "model": "plans in the model",
+    "oracle": "plans in the environment",
+    "random": "random actions",
+}
+"""The sides of a plan, in words."""
+
+
+def _episodes(run: PlayRun, name: SideName) -> int:
+    """Return the number of the last episode of a side, counted from 1."""
+    return max(number for side, number in run.known if side == name) + 1
+
+
+def _relative(sides: Mapping[SideName, Side]) -> str:
+    """Say what R is, where it can be said: of the episodes that all sides have played."""
+    if len(sides) < len(SIDES):
+        return "R needs plans in the environment: `cwm plan --oracle`."
+    count = min(len(side.episodes) for side in sides.values())
+    first = {name: Side(side.episodes[:count]) for name, side in sides.items()}
+    if count and not first["model"].verified:
+        return "R has no meaning here: no episode was verified."
+    found = relative_return(first["model"], first["oracle"], first["random"])
+    if found is None:
+        return "R has no meaning here: plans in the environment are no better than chance."
+    count -= len(first["model"].unverified)
+    times = "one episode" if count == 1 else f"{count} episodes"
+    return f"R = {found:.3f} over {times}: 1 is as good as plans in the environment, 0 is chance."
+
+
+def _sides(sides: Mapping[SideName, Side]) -> dict[str, Any]:
+    """Return a table of the sides."""
+    rows = list[list[Any]]()
+    for name, side in sides.items():
+        cost, wrong = side.cost, side.mismatches
+        rows.append(
+            [
+                SIDES[name],
+                side.report.planner if side.report else None,
+                len(side.episodes),
+                side.mean.mean,
+                side.mean.stderr,
+                cost.decisions or None,
+                cost.failures if cost.decisions else None,
+                len(side.unverified) if cost.decisions else None,
+                wrong.wrong if wrong else None,
+                wrong.steps if wrong else None,
+            ]
+        )
+    heads = ["side", "planner", "episodes", "mean return", "standard error", "decisions"]
+    heads += ["without a plan", "unverified episodes", "steps predicted otherwise", "of steps"]
+    return table(heads, rows, words=2)

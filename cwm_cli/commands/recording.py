@@ -1,0 +1,491 @@
+"""Record episodes: what is asked for, how far it is, and the dataset that comes of it.
+
+An episode depends on the seed, its split and its place in the split; one that looks back also on
+those before it that serve the same. So it does not matter how many there are, who records them,
+or whether some were recorded before, and where rows are wanted episodes are added until there
+are enough.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from copy import deepcopy
+from functools import partial
+from itertools import count, filterfalse
+from math import ceil, inf
+from typing import Any, NamedTuple, Self, TypedDict, Unpack
+
+import numpy as np
+
+from cwm_cli.commands.episodes import dealt, in_processes
+from cwm_cli.commands.policies import Act, Copies, EarlierRows, Policy, Stage, told
+from cwm_cli.data.dataset import Dataset, Transition, is_fitted
+from cwm_cli.data.objects import OBJECTS
+from cwm_cli.envs.spec import EnvironmentSpec, space_of
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import environment, find
+from cwm_cli.runs.observer import SILENT, Observer
+
+COLLECTOR_VERSION = 5
+"""Raised whenever the same request would be recorded differently."""
+
+
+class RecordingOptions(TypedDict, total=False):
+    """What to record: by which policy, how much, and from which seed.
+
+    A split has as many episodes as are asked for, and then as many more as its least number of
+    rows takes: 200, unless the number of its episodes is given.
+    """
+
+    policy: str
+    policy_options: Mapping[str, Any]
+    episodes: int
+    test_episodes: int
+    min_rows: int
+    min_test_rows: int
+    max_steps: int
+    seed: int
+
+
+DEFAULTS: RecordingOptions = {
+    "policy": "curated",
+    "episodes": 10,
+    "test_episodes": 10,
+    "max_steps": 100,
+    "seed": 0,
+}
+
+MIN_ROWS = 200
+"""Rows of a split below which episodes are added: ten hands of Blackjack show hardly a rule."""
+
+Key = tuple[int, int]
+"""An episode by its split and its place in the split, counted from 0."""
+
+
+class EpisodeRequest(NamedTuple):
+    """One episode to record: its split (1 is test), its place in the split, and seeds.
+
+    Its seeds follow from that of the request, its split and its place.
+    """
+
+    split: int
+    place: int
+    seeds: tuple[int, ...]
+
+    @property
+    def key(self) -> Key:
+        """Its split and its place."""
+        return self.split, self.place
+
+    @property
+    def reset_seed(self) -> int:
+        """The seed of the environment, even in train and odd in test, so that no two agree."""
+        return int(np.random.SeedSequence(self.seeds).generate_state(2)[0]) & ~1 | self.split
+
+    @property
+    def part(self) -> tuple[int, bool]:
+        """Its split, and whether it may be fitted to: no other part is looked back on."""
+        return self.split, bool(is_fitted(np.array(self.place)))
+
+    @property
+    def policy_seed(self) -> int:
+        """The seed of what chooses the actions."""
+        return int(np.random.SeedSequence(self.seeds).generate_state(2)[1])
+
+    def again(self, attempt: int) -> Self:
+        """Return the episode from another start, or for attempt 0 as it is."""
+        return self._replace(seeds=(*self.seeds, attempt)) if attempt else self
+
+
+def request(
+    spec: EnvironmentSpec,
+    env_args: Mapping[str, Any] | None = None,
+    **options: Unpack[RecordingOptions],
+) -> dict[str, Any]:
+    """Return everything that decides what `collect` records, as it is kept in the metadata."""
+    chosen = DEFAULTS | options
+    chosen.setdefault("min_rows", 0 if "episodes" in options else MIN_ROWS)
+    chosen.setdefault("min_test_rows", 0 if "test_episodes" in options else MIN_ROWS)
+    make_policy(chosen)
+    if min(chosen["episodes"], chosen["max_steps"]) < 1:
+        raise CwmError("nothing to record: ask for at least one episode and one step")
+    asked = {
+        "env": spec.id,
+        "env_args": dict(env_args or {}),
+        **chosen,
+        "versions": dict(spec.versions()),
+        "collector": COLLECTOR_VERSION,
+    }
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(asked, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise CwmError(f"arguments of {spec.id} must be plain JSON values ({error})") from error
+    return plain
+
+
+class BeingRecorded(NamedTuple):
+    """An episode that is being played, and what share of it is done."""
+
+    key: Key
+    share: float
+
+
+class Recorded(NamedTuple):
+    """An episode: which it is, how its actions were chosen, its seed, its transitions."""
+
+    key: Key
+    policy: str
+    reset_seed: int
+    rows: list[Transition]
+
+
+Events = Generator[BeingRecorded | Recorded, None, None]
+
+
+class _SplitProgress:
+    """Sorted places of the recorded episodes of a split, and totals of their rows.
+
+    `totals[n]` is the number of rows in the first n episodes, up to the first missing place.
+    """
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.totals = [0]
+
+
+class Recording:
+    """Episodes that are asked for, and those that are recorded; begun with those of a dataset.
+
+    An observer is told it when recording begins, then each `BeingRecorded` and `Recorded`.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        env_args: Mapping[str, Any] | None = None,
+        *,
+        begun: Dataset | None = None,
+        **options: Unpack[RecordingOptions],
+    ) -> None:
+        self.spec = spec
+        self.asked = request(spec, env_args, **options)
+        self.recorded: dict[Key, Recorded] = {}
+        self._splits = (_SplitProgress(), _SplitProgress())
+        for episode in _recorded_in(begun) if begun else ():
+            self._add(episode)
+        self._policy = make_policy(self.asked)
+        known: Mapping[str, Any] = begun.metadata if begun else {}
+        self._stage = Stage(
+            spec,
+            self.asked["env_args"],
+            self.asked["seed"],
+            self.asked["max_steps"],
+            known.get("copies", "measured"),
+            known.get("note", ""),
+        )
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes there will be, as far as that is known."""
+        return self._wanted(0) + self._wanted(1)
+
+    @property
+    def done(self) -> int:
+        """How many of these are recorded."""
+        return sum(
+            bisect_left(progress.places, self._wanted(split))
+            for split, progress in enumerate(self._splits)
+        )
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a train episode, without which there is no dataset."""
+        return bool(self._splits[0].places)
+
+    def missing(self) -> Iterator[EpisodeRequest]:
+        """Yield the episodes that are still to be recorded, in the order they are recorded in.
+
+        Train and test take turns, so that there are some of both whenever it is broken off.
+        Episodes that are recorded meanwhile count.
+        """
+        for place in count(min(len(progress.totals) - 1 for progress in self._splits)):
+            wanted = [split for split in (0, 1) if place < self._wanted(split)]
+            if not wanted:
+                return
+            for split in wanted:
+                if (split, place) not in self.recorded:
+                    yield EpisodeRequest(split, place, (self.asked["seed"], split, place))
+
+    def _wanted(self, split: int) -> int:
+        """Return how many episodes a split has: those asked for, and others until it has its rows.
+
+        As long as rows are missing this is a guess by the mean length so far.
+        """
+        least = int(self.asked[("episodes", "test_episodes")[split]])
+        rows = int(self.asked[("min_rows", "min_test_rows")[split]])
+        totals = self._splits[split].totals
+        known = len(totals) - 1
+        if known < least or least == 0:
+            return least
+        if totals[-1] < rows:
+            return known + ceil((rows - totals[-1]) * known / totals[-1])
+        return bisect_left(totals, rows, least)
+
+    def _add(self, episode: Recorded) -> None:
+        """Keep a recorded episode."""
+        self.recorded[episode.key] = episode
+        split, place = episode.key
+        totals = self._splits[split].totals
+        insort(self._splits[split].places, place)
+        while following := self.recorded.get((split, len(totals) - 1)):
+            totals.append(totals[-1] + len(following.rows))
+
+    def play(
+        self, observer: Observer = SILENT, *, workers: int = 1, max_seconds: float | None = None
+    ) -> None:
+        """Record what is missing, in so many processes, until that is done or time is over.
+
+        Whatever ends it, the episodes that were over by then are kept.
+        """
+        began = time.monotonic()
+        observer.begins(self)
+        try:
+            self._policy.prepare(self._stage)
+            with closing(self._events(workers)) as events:
+                for event in events:
+                    if isinstance(event, Recorded):
+                        self._add(event)
+                    observer.advanced(event)
+                    if max_seconds is not None and time.monotonic() - began >= max_seconds:
+                        return
+        finally:
+            observer.ends()
+
+    def _events(self, workers: int) -> Events:
+        """Play here, one after the other, or as many as are known to be missing in processes."""
+        while workers > 1 and len(missing := list(self.missing())) > 1:
+            yield from self._apart(missing, workers)
+        yield from _play(self._stage, self.asked, self.missing(), self.recorded)
+
+    def _apart(self, missing: Sequence[EpisodeRequest], workers: int) -> Events:
+        """Play in processes: first what looks back on nothing, then chains of the rest."""
+        free: list[list[EpisodeRequest]] = []
+        chains: dict[tuple[int, bool], list[EpisodeRequest]] = {}
+        for each in missing:
+            if self._policy.looks_back(self._stage, each.place):
+                chains.setdefault(each.part, []).append(each)
+            else:
+                free.append([each])
+        for phase in (free, list(chains.values())):
+            makers = [
+                partial(
+                    _play_named,
+                    self.asked,
+                    self._stage.copies,
+                    self._stage.note,
+                    [episode for chain in share for episode in chain],
+                    dict(self.recorded),
+                )
+                for share in dealt(phase, workers)
+            ]
+            with closing(in_processes(makers)) as heard:
+                for _, event in heard:
+                    yield event
+
+    def dataset(self) -> Dataset:
+        """Return what is recorded; `missing` in the metadata has the places that are not."""
+        if not self.begun:
+            raise CwmError("no train episode was over in time: allow more with --max-seconds")
+        env, missing = self._stage.env, list(self.missing())
+        kept = [
+            self.recorded[key]
+            for key in sorted(self.recorded)
+            if missing or key[1] < self._wanted(key[0])  # processes may have played too many
+        ]
+        observed, acted = space_of(env.observation_space), space_of(env.action_space, "actions")
+        metadata = dict(self.asked)
+        metadata["policies"] = [each.policy for each in kept]
+        metadata["reset_seeds"] = [each.reset_seed for each in kept]
+        if self._stage.copies != "measured":
+            metadata["copies"] = self._stage.copies
+        if self._stage.note:
+            metadata["note"] = self._stage.note
+        if schema := self.spec.objects and self.spec.objects(env):
+            metadata[OBJECTS] = schema.to_json()
+        if missing:
+            metadata["missing"] = [[e.place for e in missing if e.split == n] for n in (0, 1)]
+        rows = [row._replace(episode=n) for n, each in enumerate(kept) for row in each.rows]
+        try:
+            return Dataset.of(
+                rows,
+                observation_space=observed,
+                action_space=acted,
+                metadata=metadata,
+            ).checked()
+        except ValueError as error:
+            raise CwmError(f"{self.spec.id} breaks its own rules: {error}") from error
+
+
+def record(
+    spec: EnvironmentSpec,
+    *,
+    env_args: Mapping[str, Any] | None = None,
+    workers: int = 1,
+    **options: Unpack[RecordingOptions],
+) -> Dataset:
+    """Record episodes of a policy; the same request gives the same bytes.
+
+    Train and test episodes never start from the same seed. Where nothing can be planned the
+    metadata have a `note`.
+    """
+    recording = Recording(spec, env_args, **options)
+    recording.play(workers=workers)
+    return recording.dataset()
+
+
+def make_policy(asked: Mapping[str, Any]) -> Policy:
+    """Make the policy that is asked for, or say which there are."""
+    policy: Policy = find("policy", asked["policy"])(**asked.get("policy_options", {}))
+    return policy
+
+
+def _recorded_in(dataset: Dataset) -> Iterator[Recorded]:
+    """Yield the episodes of a dataset; the recorded episodes of a split are in order."""
+    rows: dict[int, list[Transition]] = {}
+    for row in dataset:
+        rows.setdefault(row.episode, []).append(row)
+    missing = dataset.metadata.get("missing") or [[], []]
+    places = [filterfalse(set(gone).__contains__, count()) for gone in missing]
+    known = zip(dataset.metadata["policies"], dataset.metadata["reset_seeds"], strict=True)
+    for number, (policy, seed) in zip(sorted(rows), known, strict=True):
+        split = rows[number][0].split
+        yield Recorded((split, next(places[split])), policy, seed, rows[number])
+
+
+def _play_named(
+    asked: Mapping[str, Any],
+    copies: Copies,
+    note: str,
+    requests: Sequence[EpisodeRequest],
+    known: dict[Key, Recorded],
+) -> Events:
+    """Record some of the episodes in a process of its own; what copies cost is known."""
+    spec = environment(asked["env"])
+    stage = Stage(spec, asked["env_args"], asked["seed"], asked["max_steps"], copies, note)
+    yield from _play(stage, asked, requests, known)
+
+
+def _play(
+    stage: Stage,
+    asked: Mapping[str, Any],
+    requests: Iterable[EpisodeRequest],
+    known: Mapping[Key, Recorded],
+) -> Events:
+    """Record some of the episodes, given others."""
+    policy, known = make_policy(asked), dict(known)
+    parts: dict[tuple[int, bool], EarlierRows] = defaultdict(EarlierRows)
+    reached: dict[tuple[int, bool], int] = defaultdict(int)
+    for episode in requests:
+        earlier, part = EarlierRows(), episode.part
+        if policy.looks_back(stage, episode.place):
+            earlier = parts[part]
+            for place in range(reached[part], episode.place):  # places of a part only increase
+                other = episode._replace(place=place)
+                if other.part == part and other.key in known:
+                    earlier += known[other.key].rows
+            reached[part] = episode.place
+        for event in record_episode(stage, policy, episode, earlier):
+            if isinstance(event, Recorded):
+                known[event.key] = event
+            yield event
+
+
+def record_episode(
+    stage: Stage, policy: Policy, episode: EpisodeRequest, earlier: Sequence[Transition]
+) -> Events:
+    """Record an episode: from the first start, or from that of several which is worth most."""
+    starts = _starts(stage, episode, policy.starts(stage, episode.place, earlier))
+    best, most = None, -inf
+    for number, start in enumerate(starts):
+        with stage.anew() as own:
+            name, act = policy.begin(own, start.place, start.policy_seed, earlier)
+            rows: list[Transition] = []
+            for row in _transitions(own, act, start):
+                rows.append(row)
+                share = (number + len(rows) / (own.max_steps + 1)) / len(starts)
+                yield BeingRecorded(episode.key, share)
+        worth = policy.worth(stage, start.place, rows, earlier)
+        if best is None or worth > most:
+            best, most = Recorded(episode.key, name, start.reset_seed, rows), worth
+        if worth == inf:
+            break
+    assert best is not None
+    yield best
+
+
+STARTS = 32
+"""Starts among which those to try are chosen: an end may be within reach from the rarest only."""
+
+
+def _starts(stage: Stage, episode: EpisodeRequest, count: int) -> list[EpisodeRequest]:
+    """Return the start of an episode, and as many others that lie far from it and each other."""
+    if count == 1 or stage.note:
+        return [episode.again(attempt) for attempt in range(count)]
+    starts = [episode.again(attempt) for attempt in range(STARTS)]
+    with stage.anew() as own:
+        first = [told(own.env.reset(seed=start.reset_seed)[0]).numbers for start in starts]
+    width = np.ptp(first, axis=0)
+    places = np.array(first) / np.where(width > 0, width, np.inf)  # what never differs is no place
+    chosen = [0]
+    while len(chosen) < count:
+        apart = np.abs(places[:, None] - places[chosen]).sum(axis=2).min(axis=1)
+        chosen.append(int(np.argmax(np.where(np.isin(np.arange(STARTS), chosen), -1, apart))))
+    return [starts[index] for index in chosen]
+
+
+def _transitions(stage: Stage, act: Act, episode: EpisodeRequest) -> Iterator[Transition]:
+    """Yield the transitions of one episode; environments may reuse the arrays they give."""
+    env = stage.env
+    observation = deepcopy(env.reset(seed=episode.reset_seed)[0])
+    action = act(observation, 0)
+    for step in range(1, stage.max_steps + 1):
+        following, reward, terminated, truncated, _ = env.step(deepcopy(action))
+        following = deepcopy(following)
+        over = terminated or truncated or step == stage.max_steps
+        after = None if over else act(following, step)
+        cut = after is None and not terminated
+        yield Transition(
+            observation,
+            action,
+            following,
+            reward=_scalar(reward),
+            terminated=bool(terminated),
+            truncated=bool(truncated) or cut,
+            episode=episode.place,
+            split=episode.split,
+            valid=_valid(stage),
+        )
+        if after is None:
+            return
+        observation, action = following, after
+
+
+def _valid(stage: Stage) -> tuple[int, ...] | None:
+    """Return the actions that are allowed where the environment stands, None where all are."""
+    named = stage.spec.valid_actions
+    valid = named(stage.env.unwrapped) if named else None
+    return None if valid is None else tuple(map(int, valid))
+
+
+def _scalar(reward: Any) -> float:
+    """Return a reward as a number, also where it comes as an array of one."""
+    values = np.asarray(reward, dtype=np.float64)
+    if values.size != 1:
+        shape = "x".join(map(str, values.shape))
+        raise CwmError(f"rewards of the shape {shape} are not served: choose one with one reward")
+    return float(values.reshape(()))

@@ -1,0 +1,804 @@
+"""Synthesize a world model: from what a user asks for to a run with its best program.
+
+`synthesize` is what `cwm synthesize` does. `open_job` gives the search itself, with the run that
+records it, to those who watch or steer it; `choose_backend` says who answers.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self, cast
+
+import numpy as np
+
+from cwm_cli.commands.collect import load_transitions, recorded_args
+from cwm_cli.commands.unasked import ChosenStart, SearchOptions, chosen_refiners, chosen_start
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.spec import EnvironmentSpec, refuse_pictures, space_of
+from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.evaluation import Evaluation, Metric, Score, evaluate, unseen
+from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, find_contract
+from cwm_cli.evaluation.gaps import gaps, unverified
+from cwm_cli.evaluation.support import survey
+from cwm_cli.problems.feedback import documented_names
+from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.registry import (
+    Owner,
+    default,
+    environment,
+    find,
+    names,
+    read_options,
+    with_presets,
+)
+from cwm_cli.runs.answers import ANSWERS, PendingAnswers
+from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
+from cwm_cli.runs.storage import named, placed
+from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openings, package_versions
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.sandbox.failures import Failure
+from cwm_cli.sandbox.protection import Protection, check_access, dangers
+from cwm_cli.search.answers import AnswerCache
+from cwm_cli.search.around import innermost
+from cwm_cli.search.contracts import Backend, Node, Record, Refiner, Remark, Switch, Turn, total
+from cwm_cli.search.loop import Search
+from cwm_cli.search.models import (
+    ModelPool,
+    ModelUse,
+    made_backend,
+    model_uses,
+    models_text,
+    read_models,
+)
+from cwm_cli.worlds import EnvironmentModel, ProgramModel
+from cwm_cli.worlds.trails import TrailsJob
+
+FOLLOWED = 2000
+"""Rows at which the best program's ways are followed: enough to tell which lines few go through."""
+
+MODEL_VARIABLE = "CWM_MODEL"
+"""The environment variable with the language model that is asked where none is named."""
+
+
+AUTO = "auto"
+"""The contract that is found out from the data."""
+
+
+class Scores(NamedTuple):
+    """How good a program is on train rows, on held-out rows, and on those with new situations."""
+
+    train: Score | None
+    test: Score | None
+    unseen: Score | None
+
+    @property
+    def refuted(self) -> bool:
+        """Whether some train or held-out row shows that the program is wrong."""
+        return any(score is not None and score.refuted for score in (self.train, self.test))
+
+
+@dataclass(frozen=True)
+class SynthesisResult:
+    """The result of a search.
+
+    It is `solved` if no train or held-out row shows that the program is wrong, and held-out rows
+    verify every rare event. It is `finished` if the search ended because it had nothing left to
+    improve on train rows: solved, `unverified` (phrases on events that held-out rows lack),
+    refuted by held-out rows, or `settled`, which means that the best reachable score is unknown
+    and that nothing improved for long.
+    `run` is its folder and `program` the file of the best program, None where
+    nothing was written; `unasked` is the move that it came from where that cost no completion.
+    `cost` is in US dollars, None where it is unknown; of the completions so many were `reused`, at
+    no cost, and of the tokens so many were `cached_tokens`, which providers had read before, or
+    `reasoning_tokens`, which nobody sees. `models` say what each model took and brought. `failure`
+    says why the program scores 0 on rows that the search did not see, or would not confirm its
+    answers.
+    """
+
+    run: Path
+    program: Path | None
+    solved: bool
+    settled: bool
+    given_up: bool
+    completions: int
+    tokens: int
+    cost: float | None
+    seconds: float
+    scores: Scores
+    failure: Failure | None = None
+    gaps: tuple[str, ...] = ()
+    unasked: str = ""
+    contract: ContractName = "plain"
+    finding: Finding | None = None
+    models: tuple[ModelUse, ...] = ()
+    reused: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    finished: bool = False
+    unverified: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `cwm synthesize --json` prints."""
+        facts = {
+            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "scores"
+        }
+        facts |= {"models": [use.as_json() for use in self.models]}
+        facts |= {"run": named(self.run)}
+        facts |= {"program": named(self.program) if self.program else None}
+        facts |= {"failure": asdict(self.failure) if self.failure else None}
+        facts |= {"finding": self.finding.model_dump() if self.finding else None}
+        scores = self.scores._asdict().items()
+        return facts | {name: score.model_dump() if score else None for name, score in scores}
+
+
+def synthesize(
+    env: str,
+    *,
+    env_args: Mapping[str, Any] | None = None,
+    model: Sequence[str] | str | None = None,
+    backend: str | None = None,
+    strategy: str | None = None,
+    options: Sequence[str] | Mapping[str, Any] = (),
+    start: Path | str | None = None,
+    budget: int = 10,
+    parallel: int = 1,
+    seed: int = 0,
+    data_seed: int = 0,
+    dataset: Dataset | Path | str | None = None,
+    metric: str | None = None,
+    contract: ContractName | Literal["auto"] = "auto",
+    max_cost: float | None = None,
+    api_base: str | None = None,
+    temperature: float | None = None,
+    tools: Iterable[str] = (),
+    allow_gap: Iterable[str] = (),
+    cache: bool = False,
+    run: Path | str | None = None,
+    new: bool = False,
+    observer: Observer = SILENT,
+) -> SynthesisResult:
+    """Search for a program that predicts an environment; a stopped run continues where it was.
+
+    Arguments and defaults are those of `cwm synthesize`; `options` are `-o`,
+    as `"KEY=VALUE"` or as a mapping, and `start` is one of them. Several models, each a text such
+    as `"a"` or with a weight `"a=3"`, share the completions. The contract that the program
+    has to keep is found out from the data unless it is named, and the metric follows it. The
+    observer is told the `SearchJob`, and each `Node` as it is learned. With a `cache` answers of
+    a language model are kept for this user, and what was asked before costs nothing. Raises
+    `CwmError` for what the user can mend.
+    """
+    spec, answers = environment(env), choose_backend(backend, named_models(model))
+    flags = {"api_base": api_base, "temperature": temperature}
+    choices = Choices(
+        strategy=strategy or default("strategy"),
+        backend=answers.backend,
+        model=answers.model,
+        options=_with_start(options, start),
+        flags={name: value for name, value in flags.items() if value is not None},
+        metric=metric,
+        seed=seed,
+        parallel=parallel,
+        max_cost=max_cost,
+        budget=budget,
+        tools=tuple(sorted(set(tools))),
+        accepted=tuple(allow_gap),
+        contract=contract,
+        cache=cache,
+    )
+    settings = check_choices(choices)
+    if run is not None and dataset is None:  # whose transitions may take long to record
+        _check_folder(placed(run), spec, env_args, choices, settings)
+    load = partial(
+        load_transitions,
+        spec,
+        env_args=env_args,
+        dataset=dataset,
+        data_seed=data_seed,
+        observer=observer,
+    )
+    given = load() if dataset is not None else None
+    if given is None:
+        with closing(spec.make(**(env_args or {}))) as made:
+            refuse_pictures(space_of(made.observation_space), "a program")
+    with _sandbox(choices, settings["sandbox"]) as sandbox:
+        warn_of_gaps(sandbox.protection, observer)
+        notes = (spec.note, answers.note, uncached(choices.backend) if cache else "")
+        for words in filter(None, notes):  # the mistakes have been told
+            observer.note(words)
+        rows, source = given or load()
+        order = Order(spec, recorded_args(rows, env_args), rows, source, choices)
+        folder = None if run is None else placed(run)
+        return _synthesized(order, sandbox, observer, folder=folder, new=new)
+
+
+def _synthesized(
+    order: "Order", sandbox: Sandbox, observer: Observer, *, folder: Path | None, new: bool
+) -> SynthesisResult:
+    """Do what is ordered while an observer is told of it."""
+    with open_job(order, sandbox=sandbox, folder=folder, new=new) as job:
+        done = len(job.search.nodes)
+        observer.note(order.source, "Data")
+        verb = f"continues with {done} nodes" if done else "started"
+        observer.note(f"{job.run.place} {verb}", "Run")
+        observer.note(job.contract_words(), "Contract")
+        job.run.tell(observer)
+        _search_observed(job, observer)
+        result = job.finish()
+    if result.failure and result.scores.train and result.scores.train.accuracy:
+        told = result.failure.message.splitlines()[0]
+        observer.note(f"the best program fails on rows that were kept from it: {told}", "Warning")
+    return result
+
+
+def _with_start(
+    options: Sequence[str] | Mapping[str, Any], start: Path | str | None
+) -> Sequence[str] | Mapping[str, Any]:
+    """Add what a search is to begin with to its options."""
+    if start is None:
+        return options
+    if isinstance(options, Mapping):
+        return {**options, "search.start": str(start)}
+    return [*options, f"search.start={start}"]
+
+
+class ChosenBackend(NamedTuple):
+    """Who answers: a backend by name, and the models that it is to use, "" where it uses none.
+
+    Each of `models` is a text that was named, perhaps of several models with commas between.
+    `note` is to be said where neither a backend nor a model was named.
+    """
+
+    backend: str
+    models: tuple[str, ...]
+    note: str = ""
+
+    @property
+    def model(self) -> str:
+        """All models as one text, for a search that they share."""
+        return models_text(read_models(self.models)) if self.models[0] else ""
+
+
+def named_models(model: Sequence[str] | str | None) -> tuple[str, ...]:
+    """Return the models that a caller named, as one text or several."""
+    return (model,) if isinstance(model, str) else tuple(model or ())
+
+
+def choose_backend(backend: str | None, models: Sequence[str] = ()) -> ChosenBackend:
+    """Choose who answers: what is named, a language model if one is, or the offline backend.
+
+    Where no model is named that of `$CWM_MODEL` is. BACKEND/MODEL names both, such as
+    `transformers/FOLDER`.
+    """
+    named = _models_named(models)
+    asks = find("backend", backend).needs_model if backend else True
+    if asks and not named and (backend is None or backend == default("model")):
+        named = _models_named([os.environ.get(MODEL_VARIABLE, "")])
+    if backend == default("model") and not named:
+        raise CwmError(f"the backend {backend!r} needs a model: add --model PROVIDER/NAME")
+    if backend is None and len(named) == 1:
+        head, _, rest = named[0].partition("/")
+        if rest and head in names("backend") and find("backend", head).needs_model:
+            return ChosenBackend(head, (rest,))
+    chosen = backend or (default("model") if named else default("backend"))
+    note = (
+        f"no model named: the offline backend {chosen!r} writes the program from "
+        "data alone; --model PROVIDER/NAME asks a language model"
+    )
+    return ChosenBackend(chosen, named or ("",), "" if backend or named else note)
+
+
+def _models_named(texts: Iterable[str]) -> tuple[str, ...]:
+    """Write each text of models in one way, and name none twice."""
+    return tuple(dict.fromkeys(",".join(map(str, read_models([text]))) for text in texts if text))
+
+
+def backend_of(choices: "Choices") -> Backend:
+    """Return the backend that a search of these choices asks."""
+    backend: Backend = _make(choices).backend
+    return backend
+
+
+def check_choices(choices: "Choices") -> "Settings":
+    """Refuse what a search would refuse, before anything is done for it; return its settings."""
+    check_names(choices)
+    parts = _make(choices)
+    parts.backend.ready(choices.max_cost)
+    return parts.settings
+
+
+def check_names(choices: "Choices") -> None:
+    """Refuse names that nothing has, and flags that are not for the backend."""
+    owners_of(choices.strategy, choices.backend)
+    if choices.metric is not None:
+        find("metric", choices.metric)
+    if choices.contract not in (AUTO, *USUAL_METRICS):
+        raise UnknownNameError("contract", choices.contract, [AUTO, *USUAL_METRICS])
+    check_flags(choices.backend, choices.flags)
+    check_access(choices.tools, choices.accepted)
+
+
+def uncached(backend: str) -> str:
+    """Say that no answer of a backend is kept, "" where that is not so."""
+    if find("backend", backend).is_language_model:
+        return ""
+    return f"--cache keeps answers of language models, and {backend!r} is none: nothing is kept"
+
+
+def warn_of_gaps(protection: Protection, observer: Observer) -> None:
+    """Warn of the accepted gaps that are open, with their consequences."""
+    if protection.gaps:
+        observer.note(
+            f"generated programs can {dangers(protection.gaps)} on this machine "
+            f"(open gaps: {', '.join(protection.gaps)}; see `cwm doctor`)",
+            "Warning",
+        )
+
+
+class Choices(NamedTuple):
+    """What a user chose; `flags` are options of the backend.
+
+    `tools` are modules that programs may import, and `accepted` names gaps in
+    the protection of this machine that do not matter. Without a `metric` it is the usual one of
+    the contract. With a `cache` answers of a language model are kept and reused.
+    """
+
+    strategy: str
+    backend: str
+    model: str
+    options: Sequence[str] | Mapping[str, Any]
+    flags: Mapping[str, Any]
+    metric: str | None
+    seed: int
+    parallel: int
+    max_cost: float | None
+    budget: int
+    tools: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
+    contract: str = AUTO
+    cache: bool = False
+
+    def settled(self, contract: ContractName) -> Self:
+        """Return the choices with what a finding, or an earlier run, decides where nobody did."""
+        named = next((each for each in USUAL_METRICS if each == self.contract), contract)
+        return self._replace(contract=named, metric=self.metric or USUAL_METRICS[named])
+
+
+@dataclass
+class SearchJob:
+    """A search with the run that records it."""
+
+    run: SearchRun
+    search: Search
+    dataset: Dataset
+    choices: Choices
+    finding: Finding
+    notes: list[str] = field(default_factory=list)
+    """Messages to print before the next node."""
+    _saved: Node | None = field(default=None, init=False)
+
+    @property
+    def problem(self) -> WorldModelProblem:
+        """The problem under the contract that is now in force."""
+        return cast("WorldModelProblem", self.search.problem)
+
+    @property
+    def title(self) -> str:
+        """Name the job in a few words."""
+        config = self.run.config
+        return f"{config.env} · {config.strategy} · {config.model or config.backend}"
+
+    def contract_words(self) -> str:
+        """Return the contract that the program has to keep, and the reason."""
+        names = documented_names(self.run.header.description, self.dataset.observation_space)
+        contract, found = self.problem.contract, self.problem.finding
+        if found is not None and found.contract == contract:
+            return f"{contract}: {found.words(names)}"
+        chosen = "changed during the search" if self.search.switches else "named"
+        return f"{contract} ({chosen}; the data alone suggest {self.finding.contract})"
+
+    def nodes(self) -> Iterator[Node]:
+        """Search; yield each node when it is written down, learned and, if best, saved."""
+        stopped: CwmError | None = None
+        try:
+            for record in self.search.run(self.choices.budget):
+                yield self._learned(record)
+        except CwmError as error:
+            stopped = error
+        try:
+            for record in self.search.drain():  # completions in flight are paid for
+                yield self._learned(record)
+        except KeyboardInterrupt:  # but the search already has a right program
+            if not self.search.solved:
+                raise
+        self._save_best()
+        if stopped:
+            raise stopped
+
+    def finish(self, metric: Metric | None = None) -> SynthesisResult:
+        """Score the best program on train and held-out rows, and save the result.
+
+        The scores use `metric`, by default the metric of the search.
+        """
+        best = self.search.best
+        train, test = self.dataset.train, self.dataset.test
+        spent = total([node.usage for node in self.search.nodes])
+        parts = [train, test, test[unseen(test, train)]]
+        found = [self._score(best, rows, metric or self.problem.metric) for rows in parts]
+        failures = [each.failure for each in found if each and each.failure]
+        scores = Scores(*(each and each.score for each in found))
+        finished, rare = self.search.solved, unverified(train, test)
+        result = SynthesisResult(
+            run=self.run.folder,
+            program=self.run.folder / self.problem.file if best else None,
+            solved=finished and not (self.problem.settled or scores.refuted or rare),
+            settled=self.problem.settled,
+            given_up=self.search.given_up,
+            completions=self.search.completions,
+            tokens=spent.tokens,
+            cost=spent.cost,
+            seconds=round(self.run.elapsed, 3),
+            scores=scores,
+            failure=failures[0] if failures else None,
+            gaps=self._gaps(best, train),
+            unasked=best.action if best and not best.asked else "",
+            contract=self.problem.contract,
+            finding=self.problem.finding or self.finding,
+            models=tuple(model_uses(self.search.nodes, self.choices.model or self.choices.backend)),
+            reused=spent.reused,
+            cached_tokens=spent.cached_tokens,
+            reasoning_tokens=spent.reasoning_tokens,
+            finished=finished,
+            unverified=tuple(rare) if finished else (),
+        )
+        self.run.save_result(result.as_json())
+        self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {result.solved}")
+        return result
+
+    def _learned(self, record: Record) -> Node:
+        """Save the best program so far, and keep the messages to the user."""
+        self._save_best()
+        self._tell(record.note)
+        if record.node.disclosed is not None:
+            self._tell(
+                f"all that is shown is right and other rows are not: episode "
+                f"{record.node.disclosed}, held back so far, is shown from now on"
+            )
+        return record.node
+
+    def _save_best(self) -> None:
+        """Write the best program to its file unless it is there."""
+        best = self.search.best
+        if best is not None and best is not self._saved:
+            self.problem.keep(self.run.folder, best)
+            self._saved = best
+
+    def write(self, found: Record | Remark | Switch) -> None:
+        """Append an event of the search to the journal."""
+        self.run.learn(found)
+        if isinstance(found, Remark):
+            self._tell(found.note)
+        elif isinstance(found, Switch):
+            before = self.problem.contract
+            self._tell(f"contract changed from {before} to {found.contract}: {found.reason}")
+
+    def _tell(self, note: str) -> None:
+        """Keep what the user should be told."""
+        if note:
+            self.run.log(note)
+            self.notes.append(note)
+
+    def _gaps(self, best: Node | None, rows: Dataset) -> tuple[str, ...]:
+        """Say what the rows do not show, and on how few of them rules of the best program rest."""
+        names = documented_names(self.run.header.description, rows.observation_space)
+        if best is None:
+            return tuple(gaps(rows, names))
+        some = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), FOLLOWED)).astype(int))]
+        found = survey(ProgramModel(best.program, self.problem.sandbox), some, cells=False)
+        return tuple(gaps(rows, names, found=found, program=best.program))
+
+    def _score(self, best: Node | None, rows: Dataset, metric: Metric) -> Evaluation | None:
+        """Score the best program on some rows, if there are both."""
+        if best is None or not len(rows):
+            return None
+        model = ProgramModel(best.program, self.problem.sandbox)
+        return evaluate(model, rows, metric, seed=self.problem.seed)
+
+
+class Order(NamedTuple):
+    """What is asked for: a model of an environment, made from a dataset that came from `source`."""
+
+    spec: EnvironmentSpec
+    env_args: dict[str, Any]
+    dataset: Dataset
+    source: str
+    choices: Choices
+
+
+Settings = dict[str, dict[str, Any]]
+"""Every option of strategy, backend, problem and sandbox."""
+
+
+class SearchParts(NamedTuple):
+    """What a search is made of, and every option of it, of the problem and the sandbox."""
+
+    strategy: Any
+    backend: Any
+    refiners: Mapping[str, Refiner]
+    start: ChosenStart | None
+    settings: Settings
+
+
+def owners_of(strategy: str, backend: str) -> list[Owner]:
+    """Return all that has options in a search."""
+    return [
+        Owner("strategy", find("strategy", strategy)),
+        Owner("backend", find("backend", backend)),
+        Owner("problem", WorldModelProblem),
+        Owner("sandbox", Limits),
+        Owner("search", SearchOptions),
+        *(Owner(name, find("refiner", name)) for name in names("refiner")),
+    ]
+
+
+def check_flags(backend: str, flags: Iterable[str]) -> None:
+    """Refuse options with flags of their own that a backend does not have."""
+    options = Owner("backend", find("backend", backend)).options
+    for name in flags:
+        if name not in options:
+            flag = name.replace("_", "-")
+            raise CwmError(f"the backend {backend!r} has no --{flag}: leave it out")
+
+
+@contextmanager
+def open_job(
+    order: Order, *, sandbox: Sandbox | None = None, folder: Path | None = None, new: bool = False
+) -> Iterator[SearchJob]:
+    """Open the run that an order names, new or continued, ready to search.
+
+    No run is begun on a machine that is less protected than it has to be, or
+    with a tool that it lacks.
+    """
+    dataset = order.dataset
+    refuse_pictures(dataset.observation_space, "a program")
+    finding = find_contract(dataset.train)
+    measure = cache(partial(_measure, order))
+    is_open = order.choices.contract == AUTO
+    choices = order.choices.settled(finding.contract)
+    order = order._replace(choices=choices)
+    parts = _make(choices)
+    config = _config(
+        order.spec.id, order.env_args, dataset.digest, choices=choices, settings=parts.settings
+    )
+    with (
+        nullcontext(sandbox) if sandbox else _sandbox(choices, parts.settings["sandbox"]) as guard,
+        _open_run(order, config, guard.protection, finding, folder=folder, new=new) as run,
+    ):
+        guard.prepare(TrailsJob.handler)
+        problem = WorldModelProblem(
+            description=run.header.description,
+            dataset=dataset.train,
+            sandbox=guard,
+            metric=measure(config.contract),
+            seed=choices.seed,
+            tools=config.tools,
+            contract=config.contract,
+            finding=finding,
+            measure=measure if is_open else None,
+            **parts.settings["problem"],
+        )
+        search = _search(problem, parts, choices, run)
+        run.log(f"budget {choices.budget}, parallel {choices.parallel}, {len(search.nodes)} nodes")
+        _log_protection(run, guard.protection)
+        job = SearchJob(run, search, dataset, choices, finding)
+        search.journal, search.log = job.write, run.log
+        yield job
+
+
+def _measure(order: Order, contract: ContractName) -> Metric:
+    """Make the metric; `skill` measures the ceiling with the true environment.
+
+    There is no ceiling for a program with memory: restored to a single observation, the
+    environment knows less than such a program.
+    """
+    name = order.choices.metric or USUAL_METRICS[contract]
+    metric: Metric = find("metric", name).of(order.dataset.train)
+    if contract != "chance":
+        return metric
+    return metric.knowing(EnvironmentModel(order.spec, order.env_args), seed=order.choices.seed)
+
+
+def _search(
+    problem: WorldModelProblem,
+    parts: SearchParts,
+    choices: Choices,
+    run: SearchRun,
+) -> Search:
+    """Build the search, with what the run has already."""
+    backend, lost = parts.backend, list[Turn]()
+    if backend.is_language_model:
+        backend = answers = PendingAnswers(backend, run.folder / ANSWERS)
+        lost = answers.lost()
+    search = Search(
+        problem,
+        parts.strategy,
+        backend,
+        seed=choices.seed,
+        parallel=choices.parallel,
+        max_cost=choices.max_cost,
+        refiners=parts.refiners,
+        start=parts.start and parts.start.begin,
+    )
+    search.resume(run.learned(), lost)
+    if search.best:  # which a crash may have kept from being saved
+        problem.keep(run.folder, search.best)
+    return search
+
+
+def _make(choices: Choices) -> SearchParts:
+    """Build strategy and backend with the options of the user."""
+    owners = owners_of(choices.strategy, choices.backend)
+    options = read_options(choices.options, owners)
+    options["backend"] |= choices.flags
+    options = with_presets(options, owners)
+    strategy = owners[0].factory(**options["strategy"])
+    unasked = SearchOptions(**options["search"])
+    factory = AnswerCache().making(owners[1].factory) if choices.cache else owners[1].factory
+    backend = made_backend(factory, choices.model, options["backend"], unasked.models)
+    start = chosen_start(unasked.start, backend, choices.seed)
+    refiners = chosen_refiners(unasked.refine, backend, options)
+    settings = {
+        "strategy": owners[0].identity(strategy),
+        "backend": owners[1].identity(innermost(backend)),
+        "problem": owners[2].defaults() | options["problem"],
+        "sandbox": asdict(Limits.chosen(options["sandbox"])),
+    }
+    searched = {"start": start.identity} if start else {}  # runs of before begin with none
+    if isinstance(backend, ModelPool):
+        searched["models"] = unasked.models
+    if searched:
+        settings["search"] = searched
+    for owner in owners:
+        if owner.label in refiners:
+            settings[owner.label] = owner.identity(refiners[owner.label])
+    return SearchParts(strategy, backend, refiners, start, settings)
+
+
+def _sandbox(choices: Choices, limits: dict[str, Any]) -> Sandbox:
+    """Make the sandbox; two workers judge one program at the same time."""
+    workers = max(2, min(choices.parallel, os.cpu_count() or 1))
+    return Sandbox(Limits(**limits), workers, tools=choices.tools, accepted=choices.accepted)
+
+
+def _log_protection(run: SearchRun, present: Protection) -> None:
+    """Write down how programs are kept from this machine, where that is news."""
+    before = run.header.protection
+    if before is None or before != present.model_copy(update={"accepted": before.accepted}):
+        run.log(f"protected otherwise than at the start: {openings(present)}; {present.kernel}")
+
+
+def _config(
+    env: str, env_args: Mapping[str, Any], digest: str, *, choices: Choices, settings: Settings
+) -> SearchConfig:
+    """Gather what makes the run what it is; patience matters only where chance or memory does."""
+    if choices.contract == "plain":
+        problem = {name: v for name, v in settings["problem"].items() if name != "patience"}
+        settings = settings | {"problem": problem}
+    return SearchConfig(
+        env=env,
+        env_args=dict(env_args),
+        dataset=digest,
+        strategy=choices.strategy,
+        backend=choices.backend,
+        model=choices.model,
+        options=settings,
+        tools=choices.tools,
+        metric=choices.metric or USUAL_METRICS["plain"],
+        contract=cast("ContractName", choices.contract),
+        seed=choices.seed,
+    )
+
+
+def _check_folder(
+    folder: Path,
+    spec: EnvironmentSpec,
+    env_args: Mapping[str, Any] | None,
+    choices: Choices,
+    settings: Settings,
+) -> None:
+    """Refuse a folder that holds something else, or a run of other choices, whatever its data."""
+    if not (folder / HEADER).exists():
+        return check_free(folder, (DATASET,))
+    run = SearchRun.load(folder)
+    digest, choices = run.config.dataset, choices.settled(run.config.contract)
+    run.check(_config(spec.id, env_args or {}, digest, choices=choices, settings=settings))
+    return None
+
+
+def _open_run(
+    order: Order,
+    config: SearchConfig,
+    protection: Protection,
+    finding: Finding,
+    *,
+    folder: Path | None,
+    new: bool,
+) -> SearchRun:
+    """Continue the named run, or the newest unfinished one of equal choices, or start one."""
+    if folder is None and not new:
+        folder = next(_unfinished(config, order.choices.budget), None)
+    folder = folder or fresh_folder(config.env, config.strategy, str(config.seed))
+    if (folder / HEADER).exists():
+        run = SearchRun.load(folder)
+        run.check(config)
+        return run
+    header = _header(order, config, protection, finding)
+    return SearchRun.start(folder, header, {DATASET: order.dataset})
+
+
+def _header(
+    order: Order, config: SearchConfig, protection: Protection, finding: Finding
+) -> SearchHeader:
+    """Describe the circumstances of a new run."""
+    env = order.spec.make(**order.env_args)
+    try:
+        description = order.spec.describe(env)
+    finally:
+        env.close()
+    return SearchHeader(
+        config=config,
+        description=description,
+        versions={**order.spec.versions(), **package_versions(config.tools)},
+        source=order.source,
+        created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        protection=protection,
+        finding=finding,
+    )
+
+
+def _unfinished(config: SearchConfig, budget: int) -> Iterator[Path]:
+    """Yield the runs of equal choices that can go on, the newest first."""
+    for run in SearchRun.alike(config):
+        nodes = list(run.nodes())
+        asked = sum(node.asked for node in nodes)
+        if asked < budget and not any(node.verdict.solved or node.final for node in nodes):
+            yield run.folder
+
+
+def _search_observed(job: SearchJob, observer: Observer) -> None:
+    """Run the search; whatever ends it, what was found is kept."""
+    observer.begins(job)
+    try:
+        for node in job.nodes():
+            while job.notes:
+                observer.note(job.notes.pop(0))
+            observer.advanced(node)
+        for note in job.notes:
+            observer.note(note)
+    except CwmError as error:
+        job.run.log(f"stopped: {error}")
+        if not job.search.nodes:
+            raise
+        raise CwmError(f"{error} (kept in {job.run.place}: the same command continues)") from error
+    except KeyboardInterrupt:
+        job.run.log("interrupted")
+        if not job.search.nodes:
+            words = "interrupted before the first completion: the same command starts anew"
+            raise KeyboardInterrupt(words) from None
+        raise KeyboardInterrupt(
+            f"interrupted after {job.search.completions} completions: "
+            f"the same command continues the run {job.run.place}"
+        ) from None
+    finally:
+        observer.ends()
+    if reused := sum(node.usage.reused for node in job.search.nodes):
+        every = job.search.completions
+        observer.note(f"{reused} of {every} completions were reused: they had been paid for before")
+    if job.search.given_up:
+        observer.note("nothing better is to be expected from data alone: gave up")
+    if job.search.out_of_money:
+        observer.note(f"stopped before --max-cost {job.choices.max_cost:g} was exceeded")

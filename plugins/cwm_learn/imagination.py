@@ -1,0 +1,37 @@
+"""Searches of the learning agent that run inside the confined process of a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cwm_cli.planning import stepping
+from cwm_cli.worlds.confined_imagining import ImaginingHandler, ImaginingJob
+from cwm_cli.worlds.imagining import Imagination
+from cwm_learn.search import missions, policies, searching, tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImaginedSearchJob(ImaginingJob):
+    """A program that searches, tables and policies step inside its process."""
+
+    handler: ClassVar[str] = "cwm_learn.imagination:ImaginedSearchHandler"
+
+
+class ImaginedSearchHandler(ImaginingHandler):
+    """Calls searches with the model, on request."""
+
+    job_class = ImaginedSearchJob
+    modules: ClassVar = {
+        "missions": missions,
+        "policies": policies,
+        "searching": searching,
+        "stepping": stepping,
+        "tables": tables,
+    }
+
+
+class SearchImagination(Imagination):
+    """A program in a confined process that also runs the searches of the learning agent."""
+
+    job_class = ImaginedSearchJob

@@ -1,0 +1,290 @@
+"""Follow learning: a picture in which one can see an agent learn, or a line per episode."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from cwm_cli.text import money, percent
+from cwm_cli.views.lines import Lines, Pulse
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
+from cwm_learn.actor import PLAY
+from cwm_learn.certificate import Certificate, EpisodeRecord
+from cwm_learn.curve import learning_chart
+from cwm_learn.loop import Learner, Mismatched, Stepped
+from cwm_learn.questions import RecordedQuestion
+from cwm_learn.runs import LearningResult, ProgramRecord
+
+TALLEST = 12
+"""Lines of the plot at most: a return is read off as well from these as from more."""
+
+QUESTIONS = 4
+"""Open questions that are told in the end: what plans depend on most comes first."""
+
+
+STOPPED = {
+    "certified": "its play is certified",
+    "return": "its play returns what it was to return",
+    "steps": "the steps are spent; the same command with more --steps goes on",
+    "seconds": "the time is spent; the same command with more --seconds goes on",
+    "idle": "nothing that is unknown could be reached any more",
+    "completions": "the completions are spent",
+    "money": "the money is spent",
+}
+"""Why learning ended, in words."""
+
+
+def learning_view(console: Console, *, steps: int) -> "LearningView":
+    """Return what follows learning: a picture that changes, or a line per episode.
+
+    `steps` is how many of the environment there may be.
+    """
+    if console.is_interactive and not console.options.ascii_only:
+        return LearningPicture(console, steps)
+    return LearningLines(console, steps)
+
+
+class LearningView(Lines):
+    """Knows how far an agent is."""
+
+    def __init__(self, console: Console, most: int) -> None:
+        self.console, self.most = console, most
+        self.title = ""
+        self.steps = 0
+        self.returns: list[dict[str, Any]] = []
+        self.step: Stepped | None = None
+        self.mismatch: Mismatched | None = None
+        self.mismatches = 0
+        self.program: ProgramRecord | None = None
+        self.asked: dict[str, RecordedQuestion] = {}
+        self.certificate: Certificate | None = None
+        self.taken, self.thought = 0, 0.0
+        self.length, self.returned = 0, 0.0
+        self.work: object = None
+        self._began = time.monotonic()
+
+    def begins(self, work: object) -> None:
+        """Begin with what was learned before."""
+        self.work = work
+        run = getattr(work, "run", None)
+        self.title = printable(getattr(work, "title", "learning"))
+        self._began = time.monotonic() - (run.elapsed if run else 0.0)
+        if isinstance(work, Learner):
+            self.steps = work.steps
+            self.returns = [_point(each) for each in work.episodes if not each.is_cut]
+            self.program = work.programs[-1] if work.programs else None
+            self.asked = {each.key: each for each in work.questions}
+            self.mismatches = sum(each.mismatched for each in work.episodes)
+
+    def advanced(self, event: object) -> None:
+        """Take in what happened."""
+        match event:
+            case Stepped():
+                self.steps, self.step = event.steps, event
+                self.taken, self.thought = self.taken + 1, self.thought + event.seconds
+                self.length, self.returned = self.length + 1, self.returned + event.row.reward
+            case Mismatched():
+                self.mismatch = event
+                self.mismatches += not event.by_chance
+            case EpisodeRecord():
+                self.steps = max(self.steps, event.steps)
+                self.returns += [_point(event)] * (not event.is_cut)
+                self.length, self.returned = 0, 0.0
+            case ProgramRecord():
+                self.program = event
+            case RecordedQuestion():
+                self.asked[event.key] = event
+            case Certificate():
+                self.certificate = event
+
+    @property
+    def open(self) -> list[RecordedQuestion]:
+        """Open questions, what plans depend on most first."""
+        found = [each for each in self.asked.values() if each.state == "open"]
+        return sorted(found, key=lambda each: -each.weight)
+
+    @property
+    def waiting(self) -> str:
+        """The model that has not answered yet and for how long, "" if no request is in flight."""
+        in_flight = getattr(self.work, "in_flight", None)
+        oldest = in_flight.oldest if in_flight else None
+        if oldest is None:
+            return ""
+        waited = duration(time.monotonic() - oldest.since)
+        return f"waiting for {printable(oldest.model, 40) or 'the backend'}, {waited}"
+
+    @property
+    def elapsed(self) -> str:
+        """How long it took so far."""
+        return duration(time.monotonic() - self._began)
+
+
+def _point(episode: EpisodeRecord) -> dict[str, Any]:
+    """Return what a curve needs of an episode."""
+    return {"steps": episode.steps, "return": episode.returned, "aim": episode.aim}
+
+
+class LearningLines(LearningView):
+    """Prints a line per episode: for files, pipes and terminals that cannot move the cursor."""
+
+    def begins(self, work: object) -> None:
+        """Begin to listen for silence."""
+        super().begins(work)
+        self._pulse = Pulse(self._tell)
+
+    def ends(self) -> None:
+        """Say no more."""
+        self._pulse.stop()
+
+    def advanced(self, event: object) -> None:
+        """Print what came of an episode, and that a program is certified."""
+        super().advanced(event)
+        if isinstance(event, EpisodeRecord):
+            self._pulse.heard()
+            self._print(episode_words(event), self._program(), self.elapsed)
+        elif isinstance(event, Certificate):
+            self._print(f"certified: {event}")
+
+    def _tell(self) -> None:
+        """Print how far it is."""
+        doing = self.waiting or (aim_words(self.step) if self.step else "beginning")
+        self._print(f"[{self.steps:,}/{self.most:,}] {doing}", self._program(), self.elapsed)
+
+    def _program(self) -> str:
+        return f"program {self.program.number}, {self.program.lines} lines" if self.program else ""
+
+    def _print(self, *parts: str) -> None:
+        self.console.print(Text("  ".join(filter(None, parts))), soft_wrap=True)
+
+
+def episode_words(episode: EpisodeRecord) -> str:
+    """Say what an episode came to."""
+    promised = "" if episode.promised is None else f" of {episode.promised:.5g} promised"
+    words = f"step {episode.steps:,}  {episode.aim}: return {episode.returned:.5g}{promised}"
+    count = episode.mismatched
+    return f"{words}  {count} mismatch{'' if count == 1 else 'es'}" if count else words
+
+
+def aim_words(step: Stepped) -> str:
+    """Say what a step is for."""
+    reason = printable(step.intent.reason, 200)
+    return f"{step.intent.aim}: {reason}" if reason else step.intent.aim
+
+
+class LearningPicture(LearningView):
+    """Draws the returns over the steps, what the agent is about, and what it does not know yet.
+
+    rich's thread draws while the agent acts, hence the lock.
+    """
+
+    def __init__(self, console: Console, most: int) -> None:
+        super().__init__(console, most)
+        self.pane = Pane(self._lines, console, margin=ECHO)
+        self._lock = threading.RLock()
+        self._stack = ExitStack()
+
+    def begins(self, work: object) -> None:
+        """Begin to draw; each environment of a curriculum has a picture of its own."""
+        self._stack.close()
+        super().begins(work)
+        display = self._stack.enter_context(self.pane.display())
+        self._stack.enter_context(printed_above(self.console))
+        display.refresh()
+
+    def advanced(self, event: object) -> None:
+        """Take in what happened."""
+        with self._lock:
+            super().advanced(event)
+
+    def ends(self) -> None:
+        """Draw no more; the last picture stays on the screen."""
+        self._stack.close()
+
+    def _lines(self, width: int, height: int) -> Sequence[Text]:
+        """Put all into words; where there is little room the plot is left out first."""
+        with self._lock:
+            facts = list(self._facts())
+            room = min(TALLEST, height - 2 - len(facts))
+            plot: list[Text] = []
+            if self.returns and room >= 3 and width >= 20:
+                plot = learning_chart("", self.returns).dots(width, room)
+            words = f" {self.steps:,}/{self.most:,} steps · {self.elapsed}"
+            progress = bar(self.steps, self.most, words, width)
+        title = Text(self.title, "bold").append("  return of each episode", "dim")
+        return [title, *plot, *facts[: max(0, height - 2)], progress]
+
+    def _facts(self) -> Iterator[Text]:
+        """Say what is known at the moment, a line each."""
+        words = (
+            f"{len(self.returns) + 1:,}: {self.length:,} steps, return {self.returned:.5g} so far"
+        )
+        if self.returns:
+            best = max(each["return"] for each in self.returns)
+            words += f"; last {self.returns[-1]['return']:.5g}, best {best:.5g}"
+        yield Text(f"episode   {words}", "bold green")
+        if waiting := self.waiting:
+            yield Text(f"model     {waiting}", "yellow")
+        if self.step:
+            promise = self.step.intent.promise
+            promised = "" if promise is None else f" (promises {promise:.5g})"
+            yield Text(f"aim       {aim_words(self.step)}{promised}", "cyan")
+            words = f"{1000 * self.thought / max(self.taken, 1):,.1f} ms per step"
+            if isinstance(self.work, Learner):
+                words += f", and {self.work.writing_seconds:,.0f} s for writing programs"
+            yield Text(f"planning  {words}", "dim")
+        if self.mismatch:
+            where = " ".join(str(self.mismatch.row.observation).split())
+            parts = ", ".join(self.mismatch.parts)
+            chance = " by chance" * self.mismatch.by_chance
+            words = f"{parts}{chance} at step {self.mismatch.steps:,}: {printable(where, 80)}"
+            yield Text(f"mismatch  {words} ({self.mismatches:,} so far)", "red")
+        if self.program:
+            program = self.program
+            words = f"{program.number}, {program.lines} lines by {printable(program.origin, 40)}"
+            wrong = f", {program.unexplained} rows unexplained" if program.unexplained else ""
+            yield Text(f"program   {words}, from {program.rows:,} rows{wrong}")
+        asked = self.open
+        if asked:
+            yield Text(
+                f"open      {len(asked)} questions; {printable(asked[0].text, 200)}", "yellow"
+            )
+        if self.certificate:
+            yield Text(f"certified {self.certificate}", "bold green")
+
+
+def learning_report(result: LearningResult, next_command: str) -> Iterator[Text]:
+    """Say what was learned, what of it is certified, and what is not known."""
+    play = [each["return"] for each in result.returns if each["aim"] in PLAY][-10:]
+    if play:
+        mean = sum(play) / len(play)
+        yield Text(f"return    {mean:.5g}, the mean of its last {len(play)} episodes of play")
+    words = f"{result.steps:,} steps in {result.episodes:,} episodes, {duration(result.seconds)}"
+    if result.seconds:
+        writing, planning = (
+            percent(min(1.0, part / result.seconds))
+            for part in (result.writing_seconds, result.planning_seconds)
+        )
+        words += f": {writing} of it writing {result.refits:,} programs, {planning} planning"
+    yield Text(f"learned   {words}")
+    yield Text(f"stopped   {STOPPED.get(result.stopped, result.stopped)}")
+    if result.completions:
+        yield Text(f"asked     {result.completions:,} completions, cost {money(result.cost)}")
+    if result.certificate:
+        yield Text(f"certified {result.certificate}")
+    else:
+        yield Text("certified no: its play has not agreed with the world for long enough")
+    asked = [each for each in result.questions if each.state == "open"]
+    asked.sort(key=lambda each: -each.weight)
+    for place, each in enumerate(asked[:QUESTIONS]):
+        yield Text(f"{'' if place else 'unknown':<10}{printable(each.text)}")
+    if len(asked) > QUESTIONS:
+        yield Text(f"{'':<10}and {len(asked) - QUESTIONS} more: cwm runs show {result.run}")
+    if result.trained:
+        yield Text(f"model     trained by {result.trained}")
+    else:
+        yield Text(f"program   {result.program or 'none'}")
+    yield Text(f"next      {next_command}")

@@ -1,0 +1,228 @@
+"""What acts while is trained: episodes that are collected, and agents that have nothing to learn.
+
+These are `cwm train --agent planner`, `--agent random`; `--model dummy` is the true environment.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cwm_cli.commands.plan import choose_planners
+from cwm_cli.commands.policies import RandomSession
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
+from cwm_cli.errors import CwmError
+from cwm_cli.planning import Moment
+from cwm_cli.planning.model import EpisodeHistory
+from cwm_cli.registry import environment, names
+from cwm_cli.worlds.environment import EnvironmentModel
+from cwm_cli.worlds.model import Planning, PlanningSession, WorldModel
+from cwm_neural.training.trainer import Agent, AgentTrainer, Trainer, Training, TrainingTask
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+
+class Untrained(Agent):
+    """Acts as it always will: there is nothing to fit, and nothing to keep."""
+
+    def fit(self, model: WorldModel | None, rows: Dataset, steps: int) -> Mapping[str, float]:
+        """Take note of the model."""
+        self.model = model
+        return {}
+
+    def save(self, folder: Path) -> None:
+        """Write nothing."""
+
+    def load(self, folder: Path) -> None:
+        """Read nothing."""
+
+
+@dataclass
+class PlannerTrainer(AgentTrainer):
+    """Plans every action in the world model as it is."""
+
+    learns = False
+    plans = True
+
+    planner: str = "auto"
+    """The planner, as `cwm plan --planner` names it; its own options are given beside it."""
+
+    def begin(self, task: TrainingTask) -> Agent:
+        """Check that some planner serves these spaces; which one is the model's matter, too."""
+        spaces = task.observation_space, task.action_space
+        choose_planners(self.planner, self.chosen, spaces, {}, names("planner"))
+        return PlanningAgent(
+            lambda suited: choose_planners(self.planner, self.chosen, spaces, {}, suited).planners
+        )
+
+
+class PlanningAgent(Untrained):
+    """Plans in a world model, with the first that can of the planners chosen for it."""
+
+    def __init__(self, choose: Callable[[Sequence[str]], list[Planning]]) -> None:
+        self._choose = choose
+
+    def open(self, task: Task, *, greedy: bool = False, seed: int = 0) -> PlanningSession:
+        """Begin to plan; `seed` is that of the planners."""
+        if self.model is None:
+            raise CwmError("there is nothing to plan in: name a --model, or a --world")
+        planned = self.model.planned
+        return planned.open(self._choose(planned.planners), replace(task, seed=seed))
+
+
+@dataclass
+class RandomTrainer(AgentTrainer):
+    """Acts at random: the rows that a world model is trained on know no purpose then."""
+
+    needs_model = False
+    learns = False
+
+    def begin(self, task: TrainingTask) -> Agent:
+        """Have it act."""
+        return RandomAgent()
+
+
+class RandomAgent(Untrained):
+    """Draws every action."""
+
+    def open(self, task: Task, *, greedy: bool = False, seed: int = 0) -> PlanningSession:
+        """Begin to draw."""
+        return RandomSession(task, seed)
+
+
+@dataclass
+class DummyTrainer(Trainer):
+    """The true environment in the place of a world model: the best that any could do."""
+
+    def begin(self, task: TrainingTask) -> Training:
+        """Take the environment as it is."""
+        if not task.env:
+            raise CwmError("the dummy is the environment itself, which has to be named")
+        return DummyTraining(EnvironmentModel(environment(task.env), task.env_args))
+
+
+class DummyTraining(Training):
+    """Learns nothing: the model is the environment."""
+
+    def __init__(self, model: EnvironmentModel) -> None:
+        self.model = model
+
+    def fit(self, rows: Dataset, steps: int) -> Mapping[str, float]:
+        """Do nothing."""
+        return {}
+
+    def save(self, folder: Path) -> None:
+        """Write nothing."""
+
+    def load(self, folder: Path) -> None:
+        """Read nothing."""
+
+
+class Collector:
+    """Plays episodes one after the other, and may stop in the middle of one and go on.
+
+    What an episode is follows from the seed of the task and its number, and so does what is random
+    in it: with the chance `epsilon` an action is drawn. Each has an environment of its own.
+    """
+
+    def __init__(self, task: Task, epsilon: float) -> None:
+        self._task, self._epsilon = task, epsilon
+        self._env: gym.Env[Any, Any] | None = None
+        self._number = 0
+        self._history = EpisodeHistory(())
+
+    @property
+    def returned(self) -> float:
+        """The return of the present episode so far."""
+        return sum(self._history.rewards)
+
+    def close(self) -> None:
+        """Let go of the environment."""
+        if self._env is not None:
+            self._env.close()
+        self._env = None
+
+    def resume(self, rows: Dataset) -> bool:
+        """Stand where rows end; False where the environment does not come to the same again.
+
+        An episode that is over there, or that does not come about again, is left behind.
+        """
+        if not len(rows):
+            return True
+        episodes = rows.columns["episodes"]
+        last, self._number = rows.row(len(rows) - 1), int(episodes[-1])
+        if last.terminated or last.truncated:
+            self._number += 1
+            return True
+        self._begin()
+        for row in rows[episodes == self._number]:
+            self._step(row.action)
+            seen = [row.next_observation, self._history.observations[-1]]
+            packed = rows.observation_space.pack("seen", seen).values()
+            if row.reward != self._history.rewards[-1] or not all(
+                np.array_equal(column[0], column[1]) for column in packed
+            ):
+                self.close()
+                self._number += 1
+                return False
+        return True
+
+    def collect(self, session: PlanningSession | None, count: int) -> Iterator[Transition]:
+        """Yield so many steps, as a session plans them, or drawn where there is none."""
+        planned: deque[Any] = deque()
+        decision = len(self._history.actions)  # whoever continues cannot count plans of before
+        for _ in range(count):
+            if self._env is None:
+                decision = 0
+                self._begin()
+            assert self._env is not None
+            allowed, done = self._task.allowed(self._env), len(self._history.actions)
+            if session is not None and not planned:
+                state = session.state(self._env, self._history)
+                moment = Moment(self._number, decision, state, self._task.limit - done, allowed)
+                planned.extend(session.plan([moment])[0].actions)
+                decision += 1
+            draws = np.random.default_rng([self._task.seed, self._number, done])
+            if not planned or draws.random() < self._epsilon:
+                planned.clear()
+                space = self._env.action_space
+                space.seed(int(draws.integers(1 << 31)))
+                planned.append(random_action(space, allowed))
+            row = self._step(planned.popleft())
+            yield row
+            if row.terminated or row.truncated:
+                planned.clear()
+                self.close()
+                self._number += 1
+
+    def _begin(self) -> None:
+        """Begin an episode."""
+        self._env = self._task.make()
+        observation, _ = self._env.reset(seed=seeds_of(self._task.seed, self._number)[0])
+        self._history = EpisodeHistory((deepcopy(observation),))
+
+    def _step(self, action: Any) -> Transition:
+        """Take an action; environments may change in place what they give."""
+        assert self._env is not None
+        after, reward, terminated, truncated, _ = self._env.step(deepcopy(action))
+        before = self._history.observations[-1]
+        self._history = self._history.after(action, deepcopy(after), reward_number(reward))
+        row = Transition(
+            before,
+            action,
+            self._history.observations[-1],
+            self._history.rewards[-1],
+            bool(terminated),
+            episode=self._number,
+            valid=self._task.allowed(self._env),
+        )
+        over = len(self._history.actions) >= self._task.limit and not terminated
+        return row._replace(truncated=bool(truncated) or over)

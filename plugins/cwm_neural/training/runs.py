@@ -1,0 +1,510 @@
+"""The run of training: every row, the losses and returns of each epoch, and what was learned."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from cwm_cli.commands.collect import find_environment
+from cwm_cli.envs.tasks import Task
+from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.registry import Owner, find, read_options
+from cwm_cli.runs.charts import ChartLine, LineChart, table_of
+from cwm_cli.runs.observer import SILENT, Measures, Observer
+from cwm_cli.runs.programs import ModelRun, Options
+from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
+from cwm_cli.runs.storage import named
+from cwm_cli.runs.store import RunHeader
+from cwm_cli.text import UNKNOWN
+from cwm_cli.worlds.model import PlanningSession, WorldModel
+from cwm_neural.training.trainer import Agent, AgentTrainer, Trainer, Training, TrainingTask
+
+CHECKPOINTS = "checkpoints"
+"""The folder with what was learned by the end of the last epoch, and of the best one."""
+
+MOST_TOLD = 12
+"""Lines of a table at most: the last ones."""
+
+
+class TrainConfig(BaseModel):
+    """The choices that make training what it is.
+
+    `model` and `agent` are names of trainers, empty where no model is trained, and where the agent
+    is part of the model. `dataset` is the digest of the rows that are learned from, empty where
+    they are collected; `world` is that of the world model that an agent learns in, if it is not
+    trained itself. `init` has digests of what parts began with. How many steps there are, and on
+    which device, is no part of it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    env: str
+    env_args: dict[str, Any] = {}
+    model: str
+    agent: str
+    dataset: str = ""
+    world: str = ""
+    init: dict[str, str] = {}
+    freeze: tuple[str, ...] = ()
+    options: dict[str, dict[str, Any]] = {}
+    seed: int = 0
+
+
+class TrainHeader(RunHeader[TrainConfig]):
+    """What training begins with: how many parameters there are, and names of files."""
+
+    kind: str = "train"
+    parameters: dict[str, int] = Field(default_factory=dict)
+    world: str = ""
+
+    @property
+    def openings(self) -> str:
+        """Say that there is nothing to be protected from."""
+        return super().openings if self.protection else "no code is generated"
+
+
+class EpisodeReturn(BaseModel):
+    """An episode that was collected: after how many steps it ended, its return and its length."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    steps: int
+    returned: float
+    length: int
+
+
+class EpochRecord(BaseModel):
+    """A line of the journal: what an epoch came to.
+
+    `steps` of the environment were taken by its end, or of rows learned from, and `episodes` ended
+    in it. `losses` are those of the model and of the agent; `held_out` is what the model makes of
+    rows that it was not fitted to: those of the test part, or the new ones before they were learned
+    from. What was learned is in a folder of its number.
+    """
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    kind: Literal["epoch"] = "epoch"
+    number: int
+    steps: int
+    episodes: list[EpisodeReturn] = []
+    losses: dict[str, float] = {}
+    held_out: dict[str, float] = {}
+    seconds: float = 0.0
+
+    def measures(self) -> Measures:
+        """Return the numbers for trackers."""
+        returns = [each.returned for each in self.episodes]
+        numbers = {"epoch": self.number, "seconds": self.seconds}
+        numbers |= {f"loss/{name}": value for name, value in self.losses.items()}
+        numbers |= {f"held-out/{name}": value for name, value in self.held_out.items()}
+        mean = {"return": sum(returns) / len(returns)} if returns else {}
+        return Measures(self.steps, numbers | mean)
+
+
+class AgentTest(BaseModel):
+    """A line of the journal: episodes that were played to see what an agent is worth.
+
+    They are of the agent after an epoch, or played at random before the first one (0). In
+    `failures` decisions no plan could be made.
+    """
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    kind: Literal["played"] = "played"
+    number: int
+    steps: int
+    returns: list[float]
+    lengths: list[int]
+    failures: int = 0
+    seconds: float = 0.0
+
+    def measures(self) -> Measures:
+        """Return the numbers for trackers."""
+        return Measures(self.steps, {"test/return": self.mean})
+
+    @property
+    def mean(self) -> float:
+        """The mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def stderr(self) -> float | None:
+        """Its standard error, None for a single episode."""
+        count = len(self.returns)
+        return float(np.std(self.returns, ddof=1) / count**0.5) if count > 1 else None
+
+
+class Divergence(BaseModel):
+    """A line of the journal: training that can go on no more, and why."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["diverged"] = "diverged"
+    number: int
+    steps: int
+    words: str
+
+
+TrainLine = EpochRecord | AgentTest | Divergence
+"""A line of the journal."""
+
+Which = Literal["best", "last"]
+
+
+@dataclass(frozen=True)
+class CheckpointChoice:
+    """Which of the states that a training kept is used, and where it computes."""
+
+    checkpoint: Which = "best"
+    """best: that of the best test return, the last where nothing was tested; or last."""
+    device: str = "cpu"
+    """auto, cpu, cuda or mps."""
+
+
+class TrainRun(ModelRun[TrainHeader, TrainLine]):
+    """The folder of training: rows as they came, a journal, and two checkpoints at most."""
+
+    kind = "train"
+    options_of = "checkpoint"
+    header_type = TrainHeader
+    record_type = TrainLine
+
+    @property
+    def config(self) -> TrainConfig:
+        """The choices of this run."""
+        return self.header.config
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a world model was trained, and not an agent alone."""
+        return bool(self.config.model)
+
+    def epochs(self) -> list[EpochRecord]:
+        """Return what the epochs came to."""
+        return [each for each in self.records() if isinstance(each, EpochRecord)]
+
+    def played(self) -> list[AgentTest]:
+        """Return what agents were worth; the first is random play."""
+        return [each for each in self.records() if isinstance(each, AgentTest)]
+
+    def checkpoint(self, number: int) -> Path:
+        """Return the folder with what was learned by the end of an epoch."""
+        return self.folder / CHECKPOINTS / f"{number:06}"
+
+    def keep(self, number: int, training: Training | None, agent: Agent | None) -> None:
+        """Write down all that was learned by the end of an epoch, at once or not at all."""
+        folder = self.checkpoint(number)
+        partial = folder.with_name(f".{folder.name}.part")
+        for stale in (partial, folder):
+            shutil.rmtree(stale, ignore_errors=True)
+        try:
+            for name, part in (("model", training), ("agent", agent)):
+                if part is not None:
+                    (partial / name).mkdir(parents=True)
+                    part.save(partial / name)
+            partial.mkdir(parents=True, exist_ok=True)
+            for file in (each for each in partial.rglob("*") if each.is_file()):
+                with file.open("rb") as written:  # the journal names nothing that a crash can take
+                    os.fsync(written.fileno())
+            partial.replace(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def tidy(self) -> None:
+        """Remove what was learned, but by the end of the last epoch, and of the best one."""
+        kept = {self.checkpoint(self.chosen("best")), self.checkpoint(self.chosen("last"))}
+        for folder in (self.folder / CHECKPOINTS).glob("*"):
+            if folder not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def chosen(self, which: Which) -> int:
+        """Return the number of the last epoch, or that of the best test return; 0 for none."""
+        epochs = self.epochs()
+        played = [each for each in self.played() if each.number]
+        if which == "best" and played:
+            return max(played, key=lambda each: (each.mean, each.number)).number
+        return epochs[-1].number if epochs else 0
+
+    def restored(
+        self, options: Options = (), observer: Observer = SILENT
+    ) -> tuple[Training | None, Agent]:
+        """Return what was learned by the end of the best epoch, or of the last one."""
+        choice = CheckpointChoice(**read_options(options, [CHECKPOINT])[CHECKPOINT.label])
+        number = self.chosen(choice.checkpoint)
+        if not number:
+            raise CwmError(f"{self.place} has learned nothing yet: continue it first")
+        config, folder = self.config, self.checkpoint(number)
+        if not folder.is_dir():
+            raise CwmError(f"{folder} is missing: restore it, or choose another checkpoint")
+        trainer = made("trainer", config) if config.model else None
+        acts = made("agent", config) if config.agent else None
+        requires = [name for each in (trainer, acts) if each for name in each.requires]
+        at = usable_device(choice.device, requires)
+        task = TrainingTask.of(find_environment(config.env), config, at)
+        training = None
+        if trainer:
+            training = trainer.begin(task)
+            training.load(folder / "model")
+        agent = training.agent if training is not None else None
+        if acts:
+            agent = acts.begin(task)
+            agent.load(folder / "agent")
+        assert agent is not None
+        agent.model = training.model if training is not None else None
+        observer.note(f"{choice.checkpoint} (epoch {number}) of {self.place}", "Checkpoint")
+        return training, agent
+
+    def trusted_model(self, options: Options, observer: Observer) -> WorldModel:
+        """Return the world model that was trained; `checkpoint.checkpoint` says by which epoch."""
+        if not self.has_model:
+            world = self.header.world
+            instead = f"name {world}" if world else f"see `cwm runs show {self.place}`"
+            raise CwmError(f"{self.place} trained an agent, and no world model: {instead}")
+        training, _ = self.restored(options, observer)
+        assert training is not None
+        return training.model
+
+    def model_scores(self) -> Mapping[str, Any]:
+        """Return the measures of the last epoch on held-out rows."""
+        epochs = self.epochs()
+        return epochs[-1].held_out if epochs else {}
+
+    @property
+    def has_agent(self) -> bool:
+        """Every training comes with an agent."""
+        return True
+
+    def open_agent(self, options: Options, task: Task, observer: Observer) -> PlanningSession:
+        """Begin episodes of the agent as it was trained, without exploration."""
+        return self.agent(options, observer).open(task, greedy=True, seed=task.seed)
+
+    def agent(self, options: Options = (), observer: Observer = SILENT) -> Agent:
+        """Return the agent as it was trained."""
+        return self.restored(options, observer)[1]
+
+    def is_over(self, steps: int) -> bool:
+        """Whether it has come to as many steps."""
+        return self.result() is not None and any(each.steps >= steps for each in self.epochs())
+
+    def summary(self) -> RunSummary:
+        """Say what is trained, how far it is, and what the best agent is worth."""
+        config, epochs = self.config, self.epochs()
+        played = [each for each in self.played() if each.number]
+        best = max((each.mean for each in played), default=None)
+        return RunSummary(
+            self.place,
+            self.kind,
+            environment=config.env,
+            strategy=config.agent or "its own agent",
+            answers=config.model or self.header.world,
+            seed=config.seed,
+            done=f"{epochs[-1].steps if epochs else 0:,} steps",
+            result="" if best is None else f"test return {best:.5g}",
+            created=self.header.created,
+        )
+
+    @classmethod
+    def report(cls, runs: Sequence[TrainRun]) -> RunReport:
+        """Return how training went: losses, held-out measures and returns by epoch."""
+        if len(runs) > 1:
+            raise CwmError("runs of training cannot be merged: report them one by one")
+        run, about, epochs = runs[0], runs[0].summary(), runs[0].epochs()
+        config, parameters = run.config, run.header.parameters
+        grids = [
+            number_grid("losses by epoch", epochs, "losses"),
+            number_grid("held out, by epoch", epochs, "held_out"),
+            played_grid(run.played()),
+        ]
+        sizes = ", ".join(f"{name} {count:,}" for name, count in parameters.items())
+        return RunReport(
+            title=f"{config.env} · {about.answers}, {about.strategy}, {about.run}",
+            grids=[grid for grid in grids if grid.cells],
+            notes=[
+                ", ".join(filter(None, (f"seed {config.seed}", about.done, about.result))),
+                *([f"parameters: {sizes}"] if sizes else []),
+                *(each.words for each in run.records() if isinstance(each, Divergence)),
+            ],
+            facts=about.as_json() | (run.result() or {}),
+            rows=[each.model_dump(mode="json", exclude={"kind", "episodes"}) for each in epochs],
+        )
+
+    @classmethod
+    def sections(cls, runs: Sequence[TrainRun]) -> list[Section]:
+        """Return how training went: returns, losses and held-out measures over the steps."""
+        report = cls.report(runs)
+        notes = Section("notes", "About this training", {"lines": [*report.notes]})
+        return [*_sections(runs[0].epochs(), runs[0].played()), notes]
+
+
+def _sections(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) -> Iterator[Section]:
+    """Yield the curves of training: returns, losses, and what new rows say."""
+    collected = [episode for each in epochs for episode in each.episodes]
+    tested = [each for each in played if each.number]
+    random = next((each for each in played if not each.number), None)
+    lines = []
+    if collected:
+        steps, returns = [e.steps for e in collected], [e.returned for e in collected]
+        tips = [f"{e.length} steps" for e in collected]
+        lines.append(ChartLine("collected", steps, returns, loose=True, tone="quiet", tips=tips))
+    if tested:
+        errors = [each.stderr or 0.0 for each in tested]
+        lines.append(
+            ChartLine(
+                "tested in the true environment",
+                [each.steps for each in tested],
+                [each.mean for each in tested],
+                [each.mean - error for each, error in zip(tested, errors, strict=True)],
+                [each.mean + error for each, error in zip(tested, errors, strict=True)],
+                tone=0,
+            )
+        )
+    if lines:
+        rules = {"random play": random.mean if random else None}
+        about = "The band is the standard error over test episodes." if tested else ""
+        drawn = LineChart("steps", "return of an episode", lines, rules=rules).data()
+        yield Section("chart", "Returns", drawn, about)
+    for title, part in {"Losses": "losses", "Rows not yet learned from": "held_out"}.items():
+        names = dict.fromkeys(name for each in epochs for name in getattr(each, part))
+        panels = [[name, "chart", _measure_curve(epochs, part, name)] for name in names]
+        if panels:
+            yield Section("panels", title, {"sections": panels})
+    for grid in (number_grid("losses by epoch", epochs, "losses"), played_grid(played)):
+        if grid.cells:
+            yield Section("table", grid.title.capitalize(), table_of(grid))
+
+
+def _measure_curve(epochs: Sequence[EpochRecord], part: str, name: str) -> dict[str, Any]:
+    """Return the chart of a loss or a measure over the steps; a gap is where it is missing."""
+    points = [(each.steps, getattr(each, part).get(name)) for each in epochs]
+    return LineChart("steps", "", [ChartLine.of("", points)]).data()
+
+
+CHECKPOINT = Owner("checkpoint", CheckpointChoice)
+"""The options by which others use what was trained."""
+
+
+def made(kind: Literal["trainer", "agent"], config: TrainConfig) -> Any:
+    """Make a trainer again with the options that it had."""
+    name, label = (config.model, "model") if kind == "trainer" else (config.agent, "agent")
+    factory: type[Trainer | AgentTrainer] = find(kind, name)
+    factory.check()
+    owner = Owner(label, factory)
+    known = {k: v for k, v in config.options.get(label, {}).items() if k in owner.options}
+    trainer = factory(**known)
+    if isinstance(trainer, AgentTrainer) and trainer.plans:
+        trainer.chosen = config.options.get("planner", {})
+    return trainer
+
+
+def usable_device(asked: str, requires: Sequence[str]) -> str:
+    """Return where is computed: on a GPU if there is one, and what is trained can use it."""
+    usable = {"cpu": 1, "cuda": 0, "mps": 0}
+    if "torch" in requires and find_spec("torch") is not None:
+        import torch
+
+        usable["cuda"] = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        usable["mps"] = int(torch.backends.mps.is_available())
+    if asked == "auto":
+        return next(name for name in ("cuda", "mps", "cpu") if usable[name])
+    name, _, number = asked.partition(":")
+    if name not in usable or (number and not number.isdigit()):
+        raise UnknownNameError("device", asked, ("auto", *usable))
+    if int(number or 0) >= usable[name]:
+        raise CwmError(f"there is no {asked} that could be used here: leave --device out")
+    return asked
+
+
+def number_grid(title: str, epochs: Sequence[EpochRecord], part: str) -> Grid:
+    """Write the numbers of the last epochs."""
+    told = [(each, getattr(each, part)) for each in epochs[-MOST_TOLD:]]
+    names = list(dict.fromkeys(name for _, numbers in told for name in numbers))
+    cells = [
+        [str(each.number), f"{each.steps:,}"]
+        + [f"{numbers[name]:.4g}" if name in numbers else UNKNOWN for name in names]
+        for each, numbers in told
+    ]
+    return Grid(title, ["epoch", "steps", *names], cells if names else [])
+
+
+def played_grid(played: Sequence[AgentTest]) -> Grid:
+    """Write what agents were worth in the true environment."""
+    return Grid(
+        "test episodes in the true environment",
+        ["agent", "steps", "episodes", "mean return", "standard error", "mean length"],
+        [
+            [
+                f"epoch {each.number}" if each.number else "random",
+                f"{each.steps:,}",
+                str(len(each.returns)),
+                f"{each.mean:.5g}",
+                UNKNOWN if each.stderr is None else f"{each.stderr:.3g}",
+                f"{np.mean(each.lengths):.5g}",
+            ]
+            for each in played[-MOST_TOLD:]
+        ],
+    )
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What came of training.
+
+    `run` is its folder. `returns` has every episode that was collected, `tests` what agents were
+    worth after some epochs, `random` what random play is. `best` is the epoch of the best test
+    return, None where none was played. `checkpoint` is the folder of what was learned last.
+    """
+
+    run: Path
+    epochs: list[EpochRecord]
+    tests: list[AgentTest]
+    random: AgentTest | None
+    steps: int
+    parameters: Mapping[str, int]
+    seconds: float
+
+    @property
+    def returns(self) -> list[EpisodeReturn]:
+        """Every episode that was collected."""
+        return [episode for each in self.epochs for episode in each.episodes]
+
+    @property
+    def best(self) -> AgentTest | None:
+        """The best test."""
+        return max(self.tests, key=lambda each: (each.mean, each.number), default=None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `cwm train --json` prints."""
+        best, last = self.best, self.epochs[-1] if self.epochs else None
+        return {
+            "run": named(self.run),
+            "steps": self.steps,
+            "epochs": len(self.epochs),
+            "losses": dict(last.losses) if last else {},
+            "held_out": dict(last.held_out) if last else {},
+            "returns": [{"steps": e.steps, "return": e.returned} for e in self.returns],
+            "tests": [_test_json(each) for each in self.tests],
+            "random": None if self.random is None else _test_json(self.random),
+            "best": None if best is None else _test_json(best),
+            "parameters": dict(self.parameters),
+            "seconds": self.seconds,
+        }
+
+
+def _test_json(played: AgentTest) -> dict[str, Any]:
+    """Write what an agent was worth."""
+    return {
+        "epoch": played.number,
+        "steps": played.steps,
+        "mean": played.mean,
+        "stderr": played.stderr,
+        "episodes": len(played.returns),
+    }

@@ -1,0 +1,736 @@
+"""Train a world model, and an agent in it: what `cwm train` does.
+
+`train` finds out what is asked for, opens the run, and lets a `TrainingLoop` go on epoch by epoch:
+steps are collected, the model is fitted to all rows, the agent learns in it, and now and then plays
+test episodes in the true environment.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from cwm_cli.commands.collect import find_environment, load_transitions, recorded_args
+from cwm_cli.commands.episodes import FinishedEpisode, play
+from cwm_cli.commands.subjects import Subject, find_subject, protected
+from cwm_cli.data.dataset import ALL_FITTED, VALID, Dataset, Transition
+from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.envs.tasks import Setting, Task, step_limit
+from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.planning import Unsuited
+from cwm_cli.registry import Owner, default, find, names, read_options, with_presets
+from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.runs.storage import located, placed
+from cwm_cli.runs.store import (
+    DATASET,
+    HEADER,
+    RowsAdded,
+    fresh_folder,
+    kind_of,
+    package_versions,
+)
+from cwm_cli.sandbox import Limits
+from cwm_cli.worlds.model import WorldModel
+from cwm_cli.worlds.program import ProgramModel
+from cwm_neural.training.acting import Collector
+from cwm_neural.training.runs import (
+    AgentTest,
+    Divergence,
+    EpisodeReturn,
+    EpochRecord,
+    TrainConfig,
+    TrainHeader,
+    TrainingResult,
+    TrainRun,
+    usable_device,
+)
+from cwm_neural.training.trainer import (
+    Agent,
+    AgentTrainer,
+    Diverged,
+    Trainer,
+    Training,
+    TrainingTask,
+)
+
+STEPS = 5000
+"""Steps where nobody says how many."""
+
+LEAST_ROWS = 32
+"""Rows that training begins with at least: a batch of the smallest profiles."""
+
+COLLECTING, TESTING, ACTING = 0, 1, 2
+"""What seeds are for: no test episode is one that is collected."""
+
+Count = Annotated[int, Field(ge=1)]
+Number = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When is collected, learned and tested, in steps of the environment."""
+
+    every: Count = 200
+    """Steps of an epoch: so many are collected, then all learns, and is written down."""
+    warm_up: Number = 200
+    """Steps that are taken at random before the agent acts."""
+    agent_from: Number = 0
+    """Steps after which the agent begins to learn, and acts: its model is worth little before."""
+    epsilon: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """How likely a step that is collected is a random one."""
+    test_every: Count = 5
+    """Epochs from one test in the true environment to the next; there is one at the end anyhow."""
+    tests: Number = 5
+    """Episodes of a test."""
+    max_steps: Count | None = None
+    """Most steps of an episode, where the environment allows more."""
+
+
+def train(
+    env: str,
+    *,
+    env_args: Mapping[str, Any] | None = None,
+    model: str | None = None,
+    agent: str | None = None,
+    tokenizer: str | None = None,
+    profile: str | None = None,
+    dataset: Dataset | Path | str | None = None,
+    world: Path | str | None = None,
+    steps: int | None = None,
+    device: str = "auto",
+    init: Sequence[str] | Mapping[str, Path | str] = (),
+    freeze: Sequence[str] = (),
+    options: Sequence[str] | Mapping[str, Any] = (),
+    seed: int = 0,
+    run: Path | str | None = None,
+    new: bool = False,
+    allow_gap: Sequence[str] = (),
+    observer: Observer = SILENT,
+) -> TrainingResult:
+    """Train a world model of an environment, and an agent in it; a stopped run continues.
+
+    Steps of the environment are collected by epochs, as the `agent` acts; after each the `model` is
+    fitted to all rows, and the agent learns in it. With a `dataset` nothing is collected: learning
+    goes on as long as so many `steps` are worth. With a `world`, the folder of a run or a file with
+    a program, an agent is trained in that and no model is. `tokenizer` and `profile` are short for
+    the options `model.tokenizer` and `preset`. Parts begin with what another run learned (`init`,
+    PART=FOLDER), and those in `freeze` are fitted no more. Without a `model` it is the usual
+    one, or none where the agent learns from rows alone.
+
+    The observer is told the `TrainingLoop`, each `EpochRecord` and each `AgentTest`. Raises
+    `CwmError` for what the user can mend.
+    """
+    if steps is not None and steps < 1:
+        raise CwmError("nothing to train for: ask for at least one step")
+    spec = find_environment(env, observer)
+    args = dict(env_args or {})
+    chosen = _Chosen.of(model, agent, tokenizer, profile, options, in_world=world is not None)
+    parts = _init_folders(init)
+    with _world(world, env, args, spec, allow_gap, observer) as found:
+        rows = _given_rows(spec, dataset, args, found, observer)
+        if rows is not None:
+            args = recorded_args(rows, args)
+        config = TrainConfig(
+            env=spec.id,
+            env_args=args,
+            model=chosen.model,
+            agent=chosen.agent,
+            dataset="" if rows is None else rows.digest,
+            world="" if found is None else found.subject.digest,
+            init={part: _digest(folder) for part, folder in parts.items()},
+            freeze=tuple(sorted(set(freeze))),
+            options=chosen.identity,
+            seed=seed,
+        )
+        at = usable_device(device, chosen.requires)
+        task = TrainingTask.of(spec, config, at, observer.note)
+        if rows is not None and (rows.observation_space, rows.action_space) != task[:2]:
+            raise CwmError(f"the rows are of other spaces than {spec.id}: name another --dataset")
+        training, acting = chosen.begin(config, task, parts, freeze)
+        with closing(spec.make(**args)) as made_env:
+            limit = step_limit(made_env, chosen.schedule.max_steps)
+        header = TrainHeader(
+            config=config,
+            parameters=_parameters(training, acting),
+            world=str(world or ""),
+            versions={**spec.versions(), **package_versions(chosen.requires)},
+            protection=None if found is None else found.protection,
+        )
+        begins_with = rows if rows is not None else _no_rows(spec, config, task)
+        wanted = STEPS if steps is None else steps
+        opened = _open_run(header, begins_with, run, wanted, new=new)
+        with opened as kept:
+            kept.tell(observer)
+            loop = TrainingLoop(
+                run=kept,
+                setting=Setting(spec.id, args, seed, limit),
+                spec=spec,
+                schedule=chosen.schedule,
+                training=training,
+                agent=acting,
+                own_agent=bool(chosen.agent),
+                model=found.model if found else training.model if training else None,
+                rows=begins_with,
+                collects=rows is None,
+                learns=chosen.learns,
+                wanted=wanted,
+                observer=observer,
+            )
+            with closing(loop):
+                loop.resume()
+                verb = f"continues after {loop.steps:,} steps" if loop.steps else "started"
+                observer.note(f"{kept.place} {verb}, on {at}", "Run")
+                return _trained(loop)
+
+
+class _Chosen(NamedTuple):
+    """What is trained, by name, and all options."""
+
+    model: str
+    agent: str
+    trainer: Trainer | None
+    agent_trainer: AgentTrainer | None
+    schedule: Schedule
+    identity: dict[str, dict[str, Any]]
+    learns: bool
+
+    @classmethod
+    def of(
+        cls,
+        model: str | None,
+        agent: str | None,
+        tokenizer: str | None,
+        profile: str | None,
+        options: Sequence[str] | Mapping[str, Any],
+        *,
+        in_world: bool,
+    ) -> _Chosen:
+        """Find out what is meant, and read the options."""
+        if in_world and model is not None:
+            raise CwmError("--world is the world model: leave --model out")
+        acts = find("agent", agent) if agent is not None else None
+        if in_world and acts is None:
+            raise CwmError(f"name what learns in it: --agent {' or '.join(_learning())}")
+        if model is None and not in_world and (acts is None or acts.needs_model or not acts.learns):
+            model = default("trainer")
+        trains = find("trainer", model) if model is not None else None
+        if acts is None and trains is not None and trains.agent:
+            agent, acts = trains.agent, find("agent", trains.agent)
+        if in_world and acts is not None and not acts.learns:
+            raise CwmError(f"{agent} learns nothing: name --agent {' or '.join(_learning())}")
+        for factory in filter(None, (trains, acts)):
+            factory.check()
+        owners = [Owner("training", Schedule)]
+        owners += [Owner("model", trains)] if trains is not None else []
+        owners += [Owner("agent", acts)] if acts is not None else []
+        planners = {}
+        if acts is not None and acts.plans:
+            planners = {name: Owner(name, find("planner", name)) for name in names("planner")}
+        given = _options(options, [*owners, *planners.values()], tokenizer, profile)
+        schedule = Schedule(**given["training"])
+        trainer = trains(**given["model"]) if trains is not None else None
+        agent_trainer = acts(**given["agent"]) if acts is not None else None
+        made_parts = {"training": schedule, "model": trainer, "agent": agent_trainer}
+        identity = {each.label: each.identity(made_parts[each.label]) for each in owners}
+        asked = {f"{n}.{key}": v for n in planners for key, v in given[n].items()}
+        if agent_trainer is not None and agent_trainer.plans:
+            agent_trainer.chosen = asked
+            identity["planner"] = asked
+        learns = acts is None or acts.learns
+        return cls(model or "", agent or "", trainer, agent_trainer, schedule, identity, learns)
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """The packages that it needs."""
+        return tuple(
+            name
+            for each in (self.trainer, self.agent_trainer)
+            if each is not None
+            for name in each.requires
+        )
+
+    def begin(
+        self,
+        config: TrainConfig,
+        task: Any,
+        init: Mapping[str, Path],
+        freeze: Sequence[str],
+    ) -> tuple[Training | None, Agent]:
+        """Begin what is trained, with parts that others learned."""
+        training = None if self.trainer is None else self.trainer.begin(task)
+        if training is None and (init or freeze):
+            raise CwmError("no model is trained: leave --init and --freeze out")
+        if training is not None:
+            for part, folder in init.items():
+                training.adopt(part, folder)
+            for part in freeze:
+                training.freeze(part)
+        acting = None if self.agent_trainer is None else self.agent_trainer.begin(task)
+        if acting is None and training is not None:
+            acting = training.agent
+        if acting is None:
+            raise CwmError(f"{config.model} brings no agent: name an --agent")
+        return training, acting
+
+
+def _learning() -> list[str]:
+    """Name the agents that learn in a world model."""
+    known = {name: find("agent", name) for name in names("agent")}
+    return [name for name, each in known.items() if each.learns and each.needs_model]
+
+
+def _options(
+    options: Sequence[str] | Mapping[str, Any],
+    owners: list[Owner],
+    tokenizer: str | None,
+    profile: str | None,
+) -> dict[str, dict[str, Any]]:
+    """Read the options, and the flags that are short for some."""
+    given = read_options(options, owners)
+    by_label = {owner.label: owner for owner in owners}
+    has_tokenizer = "model" in by_label and "tokenizer" in by_label["model"].options
+    if tokenizer is not None and has_tokenizer:
+        given["model"] |= read_options({"model.tokenizer": tokenizer}, owners)["model"]
+    elif tokenizer not in (None, "none"):
+        raise CwmError("this model has no tokenizer: leave --tokenizer out")
+    if profile is not None:
+        served = [
+            label
+            for label in ("model", "agent")
+            if label in by_label and profile in getattr(by_label[label].factory, "PRESETS", {})
+        ]
+        if not served:
+            known = [
+                name
+                for label in ("model", "agent")
+                if label in by_label
+                for name in getattr(by_label[label].factory, "PRESETS", {})
+            ]
+            if known:
+                raise UnknownNameError("profile", profile, known)
+            raise CwmError("what is trained has no profiles: leave --profile out")
+        for label in served:
+            given[label].setdefault("preset", profile)
+    return with_presets(given, owners)
+
+
+class _World(NamedTuple):
+    """A world model that is there already, and what it comes from."""
+
+    subject: Subject
+    model: WorldModel
+    protection: Any
+
+
+@contextmanager
+def _world(
+    source: Path | str | None,
+    env: str,
+    env_args: Mapping[str, Any],
+    spec: EnvironmentSpec,
+    allow_gap: Sequence[str],
+    observer: Observer,
+) -> Iterator[_World | None]:
+    """Open the given world model for training; a program runs in the sandbox."""
+    if source is None:
+        yield None
+        return
+    if located(source).is_file():
+        subject = find_subject(program=source, env=env, env_args=env_args, observer=observer)
+    else:
+        subject = find_subject(source, env=env, env_args=env_args, options=(), observer=observer)
+    if subject.text is None:
+        assert subject.model is not None
+        yield _World(subject, subject.model, None)
+        return
+    limits = Limits.chosen(dict(subject.limits))
+    with protected(
+        limits, tools=subject.tools, accepted=allow_gap, workers=3, observer=observer
+    ) as sandbox:
+        model = ProgramModel(subject.text, sandbox, subject.name)
+        yield _World(subject, model, sandbox.protection)
+
+
+def _given_rows(
+    spec: EnvironmentSpec,
+    dataset: Dataset | Path | str | None,
+    env_args: Mapping[str, Any],
+    world: _World | None,
+    observer: Observer,
+) -> Dataset | None:
+    """Return the rows that are learned from, None where they are collected."""
+    if dataset is None and world is None:
+        return None
+    if dataset is None and world is not None:
+        rows = world.subject.transitions(observer=observer)
+    else:
+        rows, _ = load_transitions(spec, env_args=env_args, dataset=dataset, observer=observer)
+    if len(rows.train) < LEAST_ROWS:
+        words = f"{len(rows.train)} rows to train on, and {LEAST_ROWS} are needed at least"
+        raise CwmError(f"the dataset has {words}: record more with `cwm collect`")
+    for name, column in rows.columns.items():
+        if column.dtype.kind == "f" and not np.isfinite(column).all():
+            place = int(np.argwhere(~np.isfinite(column))[0, 0])
+            words = f"{name} that are no finite numbers, first in row {place}"
+            raise CwmError(f"the dataset has {words}: leave such rows out")
+    return rows
+
+
+def _no_rows(spec: EnvironmentSpec, config: TrainConfig, task: Any) -> Dataset:
+    """Return the rows that there are before any is collected."""
+    rows = Dataset.of(
+        [],
+        observation_space=task.observation_space,
+        action_space=task.action_space,
+        metadata={"env": spec.id, "env_args": config.env_args, **ALL_FITTED},
+    )
+    if spec.valid_actions is not None and task.action_space.kind == "discrete":
+        rows.columns[VALID] = np.empty((0, task.action_space.count), np.bool_)
+    return rows
+
+
+def _init_folders(init: Sequence[str] | Mapping[str, Path | str]) -> dict[str, Path]:
+    """Return where parts begin, by name; a run stands for its best checkpoint."""
+    pairs = init.items() if isinstance(init, Mapping) else [_part(text) for text in init]
+    folders = {}
+    for part, place in pairs:
+        folder = placed(place)
+        if (folder / HEADER).is_file() and kind_of(folder) == TrainRun.kind:
+            run = TrainRun.load(folder)
+            folder = run.checkpoint(run.chosen("best"))
+        if (folder / "model").is_dir():
+            folder /= "model"
+        if not folder.is_dir():
+            raise CwmError(f"there is no checkpoint {place}: name a run of `cwm train`")
+        folders[part] = folder
+    return folders
+
+
+def _part(text: str) -> tuple[str, str]:
+    part, separator, folder = text.partition("=")
+    if not separator or not folder:
+        raise CwmError(f"--init {text!r} names no folder: write --init {part}=RUN")
+    return part, folder
+
+
+def _digest(folder: Path) -> str:
+    """Return the hash of all that is in a folder."""
+    digest = sha256()
+    for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+        digest.update(f"{file.relative_to(folder)} {file.stat().st_size};".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _parameters(training: Training | None, agent: Agent) -> dict[str, int]:
+    """Return how many parameters each part has."""
+    found = dict(training.parameters) if training is not None else {}
+    own = training is None or agent is not training.agent
+    return found | (dict(agent.parameters) if own else {})
+
+
+def _open_run(
+    header: TrainHeader, rows: Dataset, folder: Path | str | None, steps: int, *, new: bool
+) -> TrainRun:
+    """Continue the named run, or the newest unfinished one of equal choices, or start one."""
+    config = header.config
+    if folder is None and not new:
+        alike = TrainRun.alike(config)
+        folder = next((run.folder for run in alike if not run.is_over(steps)), None)
+    words = [config.env, config.model or "world", config.agent, "train", str(config.seed)]
+    folder = placed(folder) if folder else fresh_folder(*filter(None, words))
+    return TrainRun.begin(folder, header, {DATASET: rows})
+
+
+@dataclass
+class TrainingLoop:
+    """Collects, has the model fitted and the agent learn, tests it, and writes all of it down.
+
+    What an epoch is follows from the seed, its number and what is written down, so that a run
+    which is killed at any moment goes on to the same end. `steps` counts those of the environment,
+    or of rows learned from; `doing` says what is being done.
+    """
+
+    run: TrainRun
+    setting: Setting
+    spec: EnvironmentSpec
+    schedule: Schedule
+    training: Training | None
+    agent: Agent
+    own_agent: bool
+    model: WorldModel | None
+    rows: Dataset
+    collects: bool
+    learns: bool
+    wanted: int
+    observer: Observer
+    epochs: list[EpochRecord] = field(default_factory=list, init=False)
+    played: list[AgentTest] = field(default_factory=list, init=False)
+    doing: str = field(default="", init=False)
+    _fresh: list[Dataset] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._task = self.setting.task(self.spec)
+        collected = self._seeded(COLLECTING)
+        self._collector = Collector(collected, self.schedule.epsilon)
+        self.agent.model = self.model
+
+    def close(self) -> None:
+        """Let go of the environment."""
+        self._collector.close()
+
+    @property
+    def title(self) -> str:
+        """Name the work in a few words."""
+        config = self.run.config
+        what = config.model or self.run.header.world or "rows"
+        return " · ".join(filter(None, (config.env, what, config.agent)))
+
+    @property
+    def steps(self) -> int:
+        """Steps that were taken, or learned from, up to the end of the last epoch."""
+        return self.epochs[-1].steps if self.epochs else 0
+
+    def resume(self) -> None:
+        """Take in what an earlier process did."""
+        if self.collects:
+            metadata = self.rows.metadata
+            self.rows = Dataset(
+                self.rows.columns, self.rows.observation_space, self.rows.action_space, metadata
+            )
+        for event in self.run.events():
+            if isinstance(event, RowsAdded):
+                self._take(self.run.added(event))
+            elif isinstance(event, EpochRecord):
+                self.epochs.append(event)
+                self._fresh.clear()
+            elif isinstance(event, AgentTest):
+                self.played.append(event)
+            elif isinstance(event, Divergence):
+                raise CwmError(self._diverged(event))
+        if self.epochs:
+            folder = self.run.checkpoint(self.epochs[-1].number)
+            if not folder.is_dir():
+                raise CwmError(f"{folder} is missing: restore it, or start another run")
+            if self.training is not None:
+                self.training.load(folder / "model")
+            if self.own_agent:
+                self.agent.load(folder / "agent")
+        if self.collects and not self._collector.resume(self.rows):
+            words = "an episode did not come about again from its seed and actions"
+            self.observer.note(f"{words}: it is left where it was", "Warning")
+
+    def train(self) -> None:
+        """Go on until there were as many steps as are wanted."""
+        if self.schedule.tests and not self.played:
+            self._test(0)
+        while self.steps < self.wanted:
+            if self._is_due(self.schedule.test_every):
+                self._test(self.epochs[-1].number)
+            self._epoch()
+        if self._is_due(1):
+            self._test(self.epochs[-1].number)
+        self.run.tidy()
+
+    def _is_due(self, every: int) -> bool:
+        """Whether the agent of the last epoch is to be tested."""
+        number = self.epochs[-1].number if self.epochs else 0
+        tested = any(each.number == number for each in self.played)
+        return bool(self.schedule.tests and number and not tested and number % every == 0)
+
+    def _epoch(self) -> None:
+        """Collect, let all learn, and write it down."""
+        began, number = time.monotonic(), len(self.epochs) + 1
+        portion = min(self.schedule.every, self.wanted - self.steps)
+        if self.collects and not self._fresh:
+            self._collect(number, portion)
+        fresh = self._fresh[-1] if self._fresh else None
+        portion = portion if fresh is None else len(fresh)
+        try:
+            losses, held_out = self._learn(fresh, portion)
+        except Diverged as error:
+            found = Divergence(number=number, steps=self.steps + portion, words=str(error))
+            self.run.append(found)
+            raise CwmError(self._diverged(found)) from error
+        self.doing = f"epoch {number}: writing down what was learned"
+        self.run.keep(number, self.training, self.agent if self.own_agent else None)
+        record = EpochRecord(
+            number=number,
+            steps=self.steps + portion,
+            episodes=[] if fresh is None else self._ended(fresh),
+            losses=losses,
+            held_out=held_out,
+            seconds=round(time.monotonic() - began, 3),
+        )
+        self.run.append(record)
+        self.epochs.append(record)
+        self._fresh.clear()
+        self.run.tidy()
+        self.observer.advanced(record)
+
+    def _collect(self, number: int, count: int) -> None:
+        """Act for so many steps, and write them down."""
+        rows: list[Transition] = []
+        session = None
+        if self._acts:
+            session = self.agent.open(self._seeded(COLLECTING), seed=self._seed(ACTING, number))
+        with closing(session) if session is not None else _nothing():
+            for row in self._collector.collect(session, count):
+                rows.append(row)
+                self.doing = f"epoch {number}: step {len(rows)} of {count}"
+        found = Dataset.of(
+            rows,
+            observation_space=self.rows.observation_space,
+            action_space=self.rows.action_space,
+            metadata=self.rows.metadata,
+        ).like(self.rows)
+        self.run.grow(found)
+        self._take(found)
+
+    @property
+    def _acts(self) -> bool:
+        """Whether the agent acts by now, and not chance."""
+        first = max(self.schedule.warm_up, self.schedule.agent_from if self.learns else 0)
+        return self.steps >= max(first, 1)
+
+    def _take(self, rows: Dataset) -> None:
+        """Have new rows."""
+        self._fresh = [rows]
+        self.rows = self.rows.extended(rows)
+
+    def _learn(
+        self, fresh: Dataset | None, portion: int
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Fit the model and let the agent learn; return losses, and what new rows say of it."""
+        number, rows = len(self.epochs) + 1, self.rows.train
+        losses: dict[str, float] = {}
+        held_out: dict[str, float] = {}
+        if self.training is not None:
+            if fresh is not None and self.epochs:
+                self.doing = f"epoch {number}: measuring by new rows"
+                held_out = dict(self.training.measure(fresh))
+            self.doing = f"epoch {number}: fitting the model"
+            losses |= self.training.fit(rows, portion)
+            if fresh is None and len(self.rows.test):
+                self.doing = f"epoch {number}: measuring by held-out rows"
+                held_out = dict(self.training.measure(self.rows.test))
+        if self.own_agent and self.steps + portion > self.schedule.agent_from:
+            self.doing = f"epoch {number}: the agent learns"
+            for name, loss in self.agent.fit(self.model, rows, portion).items():
+                losses[f"agent {name}" if name in losses else name] = loss
+        return losses, held_out
+
+    def _ended(self, fresh: Dataset) -> list[EpisodeReturn]:
+        """Return the episodes that ended in the new rows, which are the last ones."""
+        columns = self.rows.columns
+        ends = columns["terminations"] | columns["truncations"]
+        first, found = len(self.rows) - len(fresh), []
+        for place in first + np.flatnonzero(ends[first:]):
+            own = columns["episodes"] == columns["episodes"][place]
+            found.append(
+                EpisodeReturn(
+                    steps=int(place) + 1,
+                    returned=float(columns["rewards"][own].sum()),
+                    length=int(own.sum()),
+                )
+            )
+        return found
+
+    def _test(self, number: int) -> None:
+        """Play episodes that nothing was learned from; before the first epoch at random."""
+        began, count = time.monotonic(), self.schedule.tests
+        task = self._seeded(TESTING)
+        seed = self._seed(ACTING, TESTING, number)
+        session = self.agent.open(task, greedy=True, seed=seed) if number else None
+        finished: list[FinishedEpisode] = []
+        self.doing = f"test: episode 1 of {count}"
+        with closing(session) if session is not None else _nothing():
+            numbers = range(number * count, (number + 1) * count)
+            with closing(play(task, numbers, session)) as stream:
+                for progress in stream:
+                    finished += progress.finished
+                    self.doing = f"test: episode {min(len(finished) + 1, count)} of {count}"
+        episodes = sorted((each.episode for each in finished), key=lambda each: each.number)
+        record = AgentTest(
+            number=number,
+            steps=self.steps,
+            returns=[each.returned for each in episodes],
+            lengths=[each.length for each in episodes],
+            failures=sum(each.failures for each in episodes),
+            seconds=round(time.monotonic() - began, 3),
+        )
+        self.run.append(record)
+        self.played.append(record)
+        if number and self.training is not None:
+            self.doing = "drawing what the model sees"
+            rows = self.rows.test
+            self.training.illustrate(rows if len(rows) else self.rows.train, self.run.folder)
+        self.observer.advanced(record)
+
+    def _seeded(self, purpose: int) -> Task:
+        """Return the task with seeds of their own for a purpose."""
+        return self.setting._replace(seed=self._seed(purpose)).task(self.spec)
+
+    def _seed(self, *purpose: int) -> int:
+        """Return a seed for a purpose."""
+        words = np.random.SeedSequence([self.setting.seed, *purpose]).generate_state(1)
+        return int(words[0])
+
+    def _diverged(self, found: Divergence) -> str:
+        """Say where training came to an end, and what to do."""
+        owners = self.run.config.options
+        rates = [
+            f"-o {label}.{name}=..."
+            for label in ("model", "agent")
+            for name in owners.get(label, {})
+            if "rate" in name
+        ]
+        what = f"a smaller rate ({' or '.join(rates)})" if rates else "other options"
+        kept = f", what was learned before is kept in {self.run.place}" if self.epochs else ""
+        return f"{found.words}, by step {found.steps:,}{kept}: start another run with {what}"
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    """Hold nothing open."""
+    yield
+
+
+def _trained(loop: TrainingLoop) -> TrainingResult:
+    """Train, and write down what came of it, whatever ends it."""
+    run, observer = loop.run, loop.observer
+    observer.begins(loop)
+    try:
+        loop.train()
+    except KeyboardInterrupt:
+        words = f"interrupted after {loop.steps:,} steps"
+        raise KeyboardInterrupt(f"{words}: the same command continues {run.place}") from None
+    except Unsuited as reason:
+        raise CwmError(
+            f"no planner can plan in {loop.run.config.model} (it {reason}): name another --agent"
+        ) from reason
+    except CwmError as error:
+        run.log(f"stopped: {error}")
+        raise
+    finally:
+        observer.ends()
+    tests = [each for each in loop.played if each.number]
+    result = TrainingResult(
+        run=run.folder,
+        epochs=loop.epochs,
+        tests=tests,
+        random=next((each for each in loop.played if not each.number), None),
+        steps=loop.steps,
+        parameters=run.header.parameters,
+        seconds=round(run.elapsed, 3),
+    )
+    run.save_result(result.as_json())
+    return result

@@ -1,0 +1,247 @@
+"""Follow training: losses, held-out measures and returns, in a picture that changes or in lines."""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from cwm_cli.views.curves import Chart, Series, save_charts
+from cwm_cli.views.lines import Lines, Pulse
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
+from cwm_neural.training.runs import AgentTest, EpochRecord, TrainingResult
+from cwm_neural.training.train import TrainingLoop
+
+TALLEST = 10
+"""Lines of the plot at most: a return is read off as well from these as from more."""
+
+MOST_NUMBERS = 8
+"""Losses or measures in one line at most."""
+
+
+def training_view(console: Console) -> "TrainingView":
+    """Return what follows training: a picture that changes, or a line per epoch."""
+    if console.is_interactive and not console.options.ascii_only:
+        return TrainingPicture(console)
+    return TrainingLines(console)
+
+
+class TrainingView(Lines):
+    """Knows how far training is."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.work: TrainingLoop | None = None
+        self.epochs: list[EpochRecord] = []
+        self.played: list[AgentTest] = []
+        self._began = time.monotonic()
+
+    def begins(self, work: object) -> None:
+        """Begin with what came of earlier epochs."""
+        assert isinstance(work, TrainingLoop)
+        self.work = work
+        self._began = time.monotonic() - work.run.elapsed
+        self.epochs, self.played = list(work.epochs), list(work.played)
+
+    def advanced(self, event: object) -> None:
+        """Take in what happened."""
+        match event:
+            case EpochRecord():
+                self.epochs.append(event)
+            case AgentTest():
+                self.played.append(event)
+
+    @property
+    def elapsed(self) -> str:
+        """How long it took so far."""
+        return duration(time.monotonic() - self._began)
+
+
+def number_words(numbers: Mapping[str, float]) -> str:
+    """Name the first of some numbers."""
+    told = [f"{name} {value:.4g}" for name, value in list(numbers.items())[:MOST_NUMBERS]]
+    return printable(", ".join(told))
+
+
+def epoch_words(epoch: EpochRecord) -> str:
+    """Say what an epoch came to."""
+    parts = [f"epoch {epoch.number}", f"step {epoch.steps:,}"]
+    if epoch.episodes:
+        mean = sum(each.returned for each in epoch.episodes) / len(epoch.episodes)
+        parts.append(f"return {mean:.4g} of {len(epoch.episodes)}")
+    if epoch.losses:
+        parts.append(number_words(epoch.losses))
+    if epoch.held_out:
+        parts.append(f"held-out {number_words(epoch.held_out)}")
+    return "  ".join(parts)
+
+
+def played_words(played: AgentTest) -> str:
+    """Say what an agent was worth."""
+    who = f"test after epoch {played.number}" if played.number else "random play"
+    count = len(played.returns)
+    error = "" if played.stderr is None else f" ± {played.stderr:.3g}"
+    failed = f", {played.failures} decisions without a plan" if played.failures else ""
+    return f"{who}  return {played.mean:.5g}{error} in {count} episode{'s' * (count != 1)}{failed}"
+
+
+class TrainingLines(TrainingView):
+    """Prints a line per epoch and per test: for files and pipes."""
+
+    def begins(self, work: object) -> None:
+        """Begin to listen for silence."""
+        super().begins(work)
+        self._pulse = Pulse(self._tell)
+
+    def ends(self) -> None:
+        """Say no more."""
+        self._pulse.stop()
+
+    def advanced(self, event: object) -> None:
+        """Print what came of it."""
+        super().advanced(event)
+        self._pulse.heard()
+        if isinstance(event, EpochRecord):
+            self._print(f"{epoch_words(event)}  {self.elapsed}")
+        elif isinstance(event, AgentTest):
+            self._print(f"{played_words(event)}  {self.elapsed}")
+
+    def _tell(self) -> None:
+        """Print how far it is."""
+        assert self.work is not None
+        self._print(f"{self.work.doing}  {self.elapsed}")
+
+    def _print(self, text: str) -> None:
+        self.console.print(Text(text), soft_wrap=True)
+
+
+class TrainingPicture(TrainingView):
+    """Draws the returns, and says losses and what is being done.
+
+    rich's thread draws while all learns, hence the lock.
+    """
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.pane = Pane(self._lines, console, margin=ECHO)
+        self._lock = threading.RLock()
+        self._stack = ExitStack()
+
+    def begins(self, work: object) -> None:
+        """Begin to draw."""
+        super().begins(work)
+        display = self._stack.enter_context(self.pane.display())
+        self._stack.enter_context(printed_above(self.console))
+        display.refresh()
+
+    def advanced(self, event: object) -> None:
+        """Take in what happened."""
+        with self._lock:
+            super().advanced(event)
+
+    def ends(self) -> None:
+        """Draw no more; the last picture stays on the screen."""
+        self._stack.close()
+
+    def _lines(self, width: int, height: int) -> Sequence[Text]:
+        """Put all into words; where there is little room the plot is left out first."""
+        work = self.work
+        assert work is not None
+        with self._lock:
+            facts = list(self._facts(work))
+            series = return_series(self.epochs, self.played)
+            steps = self.epochs[-1].steps if self.epochs else 0
+        plot: list[Text] = []
+        room = min(TALLEST, height - 2 - len(facts))
+        if series and room >= 4 and width >= 20:
+            plot = Chart.of("", "steps", "return", series).dots(width, room)
+        title = Text(printable(work.title), "bold")
+        if plot:
+            title.append(f"  return: {', '.join(each.name for each in series)}", "dim")
+        words = f" {steps:,}/{work.wanted:,} steps · {self.elapsed}"
+        lines = [title, *plot, *facts]
+        return [*lines[: max(0, height - 1)], bar(steps, work.wanted, words, width)]
+
+    def _facts(self, work: TrainingLoop) -> Iterator[Text]:
+        """Say what is known at the moment, a line each."""
+        yield Text(f"doing     {printable(work.doing)}", "bold green")
+        if self.epochs:
+            last = self.epochs[-1]
+            if last.losses:
+                yield Text(f"losses    {number_words(last.losses)}", "green")
+            if last.held_out:
+                yield Text(f"held-out  {number_words(last.held_out)}", "cyan")
+        tests = [each for each in self.played if each.number]
+        if tests:
+            best = max(tests, key=lambda each: each.mean)
+            yield Text(f"tested    {played_words(tests[-1])}", "yellow")
+            if best is not tests[-1]:
+                yield Text(f"best      {played_words(best)}", "dim")
+        for each in self.played[:1]:
+            if not each.number:
+                yield Text(f"random    return {each.mean:.5g}", "dim")
+
+
+def return_series(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) -> list[Series]:
+    """Return the returns of what was collected, and those of tests with their standard errors."""
+    episodes = [each for epoch in epochs for each in epoch.episodes]
+    found = []
+    if tests := list(played):
+        means, errors = [each.mean for each in tests], [each.stderr or 0.0 for each in tests]
+        pairs = list(zip(means, errors, strict=True))
+        band = [mean - error for mean, error in pairs], [mean + error for mean, error in pairs]
+        found.append(Series("tests", [each.steps for each in tests], means, band))
+    if episodes:
+        steps, returns = zip(*((each.steps, each.returned) for each in episodes), strict=True)
+        found.append(Series("collected", steps, returns, loose=True))
+    return found
+
+
+def number_charts(title: str, epochs: Sequence[EpochRecord], part: str) -> Iterator[Chart]:
+    """Yield how each loss, or held-out measure, went."""
+    names = dict.fromkeys(name for each in epochs for name in getattr(each, part))
+    for name in list(names)[:MOST_NUMBERS]:
+        points = [(each.steps, getattr(each, part).get(name)) for each in epochs]
+        known = [(x, y) for x, y in points if y is not None and abs(y) < float("inf")]
+        if known:
+            xs, ys = zip(*known, strict=True)
+            yield Chart.of(f"{title}: {name}", "steps", name, [Series(name, xs, ys)])
+
+
+def save_training_curves(env: str, result: TrainingResult) -> list[Path]:
+    """Draw returns, losses and held-out measures as `curve.svg`; say where it is."""
+    played = [*([result.random] if result.random else []), *result.tests]
+    charts = []
+    if series := return_series(result.epochs, played):
+        charts.append(Chart.of(f"{env}: return", "steps", "return of an episode", series))
+    charts += number_charts("loss", result.epochs, "losses")
+    charts += number_charts("held out", result.epochs, "held_out")
+    if not charts:
+        return []
+    file = result.run / "curve.svg"
+    save_charts(charts, file)
+    return [file]
+
+
+def training_report(result: TrainingResult, next_command: str) -> Iterator[Text]:
+    """Say what came of training."""
+    if result.random:
+        yield Text(f"random    return {result.random.mean:.5g}")
+    if best := result.best:
+        yield Text(f"best      {played_words(best)}")
+        if best is not result.tests[-1]:
+            yield Text(f"last      {played_words(result.tests[-1])}")
+    if result.epochs:
+        last = result.epochs[-1]
+        if last.losses:
+            yield Text(f"losses    {number_words(last.losses)}")
+        if last.held_out:
+            yield Text(f"held-out  {number_words(last.held_out)}")
+    if result.parameters:
+        sizes = ", ".join(f"{name} {count:,}" for name, count in result.parameters.items())
+        yield Text(f"sizes     {printable(sizes)} parameters")
+    yield Text(f"trained   {result.steps:,} steps, {duration(result.seconds)}")
+    yield Text(f"next      {next_command}")

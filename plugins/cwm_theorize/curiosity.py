@@ -1,0 +1,201 @@
+"""The curious experimenter: a policy learns to bring about what rules in words predict badly.
+
+Rewards come after the rows of a phase were weighed: how surprising they are under the rules, or
+how much what is known of them changed (Levy et al., 2025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from cwm_cli.commands.policies import Act, Stage
+from cwm_cli.envs.spec import space_of
+from cwm_cli.errors import CwmError
+from cwm_theorize.experimenters import (
+    Experimenter,
+    PhaseContext,
+    SideBySide,
+    view_of,
+)
+from cwm_theorize.ppo import Played, Ppo
+from cwm_theorize.statistician import TextTransition, text_transitions
+
+if TYPE_CHECKING:
+    from cwm_cli.data.dataset import Transition
+
+
+@dataclass
+class CuriousPolicy(Experimenter):
+    """Learns, by PPO with action masks, to bring about what the rules predict badly."""
+
+    reward: Literal["ll", "alp", "alpexp", "alpll", "custom"] = "ll"
+    """What a change pays: ll how badly the best rules predict it (minus its log-likelihood); alp
+    by how much that differs from the rules of the phase before; alpexp the same with a moving
+    average over changes of its kind; alpll both multiplied; custom what its kind pays."""
+    average: Annotated[float, Field(ge=0, lt=1)] = 0.6
+    """Share of the moving average in alpexp."""
+    table: dict[str, float] = field(default_factory=dict)
+    """What each kind of change pays as custom; those that are not named 1."""
+    exponent: Annotated[float, Field(ge=0)] = 1.0
+    """Power of how often a kind was met that custom divides by."""
+    environments: Annotated[int, Field(ge=1)] = 5
+    """Environments that are played side by side in a phase."""
+    steps: Annotated[int, Field(ge=1)] = 30
+    """Steps of each of them; the first phase is random, and all of them have to be weighed."""
+    gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
+    """Discount of rewards per step."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Size of the steps by which the policy learns."""
+    entropy: Annotated[float, Field(ge=0)] = 0.05
+    """Weight of keeping actions even: what was surprising is not for long."""
+    clip: Annotated[float, Field(gt=0)] = 0.6
+    """How far the chance of an action may move in a phase, relative to what it was."""
+    epochs: Annotated[int, Field(ge=1)] = 20
+    """How often it goes through the rows of a phase."""
+    _ppo: Ppo | None = field(default=None, init=False, repr=False)
+    _first: int = field(default=0, init=False, repr=False)
+    _averages: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _counts: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def beside(self) -> SideBySide:
+        """The environments of a phase."""
+        return SideBySide(self.environments, self.steps)
+
+    def prepare(self, stage: Stage) -> None:
+        """Make networks for what is seen and done in the environment."""
+        view = view_of(stage.spec, stage.env)
+        actions = space_of(stage.env.action_space, "actions")
+        if actions.kind != "discrete":
+            raise CwmError(f"curiosity chooses among actions, of which {stage.spec.id} has no list")
+        if unknown := sorted(self.table.keys() - set(view.kinds)):
+            kinds = ", ".join(view.kinds)
+            raise CwmError(f"no kind of change is called {unknown[0]!r}: there are {kinds}")
+        with stage.anew() as own:
+            inputs = len(view.features(own.env.reset(seed=stage.seed)[0]))
+        self._first = int(actions.low[0])
+        self._averages = dict.fromkeys(view.kinds, 0.0)
+        self._counts = dict.fromkeys(view.kinds, 0)
+        self._ppo = Ppo(
+            inputs,
+            actions.count,
+            seed=stage.seed,
+            gamma=self.gamma,
+            learning_rate=self.learning_rate,
+            entropy=self.entropy,
+            clip=self.clip,
+            epochs=self.epochs,
+        )
+
+    def begin(
+        self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]
+    ) -> tuple[str, Act]:
+        """Draw actions as the policy has it after the phases so far."""
+        if self.context is None or self._ppo is None:
+            raise CwmError("curiosity learns from rules: use it in `cwm theorize`")
+        view, ppo = self.context.view, self._ppo
+        rng = np.random.default_rng(seed)
+
+        def act(observation: Any, before: int) -> int:
+            mask = self._mask(ppo, view.legal(observation))
+            chances = ppo.probabilities(view.features(observation)[None], mask[None])[0]
+            drawn = rng.choice(len(chances), p=chances / chances.sum(dtype=np.float64))
+            return self._first + int(drawn)
+
+        return f"curious, {self.reward}", act
+
+    def learn(self, context: PhaseContext, rows: Sequence[Transition]) -> None:
+        """Better the policy by the rows of a phase, now that they can be weighed."""
+        if self._ppo is None:
+            raise RuntimeError("prepare comes first")
+        rewards = self.rewards(context, text_transitions(context.view, rows))
+        rng = np.random.default_rng([self._ppo.seed, context.phase])
+        self._ppo.learn(list(self._played(self._ppo, context, rows, rewards)), rng)
+
+    def rewards(self, context: PhaseContext, transitions: Sequence[TextTransition]) -> np.ndarray:
+        """Return what each change pays (transitions,); kinds are counted, averages go on."""
+        kinds = np.array([each.change.kind for each in transitions])
+        if self.reward == "custom":
+            return np.array([self._paid(kind) for kind in kinds.tolist()])
+        now = _weighed(context, context.rules, transitions)
+        surprise: np.ndarray = -now
+        if self.reward == "ll":
+            return surprise
+        same = context.rules == context.previous
+        before = now if same else _weighed(context, context.previous, transitions)
+        gains: np.ndarray = np.abs(now - before)
+        if self.reward == "alpll":
+            gains = surprise * gains
+        if self.reward != "alpexp":
+            return gains
+        known = np.array([self._averages[kind] for kind in kinds.tolist()])
+        for kind, average in self._averages.items():
+            of_kind = gains[kinds == kind]
+            fresh = float(of_kind.mean()) if len(of_kind) else 0.0
+            self._averages[kind] = self.average * average + (1 - self.average) * fresh
+        mixed: np.ndarray = (1 - self.average) * gains + self.average * known
+        return mixed
+
+    def _paid(self, kind: str) -> float:
+        """Count a change and return what its kind pays."""
+        self._counts[kind] += 1
+        return float(self.table.get(kind, 1.0) / self._counts[kind] ** self.exponent)
+
+    def _played(
+        self,
+        ppo: Ppo,
+        context: PhaseContext,
+        rows: Sequence[Transition],
+        rewards: np.ndarray,
+    ) -> Iterator[Played]:
+        """Yield the episodes of a phase in the numbers that are learned from."""
+        view, start = context.view, 0
+        for _, group in groupby(rows, key=lambda row: row.episode):
+            steps = list(group)
+            seen = [view.features(row.observation) for row in steps]
+            yield Played(
+                np.array([*seen, view.features(steps[-1].next_observation)]),
+                np.array([self._mask(ppo, view.legal(row.observation)) for row in steps]),
+                np.array([row.action for row in steps]) - self._first,
+                rewards[start : start + len(steps)],
+                steps[-1].terminated,
+            )
+            start += len(steps)
+
+    def _mask(self, ppo: Ppo, legal: Sequence[int]) -> np.ndarray:
+        """Return which actions are legal."""
+        mask = np.zeros(ppo.actions, np.bool_)
+        mask[np.asarray(legal) - self._first] = True
+        return mask
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the networks, how they move, and what was counted and averaged of each kind."""
+        learned = self._ppo.state() if self._ppo else {}
+        counts, averages = (list(kept.values()) for kept in (self._counts, self._averages))
+        return learned | {"counts": np.array(counts), "averages": np.array(averages)}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from a `state` of the same environment, once prepared."""
+        if self._ppo is None:
+            raise RuntimeError("prepare comes first")
+        self._ppo.restore(state)
+        self._counts = dict(zip(self._counts, state["counts"].tolist(), strict=True))
+        self._averages = dict(zip(self._averages, state["averages"].tolist(), strict=True))
+
+
+def _weighed(
+    context: PhaseContext, rules: str, transitions: Sequence[TextTransition]
+) -> np.ndarray:
+    """Return the log-likelihood of each change; what reads the same is weighed once."""
+    texts = [(each.state, each.action, each.change.text) for each in transitions]
+    each_once = dict(zip(texts, transitions, strict=True))
+    statistician, asked = context.statistician, list(each_once.values())
+    weights = statistician.log_likelihoods(rules, asked, context.discovered)
+    found = dict(zip(each_once, weights.tolist(), strict=True))
+    return np.array([found[text] for text in texts])

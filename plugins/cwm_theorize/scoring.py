@@ -1,0 +1,156 @@
+"""How well rules in words predict recorded transitions: what `cwm score` does.
+
+Among all that might have followed, what did follow is ranked by how likely the statistician holds
+it to be under the rules, and beside that under no rules and by guessing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cwm_cli.commands.collect import find_environment, recorded_args
+from cwm_cli.commands.synthesize import check_flags
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.reading import UnreadableError, read_text
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import Owner, read_options
+from cwm_cli.runs.observer import SILENT, Observer
+from cwm_cli.runs.report import Grid
+from cwm_theorize.parts import answers, given_rows, held_out_rows, statistician_of
+from cwm_theorize.problem import TheoryProblem
+from cwm_theorize.ranking import TOP, Ranking, RankSummary
+from cwm_theorize.statistician import text_transitions
+from cwm_theorize.world_model import Theory
+
+RULES, NO_RULES, GUESSING = "rules", "no rules", "guessing"
+"""Who is compared, as the tables name them."""
+
+
+@dataclass(frozen=True)
+class RuleScores:
+    """What `score` came to: where what followed stands by the rules, without any, by guessing.
+
+    `source` says where the transitions are from, `statistician` who weighed them. It
+    `normalises` if log-likelihoods are those among the candidates, and so can be compared with
+    those of others. `notes` is what is to be said of all that.
+    """
+
+    env: str
+    rules: str
+    statistician: str
+    normalises: bool
+    source: str
+    ranks: RankSummary
+    without_rules: RankSummary
+    guessing: RankSummary
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `cwm score --json` prints."""
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {
+            name: value.model_dump(mode="json") if isinstance(value, RankSummary) else value
+            for name, value in facts.items()
+        }
+
+    def grids(self) -> list[Grid]:
+        """Return the tables: all transitions by rules, no rules and guessing, and each kind."""
+        return [RankSummary.grid(self._sides), self.ranks.kinds_grid()]
+
+    def likelihoods(self) -> str:
+        """Say how likely everything together is, by who says so."""
+        told = (f"{side} {each.all.log_likelihood:.2f}" for side, each in self._sides.items())
+        return f"log-likelihood: {', '.join(told)}"
+
+    @property
+    def _sides(self) -> dict[str, RankSummary]:
+        return {RULES: self.ranks, NO_RULES: self.without_rules, GUESSING: self.guessing}
+
+
+def score(
+    env: str,
+    *,
+    rules: Path | str,
+    env_args: Mapping[str, Any] | None = None,
+    dataset: Dataset | Path | str | None = None,
+    top: Sequence[int] = TOP,
+    statistician: str | None = None,
+    model: str | None = None,
+    api_base: str | None = None,
+    options: Sequence[str] | Mapping[str, Any] = (),
+    data_seed: int = 0,
+    observer: Observer = SILENT,
+) -> RuleScores:
+    """Rank what followed transitions of `env` among all that might have, under rules in words.
+
+    `rules` is a file, or in several lines the text itself. The transitions are the held-out ones
+    of the `dataset`, all where it has none, or those that `cwm theorize` measures rules by. The
+    `statistician` is a backend, or PROVIDER/NAME for a language model, whose `options` these are.
+    Raises `CwmError` for what the user can mend.
+    """
+    text, asked = read_rules_file(rules), answers("statistician", statistician, model)
+    if min(top, default=0) < 1:
+        raise CwmError("ranks are counted from 1: name some, such as --topk 1,3,5,10")
+    flags = {"api_base": api_base} if api_base else {}
+    check_flags(asked.backend, flags)
+    chosen = read_options(options, [Owner("statistician", asked.owner)])["statistician"]
+    spec = find_environment(env, observer)
+    rows = given_rows(spec, dataset, env_args) if dataset is not None else None
+    args = dict(env_args or {}) if rows is None else recorded_args(rows, env_args)
+    reads = statistician_of(asked, chosen | flags, spec, args, observer)
+    if rows is None:
+        rows = held_out_rows(spec, args, seed=data_seed)
+    source = "collected" if dataset is None or isinstance(dataset, Dataset) else str(dataset)
+    transitions = text_transitions(reads.view, rows)
+    theories = [Theory(each, reads) for each in (text, "")]
+    ranked, bare = (each.ranking(rows) for each in theories)
+    return RuleScores(
+        env=spec.id,
+        rules=text,
+        statistician=str(asked),
+        normalises=reads.normalises,
+        source=source,
+        ranks=ranked.summary(top),
+        without_rules=bare.summary(top),
+        guessing=Ranking.uniform(transitions).summary(top),
+        notes=(*reads.backend.unread(reads.view, text), *_notes(ranked, bare)),
+    )
+
+
+def _notes(ranked: Ranking, bare: Ranking) -> list[str]:
+    """Say what is not to be averaged over."""
+    if not ranked.distinguishes:
+        return [
+            "under these rules the statistician gives the same weight to every candidate: "
+            "ranks are those of guessing"
+        ]
+    if ranked.places == bare.places:
+        return ["the statistician makes nothing of these rules: it weighs as without any"]
+    return []
+
+
+def read_rules_file(source: Path | str) -> str:
+    """Return the rules of a file, or those of a text in several lines."""
+    if isinstance(source, str) and "\n" in source:
+        name, text = "the text", source
+    else:
+        name = str(source)
+        try:
+            text = read_text(Path(source))
+        except UnreadableError as error:
+            hint = "name a text file with a rule on each line"
+            raise UnreadableError(
+                error.file, error.reason, hint, is_missing=error.is_missing
+            ) from error
+    text = "\n".join(line.strip() for line in text.splitlines() if line.strip())
+    if not text:
+        raise CwmError(f"{name} has no rules: write one on each line")
+    if len(text) > TheoryProblem.longest:
+        most = f"{len(text):,} characters, and rules have {TheoryProblem.longest:,} at most"
+        raise CwmError(f"{name} has {most}: shorten them")
+    if not text.replace("\n", " ").isprintable():
+        raise CwmError(f"{name} is no text: write a rule on each line")
+    return text

@@ -1,0 +1,352 @@
+"""Follow theorizing: rules as they change and how likely they make what was found, or lines."""
+
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from cwm_cli.search.contracts import Node
+from cwm_cli.text import money, percent, share
+from cwm_cli.views.curves import Axis, Chart, Series, save_charts
+from cwm_cli.views.lines import Lines, Pulse
+from cwm_cli.views.terminal import (
+    ECHO,
+    Pane,
+    bar,
+    duration,
+    printable,
+    printed_above,
+    spent_words,
+)
+from cwm_theorize.runs import (
+    PhaseRecord,
+    TheorizingResult,
+    discovered,
+    rule_changes,
+)
+from cwm_theorize.theorize import Gathered, Theorizing
+
+TALLEST = 10
+"""Lines of the plot at most: a likelihood is read off as well from these as from more."""
+
+LEAST_RULES = 8
+"""Lines that rules have before there is room for a plot."""
+
+STYLES = {"+": "green", "-": "red", "": ""}
+"""How a rule is drawn that came, went or stayed."""
+
+STOPPED = {
+    "phases": "the phases are over; the same command with more --phases goes on",
+    "given_up": "the theorist has nothing left to propose",
+    "money": "the money is spent; the same command with more --max-cost goes on",
+}
+"""Why theorizing ended, in words."""
+
+
+def theorizing_view(console: Console) -> "TheorizingView":
+    """Return what follows theorizing: a picture that changes, or a line per phase."""
+    if console.is_interactive and not console.options.ascii_only:
+        return TheorizingPicture(console)
+    return TheorizingLines(console)
+
+
+class TheorizingView(Lines):
+    """Knows how far theorizing is."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.title = ""
+        self.phases: list[PhaseRecord] = []
+        self.gathered: Gathered | None = None
+        self.node: Node | None = None
+        self.work: Theorizing | None = None
+        self._began = time.monotonic()
+
+    def begins(self, work: object) -> None:
+        """Begin with what came of earlier phases."""
+        assert isinstance(work, Theorizing)
+        self.work, self.title = work, printable(work.title)
+        self._began = time.monotonic() - work.run.elapsed
+        self.phases = list(work.phases)
+
+    def advanced(self, event: object) -> None:
+        """Take in what happened."""
+        match event:
+            case Gathered():
+                self.gathered, self.node = event, None
+            case Node():
+                self.node = event
+            case PhaseRecord():
+                self.phases.append(event)
+
+    @property
+    def elapsed(self) -> str:
+        """How long it took so far."""
+        return duration(time.monotonic() - self._began)
+
+
+def found_words(found: Mapping[str, int], first: Mapping[str, int]) -> str:
+    """Say what was found, and what for the first time."""
+    told = (f"{kind} {count:,}{' (new)' * (kind in first)}" for kind, count in found.items())
+    return printable(", ".join(told))
+
+
+def phase_words(phase: PhaseRecord) -> str:
+    """Say what a phase came to."""
+    total = phase.held_out_total
+    held_out = "" if total is None else f"  held-out {total:.2f}"
+    accepted = "" if phase.accepted is None else f", {phase.accepted} accepted"
+    proposals = f"{phase.proposals} proposal{'' if phase.proposals == 1 else 's'}"
+    return (
+        f"phase {phase.number}  train {phase.train:.2f} of {phase.evidence:,}"
+        f"{held_out}  {proposals}{accepted}"
+        f"  found {found_words(phase.found, phase.first)}"
+    )
+
+
+class TheorizingLines(TheorizingView):
+    """Prints a line per phase, and the rules where they changed: for files and pipes."""
+
+    def begins(self, work: object) -> None:
+        """Begin to listen for silence."""
+        super().begins(work)
+        self._pulse = Pulse(self._tell)
+
+    def ends(self) -> None:
+        """Say no more."""
+        self._pulse.stop()
+
+    def advanced(self, event: object) -> None:
+        """Print what came of a phase."""
+        super().advanced(event)
+        if not isinstance(event, PhaseRecord):
+            return
+        self._pulse.heard()
+        self._print(f"{phase_words(event)}  {self.elapsed}")
+        for mark, rule in rule_changes(event.previous, event.rules):
+            if mark:
+                self._print(f"  {mark} {printable(rule)}")
+
+    def _tell(self) -> None:
+        """Print how far it is."""
+        work = self.work
+        assert work is not None
+        self._print(f"phase {work.doing}  {self.elapsed}")
+
+    def _print(self, text: str) -> None:
+        self.console.print(Text(text), soft_wrap=True)
+
+
+class TheorizingPicture(TheorizingView):
+    """Draws the likelihoods of the phases, what was found, and the rules as they change.
+
+    rich's thread draws while proposals are weighed, hence the lock.
+    """
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.pane = Pane(self._lines, console, margin=ECHO)
+        self._lock = threading.RLock()
+        self._stack = ExitStack()
+
+    def begins(self, work: object) -> None:
+        """Begin to draw."""
+        super().begins(work)
+        display = self._stack.enter_context(self.pane.display())
+        self._stack.enter_context(printed_above(self.console))
+        display.refresh()
+
+    def advanced(self, event: object) -> None:
+        """Take in what happened."""
+        with self._lock:
+            super().advanced(event)
+
+    def ends(self) -> None:
+        """Draw no more; the last picture stays on the screen."""
+        self._stack.close()
+
+    def _lines(self, width: int, height: int) -> Sequence[Text]:
+        """Put all into words; where there is little room the plot is left out first."""
+        work = self.work
+        assert work is not None
+        with self._lock:
+            facts = list(self._facts(work))
+            free = height - 2 - len(facts)
+            rules = self._rules(width, free)
+            plot: list[Text] = []
+            room = min(TALLEST, free - min(len(rules), LEAST_RULES))
+            if self.phases and room >= 4 and width >= 20:
+                plot = likelihood_chart("", self.phases, work.kinds).dots(width, room)
+                rules = self._rules(width, free - len(plot))
+            words = f" {len(self.phases)}/{work.wanted_phases} phases · {self.elapsed}"
+            progress = bar(len(self.phases), work.wanted_phases, words, width)
+        title = Text(self.title, "bold")
+        if plot:
+            title.append("  log-likelihood of a change, by phase", "dim")
+        lines = [title, *plot, *facts, *rules]
+        return [*lines[: max(0, height - 1)], progress]
+
+    def _facts(self, work: Theorizing) -> Iterator[Text]:
+        """Say what is known at the moment, a line each."""
+        words = work.doing
+        made = sum(each.proposals for each in self.phases) + work.proposed
+        if work.accepted is not None and made:
+            accepted = sum(each.accepted or 0 for each in self.phases) + work.accepted
+            words += f"; {accepted} of {made} accepted, {percent(accepted / made)}"
+        if self.node is not None:
+            verdict, state = self.node.verdict, work.search.strategy.state(self.node.id)
+            weighed = verdict.log_likelihood
+            told = "not weighed" if weighed is None else f"{weighed:.2f}"
+            words += f"; last {told}{f', {state}' if state else ''}"
+        yield Text(f"phase     {printable(words)}", "bold green")
+        if self.phases:
+            last = self.phases[-1]
+            yield Text(f"train     {last.train:.2f} for {last.evidence:,} changes", "green")
+            if last.held_out:
+                yield Text(f"held-out  {held_out_words(last, work.kinds)}", "cyan")
+        found, first = discovered(self.phases)
+        if self.gathered and self.gathered.number > len(self.phases):
+            found.update(self.gathered.found)
+            first = first | self.gathered.first
+            words = f"{found_words(found, self.gathered.first)}; {self.gathered.rows:,} rows"
+            yield Text(f"found     {words}", "yellow")
+        elif found:
+            yield Text(f"found     {found_words(found, {})}", "yellow")
+        usage = work.usage
+        problem = work.problem
+        scored = f"{problem.scorings:,} scorings, {problem.weighed:,} changes weighed"
+        spent = [scored, *spent_words(usage.tokens, usage.cost)]
+        yield Text(f"spent     {', '.join(spent)}", "dim")
+
+    def _rules(self, width: int, room: int) -> list[Text]:
+        """Show the best rules, with what came and what went when they last changed.
+
+        Where there is little room, those that went are left out, then the ends of long ones.
+        """
+        changed = [each for each in self.phases if each.rules != each.previous]
+        if not changed:
+            return [Text("rules     none yet", "dim")]
+        last = changed[-1]
+        every = rule_changes(last.previous, last.rules)
+        here = [each for each in every if each[0] != "-"]
+        head = Text(f"rules     since phase {last.number}", "bold")
+        for some in (every, here):
+            lines = [head, *(line for each in some for line in _wrapped(*each, width))]
+            if len(lines) <= room:
+                return lines
+        return [head, *(line for each in here for line in _wrapped(*each, 0))]
+
+
+def _wrapped(mark: str, rule: str, width: int) -> Iterator[Text]:
+    """Write a rule in lines of a width; in one line if that is 0."""
+    words = f"  {mark or ' '} {printable(rule, 1000)}"
+    indent = " " * 6
+    for line in textwrap.wrap(words, width, subsequent_indent=indent) if width > 20 else [words]:
+        yield Text(line, STYLES[mark])
+
+
+def held_out_words(phase: PhaseRecord, kinds: Mapping[str, int]) -> str:
+    """Say how likely the held-out changes are, and of which kind the least likely ones are."""
+    total = sum(kinds.values())
+    words = f"{sum(phase.held_out.values()):.2f} for {total:,} changes"
+    means = {kind: value / kinds[kind] for kind, value in phase.held_out.items()}
+    worst = min(means, key=lambda kind: means[kind])
+    told = f"{means[worst]:.2f}"
+    if all(told == f"{mean:.2f}" for mean in means.values()):
+        return words
+    return f"{words}; worst {printable(worst)}, {told} each"
+
+
+def likelihood_chart(title: str, phases: Sequence[PhaseRecord], kinds: Mapping[str, int]) -> Chart:
+    """Return the mean log-likelihood of a change under the best rules of each phase."""
+    x = [each.number for each in phases]
+    series = [Series("train", x, [each.train / max(each.evidence, 1) for each in phases])]
+    measured = [(each.number, each.held_out_total) for each in phases if each.held_out]
+    if measured:
+        places, totals = zip(*measured, strict=True)
+        count = sum(kinds.values())
+        series.append(Series("held-out", places, [total / count for total in totals]))
+    return Chart.of(title, "phase", "mean log-likelihood of a change", series)
+
+
+def kinds_chart(title: str, phases: Sequence[PhaseRecord], kinds: Mapping[str, int]) -> Chart:
+    """Return the mean log-likelihood of a held-out change of each kind, by phase."""
+    phases = [each for each in phases if each.held_out]
+    x = [each.number for each in phases]
+    series = [
+        Series(kind, x, [each.held_out[kind] / count for each in phases])
+        for kind, count in kinds.items()
+    ]
+    return Chart.of(title, "phase", "mean log-likelihood of a held-out change", series)
+
+
+def found_chart(title: str, phases: Sequence[PhaseRecord]) -> Chart:
+    """Return how many changes of each kind were found, over the rows collected: powers of ten."""
+    found: Counter[str] = Counter()
+    counts = []
+    for each in phases:
+        found.update(each.found)
+        counts.append(dict(found))
+    series = []
+    for kind in found:
+        seen = [
+            (p.rows, some[kind]) for p, some in zip(phases, counts, strict=True) if kind in some
+        ]
+        series.append(Series(kind, [rows for rows, _ in seen], [count for _, count in seen]))
+    chart = Chart.of(title, "rows collected", "changes found", series)
+    heights = [height for one in series for height in one.y] or [1.0]
+    return chart._replace(y=Axis.of(heights, logarithmic=True))
+
+
+def save_theory_curves(title: str, result: TheorizingResult) -> list[Path]:
+    """Draw likelihoods by phase and kind, and what was found, as `curve.svg`; say where it is."""
+    if not result.phases:
+        return []
+    charts = [
+        likelihood_chart(f"{title}: likelihood by phase", result.phases, result.held_out),
+        found_chart(f"{title}: transitions discovered", result.phases),
+    ]
+    if any(each.held_out for each in result.phases):
+        by_kind = kinds_chart(
+            f"{title}: held-out, by kind of change", result.phases, result.held_out
+        )
+        charts.insert(1, by_kind)
+    file = result.run / "curve.svg"
+    save_charts(charts, file)
+    return [file]
+
+
+def theorizing_report(result: TheorizingResult, next_command: str) -> Iterator[Text]:
+    """Say what rules were found and how well they predict."""
+    for place, rule in enumerate(result.rules.splitlines() or ["none"]):
+        yield Text(f"{'' if place else 'rules':<10}{printable(rule)}")
+    if result.phases:
+        last, count = result.phases[-1], len(result.phases)
+        yield Text(f"train     log-likelihood {last.train:.2f} for {last.evidence:,} changes")
+        if last.held_out:
+            yield Text(f"held-out  log-likelihood {held_out_words(last, result.held_out)}")
+        words = f"{result.proposals:,} in {count} phase{'' if count == 1 else 's'}"
+        if result.accepted is not None and result.proposals:
+            words += f", {percent(result.accepted / result.proposals)} accepted"
+        yield Text(f"proposals {words}, {duration(result.seconds)}")
+        found, _ = discovered(result.phases)
+        yield Text(f"found     {found_words(found, {})}")
+    yield Text(f"top-k     {topk_words(result.topk)}")
+    if result.tokens:
+        yield Text(f"spent     {result.tokens:,} tokens, cost {money(result.cost)}")
+    yield Text(f"stopped   {STOPPED.get(result.stopped, result.stopped)}")
+    yield Text(f"next      {next_command}")
+
+
+def topk_words(topk: Mapping[str, Any]) -> str:
+    """Say how often the true change is among the k likeliest, and that mean over the kinds."""
+    every, kinds = topk["all"]["top"], topk["mean"]["top"]
+    told = ", ".join(f"{share(value)} of {k}" for k, value in every.items())
+    return f"{told} (mean of the kinds {', '.join(share(value) for value in kinds.values())})"
