@@ -75,8 +75,9 @@ def _packages() -> dict[str, Path]:
         entries = distribution("cwm-cli").entry_points.select(group="cwm")
     except PackageNotFoundError:
         return found
-    for entry in entries:
-        spec = find_spec(entry.module)
+    # A plugin may lie inside another (`cwm_neural.pictures`): to find it would import the outer.
+    for name in {entry.module.partition(".")[0] for entry in entries}:
+        spec = find_spec(name)
         if spec and spec.origin:
-            found[entry.module] = Path(spec.origin).parent
+            found[name] = Path(spec.origin).parent
     return found

@@ -166,7 +166,7 @@ def option_groups() -> Mapping[str, Any]:
     return {name: _resolve(entry) for name, entry in _offers("cwm_option_groups").items()}
 
 
-def test_example(kind: Kind, name: str) -> Any:
+def conformance_example(kind: Kind, name: str) -> Any:
     """Return the function that makes an example of a part, `plugin:name`, None without one."""
     label, _, bare = name.partition(":")
     hooks = (

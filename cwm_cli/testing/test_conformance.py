@@ -71,7 +71,7 @@ def every(kind: Kind) -> pytest.MarkDecorator:
 
 def make(kind: Kind, name: str, material: Material) -> Any:
     """Return the example of a part, or the part made without arguments."""
-    example = registry.test_example(kind, name)
+    example = registry.conformance_example(kind, name)
     try:
         return example(material) if example else find(kind, name)()
     except TypeError as error:
@@ -202,7 +202,7 @@ def test_a_strategy_goes_on_from_programs_that_nobody_was_asked_for(name: str) -
 def test_a_backend_says_what_it_needs_or_answers_alike_when_asked_alike(
     name: str, material: Material
 ) -> None:
-    factory, example = find("backend", name), registry.test_example("backend", name)
+    factory, example = find("backend", name), registry.conformance_example("backend", name)
     try:
         backend = example(material) if example else factory(model="")
     except CwmError as error:
@@ -227,7 +227,7 @@ def test_a_backend_says_what_it_needs_or_answers_alike_when_asked_alike(
 
 @every("backend")
 def test_a_backend_scores_or_says_that_it_cannot(name: str, material: Material) -> None:
-    factory, example = find("backend", name), registry.test_example("backend", name)
+    factory, example = find("backend", name), registry.conformance_example("backend", name)
     try:
         backend = example(material) if example else factory(model="")
     except CwmError:
@@ -676,7 +676,7 @@ def test_an_executor_carries_commands_out_and_says_why_they_failed(
 ) -> None:
     factory = find("executor", name)
     try:
-        example = registry.test_example("executor", name)
+        example = registry.conformance_example("executor", name)
         executor = example(material) if example else factory(workers=2)
     except CwmError as error:
         assert len(str(error).splitlines()) == 1 and "install" in str(error)

@@ -1,6 +1,6 @@
 """When a rule applies: the shortest conditions that hold where it must and nowhere else.
 
-A condition is a sum of products over properties of a situation, such as `front.kind == "Door"`.
+A condition is a sum of products over properties of a situation, such as `front.kind == "door"`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -17,7 +17,7 @@ from cwm_cli.envs.tasks import Task
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment
 from cwm_cli.planning.model import EpisodeHistory
-from cwm_cli.registry import Kind, environment, find, test_example
+from cwm_cli.registry import Kind, conformance_example, environment, find
 from cwm_cli.testing.conftest import Material
 from cwm_cli.testing.test_conformance import every
 from cwm_cli.worlds.environment import EnvironmentModel
@@ -58,7 +58,7 @@ def trained(kind: Kind, name: str, material: Material) -> Trained:
     if missing := factory.missing():
         pytest.skip(f"{missing} is not installed")
     tiny = {"preset": "tiny"} if "tiny" in factory.PRESETS else {}
-    example = test_example(kind, name)
+    example = conformance_example(kind, name)
     trainer = example(material) if example else factory(**tiny)
     refused = ""
     for known in (material.spec.id, *ELSEWHERE):
