@@ -1,0 +1,36 @@
+"""Runs of an older version, killed half-way, end as they would have ended then."""
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+OLD_RUNS = Path(__file__).parents[1] / "support" / "old_runs"
+FINISHED = json.loads((OLD_RUNS / "finished.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "name", ["synthesize", "theorize", "learn", pytest.param("train", marks=pytest.mark.slow)]
+)
+def test_run_of_an_older_version_is_continued_to_the_same_end(name, cwm):
+    if name == "train":
+        pytest.importorskip("torch")
+    with tarfile.open(OLD_RUNS / f"{name}.tar.gz") as archive:
+        archive.extractall(cwm.folder, filter="data")
+    shutil.copy(OLD_RUNS / "cliff.py", cwm.folder)
+    run = cwm.folder / name
+    (journal,) = (run / file for file in ("nodes.jsonl", "journal.jsonl") if (run / file).exists())
+    written = journal.read_text()
+
+    done = cwm(*json.loads((run / "run.json").read_text())["command"])
+
+    assert done.returncode == 0, done.stderr
+    expected = FINISHED[name]
+    assert journal.read_text().startswith(written)
+    assert len(journal.read_text().splitlines()) == expected["records"]
+    result = json.loads((run / "result.json").read_text())
+    assert {key: result[key] for key in expected["result"]} == expected["result"]
+    best = [file.read_text() for file in run.glob("best.*")]
+    assert best == ([expected["best"]] if expected["best"] else [])
