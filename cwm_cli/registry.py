@@ -66,8 +66,6 @@ CORE_POINTS: Mapping[Kind, ExtensionPoint] = {
 CORE: Mapping[Kind, Mapping[str, str] | str] = {
     "policy": {
         "random": "cwm_cli.commands.policies:RandomPolicy",
-        "planner": "cwm_cli.commands.policies:PlannerPolicy",
-        "curated": "cwm_cli.commands.policies:CuratedPolicy",
     },
     "refiner": {
         "calibrate": "cwm_cli.problems.refining.calibrating:Calibrate",

@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 
 from cwm_cli.commands.collect import collect, default_dataset
-from cwm_cli.commands.policies import EarlierRows, NumberRanges
+from cwm_cli.commands.policies import EarlierRows
 from cwm_cli.commands.recording import BeingRecorded, Recorded, Recording, record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.runs.observer import Observer
 from cwm_cli.views.recording import RecordingBar
+from cwm_curated.aims import NumberRanges
 from cwm_gymnasium import cwm_environments
 
 SMALL = [

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from cwm_cli.commands.collect import default_dataset, shipped_name
-from cwm_cli.commands.policies import DEAR, Stage, Way, planned_acts
+from cwm_cli.commands.policies import DEAR, Stage
 from cwm_cli.commands.recording import RecordingOptions, record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.simulators import opening
 from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_curated.policies import Way, planned_acts
 from cwm_gymnasium import cwm_environments
 
 SHIPPED = Path(__file__).parents[1] / "data" / "cwm_data"

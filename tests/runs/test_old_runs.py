@@ -19,7 +19,7 @@ def test_run_of_an_older_version_is_continued_to_the_same_end(name, cwm):
         pytest.importorskip("torch")
     with tarfile.open(OLD_RUNS / f"{name}.tar.gz") as archive:
         archive.extractall(cwm.folder, filter="data")
-    shutil.copy(OLD_RUNS / "cliff.py", cwm.folder)
+    shutil.copy(OLD_RUNS / "cliff.txt", cwm.folder / "cliff.py")
     run = cwm.folder / name
     (journal,) = (run / file for file in ("nodes.jsonl", "journal.jsonl") if (run / file).exists())
     written = journal.read_text()

@@ -1,0 +1,391 @@
+"""Policies that plan in a copy of the environment: `planner` and `curated`.
+
+They plan for reward, for observations that no row has, or to the limits of observations.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from cwm_cli import planning
+from cwm_cli.commands.policies import (
+    TRIES,
+    Act,
+    Copies,
+    EarlierRows,
+    Policy,
+    Stage,
+    random_acts,
+    told,
+)
+from cwm_cli.data.dataset import Transition
+from cwm_cli.envs.simulators import Remembering, Simulator
+from cwm_cli.envs.simulators.chance import GLOBAL, reseed
+from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.tasks import step_limit
+from cwm_cli.planning import Decider, Moment
+from cwm_cli.planning.icem import Icem
+from cwm_cli.planning.mcts import Mcts
+from cwm_cli.planning.model import Model, Named, key
+from cwm_cli.planning.tabular import Tabular
+from cwm_curated.aims import Curious, Driven, NumberRanges, Seen, TriedActions
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+Aim = Literal["reward", "extremes"]
+
+SEARCH = 1000
+"""Model steps of a decision among discrete actions."""
+
+SAMPLES: Mapping[Aim, int] = {"reward": 500, "extremes": 100}
+"""Model steps of a decision of real numbers; with more, nothing goes farther."""
+
+FEWEST = 12
+"""Model steps that such a decision takes at least."""
+
+MOST = 10_000
+"""States that are tried all, where observations tell them."""
+
+ROLLOUTS = 5
+"""Rollouts that a decision takes at least."""
+
+WELL = 0.1
+"""An end that is beyond earlier ones by less of their range may have the same cause."""
+
+RESERVE = 2
+"""Steps to spare at which an episode turns to an end that no episode has shown."""
+
+LENGTHS = 6
+"""Mean lengths of repeated actions are 1, 2, 4, ..., so many of them: none serves every task."""
+
+
+class Way(NamedTuple):
+    """What the actions of an episode are planned for, and how well.
+
+    `reward` is as much of it as possible, `extremes` is to drive every number of
+    the observation to one of its ends, the `corner` says which, or one number `alone`;
+    where there are no real numbers it is to see what no earlier episode has seen. `effort`
+    is the share of the budget that is spent. A share `chance` of the actions is random.
+    As long as no earlier episode came to an end, up to so many `starts` are tried
+    for one that does; for a number alone, once one did, for an end of which it is the cause.
+    """
+
+    aim: Aim
+    effort: float = 1.0
+    chance: float = 0.0
+    starts: int = 1
+    corner: int = 0
+    alone: bool = False
+
+
+@dataclass
+class PlannedPolicy(Policy):
+    """Plans actions in a copy of the environment.
+
+    Where there is none the best of a few random episodes is taken, so that none takes more than
+    ten times as long as a random one.
+    """
+
+    copies: Copies = "measured"
+    """Whether a copy is cheap enough to plan in: as it was measured on this machine, or as told."""
+
+    def way(self, place: int) -> Way | None:
+        """Return what the episode at a place is planned for, None if its actions are random."""
+        raise NotImplementedError
+
+    def prepare(self, stage: Stage) -> None:
+        """Find out whether there is a copy to plan in."""
+        if stage.copies == "measured":
+            stage.copies = self.copies
+        _ = stage.simulator
+
+    def looks_back(self, stage: Stage, place: int) -> bool:
+        """Whether the episode is to show what no other has, or an end if none has."""
+        way = self.way(place)
+        if way is None or way.aim == "reward":
+            return False
+        return way.alone or way.starts > 1 or not _drives(stage, way, stage.simulator)
+
+    def starts(self, stage: Stage, place: int, earlier: Sequence[Transition]) -> int:
+        """Return how many starts the way of the place wants."""
+        way = self.way(place)
+        if way is None:
+            return 1
+        ended = EarlierRows.of(earlier).summary(NumberRanges).ended
+        return TRIES if stage.note else way.starts if ended == way.alone else 1
+
+    def begin(
+        self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]
+    ) -> tuple[str, Act]:
+        """Plan, or draw where nothing can be planned."""
+        way = self.way(place)
+        if way is None:
+            return "random", random_acts(stage, seed)
+        if stage.simulator is None:
+            return f"{way.aim}, best of {TRIES}", repeating_acts(stage, seed)
+        return planned_acts(stage, way, stage.simulator, seed, earlier)
+
+    def worth(
+        self,
+        stage: Stage,
+        place: int,
+        rows: Sequence[Transition],
+        earlier: Sequence[Transition],
+    ) -> float:
+        """Return infinity for an episode that ended, or what a random one came to by its aim.
+
+        Where one number was driven alone, that is an end which nothing else explains.
+        """
+        way = self.way(place)
+        if way is None or not stage.note:
+            if not rows[-1].terminated:
+                return 0.0
+            return _own_cause(rows, earlier) if way and way.alone else inf
+        if way.aim == "reward" or not earlier:
+            return sum(row.reward for row in rows)
+        seen = EarlierRows.of(earlier).summary(Seen)
+        return sum(seen.novelty(row.next_observation) for row in rows)
+
+
+@dataclass
+class PlannerPolicy(PlannedPolicy):
+    """Plans every episode for reward."""
+
+    effort: Annotated[float, Field(gt=0, le=100)] = 1.0
+    """Share of the usual model steps that a decision takes."""
+    chance: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the actions that are random instead."""
+
+    def way(self, place: int) -> Way:
+        """Plan for reward, wherever the episode stands."""
+        return Way("reward", self.effort, self.chance)
+
+
+@dataclass
+class CuratedPolicy(PlannedPolicy):
+    """Goes from random to good, and to the limits.
+
+    Random actions alone hardly meet goals, and good ones hardly failures. Who drives what is
+    observed as far up and down as it goes meets the limits and ends of an environment. Of ten
+    trajectories the fourth, the seventh and the tenth are never fitted to: both they and the
+    others are driven up and down, in one number alone and in all of them.
+    """
+
+    def way(self, place: int) -> Way | None:
+        """Return the way of a place, over and over; each round has two more corners or ends."""
+        turn, number = divmod(place, len(CURATED))
+        way = CURATED[number]
+        return way and way._replace(corner=way.corner + 2 * turn)
+
+
+CURATED: Sequence[Way | None] = (
+    None,
+    Way("reward", effort=0.02, chance=0.2),
+    Way("extremes", corner=0, alone=True, starts=3),
+    Way("reward", effort=0.1, chance=0.1),
+    Way("extremes", corner=1, alone=True, starts=3),
+    Way("reward"),
+    Way("extremes", corner=0, alone=True, starts=3),
+    Way("extremes", corner=0, starts=6),
+    Way("extremes", corner=1, starts=6),
+    Way("extremes", corner=1, alone=True, starts=3),
+)
+"""What the episodes of `curated` are planned for, by place."""
+
+
+def _own_cause(rows: Sequence[Transition], earlier: Sequence[Transition]) -> float:
+    """Return infinity if an episode ended where one number alone is beyond all that went on.
+
+    That number has to be well beyond earlier ends, too, which else explain this one. Other ends
+    are worth the more the fewer numbers may be their cause.
+    """
+    ranges, new_ranges = EarlierRows.of(earlier).summary(NumberRanges), NumberRanges()
+    new_ranges.add(rows)
+    going = ranges.going.union(new_ranges.going)
+    last = np.array(told(rows[-1].next_observation).numbers)
+    causes, new = going.beyond(last), ranges.after.beyond(last, WELL)
+    return inf if causes == 1 and new else min(new, 1) + 1 / (1 + causes)
+
+
+def repeating_acts(stage: Stage, seed: int) -> Act:
+    """Draw actions that are repeated, for longer or shorter in different episodes."""
+    draw, rng = random_acts(stage, seed), np.random.default_rng(seed)
+    mean, last = 2 ** rng.integers(LENGTHS), list[Any]()
+
+    def act(observation: Any, before: int) -> Any:
+        allowed = stage.task.allowed(stage.env)
+        barred = allowed is not None and last and last[-1] not in allowed
+        if not last or barred or rng.random() * mean < 1:
+            last[:] = [draw(observation, before)]
+        return last[-1]
+
+    return act
+
+
+def planned_acts(
+    stage: Stage,
+    way: Way,
+    copy: Simulator | Remembering,
+    seed: int,
+    earlier: Sequence[Transition],
+) -> tuple[str, Act]:
+    """Return how an episode is planned, in words, and what plans its actions.
+
+    Plans for reward are made for the whole episode, as it would be played, and others for what
+    is recorded of it. What `earlier` transitions showed is not
+    new. Where observations tell the states there are, every action is tried everywhere instead.
+    """
+    if way.aim != "reward" and isinstance(copy, Remembering):
+        return "coverage", covering_acts(stage, copy, seed, earlier)
+    model, begin = (
+        _aimed(stage, way, copy, earlier),
+        None if copy.deterministic else _chances(copy, seed),
+    )
+    decider = Decider(_planners(copy, way), model, seed=seed, begin=begin)
+    limit = step_limit(stage.env, None if way.aim == "reward" else stage.max_steps)
+    draw, rng = random_acts(stage, seed), np.random.default_rng(seed)
+
+    def act(observation: Any, before: int) -> Any:
+        state, valid = copy.state_of(stage.env, observation), stage.task.allowed(stage.env)
+        if isinstance(model, Driven):
+            if before == 0:
+                space = deepcopy(stage.env.action_space)
+                space.seed(seed)
+                model.measure(state, observation, valid, space, stage.max_steps)
+            state = model.reached(state, observation)
+        if rng.random() < way.chance:
+            return draw(observation, before)
+        moment = Moment(0, before, state, max(1, limit - before), valid)
+        return _typed(decider.plan([moment])[0][0], stage.env.action_space)
+
+    mixed = f", {way.chance:.0%} random" if way.chance else ""
+    aim = "novelty" if isinstance(model, Curious) else way.aim
+    return f"{aim}, {_budget(copy, way)} steps{mixed}", act
+
+
+def covering_acts(stage: Stage, copy: Remembering, seed: int, earlier: Sequence[Transition]) -> Act:
+    """Go to the nearest action that was not tried where it is, and to an end at last."""
+    tried = set(EarlierRows.of(earlier).summary(TriedActions).pairs)
+    rng, draw = np.random.default_rng(seed), random_acts(stage, seed)
+
+    def act(observation: Any, before: int) -> Any:
+        state, valid = copy.state_of(stage.env, observation), stage.task.allowed(stage.env)
+        action = _untried(copy, state, valid, tried, stage.max_steps - before, rng)
+        action = draw(observation, before) if action is None else action
+        tried.add((key(observation), action))
+        return action
+
+    return act
+
+
+def _untried(
+    copy: Remembering,
+    state: Named,
+    valid: Sequence[int] | None,
+    tried: Collection[tuple[Any, int]],
+    left: int,
+    rng: np.random.Generator,
+) -> int | None:
+    """Return the first action on the way to the nearest that was not tried where it is.
+
+    Those that end the episode come last, while there are just steps enough for them.
+    """
+    low, high = int(copy.action_space.low[0]), int(copy.action_space.high[0])
+    every = range(low, high + 1)
+    nearest: int | None = None
+    end: tuple[int, int] | None = None
+    waiting, met = deque([(state, valid or every, 1, None)]), {state}
+    while waiting and len(met) < MOST and (nearest is None or end is None):
+        state, valid, depth, first = waiting.popleft()
+        if depth > left:
+            break
+        for action in rng.permutation(valid).tolist():
+            copy.stand(state)
+            step = copy.step(action)
+            way, new = action if first is None else first, (state.name, action) not in tried
+            if step.terminated:
+                end = end or ((way, depth) if new else None)
+                continue
+            if new and nearest is None:
+                nearest = way
+            if (here := copy.here()) not in met:
+                met.add(here)
+                waiting.append((here, step.valid or every, depth + 1, way))
+    if end and (nearest is None or end[1] + RESERVE > left):
+        return end[0]
+    return nearest
+
+
+def _drives(stage: Stage, way: Way, copy: Simulator | Remembering | None) -> bool:
+    """Whether an episode drives numbers to their ends, from its start alone."""
+    if way.aim != "extremes" or copy is None or isinstance(copy, Remembering):
+        return False
+    leaves = space_of(stage.env.observation_space).leaves("")
+    return any(leaf.space.is_float for leaf in leaves)
+
+
+def _aimed(
+    stage: Stage, way: Way, copy: Simulator | Remembering, earlier: Sequence[Transition]
+) -> Model:
+    """Return what plans are made in: a copy whose rewards are what the way aims at."""
+    if way.aim == "reward":
+        return copy
+    if _drives(stage, way, copy):
+        bounds = _bounds(stage.env.observation_space) if way.alone else None
+        return Driven(copy, way.corner, bounds)
+    rows = EarlierRows.of(earlier)
+    return Curious(copy, rows.summary(Seen), ended=rows.summary(NumberRanges).ended)
+
+
+def _bounds(space: gym.Space[Any]) -> np.ndarray:
+    """Return how far apart the bounds of each real number of an observation are, nan for none."""
+    leaves = [leaf.space for leaf in space_of(space).leaves("") if leaf.space.is_float]
+    widths = [np.subtract(each.high, each.low, dtype=np.float64).ravel() for each in leaves]
+    found = np.concatenate(widths)
+    return np.where(found < np.finfo(np.float32).max, found, np.nan)
+
+
+def _typed(action: Any, space: gym.Space[Any]) -> Any:
+    """Return an action with the precision of its space, in which it will be recorded."""
+    return action.astype(space.dtype) if isinstance(action, np.ndarray) else action
+
+
+def _budget(copy: Simulator | Remembering, way: Way) -> int:
+    """Return how many model steps a decision takes."""
+    if copy.action_space.kind == "discrete":
+        return round(way.effort * SEARCH)
+    return max(FEWEST, round(way.effort * SAMPLES[way.aim]))
+
+
+def _planners(copy: Simulator | Remembering, way: Way) -> Sequence[planning.Planner]:
+    """Return the planners to try, the one to try first first.
+
+    Where observations tell the few states there are, values of all states are known soon.
+    """
+    budget = _budget(copy, way)
+    if copy.action_space.kind != "discrete":
+        return [Icem(budget=budget)]
+    search = Mcts(budget=budget, rollout=max(1, budget // ROLLOUTS))
+    known = isinstance(copy, Remembering) and way == Way("reward")
+    return [Tabular(states=MOST), search] if known else [search]
+
+
+def _chances(copy: Simulator | Remembering, seed: int) -> Callable[[Moment], None]:
+    """Have chances of its own for each decision, whatever was planned before."""
+
+    def begin(moment: Moment) -> None:
+        rng = np.random.default_rng([seed, moment.decision, 1])
+        for generator in copy.rewinder.generators():
+            if generator not in GLOBAL:
+                reseed(generator, rng)
+
+    return begin
