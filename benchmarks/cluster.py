@@ -272,7 +272,7 @@ def overhead(folder: Path, address: str) -> Iterator[str]:
 
 def growth(folder: Path, sizes: Sequence[int] = (100, 1000, 10_000)) -> Iterator[str]:
     """Say what the command itself takes for each job, where jobs are over as soon as they begin."""
-    from tests.test_benchmark_jobs import work_on
+    from tests.instant_jobs import work_on
 
     for size in sizes:
         place = folder / f"growth-{size}"

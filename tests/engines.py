@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cwm_cli.search.contracts import GENERATE, Message, Move, Request
+from cwm_litellm.backend import LiteLLM
 from openai_server import Behaviour, Handler, OpenAIServer, Received, answer, error
 
 PER_TOKEN = 4
@@ -199,3 +201,18 @@ def particular(**refused: str) -> Answers:
         return answer(json.dumps(body))
 
     return respond
+
+
+SYSTEM = Message(role="system", content="You write programs.")
+
+USER = Message(role="user", content="Write one.")
+
+
+def request(*messages, **more):
+    asked = Request(messages or (SYSTEM, USER), 7, Move(GENERATE), problem=None, step=3)
+    return asked._replace(**more)
+
+
+def backend(server, model, **options):
+    quick = {"api_base": server.url, "timeout": 20, "retries": 6, "backoff": 0.01}
+    return LiteLLM(model, **quick | options)

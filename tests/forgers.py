@@ -199,3 +199,21 @@ def terms(row, action):
 def forger(trick: str, body: str = CARTPOLE) -> str:
     """Write a program with a trick, or "" for the same without one."""
     return PLAIN + SPEEDS + trick + body
+
+
+HANDLER = """
+import sys
+
+def handler():
+    frame = sys._getframe()
+    while frame:
+        found = frame.f_locals.get("self")
+        if hasattr(found, "job"):
+            return type(found).__name__
+        frame = frame.f_back
+    return ""
+
+def balance(state):
+    return int(state[2] + 0.5 * state[3] + 0.05 * state[0] + 0.1 * state[1] > 0)
+"""
+"""Finds out what its process is for, and balances the pole of CartPole without a model."""

@@ -6,7 +6,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.objects import ObjectField, ObjectSchema
+from cwm_cli.envs.spec import space_of
+from cwm_learn.missions import StateView
 
 SCHEMA = ObjectSchema(
     ("free", "agent", "wall", "key", "door", "goal"),
@@ -81,3 +84,22 @@ class Corridor(gym.Env[Any, Any]):
 
     def _seen(self) -> dict[str, Any]:
         return {"mission": self.mission, "objects": self.table.copy()}
+
+
+def rows_of(env, count: int = 150, seed: int = 0) -> Dataset:
+    rng, rows, episode = np.random.default_rng(seed), [], 0
+    observation, _ = env.reset(seed=seed)
+    for _ in range(count):
+        action = int(rng.integers(env.action_space.n))
+        found, reward, terminated, _, _ = env.step(action)
+        rows.append(Transition(observation, action, found, reward, terminated, episode=episode))
+        observation = found
+        if terminated:
+            episode += 1
+            observation, _ = env.reset(seed=seed + episode)
+    spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
+    return Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1])
+
+
+def view_of(rows: Dataset) -> StateView:
+    return StateView(rows.observation_space, SCHEMA, ACTIONS)

@@ -15,6 +15,7 @@ import pytest
 
 from adversaries import GUARDED, KEY, LAYERS, PROGRAMS, UNCONTROLLED, Adversary
 from cwm_cli.sandbox.confinement import LAYERS as ALL_LAYERS
+from folders import SUPPORT
 from users import AM_ROOT, USERS, barrier, obstacle, run_as
 
 SECRET = "canary-key-0011223344556677"
@@ -67,7 +68,7 @@ class Runs:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
                 names = list(PROGRAMS) if layers == LAYERS else GUARDED
-                script = str(Path(__file__).with_name("hostile.py"))
+                script = str(SUPPORT / "hostile.py")
                 arguments = (script, json.dumps(layers), json.dumps(names))
                 ended = run_as(user, *arguments, environment={KEY: SECRET})
                 assert ended.returncode == 0, ended.stderr

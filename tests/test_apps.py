@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +15,22 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
+from coding_problems import (
+    PROBLEMS,
+    READ,
+    RIGHT,
+    SLOW,
+    WRONG,
+    about,
+    arguments_for,
+    block,
+    costs,
+    mixed,
+    nodes,
+    rows,
+    shell_arguments,
+    total_cost,
+)
 from cwm_apps.runs import CodingRun
 from cwm_apps.solving import CodingResult, judge_again, judge_solutions, solve
 from cwm_cli.cli import command_line
@@ -24,97 +39,18 @@ from cwm_cli.runs.answers import ANSWERS
 from cwm_cli.runs.listing import report_on
 from cwm_cli.runs.observer import Observer
 from cwm_cli.runs.searches import JOURNAL, SearchRun
-from cwm_cli.search.contracts import Usage
 from openai_server import OUT_OF_QUOTA, OpenAIServer, answer, hang, holds
 from processes import wait_until
 
-
-def stdin_tests(*inputs, function=lambda a, b: a + b):
-    outputs = [f"{function(*map(int, text.split()))}\n" for text in inputs]
-    return {"inputs": [f"{text}\n" for text in inputs], "outputs": outputs}
-
-
-PROBLEMS = [
-    {
-        "id": 10,
-        "question": "Print the sum of two numbers.",
-        "difficulty": "introductory",
-        "input_output": json.dumps(stdin_tests("1 2", "20 21", "7310 1", "1 84520")),
-    },
-    {
-        "id": 11,
-        "question": "Return the double of a number.",
-        "difficulty": "interview",
-        "starter_code": "class Solution:\n    def double(self, n):\n",
-        "input_output": json.dumps(
-            {
-                "fn_name": "double",
-                "inputs": [[1], [3], [7654], [98765]],
-                "outputs": [2, 6, 15308, 197530],
-            }
-        ),
-    },
-    {
-        "id": 12,
-        "question": "Print the product of two numbers.",
-        "difficulty": "interview",
-        "input_output": json.dumps(stdin_tests("6 7", function=lambda a, b: a * b)),
-    },
-    {"id": 13, "question": "Broken.", "difficulty": "interview", "input_output": "{"},
-    {
-        "id": 14,
-        "question": "Print the difference of two numbers.",
-        "difficulty": "competition",
-        "input_output": json.dumps(
-            stdin_tests("9 2", "5 1", "70011 1", "80022 2", function=lambda a, b: a - b)
-        ),
-    },
-]
 HIDDEN = ("7310", "84520", "7654", "98765", "15308", "70011", "80022")
 
-READ = "a, b = map(int, input().split())\n"
-RIGHT = {
-    "sum": f"{READ}print(a + b)\n",
-    "double": "class Solution:\n    def double(self, n):\n        return 2 * n\n",
-    "product": f"{READ}print(a * b)\n",
-    "difference": f"{READ}print(a - b)\n",
-}
-WRONG = f"{READ}print(a + b if a == 1 else 0)\n"
 BROKEN = f"{READ}print(undefined_name)\n"
-SLOW = "while True:\n    pass\n"
 GENERAL = "print({'1 2': 3, '20 21': 41}[input()])\n"
-
-
-def block(program):
-    return f"Here it is.\n```python\n{program}```\n"
-
-
-def about(body):
-    """Say which problem is asked about."""
-    text = body["messages"][1]["content"]
-    (name,) = [name for name in RIGHT if f"the {name} of" in text]
-    return name
 
 
 def solver(body):
     """Answer every question rightly."""
     return block(RIGHT[about(body)])
-
-
-def mixed(body):
-    """Answer wrongly at first, and rightly once a program is to be improved or fixed."""
-    text = body["messages"][1]["content"]
-    name = about(body)
-    if "## The program" in text:
-        return block(RIGHT[name])
-    return block(
-        {
-            "sum": WRONG,
-            "double": "def double(n):\n    return undefined_name\n",
-            "product": RIGHT["product"],
-            "difference": SLOW,
-        }[name]
-    )
 
 
 SLOW_DOWN = {"backoff": 0.01, "retries": 0, "cpu_seconds": 0.5}
@@ -190,24 +126,6 @@ def work(data):
         return Done(result.as_json(), result, said)
 
     return do
-
-
-def arguments_for(server):
-    asking = ("--model", "openai/gpt-4o-mini", "--api-base", server.url)
-    return (*asking, "-o", "backoff=0.01", "-o", "cpu_seconds=0.5", "-o", "retries=0")
-
-
-def rows(found):
-    names = ("id", "solved", "passed", "tests", "public_passed", "public_tests", "completions")
-    return [[row[name] for name in names] for row in found["rows"]]
-
-
-def nodes(folder):
-    """Return all nodes of all problems, without how long they took."""
-    return {
-        path.name: [replace(node, usage=Usage()) for node in SearchRun.load(path).nodes()]
-        for path in CodingRun.load(Path(folder)).started()
-    }
 
 
 def merged(*folders):
@@ -354,18 +272,6 @@ def test_a_problem_of_another_process_is_left_to_it(work):
     assert [row["completions"] for row in done.facts["rows"]] == [1, 2]
 
 
-def costs(folder):
-    """Return what each completion of a run has cost, by problem."""
-    return {
-        path.name: [node.usage.cost for node in SearchRun.load(path).nodes()]
-        for path in CodingRun.load(Path(folder)).started()
-    }
-
-
-def total_cost(folder):
-    return sum(sum(some) for some in costs(folder).values())
-
-
 def test_a_cost_limit_is_for_all_problems_together_and_a_higher_one_goes_on(work):
     asked = {"run": "r", "parallel": 3, "options": {"max_tokens": 100}}
     with OpenAIServer(lambda body: block(WRONG)) as server:
@@ -432,10 +338,6 @@ def test_a_prompt_that_is_too_long_is_shortened_and_said_to_be(work):
     whole, short = (received.prompt for received in server.requests)
     assert "Some of the tests" in whole
     assert "Some of the tests" not in short
-
-
-def shell_arguments(server, data, *more):
-    return ["apps", "--data", str(data), *arguments_for(server), "--run", "r", *more]
 
 
 @pytest.fixture

@@ -13,6 +13,17 @@ from pathlib import Path
 import psutil
 import pytest
 
+from coding_problems import (
+    RIGHT,
+    WRONG,
+    about,
+    block,
+    mixed,
+    nodes,
+    rows,
+    shell_arguments,
+    total_cost,
+)
 from cwm_apps.choices import CodingAccess
 from cwm_apps.jobs import SearchJobs
 from cwm_apps.progress import FAILED, JUDGING, SEARCHING, SOLVED, WAITING
@@ -23,24 +34,15 @@ from cwm_cli.errors import CwmError
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.search.spending import read_spending
 from openai_server import OUT_OF_QUOTA, OpenAIServer, answer, hang
+from opened_files import opened
 from processes import wait_until
 from test_apps import (
-    RIGHT,
-    WRONG,
-    about,
-    block,
     command,  # noqa: F401  # a fixture
     data,  # noqa: F401
     here,  # noqa: F401
-    mixed,
-    nodes,
-    rows,
     shell,  # noqa: F401
-    shell_arguments,
-    total_cost,
     work,  # noqa: F401
 )
-from test_benchmark_jobs import opened
 
 TIMES = ("seconds", "created", "clock.json", "log.txt", "lock")
 

@@ -1,13 +1,12 @@
 """Atari is behind a plugin of its own: it is tried where its emulator is installed."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from cwm_cli.envs.spec import space_of
+from folders import ROOT
 
-EXTRA = Path(__file__).parent.parent / "extras" / "cwm-atari"
+EXTRA = ROOT / "extras" / "cwm-atari"
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import psutil
 import pytest
 from rich.console import Console
 
-from conftest import Shell
 from cwm_cli.bench.benchmarking import BenchmarkWork
 from cwm_cli.bench.configuration import (
     BenchmarkAccess,
@@ -41,6 +40,7 @@ from cwm_cli.runs.store import BusyError
 from cwm_cli.views.benchmark import BenchmarkView
 from cwm_cli.views.tables import GridTable, chunks
 from processes import wait_until
+from shell import Shell
 
 MOODY = """
 import os, signal, time

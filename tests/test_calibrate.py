@@ -4,7 +4,6 @@ import json
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,10 +19,11 @@ from cwm_cli.problems.refining.versions import VersionsJob, ask_versions
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import Move, Node, RefinementTask, Usage, Verdict
+from folders import ROOT, WORLD_MODELS
 from recordings import MOVES, POINT
 
-PROGRAMS = Path(__file__).parent / "world_models"
-DATA = Path(__file__).parent.parent / "data" / "cwm_data"
+PROGRAMS = WORLD_MODELS
+DATA = ROOT / "data" / "cwm_data"
 
 SWING = """
 import math

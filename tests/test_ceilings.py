@@ -3,7 +3,6 @@
 import gc
 import weakref
 from dataclasses import replace
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -19,6 +18,7 @@ from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_gymnasium import cwm_environments
 from cwm_gymnasium.restoring import restore
+from folders import ROOT
 
 TOLD = [
     ("CliffWalking-v1", {}),
@@ -250,7 +250,7 @@ def gathered(rows: list[Transition]) -> Dataset:
 
 @pytest.mark.parametrize("name", ["Walker2d-v5", "Ant-v5"])
 def test_with_memory_the_true_environment_knows_what_single_observations_hide(name):
-    data = Dataset.load(Path(__file__).parent.parent / "data" / "cwm_data" / f"{name}.npz")
+    data = Dataset.load(ROOT / "data" / "cwm_data" / f"{name}.npz")
     rows = data.test[np.arange(150)]
     metric = PaperMetric.of(data.train)
     bare, remembering = (
@@ -263,7 +263,7 @@ def test_with_memory_the_true_environment_knows_what_single_observations_hide(na
 
 @pytest.mark.slow
 def test_programs_with_memory_reach_what_single_observations_hide():
-    folder = Path(__file__).parent.parent
+    folder = ROOT
     for name, file in {"Walker2d-v5": "walker2d", "Ant-v5": "ant"}.items():
         rows = Dataset.load(folder / "data" / "cwm_data" / f"{name}.npz").test
         text = (folder / "benchmarks" / "remembering" / f"{file}.py").read_text()

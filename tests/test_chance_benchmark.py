@@ -1,7 +1,6 @@
 """What the benchmark of chance and memory compares with is right, and its page shows what runs."""
 
 import re
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -11,10 +10,9 @@ from benchmarks.chance.__main__ import table
 from benchmarks.chance.items import ITEMS, Measure, familiar_rows
 from benchmarks.chance.optimum import planned, share, true_dynamics
 from cwm_cli.sandbox.abilities import abilities_of
+from folders import ROOT
 
-PAGE = (Path(__file__).parent.parent / "docs" / "tutorials" / "chance-and-memory.md").read_text(
-    encoding="utf-8"
-)
+PAGE = (ROOT / "docs" / "tutorials" / "chance-and-memory.md").read_text(encoding="utf-8")
 
 
 def test_the_optimum_is_that_of_value_iteration_in_the_true_probabilities():

@@ -10,35 +10,13 @@ from cwm_cli.evaluation.finding import find_contract
 from cwm_cli.evaluation.skill import SkillMetric
 from cwm_cli.problems.feedback import on_chance, uncertain_report
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.registry import environment, find
+from cwm_cli.registry import find
 from cwm_cli.search.contracts import GENERATE, Node, Usage, Verdict
 from cwm_cli.worlds import ProgramModel
 from openai_server import OpenAIServer, answer
+from random_steps import poles
 from recordings import record
-from test_finding import rows_of
-from worlds import ICE
-
-SLIPPERY = f"""{ICE}
-    def step(self, action):
-        _, self.cell, reward, ended = self.outcomes(action)[self.rng.integers(3)]
-        return self.cell, reward, ended
-"""
-
-PHYSICS = """
-import math
-import numpy as np
-
-def moved(state, force):
-    x, v, a, w = state
-    push = (force + 0.05 * w**2 * math.sin(a)) / 1.1
-    turn = 9.8 * math.sin(a) - math.cos(a) * push
-    turn /= 0.5 * (4.0 / 3.0 - 0.1 * math.cos(a) ** 2 / 1.1)
-    pull = push - 0.05 * turn * math.cos(a) / 1.1
-    return [x + 0.02 * v, v + 0.02 * pull, a + 0.02 * w, w + 0.02 * turn]
-
-def ended(state):
-    return abs(state[0]) > 2.4 or abs(state[2]) > 12 * math.pi / 180
-"""
+from worlds import HIDDEN, PHYSICS, SLIPPERY
 
 NOISY = (
     PHYSICS
@@ -51,27 +29,6 @@ class Environment:
         force = 10.0 + self.rng.normal()
         self.state = moved(self.state, force if action == 1 else -force)
         return np.array(self.state), 1.0, ended(self.state)
-"""
-)
-
-HIDDEN = (
-    PHYSICS
-    + """
-class Environment:
-    def reset(self, observation):
-        self.state = [float(observation[0]), 0.0, float(observation[1]), 0.0]
-
-    def step(self, action):
-        self.before, self.force = self.state, 10.0 if action == 1 else -10.0
-        self.state = moved(self.before, self.force)
-        return np.array([self.state[0], self.state[2]]), 1.0, ended(self.state)
-
-    def correct(self, observation, reward):
-        x, a = float(observation[0]), float(observation[1])
-        speeds = (x - self.before[0]) / 0.02, (a - self.before[2]) / 0.02
-        known = [self.before[0], speeds[0], self.before[2], speeds[1]]
-        after = moved(known, self.force)
-        self.state = [x, after[1], a, after[3]]
 """
 )
 
@@ -104,15 +61,6 @@ def ask(cwm, program, env, arguments, rows, *more):
         )
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout), server.requests[0].prompt, run.stderr
-
-
-def poles(**arguments) -> Dataset:
-    """Record random steps of a cart with a pole that is noisy or half hidden."""
-    env = environment("CartPole-v1").make(**arguments)
-    try:
-        return rows_of(env, 300)
-    finally:
-        env.close()
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """A plan is the planner's: what a program answers in its place does not count."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,28 +16,13 @@ from cwm_cli.worlds import confirming
 from cwm_cli.worlds.model import Planning
 from cwm_cli.worlds.program import ProgramModel
 from cwm_cli.worlds.remote import Forged
+from folders import WORLD_MODELS
+from forgers import HANDLER
 from worlds import CARTPOLE, PENDULUM
 
-WORLD_MODELS = Path(__file__).parent / "world_models"
 LIMITS = Limits(wall_seconds=30, cpu_seconds=20, stall_seconds=1, sleep_seconds=1)
 QUICK = {"simulations": 20, "rollout": 20, "budget": 100}
 
-HANDLER = """
-import sys
-
-def handler():
-    frame = sys._getframe()
-    while frame:
-        found = frame.f_locals.get("self")
-        if hasattr(found, "job"):
-            return type(found).__name__
-        frame = frame.f_back
-    return ""
-
-def balance(state):
-    return int(state[2] + 0.5 * state[3] + 0.05 * state[0] + 0.1 * state[1] > 0)
-"""
-"""Finds out what its process is for, and balances the pole of CartPole without a model."""
 
 NOTHING = """
 class Environment:

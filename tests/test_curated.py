@@ -18,8 +18,9 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.simulators import opening
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_gymnasium import cwm_environments
+from folders import ROOT
 
-SHIPPED = Path(__file__).parents[1] / "data" / "cwm_data"
+SHIPPED = ROOT / "data" / "cwm_data"
 
 STREAM = '''
 import gymnasium as gym

@@ -1,11 +1,11 @@
 """Dependencies have upper bounds, and the committed set of versions is within them."""
 
 import tomllib
-from pathlib import Path
 
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[1]
+from folders import ROOT
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 

@@ -7,15 +7,14 @@ import subprocess
 import sys
 import tomllib
 from fnmatch import fnmatch
-from pathlib import Path
 
 import pytest
 
 from cwm_cli.sandbox.protection import GAPS
 from docker_profile import under_profile
+from folders import ROOT
 from old_kernel import available
 
-ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CALLS = """
 import ctypes, errno, os, threading

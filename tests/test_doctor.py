@@ -9,12 +9,12 @@ from functools import partial
 
 import pytest
 
-from conftest import Shell
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.sandbox.protection import GAPS
 from old_kernel import available, on_old_kernel
 from recordings import COUNTER, MOVES
+from shell import Shell
 
 COUNTING = """
 class Environment:

@@ -7,20 +7,28 @@ import sys
 import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from cwm_cli.search.contracts import GENERATE, Message, Move, Request, Usage
+from cwm_cli.search.contracts import Message, Usage
 from cwm_cli.search.reading import extract_program, without_thinking
-from cwm_litellm.backend import LiteLLM
 from cwm_litellm.transport import begin_attempt
-from engines import Ollama, llama_cpp, lm_studio, particular, said, vllm
+from engines import (
+    SYSTEM,
+    USER,
+    Ollama,
+    backend,
+    llama_cpp,
+    lm_studio,
+    particular,
+    request,
+    said,
+    vllm,
+)
+from folders import SUPPORT
 from openai_server import OpenAIServer, answer, error, hang, rate_limited, reset, truncated_json
 
-SYSTEM = Message(role="system", content="You write programs.")
-USER = Message(role="user", content="Write one.")
 BEGUN = Message(role="assistant", content="```python\nimport math")
 LONG = (SYSTEM, Message(role="user", content="u" * 60_000 + " THE END"))
 
@@ -40,16 +48,6 @@ def silence(capfd):
 def shorter(room):
     """Leave out the middle."""
     return SYSTEM, Message(role="user", content="u" * max(1000, room - 100) + " THE END")
-
-
-def request(*messages, **more):
-    asked = Request(messages or (SYSTEM, USER), 7, Move(GENERATE), problem=None, step=3)
-    return asked._replace(**more)
-
-
-def backend(server, model, **options):
-    quick = {"api_base": server.url, "timeout": 20, "retries": 6, "backoff": 0.01}
-    return LiteLLM(model, **quick | options)
 
 
 def test_ollama_holds_as_much_as_a_prompt_and_its_answer_need():
@@ -358,8 +356,8 @@ def test_a_mark_says_how_far_prompts_are_alike_where_providers_want_one(monkeypa
 TRACED = """
 import os, sys
 os.environ["OPENAI_API_KEY"] = "a-very-secret-key"
+from engines import backend, request
 from openai_server import OpenAIServer, answer, error
-from test_engines import backend, request
 with OpenAIServer([error(500), answer("the answer itself")]) as server:
     asking = backend(server, "openai/gpt-4o-mini", spans=sys.argv[1])
     print(asking.complete(request()).text)
@@ -389,7 +387,7 @@ def test_a_span_of_each_request_is_sent_without_what_is_asked_and_answered():
             [sys.executable, "-c", TRACED, address],
             capture_output=True,
             text=True,
-            cwd=Path(__file__).parent,
+            cwd=SUPPORT,
             timeout=120,
         )
         collector.shutdown()

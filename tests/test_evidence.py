@@ -1,7 +1,6 @@
 """What the data say reaches whoever writes a program: chosen rows, counts, what was not seen."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,8 +19,9 @@ from cwm_cli.sandbox import Sandbox
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Move, Verdict
 from cwm_cli.text import estimated_tokens
+from folders import ROOT
 
-SHIPPED = Path(__file__).parents[1] / "data" / "cwm_data"
+SHIPPED = ROOT / "data" / "cwm_data"
 ACTIONS = Space("discrete", low=(0.0,), high=(1.0,))
 GRID = Space("discrete", low=(0.0,), high=(99.0,))
 

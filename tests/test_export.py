@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import recordings
-import test_rtfm
+import rtfm_program
 import worlds
-from conftest import Shell
+from coding_problems import PROBLEMS
 from cwm_cli.bench.configuration import BenchmarkConfig, BenchmarkHeader, BenchmarkTerms
 from cwm_cli.bench.run import BenchmarkRun
 from cwm_cli.commands.collect import collect
@@ -32,13 +32,14 @@ from cwm_cli.export.templates import values as template
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
-from test_apps import PROBLEMS
-from test_packing import SPACES, quickly, same
-from test_simulated import LAKE, WORLD_MODELS
+from folders import WORLD_MODELS
+from random_spaces import SPACES, quickly, same
+from shell import Shell
+from worlds import LAKE
 
 TAXI = (WORLD_MODELS / "taxi_map.py").read_text()
 BLACKJACK = (WORLD_MODELS / "blackjack_random.py").read_text()
-RTFM = test_rtfm.PROGRAM.replace("TOLD", repr((test_rtfm.MANUAL, test_rtfm.GOAL)), 1)
+RTFM = rtfm_program.PROGRAM.replace("TOLD", repr((rtfm_program.MANUAL, rtfm_program.GOAL)), 1)
 
 ALONE = """
 import sys

@@ -1,7 +1,6 @@
 """Programs are planned with in the fastest form that agrees with them, and fail as they are."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -13,8 +12,9 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Moment
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds.model import Plan, PlannedWith
+from folders import WORLD_MODELS
 
-PROGRAMS = Path(__file__).parent / "world_models"
+PROGRAMS = WORLD_MODELS
 ENVIRONMENTS = {
     "acrobot_lists": "Acrobot-v1",
     "blackjack_random": "Blackjack-v1",

@@ -13,8 +13,8 @@ import pytest
 
 from cwm_cli import registry
 from cwm_cli.bench.configuration import SUITES
+from folders import ROOT
 
-ROOT = Path(__file__).parents[1]
 CORE = ROOT / "cwm_cli"
 PLUGINS = {entry.value.partition(":")[0] for entry in distribution("cwm-cli").entry_points} - {
     "cwm_cli.cli"

@@ -1,7 +1,6 @@
 """`cwm.imagine` and `cwm runs export --to`: episodes inside a world model, as a dataset."""
 
 import json
-from pathlib import Path
 
 import minari
 import numpy as np
@@ -9,13 +8,14 @@ import pytest
 
 import cwm_cli as cwm_api
 import worlds
-from conftest import Shell
 from cwm_cli.commands.imagine import imagine
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
-from test_simulated import LAKE, WORLD_MODELS
+from folders import SUPPORT, WORLD_MODELS
+from shell import Shell
+from worlds import LAKE
 
-PLUGIN = Path(__file__).with_name("linear_training.py").read_text()
+PLUGIN = (SUPPORT / "linear_training.py").read_text()
 BLACKJACK = (WORLD_MODELS / "blackjack_random.py").read_text()
 
 STRAYING = """

@@ -1,7 +1,6 @@
 """Where the rules of the published evaluator and ours let different programs pass."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,6 +9,7 @@ from cwm_apps.judging import LIMITS, judge
 from cwm_apps.published import accepts, shift, wrapped
 from cwm_apps.tasks import CodingTask, TaskTest
 from cwm_cli.sandbox import Sandbox
+from folders import ROOT
 
 
 class Kind(NamedTuple):
@@ -162,7 +162,7 @@ def test_each_kind_passes_by_the_rules_that_let_it(
 
 
 def test_the_page_on_what_was_published_names_just_these_kinds() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "reference" / "published.md").read_text()
+    page = (ROOT / "docs" / "reference" / "published.md").read_text()
     _, alone, ours = page.split("rules alone:\n")
     for text, kinds in ((alone, PUBLISHED_ALONE), (ours, OURS_ALONE)):
         rows = [line.split("|")[1].strip() for line in text.splitlines() if line[:1] == "|"]

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from candidates import STILL_ANSWER
-from conftest import Shell
 from cwm_cli import CwmError, Observer, evaluate, learn, plan
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.objects import ObjectField, ObjectSchema
@@ -32,6 +31,7 @@ from cwm_learn.runs import (
     StepsTaken,
 )
 from openai_server import OpenAIServer
+from shell import Shell
 
 SPACES = {
     "observation_space": Space("box", "float32", (2,), (-1.0, -1.0), (1.0, 1.0)),

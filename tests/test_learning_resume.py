@@ -14,12 +14,12 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 from candidates import STILL_ANSWER
-from conftest import Shell
 from cwm_cli import CwmError, Observer, learn
 from cwm_cli.runs.answers import ANSWERS, RecordedAnswers
 from cwm_cli.search.contracts import GENERATE, Backend, Completion, Message, Move, Request
 from cwm_learn.runs import LearningResult, LearnRun
 from openai_server import OpenAIServer
+from shell import Shell
 
 LAKE: dict[str, Any] = {"env": "FrozenLake-v1", "env_args": {"is_slippery": False}, "steps": 60}
 TIMES = {"seconds", "writing_seconds", "planning_seconds"}

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from email.utils import formatdate
 from itertools import pairwise
-from pathlib import Path
 
 import httpx
 import pytest
@@ -22,6 +21,7 @@ from cwm_cli.search.contracts import GENERATE, Message, Move, Request, Unanswere
 from cwm_litellm import models, spans
 from cwm_litellm.backend import LiteLLM
 from cwm_litellm.library import load
+from folders import SUPPORT
 from openai_server import (
     CONTEXT_WORDS,
     FILTERED,
@@ -564,18 +564,26 @@ def python(code, *arguments):
         capture_output=True,
         text=True,
         timeout=60,
-        cwd=Path(__file__).parent,
+        cwd=SUPPORT,
     )
     return done.stdout, done.stderr
 
 
+ASKS = f"""
+from cwm_cli.search.contracts import GENERATE, Message, Move, Request
+from cwm_litellm.backend import LiteLLM
+PRICED = {PRICED!r}
+def request(seed):
+    messages = (Message(role="user", content="Write one."),)
+    return Request(messages, seed, Move(GENERATE), problem=None)
+"""
+
+
 @pytest.mark.slow
 def test_a_process_that_starts_with_four_calls_at_once_prints_nothing_else():
-    code = """
+    code = f"""{ASKS}
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from test_litellm import LiteLLM, PRICED, request
 backend = LiteLLM(PRICED, api_base=sys.argv[1], backoff=0.01)
 with ThreadPoolExecutor(4) as pool:
     print([c.text for c in pool.map(backend.complete, map(request, range(4)))])
@@ -585,14 +593,14 @@ with ThreadPoolExecutor(4) as pool:
 
 
 def test_without_the_extra_the_user_learns_how_to_install_it():
-    code = """
+    code = f"""
 import sys
 sys.modules["litellm"] = None
-from test_litellm import LiteLLM, PRICED, request
+{ASKS}
 try:
-    LiteLLM(PRICED).complete(request())
+    LiteLLM(PRICED).complete(request(7))
 except Exception as error:
-    print(f"{type(error).__name__}: {error}")
+    print(type(error).__name__, error, sep=": ")
 """
     expected = "CwmError: language models need an extra: pip install 'cwm-cli[llm]'\n"
     assert python(code) == (expected, "")

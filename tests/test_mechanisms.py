@@ -1,7 +1,5 @@
 """Mechanisms in XML that programs hold: their numbers are found, written back and fitted."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,8 +11,9 @@ from cwm_cli.problems.refining.lifting import NumberKind, lift, written
 from cwm_cli.problems.refining.mechanisms import mechanism_numbers
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds.program import ProgramModel
+from folders import ROOT
 
-RECALLED = Path(__file__).parent.parent / "benchmarks" / "recalled"
+RECALLED = ROOT / "benchmarks" / "recalled"
 
 ARM = '''
 import mujoco

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-import test_export
 from cwm_cli.commands.episodes import Episode, play
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
@@ -27,14 +26,14 @@ from cwm_cli.planning.memory import ProgramWithMemory, replica
 from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.planning.program import Checks
 from cwm_cli.registry import environment
-from cwm_cli.runs.searches import SearchHeader, SearchRun
+from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
 from cwm_cli.worlds.messages import PlanningJob, SteppingJob, states_of
 from cwm_cli.worlds.model import Planning
 from cwm_cli.worlds.program import ProgramModel
 from cwm_cli.worlds.remote import Forged, RemoteModel
-from test_confirming import HANDLER
+from forgers import HANDLER
 
 LIMITS = Limits(wall_seconds=60, cpu_seconds=40, stall_seconds=2, sleep_seconds=2)
 HIDDEN = {"hide": ["velocities"]}
@@ -92,7 +91,11 @@ check_env(env.unwrapped)
 def exported(folder: Path, program: str, rows: Dataset, code: str) -> str:
     """Export a program, and run code with the environment that it makes."""
     header = SearchHeader(
-        config=test_export.CONFIG, description="", versions={}, source="x", created="now"
+        config=SearchConfig(env="Gone-v0", dataset="d", strategy="s", backend="b"),
+        description="",
+        versions={},
+        source="x",
+        created="now",
     )
     run = SearchRun.start(folder / "run", header, {"dataset.npz": rows})
     node = Node(0, 0, -1, GENERATE, program, Verdict(0.5), "key", Usage())

@@ -1,7 +1,5 @@
 """Missions in words, goals as conditions, and worlds in two programs, with real parts."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,6 @@ from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds import ProgramModel
 from cwm_learn.imagination import SearchImagination
 from cwm_learn.missions import (
-    StateView,
     WorldProgram,
     component_identifiers,
     for_goal,
@@ -22,9 +19,10 @@ from cwm_learn.missions import (
     nearest,
     telling_words,
 )
-from tests.object_worlds import ACTIONS, MISSION, SCHEMA, Corridor
+from folders import CORRIDOR
+from object_worlds import ACTIONS, MISSION, SCHEMA, Corridor, rows_of, view_of
 
-FOLDER = Path(__file__).parent / "corridor"
+FOLDER = CORRIDOR
 DYNAMICS, PAYS = ((FOLDER / name).read_text() for name in ("transition.py", "reward.py"))
 
 
@@ -32,25 +30,6 @@ DYNAMICS, PAYS = ((FOLDER / name).read_text() for name in ("transition.py", "rew
 def sandbox():
     with Sandbox(Limits(), 2) as made:
         yield made
-
-
-def rows_of(env, count: int = 150, seed: int = 0) -> Dataset:
-    rng, rows, episode = np.random.default_rng(seed), [], 0
-    observation, _ = env.reset(seed=seed)
-    for _ in range(count):
-        action = int(rng.integers(env.action_space.n))
-        found, reward, terminated, _, _ = env.step(action)
-        rows.append(Transition(observation, action, found, reward, terminated, episode=episode))
-        observation = found
-        if terminated:
-            episode += 1
-            observation, _ = env.reset(seed=seed + episode)
-    spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
-    return Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1])
-
-
-def view_of(rows: Dataset) -> StateView:
-    return StateView(rows.observation_space, SCHEMA, ACTIONS)
 
 
 def test_a_world_in_two_programs_is_a_program_that_replays_what_was_seen(sandbox) -> None:

@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import pickle
 import random
 import shutil
 import subprocess
@@ -11,10 +10,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from conftest import Shell
+from coding_problems import PROBLEMS
 from cwm_apps.reading import read, read_solutions
 from cwm_cli.bench.run import BenchmarkRun
 from cwm_cli.commands.data_import import describe
@@ -44,8 +42,9 @@ from mutations import (
     structure,
     swap,
 )
+from published_buffer import published
 from recordings import cartpole
-from test_apps import PROBLEMS
+from shell import Shell
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux"
@@ -261,25 +260,6 @@ def test_published_buffers(tmp_path):
     for protocol in (0, 2, 5):
         (folder / f"{protocol}.pkl").write_bytes(published(protocol))
     tried(folder, ALONE, (*BYTES, *(opcodes,) * 5), read_published)
-
-
-def published(protocol: int) -> bytes:
-    """Return a published buffer."""
-    rows = list(record(environment("CartPole-v1"), episodes=2, test_episodes=0, policy="random"))
-    starts = {}
-    for index, row in enumerate(rows):
-        starts.setdefault(row.episode, index)
-    fields = {
-        "obs": [row.observation for row in rows],
-        "next_obs": [row.next_observation for row in rows],
-        "actions": [row.action for row in rows],
-        "rewards": np.array([row.reward for row in rows], np.float32),
-        "dones": np.array([row.terminated for row in rows]),
-        "traj_starts": np.array([starts[row.episode] for row in rows]),
-        "extra_info": [{} for _ in rows],
-        "idx": len(rows),
-    }
-    return pickle.dumps(fields, protocol)
 
 
 def read_problems(_: Path, file: Path) -> None:

@@ -7,7 +7,7 @@ pytest.importorskip("ncps")
 
 from cwm_neural.ncp import NcpMultiTrainer, NcpTrainer  # noqa: E402
 from cwm_neural.training.trainer import TrainingTask  # noqa: E402
-from test_neural_transformer import BOARD, WAYS, walks  # noqa: E402
+from walks import BOARD, WAYS, walks  # noqa: E402
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.slow

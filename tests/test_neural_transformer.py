@@ -5,7 +5,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cwm_cli.data.dataset import Dataset, Transition  # noqa: E402
 from cwm_cli.data.spaces import Space  # noqa: E402
 from cwm_cli.errors import CwmError  # noqa: E402
 from cwm_cli.planning.model import EpisodeHistory  # noqa: E402
@@ -15,43 +14,13 @@ from cwm_neural.token_world import TokenPlanning  # noqa: E402
 from cwm_neural.tokens import around  # noqa: E402
 from cwm_neural.training.trainer import Diverged, TrainingTask  # noqa: E402
 from cwm_neural.transformer import TransformerTrainer  # noqa: E402
+from walks import BOARD, WAYS, board, walks  # noqa: E402
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.slow
 
 SIZES = TokenSizes(count=4, vocabulary=6, actions=3, rewards=2, context=4)
-BOARD = Space("box", shape=(1, 6), low=(0,) * 6, high=(1,) * 6)
-WAYS = Space("discrete", low=(0,), high=(1,))
 SMALL = {"layers": 1, "width": 32, "heads": 2, "batch_tokens": 900, "updates": 1.0, "rate": 3e-3}
-
-
-def walks(episodes=40, *, bounces=False, seed=0):
-    """Record walks on a board of six cells: left, or right to a reward that ends them.
-
-    What `bounces` goes on in its direction up to a wall, and back, whatever the action is.
-    """
-    rng, rows = np.random.default_rng(seed), []
-    for episode in range(episodes):
-        at, way = int(rng.integers(1, 5)), 2 * int(rng.integers(2)) - 1
-        for _ in range(8):
-            action = int(rng.integers(2))
-            way = {0: 1, 5: -1}.get(at, way) if bounces else 2 * action - 1
-            after = min(max(at + way, 0), 5)
-            over = after == 5 and not bounces
-            rows.append(
-                Transition(board(at), action, board(after), float(over), over, episode=episode)
-            )
-            at = after
-            if over:
-                break
-    return Dataset.of(rows, observation_space=BOARD, action_space=WAYS)
-
-
-def board(at):
-    """Return a board with one cell set."""
-    found = np.zeros((1, 6), np.int64)
-    found[0, at] = 1
-    return found
 
 
 def trained(rows, steps, **options):

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
+from folders import SUPPORT
+
 pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
 
@@ -91,7 +93,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 COUNTING = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from test_storage import Count, begin, counted
+from counting_runs import Count, begin, counted
 with begin(sys.argv[2]) as run:
     done = counted(run)
     for n in range(len(done), len(done) + 10):
@@ -101,7 +103,7 @@ print(len(done))
 
 
 def test_a_run_is_begun_and_continued_by_processes_that_share_nothing_else(store: Store) -> None:
-    command = [sys.executable, "-c", COUNTING, str(Path(__file__).parent), "s3://bucket/count"]
+    command = [sys.executable, "-c", COUNTING, str(SUPPORT), "s3://bucket/count"]
     for wanted in ("0\n", "10\n"):
         before = store.requests()
         done = subprocess.run(command, env=store.environment, capture_output=True, text=True)

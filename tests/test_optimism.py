@@ -17,11 +17,11 @@ from cwm_learn.missions import WorldProgram
 from cwm_learn.optimism import Optimist
 from cwm_learn.repairing import AskedModel
 from cwm_learn.runs import LearnRun, ProgramRecord
-from tests.object_worlds import Corridor
-from tests.openai_server import OpenAIServer
-from tests.test_missions import rows_of, view_of
+from folders import CORRIDOR, SUPPORT
+from object_worlds import Corridor, rows_of, view_of
+from openai_server import OpenAIServer
 
-FOLDER = Path(__file__).parent / "corridor"
+FOLDER = CORRIDOR
 MOVES = (FOLDER / "moves_only.py").read_text()
 OPENED = (FOLDER / "opened.md").read_text()
 CONTRADICTING = """```python
@@ -120,7 +120,7 @@ def test_a_model_on_a_server_invents_a_reward_before_any_was_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    texts = [(FOLDER.parent / "prepared" / name).read_text() for name in prepared]
+    texts = [(SUPPORT / "prepared" / name).read_text() for name in prepared]
 
     def answer(body: dict[str, Any]) -> str:
         if "`invented(" not in body["messages"][-1]["content"]:

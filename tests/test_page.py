@@ -1,9 +1,8 @@
 """A run as a page: one file, and what is in it is shown as text and does nothing."""
 
-from pathlib import Path
-
 from cwm_cli.runs.report import Grid, RunReport
 from cwm_cli.views.page import embedded
+from folders import ROOT
 
 
 def test_foreign_text_cannot_end_the_script_that_holds_it() -> None:
@@ -23,7 +22,7 @@ def test_tables_and_notes_of_any_report_are_parts_of_a_page() -> None:
 
 
 def test_no_script_of_a_page_makes_markup_of_text() -> None:
-    scripts = sorted((Path(__file__).parents[1] / "cwm_cli/views/page").glob("*.js"))
+    scripts = sorted((ROOT / "cwm_cli/views/page").glob("*.js"))
     assert scripts
     words = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(")
     assert [(s.name, word) for s in scripts for word in words if word in s.read_text("utf-8")] == []

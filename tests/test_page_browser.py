@@ -13,6 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
+from browser import Browser
 from cwm_cli import report
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.sandbox.failures import Failure
@@ -28,7 +29,6 @@ from cwm_cli.search.contracts import (
 from cwm_cli.search.loop import Search
 from cwm_cli.text import clean
 from cwm_gif_mcts.strategy import GifMcts
-from tests.browser import Browser
 
 pytestmark = pytest.mark.slow
 

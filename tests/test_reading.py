@@ -26,7 +26,7 @@ from cwm_cli.data.reading import (
 )
 from cwm_cli.errors import CwmError
 from cwm_published.buffer import read_buffer
-from test_mutated import published
+from published_buffer import published
 
 READERS = (
     read_bytes,

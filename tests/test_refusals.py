@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Shell
 from cwm_cli.commands.recording import record
 from cwm_cli.registry import environment
 from cwm_cli.runs.searches import JOURNAL, SearchRun
+from published_buffer import published
 from recordings import cartpole
-from test_mutated import published
+from shell import Shell
 from users import obstacle, run_as
 
 SEARCH = (

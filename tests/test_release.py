@@ -13,8 +13,8 @@ import yaml
 
 from benchmarks.interpreters import SUPPORTED
 from cwm_cli._version import __version__
+from folders import ROOT
 
-ROOT = Path(__file__).parents[1]
 SCHEMAS = {
     ".github/workflows/*.yml": "vendor.github-workflows",
     ".github/ISSUE_TEMPLATE/[bf]*.yml": "vendor.github-issue-forms",

@@ -2,42 +2,15 @@
 
 import importlib.util
 import json
-from pathlib import Path
 
-import gymnasium as gym
-import numpy as np
 import pytest
 from PIL import Image
 
 from cwm_cli.envs.films import Camera
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
-
-
-class Lamp(gym.Env):
-    """A picture as bright as the sum of the actions so far; where it starts is up to chance."""
-
-    observation_space = gym.spaces.Discrete(256)
-    action_space = gym.spaces.Discrete(3)
-    trouble = None
-
-    def __init__(self, fps=20, render_mode=None):
-        self.metadata = {"render_modes": ["rgb_array"], "render_fps": fps}
-        self.render_mode = render_mode
-
-    def reset(self, seed=None, options=None):
-        super().reset(seed=seed)
-        self.light = int(self.np_random.integers(100))
-        return self.light, {}
-
-    def step(self, action):
-        self.light += 10 * (1 + action)
-        return self.light, 0.0, False, False, {}
-
-    def render(self):
-        if self.trouble:
-            raise self.trouble
-        return None if self.render_mode is None else np.full((6, 8, 3), self.light, np.uint8)
+from folders import SUPPORT
+from lamp import Lamp
 
 
 def camera(file, **env_args) -> Camera:
@@ -151,7 +124,7 @@ def test_a_mp4_has_every_picture(tmp_path) -> None:
 
 PLUGIN = """
 from cwm_cli import hookimpl
-from test_render import Lamp
+from lamp import Lamp
 
 @hookimpl
 def cwm_environments():
@@ -163,7 +136,7 @@ def cwm_environments():
 @pytest.mark.long
 def test_plan_films_the_first_episode_also_when_it_was_played_before(cwm) -> None:
     cwm.install("lamp_plugin", PLUGIN)
-    cwm.environment["PYTHONPATH"] = f"{cwm.packages}:{Path(__file__).parent}"
+    cwm.environment["PYTHONPATH"] = f"{cwm.packages}:{SUPPORT}"
     options = ("-o", "simulations=3", "-o", "rollout=3", "--max-steps", "3", "--json")
     command = ("plan", "--env", "Lamp-v0", "--real-env", "--planner", "mcts", *options)
     first = cwm(*command, "--episodes", "1", "--render", "film.gif")

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.data.spaces import Space
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.listing import UnreadableRun, compare, list_runs, load, run_folders
-from cwm_cli.runs.searches import JOURNAL, SearchConfig, SearchHeader, SearchRun
+from cwm_cli.runs.searches import JOURNAL, SearchRun
 from cwm_cli.runs.store import (
     DATASET,
     BusyError,
@@ -26,39 +25,8 @@ from cwm_cli.runs.store import (
     is_free,
     remove,
 )
-from cwm_cli.sandbox.failures import Failure
-from cwm_cli.search.contracts import Node, Problem, Record, Usage, Verdict
-
-CONFIG = SearchConfig(
-    env="X-v0", dataset="d", strategy="s", backend="b", options={"strategy": {"c": 1}}
-)
-HEADER = SearchHeader(
-    config=CONFIG, description="It moves.", versions={}, source="x", created="now"
-)
-SPACE = Space("discrete", low=(0,), high=(1,))
-
-
-def rows(count, reward=1.0):
-    moves = [Transition(0, 1, 1, reward, False) for _ in range(count)]
-    return Dataset.of(moves, observation_space=SPACE, action_space=SPACE)
-
-
-FILES = {DATASET: rows(1)}
-
-
-def record(number):
-    failure = Failure(kind="mismatch", message="wrong \x1b[31m here")
-    node = Node(
-        id=number,
-        step=number,
-        parent=number - 1,
-        action="generate",
-        program=f"x = {number}\n",
-        verdict=Verdict(score=number / 10, failure=failure),
-        prompt="key",
-        usage=Usage(cost=0.5),
-    )
-    return Record(node, f"```python\nx = {number}\n```")
+from cwm_cli.search.contracts import Problem, Record
+from search_runs import CONFIG, FILES, HEADER, record, rows
 
 
 @pytest.fixture
@@ -205,7 +173,7 @@ FULL = """
 import resource, signal, sys
 sys.path[:0] = {path!r}
 from pathlib import Path
-from test_runs import SearchRun, record
+from search_runs import SearchRun, record
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with SearchRun.load(Path({folder!r})) as run:
     resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
@@ -248,7 +216,7 @@ WRITER = """
 import os, sys
 sys.path[:0] = {path!r}
 from pathlib import Path
-from test_runs import FILES, HEADER, SearchRun, record, rows
+from search_runs import FILES, HEADER, SearchRun, record, rows
 run = SearchRun.start(Path({folder!r}), HEADER, FILES)
 run.__enter__()
 run.learn(record(0))

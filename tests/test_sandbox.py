@@ -23,6 +23,7 @@ from cwm_cli.sandbox.pool import JobResult
 from cwm_cli.sandbox.protection import GAPS
 from cwm_cli.sandbox.protocol import EndReason, JobReport
 from cwm_cli.worlds.messages import PlanningJob
+from folders import ROOT, SUPPORT
 from processes import AT_REST, PER_WORKER, WORKERS, children, processes, stays, wait_until
 
 
@@ -158,7 +159,7 @@ def test_no_failure_tells_where_things_are_on_this_machine(sandbox: Sandbox) -> 
             *sys.path,
             sys.prefix,
             Path(np.__file__).parents[1],
-            Path(__file__).parents[1],
+            ROOT,
         ):
             assert len(str(folder)) < 2 or str(folder) not in failure.message, name
 
@@ -583,7 +584,7 @@ def test_many_hostile_programs_leak_no_descriptors(sandbox: Sandbox) -> None:
 
 SCRIPT = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(SUPPORT)!r})
 from candidates import BOX, program
 from cwm_cli.sandbox import Limits, Sandbox
 with Sandbox(Limits(sleep_seconds=60)) as sandbox:
@@ -622,7 +623,7 @@ def test_folders_of_those_who_were_killed_are_swept_and_of_the_living_are_not(
     tmp_path: Path,
 ) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    start = f"import sys, time\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    start = f"import sys, time\nsys.path.insert(0, {str(SUPPORT)!r})\n"
     start += "from cwm_cli.sandbox.pool import Connection\n"
     living = "c = Connection.make()\nprint('ready', flush=True)\ntime.sleep(60)"
     killed, alive = (

@@ -20,8 +20,9 @@ from cwm_cli.problems.feedback.steps import RecordedSteps
 from cwm_cli.problems.world_model import EXPLAINED, WorldModelProblem
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Move, Node, Usage
 from cwm_cli.text import estimated_tokens
+from random_steps import poles
 from recordings import record
-from test_chance_prompts import HIDDEN, SLIPPERY, poles
+from worlds import HIDDEN, SLIPPERY
 
 SECTION = "## Recorded transitions"
 ROOM = Space("multidiscrete", shape=(3,), low=(0.0,) * 3, high=(9.0, 9.0, 1.0))

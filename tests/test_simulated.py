@@ -34,13 +34,13 @@ from cwm_gif_mcts.strategy import GifMcts
 from cwm_neural.training.runs import AgentTest, TrainingResult
 from cwm_simulated.backend import Simulated
 from cwm_simulated.original import CRASHES, Original
+from folders import WORLD_MODELS
+from worlds import LAKE
 
-WORLD_MODELS = Path(__file__).parent / "world_models"
 WRONG = Verdict(score=0.5, failure=Failure(kind="mismatch", message="row 1"))
 POLES = WORLD_MODELS / "cartpole_helpers.py"
 ORIGINAL = Original(POLES.read_text())
 CORRECT = ORIGINAL.write([])
-LAKE = recordings.FROZEN_LAKE.replace("(column + 1) % 4", "min(column + 1, 3)")
 KINDS = sorted({edit.kind for edit in ORIGINAL.edits})
 
 

@@ -14,55 +14,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
+from counting_runs import Count, CountRun, begin, counted
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.claims import CLAIMS, BusyError, LostClaimError
 from cwm_cli.runs.files import write_object
 from cwm_cli.runs.storage import Storage, located, named, placed, storage_of, with_urls
-from cwm_cli.runs.store import Run, RunHeader, remove
+from cwm_cli.runs.store import remove
+from folders import SUPPORT
 
 pytest.importorskip("fsspec")
 
 
-class CountConfig(BaseModel):
-    start: int = 0
-
-
-class CountHeader(RunHeader[CountConfig]):
-    kind: str = "count"
-
-
-class Count(BaseModel):
-    n: int
-
-
-class CountRun(Run[CountHeader, Count]):
-    kind, header_type, record_type = "count", CountHeader, Count
-
-
-def begin(place: Path | str, start: int = 0) -> CountRun:
-    header = CountHeader(kind="count", config=CountConfig(start=start))
-    return CountRun.begin(placed(place), header)
-
-
-def counted(run: CountRun) -> list[int]:
-    return [record.n for record in run.records()]
-
-
-def count_on(url: str) -> None:
-    """What the other processes of these tests do: count, as long as they live."""
-    with begin(url) as run:
-        done = counted(run)
-        for n in range(len(done), 10_000):
-            run.log(f"count {n}")
-            run.append(Count(n=n))
-
-
 @contextmanager
 def counting(url: str) -> Iterator[subprocess.Popen[str]]:
-    words = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-    words += f"from test_storage import count_on\ncount_on({url!r})"
+    words = f"import sys; sys.path.insert(0, {str(SUPPORT)!r})\n"
+    words += f"from counting_runs import count_on\ncount_on({url!r})"
     process = subprocess.Popen([sys.executable, "-c", words], stderr=subprocess.PIPE, text=True)
     try:
         yield process

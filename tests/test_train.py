@@ -17,9 +17,10 @@ import cwm_cli
 from cwm_cli import CwmError
 from cwm_neural.training.runs import TrainRun
 from cwm_neural.view import training_view
+from folders import SUPPORT
 from processes import wait_until
 
-PLUGIN = Path(__file__).with_name("linear_training.py").read_text()
+PLUGIN = (SUPPORT / "linear_training.py").read_text()
 POLE = ("train", "--env", "CartPole-v1", "--model", "linear")
 SHORT = tuple(
     [

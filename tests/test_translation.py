@@ -1,7 +1,6 @@
 """Translated programs answer as the programs themselves, or leave the answer to them."""
 
 import random
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,11 +23,12 @@ from cwm_cli.translation.scalar import FAILURES, Arithmetic
 from cwm_cli.translation.states import Trace
 from cwm_cli.translation.tables import Table, TableLanes, countable
 from cwm_cli.translation.verification import verified, verified_alone
+from folders import WORLD_MODELS
 from world_models import expressions
 from world_models.random_programs import Author
 from world_models.traps import TRAPS, trap
 
-FOLDER = Path(__file__).parent / "world_models"
+FOLDER = WORLD_MODELS
 
 
 def box(size: int, limit: float = np.inf) -> Space:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,11 @@ from cwm_worldcoder.arms import Arm, WorldSearch
 from cwm_worldcoder.asking import TOKENS_MENDING, ProgramQuestion, Shown, programs_in
 from cwm_worldcoder.evaluating import Answered, WorldEvaluation, WorldEvaluator, evaluate
 from cwm_worldcoder.proposer import RuleProposer
-from tests.object_worlds import ACTIONS, MISSION, SCHEMA, Corridor
-from tests.openai_server import OpenAIServer
-from tests.test_missions import rows_of
+from folders import CORRIDOR
+from object_worlds import ACTIONS, MISSION, SCHEMA, Corridor, rows_of
+from openai_server import OpenAIServer
 
-FOLDER = Path(__file__).parent / "corridor"
+FOLDER = CORRIDOR
 PREPARED = {
     "The new mission is": "guessed.md",
     "What cannot be": "invented.md",

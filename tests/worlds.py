@@ -1,5 +1,7 @@
 """World models that are exact."""
 
+import recordings
+
 CARTPOLE = """
 import math
 
@@ -62,3 +64,48 @@ class Environment:
             found.append((1 / 3, cell, float(cell == 15), cell in (5, 7, 11, 12, 15)))
         return found
 """
+
+SLIPPERY = f"""{ICE}
+    def step(self, action):
+        _, self.cell, reward, ended = self.outcomes(action)[self.rng.integers(3)]
+        return self.cell, reward, ended
+"""
+
+PHYSICS = """
+import math
+import numpy as np
+
+def moved(state, force):
+    x, v, a, w = state
+    push = (force + 0.05 * w**2 * math.sin(a)) / 1.1
+    turn = 9.8 * math.sin(a) - math.cos(a) * push
+    turn /= 0.5 * (4.0 / 3.0 - 0.1 * math.cos(a) ** 2 / 1.1)
+    pull = push - 0.05 * turn * math.cos(a) / 1.1
+    return [x + 0.02 * v, v + 0.02 * pull, a + 0.02 * w, w + 0.02 * turn]
+
+def ended(state):
+    return abs(state[0]) > 2.4 or abs(state[2]) > 12 * math.pi / 180
+"""
+
+HIDDEN = (
+    PHYSICS
+    + """
+class Environment:
+    def reset(self, observation):
+        self.state = [float(observation[0]), 0.0, float(observation[1]), 0.0]
+
+    def step(self, action):
+        self.before, self.force = self.state, 10.0 if action == 1 else -10.0
+        self.state = moved(self.before, self.force)
+        return np.array([self.state[0], self.state[2]]), 1.0, ended(self.state)
+
+    def correct(self, observation, reward):
+        x, a = float(observation[0]), float(observation[1])
+        speeds = (x - self.before[0]) / 0.02, (a - self.before[2]) / 0.02
+        known = [self.before[0], speeds[0], self.before[2], speeds[1]]
+        after = moved(known, self.force)
+        self.state = [x, after[1], a, after[3]]
+"""
+)
+
+LAKE = recordings.FROZEN_LAKE.replace("(column + 1) % 4", "min(column + 1, 3)")
