@@ -1,6 +1,6 @@
 """A kernel that has neither system call filters nor Landlock, for one command and its children.
 
-    python tests/old_kernel.py COMMAND...
+    python tests/support/old_kernel.py COMMAND...
 
 The command then meets what it would meet there: seccomp fails with EINVAL, the
 calls of Landlock with ENOSYS.

@@ -1,6 +1,6 @@
 """Docker's default seccomp profile, for one command and its children, as an ordinary user.
 
-    python tests/docker_profile.py [--without-landlock] COMMAND...
+    python tests/support/docker_profile.py [--without-landlock] COMMAND...
 
 The filter refuses what the profile refuses without CAP_SYS_ADMIN and that Linux would allow an
 ordinary user, plus the best known of the other calls: namespaces, mounts, keys, bpf, io_uring and

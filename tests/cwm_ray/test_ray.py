@@ -19,6 +19,7 @@ from cwm_cli.bench.executor import Command, Ended, Postponed, Started, carried_o
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
 from cwm_cli.search.spending import open_spending, read_spending
+from folders import SUPPORT
 from processes import wait_until
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")
@@ -183,7 +184,8 @@ def test_a_command_ends_when_the_executor_closes_or_its_process_is_killed(tmp_pa
     os.kill(child, signal.SIGKILL)
     assert wait_until(lambda: not alive(job), 30)
     script = (
-        "import sys; sys.path.insert(0, 'tests'); import test_ray as t; from pathlib import Path\n"
+        f"import sys; sys.path[:0] = {[str(SUPPORT), str(Path(__file__).parent)]}\n"
+        "import test_ray as t; from pathlib import Path\n"
         "jobs = t.executor('local'); jobs.start(t.stays('killed', Path(sys.argv[1])))\n"
         "while True: jobs.wait()"
     )

@@ -161,7 +161,7 @@ class Rooms(gymnasium.Env):
 def test_a_buffer_of_dicts_is_imported(folder):
     from stable_baselines3.common.buffers import DictReplayBuffer
 
-    gymnasium.register("Rooms-v0", "test_replay_buffers:Rooms", max_episode_steps=9)
+    gymnasium.register("Rooms-v0", f"{__name__}:Rooms", max_episode_steps=9)
     try:
         made = vectorised("Rooms-v0", 2)
         buffer = DictReplayBuffer(100, made.observation_space, made.action_space, n_envs=2)

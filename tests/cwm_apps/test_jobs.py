@@ -36,13 +36,8 @@ from cwm_cli.search.spending import read_spending
 from openai_server import OUT_OF_QUOTA, OpenAIServer, answer, hang
 from opened_files import opened
 from processes import wait_until
-from test_apps import (
-    command,  # noqa: F401  # a fixture
-    data,  # noqa: F401
-    here,  # noqa: F401
-    shell,  # noqa: F401
-    work,  # noqa: F401
-)
+
+pytestmark = pytest.mark.usefixtures("here")
 
 TIMES = ("seconds", "created", "clock.json", "log.txt", "lock")
 
@@ -68,7 +63,7 @@ def files(run, name):
 
 
 @pytest.mark.slow
-def test_jobs_write_what_threads_write_but_for_times(work, here):  # noqa: F811
+def test_jobs_write_what_threads_write_but_for_times(work, here):
     with OpenAIServer(mixed) as server:
         whole = work(server, budget=2, total=2, run="threads").facts
         done = work(server, budget=2, total=2, run="jobs", workers=2)
@@ -95,7 +90,7 @@ class AtOnce(Executor):
     def has_room(self) -> bool:
         return len(self.ended) < self.workers
 
-    def start(self, command: Command) -> None:  # noqa: F811
+    def start(self, command: Command) -> None:
         if command.name in self.busy:
             self.busy.remove(command.name)
             self.ended.append(Ended(command.name, f"{BUSY}: it has the lock"))
@@ -185,7 +180,7 @@ def test_a_problem_of_another_process_waits_and_one_that_is_killed_has_failed(tm
     assert [(state.id, state.state) for state in jobs.work()][-2:] == [(2, JUDGING), (2, SOLVED)]
 
 
-def test_executors_that_cannot_be_used_are_refused_in_one_line(work, here):  # noqa: F811
+def test_executors_that_cannot_be_used_are_refused_in_one_line(work, here):
     with OpenAIServer([answer("")]) as server:
         for asked, words in (
             ({"executor": "loca"}, "unknown executor 'loca': did you mean local?"),
@@ -217,9 +212,9 @@ def job_of(process, number: int):
 
 @pytest.mark.long
 def test_jobs_that_are_killed_and_a_command_that_is_killed_go_on_to_the_same_nodes(
-    shell,  # noqa: F811
-    work,  # noqa: F811
-    data,  # noqa: F811
+    shell,
+    work,
+    data,
 ):
     def slowly_wrong(body):
         time.sleep(0.4)
@@ -261,7 +256,7 @@ def runs(process: psutil.Process) -> bool:
 
 @pytest.mark.long
 def test_jobs_keep_to_one_limit_with_answers_that_failed_and_go_on_with_a_higher_one(
-    work,  # noqa: F811
+    work,
 ):
     def first_too_late(body):
         name = about(body)
@@ -295,7 +290,7 @@ def test_jobs_keep_to_one_limit_with_answers_that_failed_and_go_on_with_a_higher
 
 
 @pytest.mark.long
-def test_an_error_in_a_job_ends_the_run_once_the_others_have_ended(work, here):  # noqa: F811
+def test_an_error_in_a_job_ends_the_run_once_the_others_have_ended(work, here):
     with OpenAIServer([OUT_OF_QUOTA]) as server:
         with pytest.raises(CwmError, match="quota") as failed:
             work(server, run="r", workers=2)
@@ -307,8 +302,8 @@ def test_an_error_in_a_job_ends_the_run_once_the_others_have_ended(work, here): 
 @pytest.mark.long
 @pytest.mark.parametrize("presses", [1, 2])
 def test_the_first_ctrl_c_lets_finish_what_runs_and_the_second_ends_it(
-    shell,  # noqa: F811
-    data,  # noqa: F811
+    shell,
+    data,
     presses,
 ):
     go = threading.Event()
@@ -338,7 +333,7 @@ def test_the_first_ctrl_c_lets_finish_what_runs_and_the_second_ends_it(
 
 
 @pytest.mark.long
-def test_jobs_of_a_run_at_a_url_have_copies_of_their_own(work, here):  # noqa: F811
+def test_jobs_of_a_run_at_a_url_have_copies_of_their_own(work, here):
     pytest.importorskip("fsspec")
     with OpenAIServer(mixed) as server:
         whole = work(server, budget=1, run="threads").facts

@@ -9,14 +9,12 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import pytest
 from typer.testing import CliRunner
 
 from coding_problems import (
-    PROBLEMS,
     READ,
     RIGHT,
     SLOW,
@@ -32,15 +30,16 @@ from coding_problems import (
     total_cost,
 )
 from cwm_apps.runs import CodingRun
-from cwm_apps.solving import CodingResult, judge_again, judge_solutions, solve
+from cwm_apps.solving import judge_again
 from cwm_cli.cli import command_line
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.answers import ANSWERS
 from cwm_cli.runs.listing import report_on
-from cwm_cli.runs.observer import Observer
 from cwm_cli.runs.searches import JOURNAL, SearchRun
 from openai_server import OUT_OF_QUOTA, OpenAIServer, answer, hang, holds
 from processes import wait_until
+
+pytestmark = pytest.mark.usefixtures("here")
 
 HIDDEN = ("7310", "84520", "7654", "98765", "15308", "70011", "80022")
 
@@ -51,81 +50,6 @@ GENERAL = "print({'1 2': 3, '20 21': 41}[input()])\n"
 def solver(body):
     """Answer every question rightly."""
     return block(RIGHT[about(body)])
-
-
-SLOW_DOWN = {"backoff": 0.01, "retries": 0, "cpu_seconds": 0.5}
-"""Options under which nothing takes longer than a test has to."""
-
-
-@pytest.fixture
-def data(tmp_path):
-    file = tmp_path / "some.jsonl"
-    file.write_text("".join(json.dumps(problem) + "\n" for problem in PROBLEMS))
-    return file
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-tests")
-    monkeypatch.delenv("CWM_MODEL", raising=False)
-    return tmp_path
-
-
-@pytest.fixture
-def command(data):
-    """Run `cwm apps` in this process; return its result and what it prints as JSON."""
-
-    def invoke(*arguments, code=0):
-        given = () if {"--data", "--judge-only"} & {*arguments} else ("--data", str(data))
-        result = CliRunner().invoke(command_line(), ["apps", *given, *arguments, "--json"])
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == code, result.output
-        return result, json.loads(result.stdout or "null")
-
-    return invoke
-
-
-class Said(Observer):
-    """Remembers what it is told, a line each."""
-
-    def __init__(self):
-        self.lines = []
-
-    def note(self, words, kind="Note"):
-        self.lines.append(f"{kind}: {words}")
-
-    def advanced(self, event):
-        self.lines.append(f"{event.id} {event.state} {event.reason}")
-
-    def __contains__(self, words):
-        return any(words in line for line in self.lines)
-
-
-class Done(NamedTuple):
-    """What is printed as JSON, the result that it is of, and what was said meanwhile."""
-
-    facts: dict
-    result: CodingResult
-    said: Said
-
-
-@pytest.fixture
-def work(data):
-    """Solve problems, or judge programs for them, by the functions."""
-
-    def do(server=None, *, options=(), solutions=None, **asked):
-        said, asked = Said(), {"data": str(data), **asked}
-        if server is None:
-            options = {"cpu_seconds": 0.5}
-            result = judge_solutions(solutions, options=options, observer=said, **asked)
-        else:
-            model = {"model": "openai/gpt-4o-mini", "api_base": server.url}
-            result = solve(options={**SLOW_DOWN, **dict(options)}, observer=said, **model | asked)
-        return Done(result.as_json(), result, said)
-
-    return do
 
 
 def merged(*folders):
@@ -338,12 +262,6 @@ def test_a_prompt_that_is_too_long_is_shortened_and_said_to_be(work):
     whole, short = (received.prompt for received in server.requests)
     assert "Some of the tests" in whole
     assert "Some of the tests" not in short
-
-
-@pytest.fixture
-def shell(cwm):
-    cwm.environment["OPENAI_API_KEY"] = "sk-of-the-tests"
-    return cwm
 
 
 def slowly(body):

@@ -1,4 +1,4 @@
-"""Coding problems for the tests: right and wrong programs, answers, and what runs recorded."""
+"""Coding problems for the tests: right and wrong programs, answers, and readers of runs."""
 
 import json
 from dataclasses import replace

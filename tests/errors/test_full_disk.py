@@ -93,7 +93,7 @@ def test_the_reserved_space_is_enough_for_hdf5(env, tmp_path):
     from cwm_formats.minari_datasets import largest_size, trajectories
 
     if env == "Everything-v0":
-        gymnasium.register(env, "test_minari:Everything")
+        gymnasium.register(env, "every_space:Everything")
     try:
         rows = recorded(env, episodes=8)
     finally:

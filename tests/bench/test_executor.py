@@ -130,7 +130,7 @@ if sys.argv[1] == "waits":
 IN_A_SANDBOX = """
 import sys, time
 from pathlib import Path
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/support")
 from candidates import BOX, predicting, program
 from cwm_cli.sandbox import Sandbox
 spends = "import time\\nwhile time.process_time() < 0.8: pass"
