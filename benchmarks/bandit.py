@@ -46,7 +46,7 @@ from cwm_cli.search.models import Choosing, ModelPool, made_backend, model_uses
 from cwm_cli.search.reading import extract_program
 from cwm_simulated.backend import Simulated
 from cwm_simulated.original import CRASHES
-from tests.openai_server import OpenAIServer, answer
+from tests.support.openai_server import OpenAIServer, answer
 
 DEAR, CHEAP = "openai/gpt-4.1", "openai/gpt-4.1-nano"
 """Names whose prices LiteLLM knows: 2 and 8 US dollars a million tokens, and a twentieth of that.

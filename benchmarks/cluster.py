@@ -42,7 +42,7 @@ from cwm_cli.runs.searches import JOURNAL
 from cwm_cli.runs.store import RESULT
 from cwm_cli.search.contracts import GENERATE, Move, Request
 from cwm_simulated.backend import Simulated
-from tests.openai_server import Handler, OpenAIServer, answer
+from tests.support.openai_server import Handler, OpenAIServer, answer
 
 ENVIRONMENT, PROGRAM = "CliffWalking-v1", PROGRAMS / "cliff_branches.py"
 MODEL = "openai/gpt-4o-mini"
@@ -272,7 +272,7 @@ def overhead(folder: Path, address: str) -> Iterator[str]:
 
 def growth(folder: Path, sizes: Sequence[int] = (100, 1000, 10_000)) -> Iterator[str]:
     """Say what the command itself takes for each job, where jobs are over as soon as they begin."""
-    from tests.test_benchmark_jobs import work_on
+    from tests.support.instant_jobs import work_on
 
     for size in sizes:
         place = folder / f"growth-{size}"

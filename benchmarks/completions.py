@@ -23,7 +23,7 @@ from benchmarks.script import main
 from cwm_cli.registry import find
 from cwm_cli.search.contracts import GENERATE, Move, Request
 from cwm_cli.search.loop import Search
-from tests.openai_server import Handler, OpenAIServer, answer
+from tests.support.openai_server import Handler, OpenAIServer, answer
 
 MODEL = "gpt-4o-mini"
 LATENCY, SHORTER = 0.5, 0.2

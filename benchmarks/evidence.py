@@ -36,7 +36,7 @@ SHOWN = ("bare:Orchard-v0", "bare:Coldroom-v0", "Hopper-v5", "FrozenLake-v1")
 """An undocumented grid, an undocumented mechanism, a documented one, and chance."""
 
 BARE = "bare:"
-PROGRAMS = Path(__file__).parents[1] / "tests" / "world_models"
+PROGRAMS = Path(__file__).parents[1] / "tests" / "support" / "world_models"
 WRITTEN = {
     "Blackjack-v1": "blackjack_random",
     "CliffWalking-v1": "cliff_branches",

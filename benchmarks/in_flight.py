@@ -38,7 +38,7 @@ from cwm_cli.registry import environment
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import GENERATE, Move, Request
 from cwm_simulated.backend import Simulated
-from tests.openai_server import Handler, OpenAIServer, answer
+from tests.support.openai_server import Handler, OpenAIServer, answer
 
 STRATEGY = "gif-mcts"
 IN_FLIGHT = 8

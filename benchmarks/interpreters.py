@@ -106,7 +106,7 @@ def run_tests(python: Path, wheel: Path, work: Path, tests: tuple[str, ...]) -> 
     # setting `pythonpath` of pyproject.toml would put it first.
     (site,) = (work / "venv" / "lib").glob("python*/site-packages")
     (site / "tree.pth").write_text(f"{tree}\n")
-    done = run(work / "venv" / "bin" / "pytest", "-o", "pythonpath=", *tests, cwd=tree)
+    done = run(work / "venv" / "bin" / "pytest", "-o", "pythonpath=tests/support", *tests, cwd=tree)
     lines = done.stdout.strip().splitlines() or [done.stderr.strip()[-200:]]
     for line in lines:
         if line.startswith(("FAILED", "ERROR", "E   ModuleNotFoundError")):
@@ -128,10 +128,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", help="a version such as 3.12; repeatable")
     parser.add_argument("--wheel", type=Path, help="a wheel that is already built")
-    parser.add_argument("--tests", help="files in tests/, such as test_packing,test_export")
+    parser.add_argument("--tests", help="paths in tests/, such as data/test_packing.py,export")
     chosen = parser.parse_args()
     files = chosen.tests.split(",") if chosen.tests else ()
-    tests = tuple(f"tests/{name}.py" for name in files) or SUITE
+    tests = tuple(f"tests/{name}" for name in files) or SUITE
     # Shells start background jobs with SIGINT ignored; tests interrupt processes that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 from cwm_cli import report
-from tests.browser import opened_browser
+from tests.support.browser import opened_browser
 
 SIZES = {
     "light": {"width": 1280, "height": 860},

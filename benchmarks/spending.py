@@ -28,7 +28,7 @@ from benchmarks.world_models import PROGRAMS
 from cwm_cli.search.contracts import GENERATE, Move, Request
 from cwm_cli.search.spending import open_spending, read_spending
 from cwm_simulated.backend import Simulated
-from tests.openai_server import OpenAIServer, answer
+from tests.support.openai_server import OpenAIServer, answer
 
 ENVIRONMENT, PROGRAM = "CliffWalking-v1", PROGRAMS / "cliff_branches.py"
 MODEL = "gpt-4o-mini"

@@ -3,7 +3,7 @@
 `python -m benchmarks.translation [PROGRAM.py=ENVIRONMENT ...] [--before DIR] [--rounds N]`
 takes the programs of the tests, or others, and compares with another checkout,
 each side in processes of its own, in turn. The first decision includes making
-the form. That forms answer as programs do is tested in `tests/test_translation.py`.
+the form. That forms answer as programs do is tested in `tests/translation/`.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "tests" / "world_models"
+FOLDER = ROOT / "tests" / "support" / "world_models"
 ENVIRONMENTS = {
     "acrobot_arrays": "Acrobot-v1",
     "acrobot_lists": "Acrobot-v1",

@@ -19,7 +19,7 @@ from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds.messages import PlanningJob
 from cwm_cli.worlds.program import ProgramSession, random_rows
 
-PROGRAMS = Path(__file__).parent.parent / "tests" / "world_models"
+PROGRAMS = Path(__file__).parent.parent / "tests" / "support" / "world_models"
 
 LIMITS = Limits(wall_seconds=600, cpu_seconds=600, stall_seconds=10)
 

@@ -24,8 +24,8 @@ from cwm_cli.sandbox import worker
 from cwm_gymnasium import restoring, shifted_mujoco, shifted_rules
 from cwm_gymnasium.mujoco_batch import Mujoco
 from cwm_gymnasium.shifts import SHIFTED
+from folders import ROOT
 
-ROOT = Path(__file__).parents[1]
 FOLDERS = ("cwm_cli", "plugins", "benchmarks", "examples", "extras")
 REWARDS = "plugins/cwm_gymnasium/mujoco_rewards.py"
 SHIFTS = "plugins/cwm_gymnasium/shifts.py"

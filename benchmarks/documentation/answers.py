@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.documentation.pages import ROOT
 
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "support"))
 
 from language_server import LanguageServer
 

@@ -1,0 +1,397 @@
+"""Episodes that are planned in the environment itself, and the datasets that ship."""
+
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from cwm_cli.commands.collect import default_dataset, shipped_name
+from cwm_cli.commands.policies import DEAR, Stage
+from cwm_cli.commands.recording import RecordingOptions, record
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.envs.simulators import opening
+from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_curated.policies import Way, planned_acts
+from cwm_gymnasium import cwm_environments
+from folders import ROOT
+
+SHIPPED = ROOT / "data" / "cwm_data"
+
+STREAM = '''
+import gymnasium as gym
+
+class Stream(gym.Env):
+    """A stream of numbers that cannot be turned back."""
+
+    observation_space = gym.spaces.Discrete(1000)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.stream = (number for number in range(1000))
+        return next(self.stream), {}
+
+    def step(self, action):
+        return next(self.stream), float(action), False, False, {}
+
+gym.register("Stream-v0", entry_point=Stream)
+'''
+
+
+def find(name: str) -> EnvironmentSpec:
+    """Look up an environment."""
+    return cwm_environments()[name]()
+
+
+def episodes(dataset: Dataset) -> list[list[Transition]]:
+    """Return the transitions of each episode."""
+    rows = list(dataset)
+    numbers = sorted({row.episode for row in rows})
+    return [[row for row in rows if row.episode == number] for number in numbers]
+
+
+def returns(dataset: Dataset) -> list[float]:
+    """Return the sum of the rewards of each episode."""
+    return [sum(row.reward for row in rows) for rows in episodes(dataset)]
+
+
+def content(dataset: Dataset, folder: Path) -> bytes:
+    """Return the bytes of a dataset's file."""
+    dataset.save(folder / "dataset.npz")
+    return (folder / "dataset.npz").read_bytes()
+
+
+def masked_taxi() -> EnvironmentSpec:
+    """Return a taxi that declares which actions change anything."""
+
+    def valid(env):
+        return np.flatnonzero(env.action_mask(env.s))
+
+    return replace(find("Taxi-v4"), valid_actions=valid)
+
+
+TEN: RecordingOptions = {"episodes": 10, "test_episodes": 10}
+
+
+@pytest.fixture(scope="module")
+def blackjack() -> Dataset:
+    """Return a few hands of Blackjack."""
+    return record(find("Blackjack-v1"), **TEN)
+
+
+@pytest.fixture
+def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "streams.py").write_text(STREAM)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield find("streams:Stream-v0")
+    sys.modules.pop("streams", None)
+    gym.registry.pop("Stream-v0", None)
+
+
+@pytest.fixture
+def postponed() -> EnvironmentSpec:
+    """Return an environment of which each step takes the processor longer than copies may."""
+    spec = find("CartPole-v1")
+
+    class Busy(gym.Wrapper):
+        def step(self, action):
+            end = time.process_time() + 2 * DEAR
+            while time.process_time() < end:
+                pass
+            return super().step(action)
+
+    return replace(spec, make=lambda **args: Busy(spec.make(**args)))
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder whose datasets ship, instead of those that do."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "shop" / "cwm_data"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(folder.parent)
+    monkeypatch.delitem(sys.modules, "cwm_data", raising=False)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4", "Pendulum-v1", "HalfCheetah-v5"])
+def test_an_untouched_twin_repeats_what_was_recorded(name: str) -> None:
+    spec = find(name)
+    dataset = record(spec, episodes=4, test_episodes=2, max_steps=8)
+    seeds = dataset.metadata["reset_seeds"]
+    assert len(set(seeds)) == 6
+    for rows, seed in zip(episodes(dataset), seeds, strict=True):
+        assert seed % 2 == rows[0].split
+        twin = spec.make()
+        observation, _ = twin.reset(seed=seed)
+        for row in rows:
+            assert np.array_equal(row.observation, observation)
+            observation, reward, terminated, _, _ = twin.step(row.action)
+            assert np.array_equal(row.next_observation, observation)
+            assert (row.reward, row.terminated) == (reward, terminated)
+
+
+@pytest.mark.parametrize("name", ["Blackjack-v1", "FrozenLake-v1", "Pendulum-v1"])
+def test_the_same_request_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
+    first, again = (
+        content(record(find(name), episodes=4, test_episodes=2, max_steps=5), tmp_path)
+        for _ in range(2)
+    )
+    assert first == again
+
+
+def test_an_episode_does_not_depend_on_how_many_there_are() -> None:
+    few = record(find("CartPole-v1"), episodes=2, test_episodes=3, max_steps=5)
+    many = record(find("CartPole-v1"), episodes=4, test_episodes=3, max_steps=5)
+    for split, shared in (("train", 2), ("test", 3)):
+        left, right = (
+            [
+                [repr(row._replace(episode=0)) for row in rows]
+                for rows in episodes(getattr(dataset, split))[:shared]
+            ]
+            for dataset in (few, many)
+        )
+        assert left == right
+
+
+def test_how_an_environment_is_copied_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[bool] = []
+    compared = opening.is_exact
+
+    def is_exact(*things: Any) -> bool:
+        found.append(compared(*things))
+        return found[-1]
+
+    monkeypatch.setattr(opening, "is_exact", is_exact)
+    dataset = record(find("Pendulum-v1"), policy="planner", max_steps=1, **TEN)
+    assert len(dataset) == 20
+    assert found == [True]
+
+
+def test_some_episodes_are_random_and_the_efforts_of_others_rise(blackjack: Dataset) -> None:
+    policies = blackjack.metadata["policies"]
+    assert policies[:10] == policies[10:]
+    assert policies[0] == "random"
+    efforts = [int(name.split()[1]) for name in policies[:10] if name.startswith("reward")]
+    assert efforts == sorted(set(efforts))
+    assert len(efforts) >= 3
+
+
+@pytest.mark.slow
+def test_planned_episodes_reach_the_goal() -> None:
+    cliff = record(find("CliffWalking-v1"), policy="planner", episodes=2, test_episodes=1)
+    assert returns(cliff) == [-13.0] * 3
+    assert cliff.metadata["policies"] == ["reward, 1000 steps"] * 3
+    pendulum = [
+        np.mean(returns(record(find("Pendulum-v1"), policy=policy, episodes=2, test_episodes=0)))
+        for policy in ("planner", "random")
+    ]
+    assert pendulum[0] > pendulum[1] + 300
+
+
+def test_what_ships_shows_the_goal_of_the_mountain_car_and_both_ends_of_the_track() -> None:
+    car, poles = (
+        Dataset.load(SHIPPED / shipped_name(name)) for name in ("MountainCar-v0", "CartPole-v1")
+    )
+    for split in (car.train, car.test):
+        assert any(row.terminated and row.next_observation[0] >= 0.5 for row in split)
+        assert min(row.next_observation[0] for row in split) == np.float32(-1.2)
+    for part in (poles.train[poles.train.fitted], poles.test):
+        ends = [row.next_observation for row in part if row.terminated]
+        assert min(end[0] for end in ends) < -2.4
+        assert max(end[0] for end in ends) > 2.4
+        assert any(abs(end[0]) > 2.4 and abs(end[2]) < np.radians(12) for end in ends)
+    planned = [each != "random" for each in poles.metadata["policies"]]
+    drawn = [rows for rows, policy in zip(episodes(poles), planned, strict=True) if not policy]
+    assert all(abs(row.next_observation[0]) < 2 for rows in drawn for row in rows)
+
+
+def test_what_ships_of_the_cliff_has_every_action_everywhere() -> None:
+    cliff = Dataset.load(SHIPPED / shipped_name("CliffWalking-v1")).train
+    tried = {(row.observation, row.action) for row in cliff[cliff.fitted]}
+    assert len(tried) == 37 * 4
+
+
+def test_every_action_is_tried_everywhere_and_ends_come_last() -> None:
+    spec = find("FrozenLake-v1")
+    lake = record(spec, env_args={"is_slippery": False}, episodes=9, test_episodes=0)
+    tried = {(row.observation, row.action) for row in lake[lake.fitted]}
+    table = spec.make(is_slippery=False).unwrapped.P
+    lasting = {
+        (here, a)
+        for here in {here for here, _ in tried}
+        for a in range(4)
+        if not table[here][a][0][3]
+    }
+    assert len(lasting) > 30
+    assert lasting <= tried
+    names = lake.metadata["policies"]
+    covering = [
+        rows for rows, name in zip(episodes(lake), names, strict=True) if name == "coverage"
+    ]
+    assert len(covering) == 5
+    assert covering[0][-1].terminated
+
+
+@pytest.mark.long
+def test_the_end_of_a_track_is_sought_by_itself() -> None:
+    poles = record(find("CartPole-v1"), episodes=5, test_episodes=0, seed=3)
+    alone = [rows[-1] for rows in episodes(poles)[2::2]]
+    ends = [row.next_observation for row in alone if row.terminated]
+    assert any(abs(end[0]) > 2.4 and abs(end[2]) < np.radians(12) for end in ends)
+
+
+def test_what_is_observed_is_driven_to_both_of_its_ends() -> None:
+    stage = Stage(find("Pendulum-v1"), {}, seed=1, max_steps=100)
+    speeds = []
+    for corner in (1, 0):
+        with stage.anew() as own:
+            copy = own.simulator
+            assert copy
+            words, act = planned_acts(own, Way("extremes", corner=corner), copy, 5, [])
+            assert words == "extremes, 100 steps"
+            observation, _ = own.env.reset(seed=5)
+            for step in range(own.max_steps):
+                observation, *_ = own.env.step(act(observation, step))
+                speeds.append(observation[2])
+    assert min(speeds) == -8
+    assert max(speeds) == 8
+
+
+@pytest.mark.parametrize("policy", ["random", "curated", "planner"])
+def test_only_valid_actions_are_taken_and_those_that_follow_are_recorded(policy: str) -> None:
+    spec = masked_taxi()
+    twin = spec.make().unwrapped
+    dataset = record(spec, policy=policy, episodes=4, test_episodes=0, max_steps=25)
+    assert dataset.has_valid_actions
+    for rows in episodes(dataset):
+        for row in rows:
+            assert twin.action_mask(row.observation)[row.action]
+            assert row.valid == tuple(np.flatnonzero(twin.action_mask(row.next_observation)))
+    assert {row.reward for row in dataset} <= {-1.0, 20.0}
+    if policy != "planner":
+        assert len({row.action for row in dataset if row.episode == 0}) > 3
+
+
+def test_where_sometimes_all_actions_are_valid_all_are_named() -> None:
+    def valid(env):
+        return [0, 1, 2, 3] if env.s // 100 % 2 else None
+
+    spec = replace(find("Taxi-v4"), valid_actions=valid)
+    rows = list(record(spec, policy="random", episodes=1, test_episodes=0))
+    assert {row.valid for row in rows} == {(0, 1, 2, 3), (0, 1, 2, 3, 4, 5)}
+    assert all(row.action < 4 for row in rows if row.observation // 100 % 2)
+    never = replace(find("Taxi-v4"), valid_actions=lambda _: None)
+    assert not record(never, policy="random", episodes=1).has_valid_actions
+
+
+def test_where_nothing_can_be_planned_the_best_of_some_random_episodes_stands_in(
+    stream: EnvironmentSpec,
+) -> None:
+    dataset = record(stream, episodes=2, test_episodes=2, max_steps=20)
+    assert dataset.metadata["policies"] == ["random", "reward, best of 5"] * 2
+    note = dataset.metadata["note"]
+    assert note.startswith("episodes of streams:Stream-v0 are the best of 5 random ones")
+    assert note.endswith("it cannot be saved and restored to plan with it")
+    drawn, best = returns(dataset)[::2], returns(dataset)[1::2]
+    assert min(best) > max(drawn)
+    assert "note" not in record(stream, policy="random", episodes=1, max_steps=5).metadata
+
+
+def test_where_copies_are_dear_nothing_is_planned_unless_that_is_asked_for() -> None:
+    options: dict[str, Any] = {"episodes": 2, "test_episodes": 0, "max_steps": 5}
+    spec, counts = counting(find("CartPole-v1"))
+    record(spec, policy="random", **options)
+    drawn, counts[0] = counts[0], 0
+    dear = record(spec, policy_options={"copies": "dear"}, **options)
+    assert counts[0] <= 10 * drawn
+    assert dear.metadata["copies"] == "dear"
+    assert dear.metadata["policies"] == ["random", "reward, best of 5"]
+    assert "its steps or copies take long" in dear.metadata["note"]
+    measured = record(spec, **options)
+    told = record(spec, policy_options={"copies": "cheap"}, **options)
+    assert measured.metadata["copies"] == "cheap"
+    assert measured.metadata["policies"] == told.metadata["policies"]
+    assert told.metadata["policies"][1] == "reward, 20 steps, 20% random"
+
+
+def counting(spec: EnvironmentSpec) -> tuple[EnvironmentSpec, list[int]]:
+    """Return an environment, and where the steps that all its instances take are counted."""
+    counts = [0]
+
+    class Counted(gym.Wrapper):
+        def step(self, action):
+            counts[0] += 1
+            return super().step(action)
+
+    return replace(spec, make=lambda **args: Counted(spec.make(**args))), counts
+
+
+def test_an_environment_whose_steps_take_long_is_not_even_probed(
+    postponed: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "is_exact", lambda *_: pytest.fail("it was probed"))
+    dataset = record(postponed, episodes=2, test_episodes=0, max_steps=2)
+    assert dataset.metadata["copies"] == "dear"
+    assert dataset.metadata["policies"][1] == "reward, best of 5"
+
+
+@pytest.mark.slow
+def test_collect_says_once_that_nothing_could_be_planned(cwm) -> None:
+    (cwm.packages / "streams.py").write_text(STREAM)
+    result = cwm("collect", "--env", "streams:Stream-v0", "--max-steps", "9", "--out", "s.npz")
+    assert result.returncode == 0
+    assert result.stderr.count("Note: ") == 1
+    assert "it cannot be saved and restored" in result.stderr
+    assert "returns from" in result.stdout
+
+
+@pytest.mark.slow
+def test_a_shipped_dataset_is_taken_if_it_was_asked_for(
+    shop: Path, tmp_path: Path, blackjack: Dataset
+) -> None:
+    spec = find("Blackjack-v1")
+    shipped = shop / shipped_name(spec.id)
+    blackjack.save(shipped)
+    assert default_dataset(spec, **TEN) == (shipped, True)
+    assert not (tmp_path / "cache").exists()
+    for options in ({"data_seed": 1}, {"max_steps": 3}):
+        assert (
+            default_dataset(spec, **TEN, **options)[0].parent
+            == tmp_path / "cache" / "cwm" / "datasets"
+        )
+
+
+def test_a_dataset_of_another_version_of_the_environment_is_not_taken(shop: Path) -> None:
+    spec = find("Blackjack-v1")
+    few: RecordingOptions = {"episodes": 1, "test_episodes": 1}
+    dataset = record(spec, **few)
+    shipped = shop / shipped_name(spec.id)
+    for package, taken in (("numpy", True), ("gymnasium", False)):
+        versions = dict(dataset.metadata["versions"]) | {package: "0.1"}
+        metadata = dataset.metadata | {"versions": versions}
+        replace(dataset, metadata=metadata).save(shipped)
+        assert (default_dataset(spec, **few)[0] == shipped) is taken
+    shipped.write_bytes(b"spoilt")
+    assert default_dataset(spec, **few)[0] != shipped
+
+
+def test_what_ships_is_small_and_what_it_says() -> None:
+    files = sorted(SHIPPED.glob("*.npz"))
+    assert sum(file.stat().st_size for file in files) < 10e6
+    assert len(files) > 10
+    for file in files:
+        dataset = Dataset.load(file)
+        asked = dataset.metadata
+        assert file.name == shipped_name(asked["env"])
+        assert (asked["policy"], asked["seed"], asked["env_args"]) == ("curated", 0, {})
+        assert len(json.dumps(asked["policies"])) > 2
+        assert len(returns(dataset)) >= 20
+        assert min(len(dataset.train), len(dataset.test)) >= 200

@@ -1,0 +1,152 @@
+"""Missions in words, goals as conditions, and worlds in two programs, with real parts."""
+
+import numpy as np
+import pytest
+
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.envs.spec import space_of
+from cwm_cli.errors import CwmError
+from cwm_cli.registry import environment
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.worlds import ProgramModel
+from cwm_learn.imagination import SearchImagination
+from cwm_learn.missions import (
+    WorldProgram,
+    component_identifiers,
+    for_goal,
+    is_condition,
+    merged,
+    nearest,
+    telling_words,
+)
+from folders import CORRIDOR
+from object_worlds import ACTIONS, MISSION, SCHEMA, Corridor, rows_of, view_of
+
+FOLDER = CORRIDOR
+DYNAMICS, PAYS = ((FOLDER / name).read_text() for name in ("transition.py", "reward.py"))
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(Limits(), 2) as made:
+        yield made
+
+
+def test_a_world_in_two_programs_is_a_program_that_replays_what_was_seen(sandbox) -> None:
+    rows = rows_of(Corridor())
+    world = WorldProgram(DYNAMICS, {MISSION: PAYS})
+    program = world.text(view_of(rows))
+    found = ProgramModel(program, sandbox).predict(rows)
+    assert found.failure is None
+    assert np.array_equal(
+        found.columns["next_observations.objects"], rows.columns["next_observations.objects"]
+    )
+    assert np.array_equal(found.columns["rewards"], rows.columns["rewards"])
+    assert np.array_equal(found.columns["terminations"], rows.columns["terminations"])
+
+
+def test_a_way_to_the_mission_is_found_and_played_in_the_program(sandbox) -> None:
+    rows = rows_of(Corridor(), 40)
+    start, _ = Corridor().reset(seed=5)
+    arrays = rows.observation_space.pack("observations", [start])
+    asked = {
+        "space": rows.observation_space.to_json(),
+        "words": telling_words(MISSION),
+        "actions": ACTIONS,
+        "schema": SCHEMA.to_json(),
+    }
+    reached = []
+    for rewards in ({MISSION: PAYS}, {}):
+        program = WorldProgram(DYNAMICS, rewards).text(view_of(rows))
+        with SearchImagination(sandbox, program, rows, form="scalar") as imagination:
+            found = imagination.ask("missions:seek", arrays, budget=600, **asked)
+        reached.append(bool(found["reached"][0]))
+    assert reached == [True, False]  # shaping alone is no success
+    env = Corridor()
+    env.reset(seed=5)
+    with SearchImagination(
+        sandbox, WorldProgram(DYNAMICS, {MISSION: PAYS}).text(view_of(rows)), rows
+    ) as imagination:
+        found = imagination.ask("missions:seek", arrays, budget=600, **asked)
+    plan = found["plans"][0, : found["lengths"][0]].tolist()
+    assert [env.step(action)[1:3] for action in plan][-1] == (1.0, True)
+
+
+def test_every_row_is_answered_although_the_program_fails_on_some(sandbox) -> None:
+    rows = rows_of(Corridor(), 60)
+    broken = DYNAMICS.replace('elif action == "toggle"', 'elif action == "toggle" and 1 / 0')
+    program = WorldProgram(broken, {MISSION: PAYS}).text(view_of(rows))
+    with SearchImagination(sandbox, program, rows, form="scalar") as imagination:
+        found = imagination.ask(
+            "missions:answers",
+            rows.select("observations", "actions"),
+            space=rows.observation_space.to_json(),
+        )
+    toggled = rows.columns["actions"] == ACTIONS.index("toggle")
+    assert ((found["errors"] != "") == toggled).all()
+    assert set(found["errors"][toggled]) == {"ZeroDivisionError: division by zero"}
+
+
+def test_of_each_name_the_last_definition_stays_and_what_does_not_compile_goes() -> None:
+    old = "K = 1\ndef helper():\n    return K\ndef transition(s, a):\n    return helper()\n"
+    new = "def helper():\n    return 2\nprint('hello')\ndef unused():\n    return 3\n"
+    code = merged(old, new, "def broken(:\n", entries=["transition"])
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert names["transition"](None, None) == 2  # type: ignore[operator]
+    assert "unused" not in code
+    assert "hello" not in code
+    assert "broken" not in code
+
+
+def test_the_nearest_missions_differ_in_the_fewest_words() -> None:
+    known = ["pick up the red ball", "open the red door", "get to the green goal square"]
+    assert nearest("pick up the blue ball!", known, 2) == known[:2]
+
+
+GUIDE = """
+| Num | Observation | Min |
+|-----|-------------|-----|
+| 0 | Cart Position | -4.8 |
+| 1 | Cart Velocity | -Inf |
+| 2 | Pole Angle | -0.4 |
+| 3 | Pole Angular Velocity | -Inf |
+"""
+
+
+def test_a_goal_is_a_condition_on_named_components_and_pays_where_it_holds(sandbox) -> None:
+    spec = environment("CartPole-v1")
+    env = spec.make()
+    space = space_of(env.observation_space)
+    assert component_identifiers(space, GUIDE)["position"] == 0
+    assert is_condition("position >= 0.5", space, GUIDE)
+    assert not is_condition(MISSION, space, GUIDE)
+    moves = (
+        "import numpy as np\n"
+        "class Environment:\n"
+        "    def set_state(self, observation):\n"
+        "        self.state = np.array(observation)\n"
+        "    def step(self, action):\n"
+        "        self.state = self.state + np.array([0.4, 0, 0, 0])\n"
+        "        return self.state, 1.0, False\n"
+    )
+    program = for_goal(moves, "position >= 0.5 and abs(cart_velocity) < 1", space, GUIDE)
+    starts = [np.array([x, v, 0.0, 0.0]) for x, v in ((0.0, 0.0), (0.2, 0.0), (0.2, 2.0))]
+    rows = Dataset.of(
+        [Transition(start, 0, start, 0.0, False) for start in starts],
+        observation_space=space,
+        action_space=space_of(env.action_space, "actions"),
+    )
+    found = ProgramModel(program, sandbox).predict(rows)
+    assert found.columns["rewards"].tolist() == [0, 1, 0]
+    assert found.columns["terminations"].tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    "goal", ["speed > 1", "position.real > 1", "open('x')", "1 > 0", "position >", "().__class__"]
+)
+def test_a_goal_that_is_no_condition_is_refused_in_one_line(goal: str) -> None:
+    space = space_of(environment("CartPole-v1").make().observation_space)
+    with pytest.raises(CwmError, match="position") as error:
+        for_goal("", goal, space, GUIDE)
+    assert len(str(error.value).splitlines()) == 1

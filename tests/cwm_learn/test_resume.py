@@ -1,0 +1,310 @@
+"""Runs of learning that are killed and continued, finished and repeated, or damaged."""
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+
+from candidates import STILL_ANSWER
+from cwm_cli import CwmError, Observer, learn
+from cwm_cli.runs.answers import ANSWERS, RecordedAnswers
+from cwm_cli.search.contracts import GENERATE, Backend, Completion, Message, Move, Request
+from cwm_learn.runs import LearningResult, LearnRun
+from openai_server import OpenAIServer
+from shell import Shell
+
+LAKE: dict[str, Any] = {"env": "FrozenLake-v1", "env_args": {"is_slippery": False}, "steps": 60}
+TIMES = {"seconds", "writing_seconds", "planning_seconds"}
+
+
+class Crash(BaseException):
+    """Simulates the end of a process."""
+
+
+class Notes(Observer):
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def note(self, words: str, kind: str = "Note") -> None:
+        self.words.append(words)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """Return the journal without times."""
+    found = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    for line in found:
+        line.pop("seconds", None)
+        line.get("usage", {}).pop("seconds", None)
+    return found
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Return the result without times and the folder, with all programs."""
+    result = json.loads((folder / "result.json").read_text())
+    kept = {name: value for name, value in result.items() if name not in {*TIMES, "run", "program"}}
+    programs = {file.name: file.read_text() for file in folder.glob("programs/*.py")}
+    return kept | {"programs": programs, "best": (folder / "best.py").read_text()}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> LearningResult:
+    return learn(**LAKE, run=tmp_path_factory.mktemp("whole") / "r")
+
+
+def crashed(asked: dict[str, Any], run: Path, number: int) -> bool:
+    """Learn until `number` further lines of the journal are written; return if it crashed."""
+    write, written = LearnRun._write, []
+
+    def crash(run: LearnRun, *records: Any) -> None:
+        write(run, *records)
+        written.append(records)
+        if len(written) == number:
+            with (run.folder / "journal.jsonl").open("ab") as journal:
+                journal.write(b'{"kind":"steps","col')  # of the next line
+            raise Crash
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LearnRun, "_write", crash)
+        try:
+            learn(**asked, run=run)
+        except Crash:
+            return True
+    return False
+
+
+@pytest.mark.slow
+def test_a_crash_after_any_line_of_the_journal_changes_nothing(
+    whole: LearningResult, tmp_path: Path
+) -> None:
+    crashes = 0
+    while crashed(LAKE, tmp_path / "r", 3):
+        crashes += 1
+    assert crashes > 5
+    assert lines(tmp_path / "r") == lines(whole.run)
+    assert outcome(tmp_path / "r") == outcome(whole.run)
+    assert any(outcome(whole.run)["mismatches"].values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"env": "FrozenLake-v1", "steps": 40},
+        {"env": "CartPole-v1", "steps": 70},
+        {"env": "MiniGrid-Empty-5x5-v0", "steps": 30},
+    ],
+    ids=lambda asked: asked["env"],
+)
+def test_a_crash_between_any_two_lines_changes_nothing_in_other_environments(
+    asked: dict[str, Any], tmp_path: Path
+) -> None:
+    learn(**asked, run=tmp_path / "whole")
+    count = len(lines(tmp_path / "whole"))
+    for number in (count // 4, count // 3):
+        assert crashed(asked, tmp_path / "r", number)
+    learn(**asked, run=tmp_path / "r")
+    assert lines(tmp_path / "r") == lines(tmp_path / "whole")
+    assert outcome(tmp_path / "r") == outcome(tmp_path / "whole")
+
+
+class Unrepeatable(gym.Env[int, int]):
+    """An environment whose observations no seed repeats."""
+
+    observation_space = gym.spaces.Discrete(1000)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        return 0, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        return random.SystemRandom().randrange(1000), 0.0, False, False, {}
+
+
+@pytest.mark.slow
+def test_an_environment_that_does_not_repeat_loses_its_episode_but_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = EnvSpec("Unrepeatable-v0", entry_point=Unrepeatable, max_episode_steps=40)
+    monkeypatch.setitem(gym.registry, spec.id, spec)
+    asked, notes = {"env": "Unrepeatable-v0", "steps": 30}, Notes()
+    assert crashed(asked, tmp_path / "r", 1)
+    before = LearnRun.load(tmp_path / "r").dataset()
+    done = learn(**asked, run=tmp_path / "r", observer=notes)
+    rows = LearnRun.load(tmp_path / "r").dataset()
+    assert (done.steps, len(rows)) == (30, 30)
+    assert sum("does not repeat" in words for words in notes.words) == 1
+    for name, column in before.columns.items():
+        assert np.array_equal(rows.columns[name][: len(before)], column)
+
+
+@pytest.mark.slow
+def test_a_killed_run_with_a_model_ends_the_same_and_asks_nothing_twice(
+    cwm: Shell, tmp_path: Path
+) -> None:
+    cwm.environment["OPENAI_API_KEY"] = "none"
+    rng = random.Random(0)
+    with OpenAIServer(lambda body: STILL_ANSWER) as server:
+        asked = ["learn", "--env", "FrozenLake-v1", "--steps", "30", "--completions", "4"]
+        asked += ["--model", "openai/gpt-4o-mini", "--api-base", server.url, "--run"]
+        assert cwm.inside(*asked, "whole").returncode == 0
+        count, journal = len(server.requests), lines(cwm.folder / "whole")
+        assert count > 1
+        server.requests.clear()
+        answers = cwm.folder / "r" / ANSWERS
+        for delivered in (1, 2):
+            process = cwm.start(*asked, "r")
+            while not answers.exists() or answers.read_bytes().count(b"\n") < delivered:
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.01)
+            time.sleep(rng.uniform(0, 0.3))
+            os.kill(process.pid, signal.SIGKILL)
+            process.communicate()
+        done = cwm.inside(*asked, "r")
+        assert done.returncode == 0, done.stderr
+    assert count <= len(server.requests) <= count + 2  # at most one was in flight at each kill
+    assert lines(cwm.folder / "r") == journal
+    assert outcome(cwm.folder / "r") == outcome(cwm.folder / "whole")
+
+
+ASKING = """
+from contextlib import closing
+from dataclasses import dataclass
+from cwm_cli import hookimpl
+from cwm_learn.strategy import LearningStrategy
+from cwm_cli.data.dataset import Transition
+from cwm_cli.search.contracts import GENERATE, Message, Move, Request
+
+@dataclass
+class Asking(LearningStrategy):
+    def learn(self, session):
+        question = (Message(role="user", content="Which action?"),)
+        with closing(session.tasks[0].task.make()) as env:
+            while not session.over:
+                here, _ = env.reset(seed=session.seed)
+                answer = session.complete(Request(question, 0, Move(GENERATE), None))
+                action = int(answer.text)
+                there, reward, terminated, truncated, _ = env.step(action)
+                row = Transition(here, action, there, reward, terminated, truncated)
+                session.stepped(row, aim="explore")
+                session.ended(float(reward), aim="explore")
+
+@hookimpl
+def cwm_learning_strategies():
+    return {"ask": Asking}
+"""
+
+
+def test_an_interrupted_strategy_starts_again_with_its_recorded_answers(cwm: Shell) -> None:
+    cwm.install("asking", ASKING)
+    cwm.environment["OPENAI_API_KEY"] = "none"
+    with OpenAIServer(lambda body: str(len(server.requests) % 4)) as server:
+        asked = ["learn", "--env", "FrozenLake-v1", "--strategy", "ask", "--model", "openai/gpt-4o"]
+        asked += ["--api-base", server.url, "--run", "r", "--steps"]
+        write = LearnRun._write
+
+        def failing(run: LearnRun, *records: Any) -> None:
+            write(run, *records)
+            if len(server.requests) == 3:
+                raise CwmError("the disk is full")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LearnRun, "_write", failing)
+            assert "the disk is full" in cwm.inside(*asked, "5").stderr
+        done = cwm.inside(*asked, "5")
+        assert done.returncode == 0, done.stderr
+        assert len(server.requests) == 5
+        before = contents(cwm.folder / "r")
+        assert "is finished" in cwm.inside(*asked, "5").stderr
+        after = contents(cwm.folder / "r")
+    rows = LearnRun.load(cwm.folder / "r").dataset()
+    assert rows.columns["actions"].tolist() == [1, 2, 3, 0, 1]
+    assert {name: after[name] for name in before} == before
+
+
+def test_the_command_of_a_finished_run_changes_no_file(whole: LearningResult) -> None:
+    before, notes = contents(whole.run), Notes()
+    again = learn(**LAKE, run=whole.run, observer=notes)
+    assert again == whole
+    assert contents(whole.run) == before
+    assert any(words.endswith("is finished") for words in notes.words)
+
+
+@pytest.mark.slow
+def test_more_steps_continue_a_finished_run(tmp_path: Path) -> None:
+    first = learn(**LAKE | {"steps": 20}, run=tmp_path / "r")
+    further = learn(**LAKE | {"steps": 40}, run=tmp_path / "r")
+    assert (first.steps, further.steps) == (20, 40)
+    assert further.episodes > first.episodes
+    assert len(LearnRun.load(tmp_path / "r").dataset()) == 40
+    before = contents(tmp_path / "r")
+    assert learn(**LAKE | {"steps": 40}, run=tmp_path / "r").steps == 40
+    assert contents(tmp_path / "r") == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'"rewards"', b'"rewardz"'),
+        (b'"dtype":"<f8"', b'"dtype":"<q8"'),
+        (b'"values":[0,', b'"values":[[0],'),
+    ],
+)
+def test_a_line_of_steps_with_a_damaged_column_is_left_out(
+    whole: LearningResult, cwm: Shell, before: bytes, after: bytes
+) -> None:
+    run = cwm.folder / "r"
+    run.mkdir()
+    for name, content in contents(whole.run).items():
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_bytes(content)
+    journal = run / "journal.jsonl"
+    damaged = journal.read_bytes().replace(before, after, 1)
+    assert damaged != journal.read_bytes()
+    journal.write_bytes(damaged)
+    assert "1 of the" in LearnRun.load(run).damage
+    assert len(LearnRun.load(run).dataset()) < 60
+    shown = cwm.inside("runs", "show", "r")
+    assert (shown.returncode, "Traceback" in shown.stderr) == (0, False)
+    done = cwm.inside(
+        *("learn", "--env", "FrozenLake-v1", "--env-arg", "is_slippery=false"),
+        *("--steps", "62", "--run", "r"),
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = [each for each in done.stderr.splitlines() if "cannot be used" in each]
+    assert "1 of the" in line
+
+
+class Counting(Backend):
+    count = 0
+
+    def complete(self, request: Request) -> Completion:
+        self.count += 1
+        return Completion(f"answer {self.count}")
+
+
+def test_recorded_answers_are_returned_once_each_and_survive_a_cut_line(tmp_path: Path) -> None:
+    file, inner = tmp_path / ANSWERS, Counting()
+    request = Request((Message(role="user", content="?"),), 0, Move(GENERATE), None)
+    assert RecordedAnswers(inner, file).complete(request).text == "answer 1"
+    with file.open("ab") as stream:
+        stream.write(b'{"request":"')  # a crash cuts the next answer short
+    again = RecordedAnswers(inner, file)
+    assert again.complete(request).text == "answer 1"
+    assert again.complete(request._replace(step=1)).text == "answer 2"
+    third = RecordedAnswers(inner, file)
+    assert third.complete(request._replace(step=1)).text == "answer 2"
+    assert inner.count == 2

@@ -1,0 +1,304 @@
+"""The agent of WorldCoder, in a real environment, asking a real server or rules offline."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.tasks import Task
+from cwm_cli.registry import find
+from cwm_cli.sandbox import Limits, Sandbox
+from cwm_cli.search.contracts import GENERATE, Backend, Completion, Move, Request
+from cwm_learn.missions import StateView, WorldProgram
+from cwm_learn.strategy import LearningSession, LearningTask
+from cwm_worldcoder.agent import WorldCoderAgent
+from cwm_worldcoder.arms import Arm, WorldSearch
+from cwm_worldcoder.asking import TOKENS_MENDING, ProgramQuestion, Shown, programs_in
+from cwm_worldcoder.evaluating import Answered, WorldEvaluation, WorldEvaluator, evaluate
+from cwm_worldcoder.proposer import RuleProposer
+from folders import CORRIDOR
+from object_worlds import ACTIONS, MISSION, SCHEMA, Corridor, rows_of
+from openai_server import OpenAIServer
+
+FOLDER = CORRIDOR
+PREPARED = {
+    "The new mission is": "guessed.md",
+    "What cannot be": "invented.md",
+    "What it gets wrong": "refuted.md",
+    "`reward_func(": "pays_nothing.py",
+    "`transition(": "moves_only.py",
+}
+"""What a language model answers, by what a prompt contains; the first that is found counts."""
+
+
+def prepared(prompt: str) -> str:
+    """Answer a prompt from the prepared files."""
+    name = next(name for words, name in PREPARED.items() if words in prompt)
+    text = (FOLDER / name).read_text()
+    return f"```python\n{text}```" if name.endswith(".py") else text
+
+
+class Prepared(Backend):
+    """Answers from the prepared files, without a server."""
+
+    def complete(self, request: Request) -> Completion:
+        return Completion(prepared(request.messages[-1].content))
+
+
+class Session(LearningSession):
+    """Keeps every program with the number of steps after which it was written."""
+
+    def wrote(self, program: str, note: str = "") -> None:
+        super().wrote(program, note)
+        self.__dict__.setdefault("programs", []).append((len(self.rows), program))
+
+    def stepped(self, row: Any, *, aim: str, mismatched: bool = False) -> None:
+        super().stepped(row, aim=aim, mismatched=mismatched)
+        self.__dict__.setdefault("aims", []).append((aim, mismatched))
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(Limits(), 3) as made:
+        yield made
+
+
+def task(length: int = 7, mission: str = MISSION) -> LearningTask:
+    made = Task(partial(Corridor, length, mission), 0, 60)
+    return LearningTask("Corridor", made, SCHEMA, ACTIONS)
+
+
+def agent(**options: Any) -> WorldCoderAgent:
+    chosen = {"plan_nodes": 300, "patience": 1, "depth": 20, "pulls": 12, "warm": 5}
+    return WorldCoderAgent(**{**chosen, **options})
+
+
+def session_of(sandbox: Sandbox, backend: Backend | None, **more: Any) -> Session:
+    given: dict[str, Any] = {"tasks": [task()], "steps": 300, **more}
+    return Session(sandbox=sandbox, backend=backend, **given)
+
+
+def view_of(rows: Dataset) -> StateView:
+    return StateView(rows.observation_space, SCHEMA, ACTIONS)
+
+
+def asked(question: ProgramQuestion, step: int = 0) -> list[str]:
+    request = Request(question.messages(), 0, Move(GENERATE), question, step)
+    return programs_in(RuleProposer().complete(request).text)
+
+
+def invented_at(session: Session) -> int:
+    """Return after how many steps a program first had a reward for the goal."""
+    return next(steps for steps, text in session.programs if 'entity.name == "Goal"' in text)
+
+
+def test_what_optimism_invents_is_tried_refuted_and_mended(sandbox: Sandbox) -> None:
+    session = session_of(sandbox, Prepared(), seed=2)
+    agent(exploration=0.0).learn(session)
+    paid = next(n for n, row in enumerate(session.rows) if row.reward > 0)
+    assert invented_at(session) <= paid  # before any reward had been seen
+    assert ("exploit", True) in session.aims[invented_at(session) : paid]
+    assert "agent.carrying = " in session.program
+    assert session.returns[-1][1:] == (1.0, "exploit")
+
+
+def test_without_optimism_a_world_in_which_nothing_pays_is_enough(sandbox: Sandbox) -> None:
+    session = session_of(sandbox, Prepared(), steps=25)
+    agent(optimism=False, exploration=0.0).learn(session)
+    assert all('entity.name == "Goal"' not in text for _, text in session.programs)
+    assert {aim for aim, _ in session.aims} == {"explore"}
+
+
+@pytest.mark.slow
+def test_a_language_model_on_a_server_is_asked_and_counted(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with OpenAIServer(lambda body: prepared(body["messages"][-1]["content"])) as server:
+        backend = find("backend", "litellm")(model="openai/x", api_base=server.url, retries=0)
+        session = session_of(sandbox, backend, seed=2)
+        agent(exploration=0.0).learn(session)
+        assert session.asked == len(server.requests) > 0
+        assert session.returns[-1][1] == 1.0
+        few = session_of(sandbox, backend, completions=2, steps=30)
+        agent().learn(few)
+        assert (few.asked, few.over) == (2, "completions")
+
+
+@pytest.mark.slow
+def test_rules_offline_learn_it_without_a_model(sandbox: Sandbox) -> None:
+    session = session_of(sandbox, None, seed=1)
+    agent(warm=8).learn(session)
+    assert session.returns[-1][1:] == (1.0, "exploit")
+    assert session.asked == 0
+
+
+def test_a_curriculum_keeps_how_things_move_and_asks_no_more(sandbox: Sandbox) -> None:
+    session = session_of(sandbox, Prepared(), tasks=[task(7), task(9)], seed=0)
+    agent(exploration=0.0).learn(session)
+    second = [row.observation["objects"][5][1] == 8 for row in session.rows].index(True)
+    returns = [value for steps, value, _ in session.returns if steps > second]
+    assert returns[0] == 1.0  # the first episode in the second environment
+    assert session.asked == 4
+    assert session.programs[-1][0] < second
+
+
+def test_for_a_goal_in_words_a_reward_is_guessed_and_acted_for_without_new_data(
+    sandbox: Sandbox,
+) -> None:
+    session = session_of(sandbox, Prepared(), seed=0, goal="pick up the key")
+    agent(exploration=0.0).learn(session)
+    before = session.programs[-1][0]
+    assert "'pick up the key'" in session.program
+    assert session.returns[-1][1:] == (1.0, "exploit")
+    assert session.rows[-1].next_observation["objects"][1, 6] == 1
+    assert session.rows[-1].reward == 0.0  # the environment pays for another mission
+    assert session.asked == 5
+    assert before < len(session.rows)
+
+
+def test_worlds_are_graded_part_by_part_and_only_right_ones_are_planned_in(
+    sandbox: Sandbox,
+) -> None:
+    rows, env = rows_of(Corridor(), 60), Corridor()
+    view, transitions = view_of(rows), list(rows)
+    start, _ = env.reset(seed=1)
+    moves = (FOLDER / "transition.py").read_text()
+    pays = (FOLDER / "reward.py").read_text()
+    broken = moves.replace('"turn"', '"turn" and 1 / 0')
+    evaluator = WorldEvaluator(sandbox, view, space_of(env.action_space, "actions"))
+    try:
+        right = evaluate(evaluator, WorldProgram(moves, {MISSION: pays}), transitions, [start])
+        no_pay = evaluate(evaluator, WorldProgram(moves, {}), transitions, [start])
+        wrong = evaluate(evaluator, WorldProgram(broken, {MISSION: pays}), transitions, [start])
+        hopeless = evaluate(
+            evaluator,
+            WorldProgram(moves, {MISSION: (FOLDER / "pays_nothing.py").read_text()}),
+            [row for row in transitions if not row.reward],
+            [start],
+            budget=50,
+        )
+    finally:
+        evaluator.close()
+    assert right.succeeds
+    assert (right.ratio, right.plan_ratio) == (1.0, 1.0)
+    assert not any(no_pay.pays)
+    assert all(no_pay.moves)
+    assert no_pay.exp_ratio == pytest.approx(1 / 3)
+    turned = [row.action == 0 for row in transitions]
+    assert [not move for move in wrong.moves] == turned
+    assert all(
+        "ZeroDivisionError" in o.error for o, t in zip(wrong.moved, turned, strict=True) if t
+    )
+    assert wrong.plan_ratio is None
+    assert (hopeless.fits, hopeless.plan_ratio, hopeless.succeeds) == (True, 0.0, False)
+
+
+def search_of(bandit: str, *scores: float) -> WorldSearch:
+    """Return a search with the first arm and arms of some scores."""
+    rows = rows_of(Corridor(), 3)
+    evaluator = WorldEvaluator(None, view_of(rows), rows.action_space)  # type: ignore[arg-type]
+    search = WorldSearch(
+        evaluator, str, list(rows), list(rows), None, np.random.default_rng(0), bandit=bandit
+    )
+    search.arms.append(Arm("init", None, 1.0, 1.0))
+    for score in scores:
+        said = (Answered(),) * 3
+        base = WorldEvaluation(
+            WorldProgram(f"# {score}"), tuple(rows), said, said, (True, False, True),
+            (True,) * 3, score,
+        )  # fmt: skip
+        search._add_arms(base)
+    return search
+
+
+def test_arms_are_drawn_by_their_score_and_lose_it_by_failing() -> None:
+    search = search_of("thompson", 1.0, 0.2)
+    assert [(arm.good, arm.bad) for arm in search.arms] == [(1, 1), (6, 1), (2, 5)]
+    chosen = [search.arms.index(search._chosen()) for _ in range(300)]  # type: ignore[arg-type]
+    assert chosen.count(1) > 200 > 20 < chosen.count(0)
+    search.arms[1].bad += 20
+    chosen = [search.arms.index(search._chosen()) for _ in range(300)]  # type: ignore[arg-type]
+    assert chosen.count(0) > chosen.count(1)
+
+
+@pytest.mark.parametrize(
+    ("bandit", "order"),
+    [("greedy", [1, 1, 1, 1]), ("bfs2", [0, 0, 1, 1, 2, 2]), ("grid3", [0, 0, 0, 1, 2])],
+)
+def test_other_orders_of_arms_are_there_to_compare(bandit: str, order: list[int]) -> None:
+    search, chosen = search_of(bandit, 0.9, 0.1), []
+    while (arm := search._chosen()) is not None and len(chosen) < len(order) + 1:
+        arm.pulls += 1
+        chosen.append(search.arms.index(arm))
+    assert chosen[: len(order)] == order
+    assert bandit == "greedy" or len(chosen) == len(order)
+
+
+def test_prompts_show_the_counterexample_and_leave_out_what_is_too_long() -> None:
+    rows = rows_of(Corridor(), 30)
+    view, some = view_of(rows), list(rows)
+    wrong = Shown(some[0], Answered(some[1].observation, error=""))
+    question = ProgramQuestion(
+        "mend transition",
+        view,
+        transition="x = 1",
+        right=tuple(map(Shown, some[:3])),
+        wrong=wrong,
+    )
+    user = question.messages()[1]
+    assert len(user.content) < 4 * (TOKENS_MENDING + 2500)
+    for words in ("x = 1", "# What it gets wrong", "Why does the world do that?", "`transition("):
+        assert words in user.content
+    assert "carrying" in user.content
+    crowded = replace(question, right=tuple(map(Shown, some * 3)))
+    assert len(crowded.messages()[1].content) < 4 * (TOKENS_MENDING + 2500)
+    failed = replace(question, wrong=Shown(some[0], Answered(error="KeyError: 'x'")))
+    assert "KeyError: 'x'" in failed.messages()[1].content
+
+
+def test_rules_offline_give_what_they_were_shown_and_mending_forgets_nothing() -> None:
+    rows = list(rows_of(Corridor(), 60))
+    view = view_of(rows_of(Corridor(), 2))
+    [code] = asked(ProgramQuestion("transition", view, right=tuple(map(Shown, rows[:7]))))
+    for row in rows[7:]:  # one at a time, as counterexamples come
+        question = ProgramQuestion("mend transition", view, transition=code, wrong=Shown(row))
+        [code] = asked(question)
+    program: dict[str, Any] = {}
+    exec(WorldProgram(code).text(view), program)
+    world = program["Environment"]()
+    for row in rows:
+        world.set_state(row.observation)
+        assert view.same(world.step(row.action)[0], row.next_observation)
+
+
+def test_a_reward_is_guessed_from_the_nearest_mission_by_its_words() -> None:
+    env = Corridor(mission="pick up the red key")
+    env.reset(seed=0)
+    before, _ = env.reset(seed=1)
+    view = view_of(rows_of(env, 2))
+    paid = []
+    for color in (1, 2):  # the key is red, then blue
+        env.reset(seed=1)
+        env.table[1, 4] = color
+        seen = [env._seen()]
+        for action in (0, 2) if env.table[0, 3] == 1 and env.table[1, 1] < 2 else (2, 0):
+            seen.append(env.step(action)[0])
+        paid.append(seen)
+    rows = list(rows_of(env, 2))
+    rows = [
+        rows[0]._replace(observation=a, next_observation=b, action=2, reward=r, terminated=bool(r))
+        for (a, b), r in ((paid[0][-2:], 1.0), (paid[0][:2], 0.0))
+    ]
+    [known] = asked(ProgramQuestion("reward", view, env.mission, right=tuple(map(Shown, rows))))
+    question = ProgramQuestion(
+        "guess reward", view, "pick up the blue key", others={env.mission: known}
+    )
+    assert "'red'" in known or "Key" in known
+    assert "'red'" not in asked(question)[0]
+    assert before["mission"] == env.mission

@@ -1,0 +1,647 @@
+"""Translated programs answer as the programs themselves, or leave the answer to them."""
+
+import random
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.planning.model import LARGEST, Unbatched
+from cwm_cli.planning.program import Checks, Program, returns
+from cwm_cli.sandbox.answers import Complaint
+from cwm_cli.translation import Rows, Source, fastest
+from cwm_cli.translation.emission import plain
+from cwm_cli.translation.expressions import Refused
+from cwm_cli.translation.lanes import Lanes
+from cwm_cli.translation.scalar import FAILURES, Arithmetic
+from cwm_cli.translation.states import Trace
+from cwm_cli.translation.tables import Table, TableLanes, countable
+from cwm_cli.translation.verification import verified, verified_alone
+from folders import WORLD_MODELS
+from world_models import expressions
+from world_models.random_programs import Author
+from world_models.traps import TRAPS, trap
+
+FOLDER = WORLD_MODELS
+
+
+def box(size: int, limit: float = np.inf) -> Space:
+    return space_of(spaces.Box(-limit, limit, (size,), np.float64))
+
+
+def number(count: int, start: int = 0) -> Space:
+    return space_of(spaces.Discrete(count, start=start))
+
+
+POINT, THREE = box(2), number(3)
+PROGRAMS: dict[str, tuple[Space, Space, float | None]] = {
+    "acrobot_arrays": (box(6), THREE, 1.0),
+    "acrobot_lists": (box(6), THREE, 1.0),
+    "acrobot_rk4_function": (box(6), THREE, 1.0),
+    "bandit_patch": (number(8), THREE, None),
+    "cartpole_cramer": (box(4), number(2), 0.1),
+    "cartpole_float32": (box(4), number(2), 0.1),
+    "cartpole_helpers": (box(4), number(2), 0.1),
+    "cheetah_vectors": (box(17), box(6, 1.0), 0.3),
+    "cliff_branches": (number(48), number(4), None),
+    "cliff_grid": (number(48), number(4), None),
+    "grid_position_array": (number(25), number(4), None),
+    "inverted_pendulum_slices": (box(4), box(1, 3.0), 0.1),
+    "lake_strings": (number(16), number(4), None),
+    "lake_table": (number(16), number(4), None),
+    "lander_early_returns": (box(6), number(4), 0.5),
+    "mountain_car_clip": (box(2), THREE, 0.3),
+    "mountain_car_continuous": (box(2), box(1, 1.0), 0.3),
+    "mountain_car_scalars": (box(2), THREE, 0.3),
+    "pendulum_math": (box(3), box(1, 2.0), 1.0),
+    "pendulum_numpy": (box(3), box(1, 2.0), 1.0),
+    "point_mass_linear": (box(4), box(2, 1.0), 1.5),
+    "pong_modulo": (box(5), THREE, 2.0),
+    "reacher_slices": (box(11), box(2, 1.0), 0.3),
+    "tank_tuples": (box(2), THREE, 0.6),
+    "taxi_map": (number(500), number(6), None),
+    "taxi_walls": (number(500), number(6), None),
+}
+REFUSED = {"blackjack_random": "random numbers|import of random"}
+REMEMBERS = {"cliff_grid"}
+"""Programs that keep more than a table has room for."""
+
+
+def made(program: str) -> Any:
+    """Make the Environment of a program, as the process of a program does."""
+    module = ModuleType("world_model")
+    exec(compile(program, "<program>", "exec"), module.__dict__)
+    return module.Environment()
+
+
+def model(program: str, observed: Space = POINT, acting: Space = THREE) -> Program:
+    def reward(value: Any) -> float:
+        if not abs(float(value)) < LARGEST:
+            raise Complaint("no such reward")
+        return float(value)
+
+    read = np.array if observed.is_float else int
+    return Program(made(program), Checks(tuple, reward, bool, read), action_space=acting)
+
+
+def trace(program: str, observed: Space = POINT, acting: Space = THREE) -> Trace:
+    return Trace(program, observed, acting)
+
+
+def arithmetic(program: str, observed: Space = POINT, acting: Space = THREE) -> Arithmetic:
+    functions = plain(trace(program, observed, acting))
+    return Arithmetic(model(program, observed, acting), functions, observed)
+
+
+def batch(program: str, observed: Space = POINT, acting: Space = THREE) -> Lanes:
+    return Lanes(trace(program, observed, acting), observed)
+
+
+def drawn(space: Space, count: int, scale: float | None, rng: np.random.Generator) -> list[Any]:
+    """Draw observations or actions."""
+    if space.is_float:
+        return list(rng.normal(size=(count, space.size)) * (scale or 1.0))
+    values: list[Any] = rng.integers(0, int(space.high[0]) + 1, count).tolist()
+    return values
+
+
+def source(name: str) -> str:
+    return (FOLDER / f"{name}.py").read_text()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.filterwarnings("ignore")
+def test_programs_of_many_styles_answer_the_same_in_every_form(name: str) -> None:
+    observed, acting, scale = PROGRAMS[name]
+    rng = np.random.default_rng(0)
+    text = source(name)
+    rows = (drawn(observed, 200, scale, rng), drawn(acting, 200, None, rng))
+    one = model(text, observed, acting)
+    forms: list[Any] = [arithmetic(text, observed, acting)]
+    batches: list[Any] = [batch(text, observed, acting)]
+    if countable(observed, acting) and name not in REMEMBERS:
+        forms.append(Table(model(text, observed, acting), observed))
+        batches.append(TableLanes(forms[-1], observed))
+    for form in forms:
+        verified_alone(form, model(text, observed, acting), *rows)
+        assert form.redone <= 10
+    plans = np.array([[drawn(acting, 15, None, rng) for _ in range(20)] for _ in range(3)])
+    expected = one.returns(rows[0][:3], plans)
+    for many in batches:
+        verified(many, model(text, observed, acting), *rows)
+        found = returns(many, rows[0][:3], plans)
+        np.testing.assert_allclose(found.returns, expected, rtol=1e-4, atol=1e-4)
+        assert found.steps == one.counter[0]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_programs_that_draw_numbers_are_refused(name: str) -> None:
+    with pytest.raises(Refused, match=REFUSED[name]):
+        trace(source(name), number(9), number(2))
+
+
+def test_every_program_of_the_folder_is_tried() -> None:
+    others = {"expressions", "random_programs", "traps"}
+    assert {path.stem for path in FOLDER.glob("*.py")} == {*PROGRAMS, *REFUSED, *others}
+
+
+def outcome(program: str, starts: np.ndarray, plan: np.ndarray) -> str:
+    """Compare every answer with that of a new object for each lane; say how it ended."""
+    with np.errstate(all="ignore"):
+        expected = [
+            trajectory(program, start, plan[:, lane]) for lane, start in enumerate(starts.T)
+        ]
+    try:
+        found = trace(program)
+    except Refused:
+        return "refused"
+    alone(found, starts, plan, expected)
+    return side_by_side(Lanes(found, POINT), starts, plan, expected)
+
+
+def alone(found: Trace, starts: np.ndarray, plan: np.ndarray, expected: list[list[Any]]) -> None:
+    """Assert that plain arithmetic answers the same, or fails so that the program is asked."""
+    functions = plain(found)
+    for lane, start in enumerate(starts.T):
+        try:
+            state = functions.enter(start.tolist())
+            for answer, action in zip(expected[lane], plan[:, lane].tolist(), strict=False):
+                state, seen, reward, end = functions.step(state, action)
+                assert not isinstance(answer, Exception), "the program failed and nobody noticed"
+                np.testing.assert_allclose(seen, answer[0], 1e-7, 1e-7)
+                np.testing.assert_allclose(reward, answer[1], 1e-7, 1e-7)
+                assert bool(end) == answer[2]
+        except FAILURES:
+            continue
+
+
+def side_by_side(
+    many: Lanes, starts: np.ndarray, plan: np.ndarray, expected: list[list[Any]]
+) -> str:
+    """Assert that lanes answer the same, or are refused; say which."""
+    alive = np.arange(starts.shape[1])
+    try:
+        many.stand(starts)
+        for step, actions in enumerate(plan):
+            there = [expected[lane][step] for lane in alive]
+            failed = any(isinstance(answer, Exception) for answer in there)
+            try:
+                observations, rewards, terminated = many.step(actions[alive])
+            except Unbatched:
+                return "raises" if failed else "refused"
+            assert not failed, "a lane failed and nobody noticed"
+            np.testing.assert_allclose(observations.T, [o for o, _, _ in there], 1e-7, 1e-7)
+            np.testing.assert_allclose(rewards, [r for _, r, _ in there], 1e-7, 1e-7)
+            assert terminated.tolist() == [d for _, _, d in there]
+            if terminated.all():
+                break
+            many.keep(~terminated)
+            alive = alive[~terminated]
+    except Unbatched:
+        return "refused"
+    return "same"
+
+
+def trajectory(program: str, start: np.ndarray, actions: np.ndarray) -> list[Any]:
+    """Return what a new object answers until the episode ends or it fails."""
+    answers: list[Any] = []
+    try:
+        environment = made(program)
+        environment.set_state(start.copy())
+        for action in actions.tolist():
+            observation, reward, terminated = environment.step(action)
+            answers.append((np.array(observation, float), float(reward), bool(terminated)))
+            if terminated:
+                break
+    except Exception as error:  # noqa: BLE001  # whatever the program raises
+        answers.append(error)
+    return answers
+
+
+def failing(cases: Any, check: Any) -> dict[str, str]:
+    """Return the cases of which a check says something."""
+    found = {}
+    for name in cases:
+        try:
+            said = check(name)
+        except AssertionError as error:
+            said = str(error) or repr(error)
+        if said:
+            found[name] = said
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_easily_translated_wrongly_is_right_or_refused() -> None:
+    def check(name: str) -> str:
+        program, expected = trap(name)
+        rng = np.random.default_rng(0)
+        starts = np.round(rng.normal(size=(2, 41)) * 1.3, 2)
+        found = outcome(program, starts, rng.integers(0, 3, (5, 41)))
+        return "" if found == expected else f"{found} instead of {expected}"
+
+    assert failing(TRAPS, check) == {}
+
+
+def judge(program: str, seed: int = 0) -> str:
+    rng = np.random.default_rng(seed)
+    starts = np.round(rng.normal(size=(2, 23)) * 2, 1)
+    return outcome(program, starts, rng.integers(0, 3, (3, 23)))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_functions_of_python_math_and_numpy_answer_the_same() -> None:
+    def check(expression: str) -> str:
+        found = judge(expressions.program(expression))
+        return "" if found == "same" else found
+
+    assert failing(expressions.EXPRESSIONS, check) == {}
+
+
+NO_NUMBER = """
+import math
+import numpy as np
+
+class Environment:
+    def set_state(self, o):
+        self.a, self.b = o
+
+    def step(self, action):
+        w, a, k = np.zeros(3), self.a, int(abs(self.b) * 2) % 7
+        done = bool({})
+        return [self.a, self.b], float(done), done
+"""
+COMPARED = (
+    *("k <= w[2] / 0", "w[2] / 0 >= k", "w[2] / 0 != k", "0 < k <= np.nan", "not (a <= np.nan)"),
+    *("a * 0 <= np.inf * 0", "np.minimum(a, np.nan) > 0", "(np.nan if a > 0 else 1.0) <= 2"),
+    *("np.isnan(w[2] / 0)", "np.isnan(np.nan if a > 0 else 1.0)", "np.fmax(a, np.nan) >= 0"),
+    *("np.where(a > 0, np.nan, 1.0) <= 2", "min(np.nan, a) <= 3", "max(np.nan, a) >= 3"),
+    *("(a if k else math.nan) != (a if k else math.nan)", "np.clip(np.nan, -1, 1) <= 1"),
+)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_no_number_is_compared_as_programs_do_or_refused() -> None:
+    def check(condition: str) -> str:
+        found = judge(NO_NUMBER.format(condition))
+        return "" if found in ("same", "refused") else found
+
+    assert failing(COMPARED, check) == {}
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    steps = "\n".join(
+        f"        x = x * {1 + n / 1000} + [0.1, 0.2, {n}.0][action]" for n in range(900)
+    )
+    program = f"""
+class Environment:
+    def set_state(self, o):
+        self.o = o
+
+    def step(self, action):
+        x = self.o[0]
+{steps}
+        if action == 1:
+            x = x * x
+        return [x, self.o[1]], 0.0, False
+"""
+    assert judge(program) in ("same", "refused")
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32))
+def test_programs_drawn_at_random_answer_the_same_or_refuse(seed: int) -> None:
+    judge(Author(random.Random(seed)).program(), seed)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_most_programs_drawn_at_random_need_no_refusal() -> None:
+    outcomes = [judge(Author(random.Random(seed)).program(), seed) for seed in range(100)]
+    assert outcomes.count("refused") < 0.3 * len(outcomes)
+
+
+COUNTING = """
+import numpy as np
+
+class Environment:
+    def __init__(self):
+        self.steps = 0
+
+    def set_state(self, observation):
+        self.place = float(observation[0])
+        {reset}
+
+    def step(self, action):
+        assert self.place < 3, "the episode is over"
+        self.place += 0.5 * action
+        self.steps += 1
+        return np.array([self.place, 0.0]), float(self.steps), self.place >= 3
+"""
+RESET = COUNTING.format(reset="self.steps = 0")
+
+
+def test_hidden_attributes_go_with_their_lanes() -> None:
+    many = batch(RESET)
+    many.stand(np.zeros((2, 5)))
+    many.step(np.array([0, 1, 2, 1, 0]))
+    many.keep(np.array([4, 2]))
+    observations, rewards, _ = many.step(np.array([1, 1]))
+    assert observations[0].tolist() == [0.5, 1.5]
+    assert rewards.tolist() == [2.0, 2.0]
+    many.stand(np.ones((2, 3)))
+    many.step(np.zeros(3, int))
+    many.keep(np.array([False, True, True]))
+    assert many.step(np.zeros(2, int))[1].tolist() == [2.0, 2.0]
+
+
+def test_returns_count_until_the_end_although_nobody_may_step_beyond_it() -> None:
+    plans = np.random.default_rng(0).integers(0, 3, (2, 50, 12))
+    starts = [np.zeros(2), np.array([1.0, 0.0])]
+    one = model(RESET)
+    found = returns(batch(RESET), starts, plans)
+    assert found.returns.tolist() == one.returns(starts, plans).tolist()
+    assert found.steps == one.counter[0] < plans.size
+
+
+def test_an_episode_that_cannot_go_on_is_refused() -> None:
+    with pytest.raises(Unbatched, match="only the program can"):
+        returns(batch(RESET), [np.array([3.0, 0.0])], np.zeros((1, 4, 5), int))
+
+
+def test_a_program_that_remembers_earlier_episodes_is_refused() -> None:
+    program = COUNTING.format(reset="pass")
+    rows = [np.zeros(2)] * 20, [1] * 20
+    with pytest.raises(Unbatched, match="rewards differ by up to 19 on 19 of 20 rows"):
+        verified(batch(program), model(program), *rows)
+    with pytest.raises(Unbatched, match="rewards differ"):
+        verified_alone(arithmetic(program), model(program), *rows)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("0.5 * action", "0.501 * action", "observations differ"),
+        ("float(self.steps)", "1.1 * self.steps", "rewards differ"),
+        (">= 3", ">= 2.5", "terminated differs|the ends of episodes differ"),
+        ("float(self.steps)", "1.0 if self.steps < 4 else 4.5", "rewards differ"),
+    ],
+)
+def test_a_form_of_another_program_is_refused(old: str, new: str, reason: str) -> None:
+    wrong, rows = RESET.replace(old, new), (list(np.zeros((40, 2))), [1, 0] * 20)
+    with pytest.raises(Unbatched, match=reason):
+        verified(batch(wrong), model(RESET), *rows)
+    with pytest.raises(Unbatched, match=reason):
+        verified_alone(arithmetic(wrong), model(RESET), *rows)
+
+
+def test_single_precision_is_taken_for_what_it_is() -> None:
+    text = """
+import numpy as np
+class Environment:
+    def set_state(self, observation):
+        self.s = np.array(observation, dtype=np.float32)
+    def step(self, action):
+        self.s = self.s * np.float32(1.1) + 0.1 * action
+        total = np.float64(0.1) * self.s[0] + 0.1 * self.s[1]
+        return self.s, total, self.s[0] > np.float32(3)
+"""
+    rng = np.random.default_rng(0)
+    starts, plan = rng.normal(size=(2, 60)), rng.integers(0, 3, (8, 60))
+    functions, many = plain(trace(text)), batch(text)
+    many.stand(starts)
+    observations, rewards, _ = many.step(plan[0])
+    for lane, start in enumerate(starts.T):
+        [(seen, reward, _), *_] = trajectory(text, start, plan[:, lane])
+        state = functions.enter(start.tolist())
+        _, here, received, _ = functions.step(state, int(plan[0, lane]))
+        assert list(seen) == list(here) == observations[:, lane].tolist()
+        assert reward == received == rewards[lane]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [space_of(spaces.Tuple((spaces.Discrete(2),))), space_of(spaces.Text(3))],
+)
+def test_other_spaces_are_refused(space: Space) -> None:
+    with pytest.raises(Refused, match="a space of the kind"):
+        trace(RESET, space, THREE)
+
+
+def test_the_arrays_of_the_caller_stay_as_they_are() -> None:
+    program = COUNTING.replace(
+        "self.place += 0.5 * action", "action *= 2.0; self.place += action[0]"
+    )
+    many = batch(program.format(reset="observation[0] = 1.0"), POINT, box(1))
+    starts, actions = np.zeros((2, 4)), np.ones((1, 4))
+    many.stand(starts)
+    assert many.step(actions)[0][0].tolist() == [2.0] * 4
+    assert starts.tolist() == [[0.0] * 4] * 2
+    assert actions.tolist() == [[1.0] * 4]
+
+
+def test_a_state_holds_more_than_the_observation() -> None:
+    text = """
+class Environment:
+    def __init__(self):
+        self.cell, self.steps = 0, 0
+    def set_state(self, observation):
+        self.cell, self.steps = observation, 0
+    def step(self, action):
+        self.steps += 1
+        self.cell = (self.cell + action) % 9
+        return self.cell, 1.0, self.steps >= 20
+"""
+    observed, acting = number(9), number(5, -2)
+    for form in (
+        arithmetic(text, observed, acting),
+        Table(model(text.replace("20", "3"), observed, acting), observed),
+    ):
+        last = 19 if isinstance(form, Arithmetic) else 2
+        form.stand(0)
+        for _ in range(last):
+            assert not form.step(0).terminated
+        here = form.here()
+        assert form.step(0).terminated  # by the counter
+        form.stand(here)
+        assert form.step(-1).terminated
+        form.stand(0)
+        assert not form.step(0).terminated
+        assert form.redone == 0
+
+
+def test_attributes_that_no_step_needs_are_no_part_of_the_state() -> None:
+    text = """
+class Environment:
+    def set_state(self, observation):
+        self.x, self.v = observation
+        self.steps, self.done, self.last, self.log = 0, False, None, []
+    def step(self, action):
+        self.steps += 1
+        self.last = (action, action * 2)
+        self.log.append(self.x)
+        self.x, self.v = self.x + self.v, self.v - 0.1 * action
+        reward = 0.0 if self.done else 1.0  # nobody steps on from the end
+        self.done = self.x > 3
+        return [self.x, self.v], reward, self.done
+"""
+    assert len(trace(text).slots) == 2
+
+
+def test_where_arithmetic_fails_the_program_answers() -> None:
+    text = """
+import numpy as np
+class Environment:
+    def set_state(self, observation):
+        self.x, self.v = observation
+    def step(self, action):
+        with np.errstate(all="ignore"):
+            self.x = self.x - 0.25
+            reward = np.nan_to_num(np.sqrt(self.x))
+        return [self.x, self.v], reward, False
+"""
+    form, reference = arithmetic(text), model(text)
+    for each in (form, reference):
+        each.stand(np.array([0.6, 0.0]))
+    for _ in range(5):
+        here, there = form.step(0), reference.step(0)
+        assert here.reward == there.reward
+        np.testing.assert_array_equal(here.observation, there.observation)
+    for each in (form, reference):
+        each.stand(np.array([0.6, 0.0]))
+    assert form.play([0] * 5) == reference.play([0] * 5)
+    assert form.counter[0] == reference.counter[0] == 10
+    assert form.redone > 0
+
+
+@pytest.mark.parametrize("factor", ["1e302", "1e308 * 1e3"])
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_program_fails_with_comes_from_the_program(factor: str) -> None:
+    form = arithmetic(RESET.replace("float(self.steps)", f"float(self.steps) * {factor}"))
+    form.stand(np.zeros(2))
+    with pytest.raises(Complaint, match="no such reward"):
+        form.step(0)
+    with pytest.raises(Complaint, match="no such reward"):
+        form.play([0])
+    form = arithmetic(RESET)
+    form.stand(np.array([3.5, 0.0]))
+    with pytest.raises(AssertionError, match="the episode is over"):
+        form.step(1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "[self.place], 1.0, False",
+        "[self.place, 0.0], 1.0, self.place",
+        "[self.place, 0.0], '1.0', False",
+        "[self.place, 0.0], 1.0",
+        "np.sort([self.place, 0.0]), 1.0, False",
+    ],
+)
+def test_what_cannot_be_traced_is_refused(answer: str) -> None:
+    text = RESET.split("        return")[0] + f"        return {answer}\n"
+    with pytest.raises(Refused):
+        trace(text)
+
+
+def test_a_loop_that_goes_on_for_long_is_left_to_the_program() -> None:
+    text = """
+import math
+class Environment:
+    def set_state(self, observation):
+        self.x, self.v = float(observation[0]), float(observation[1])
+    def step(self, action):
+        self.x += self.v
+        while self.x > math.pi:
+            self.x -= 2 * math.pi
+        return [self.x, self.v], 1.0, False
+"""
+    form, reference = arithmetic(text), model(text)
+    for each in (form, reference):
+        each.stand(np.array([200.0, 1.0]))
+    assert form.step(1).observation == pytest.approx(reference.step(1).observation)
+    assert form.redone == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        ("WORLD['n'] = self.x", "a global changes"),
+        ("self.x = WORLD.setdefault('n', 1.0)", "a global changes"),
+        ("Environment.K = 2", "a class changes"),
+        ("try:\n            1 / self.x\n        except:\n            pass", "everything is caught"),
+        ("import random\n        self.x = random.random()", "import of random"),
+    ],
+)
+def test_what_changes_more_than_attributes_is_refused(step: str, reason: str) -> None:
+    text = f"""
+WORLD = {{}}
+class Environment:
+    K = 1
+    def set_state(self, observation):
+        self.x = float(observation[0])
+    def step(self, action):
+        {step}
+        return [self.x, 0.0], 1.0, False
+"""
+    with pytest.raises(Refused, match=reason):
+        trace(text)
+
+
+def _plain(value: Any) -> Any:
+    """Return a sample of a space as planners get it."""
+    if isinstance(value, tuple):
+        return tuple(map(int, value))
+    return {"a": int(value["a"])} if isinstance(value, dict) else value
+
+
+def test_tables_take_observations_of_every_finite_kind() -> None:
+    text = """
+class Environment:
+    def set_state(self, observation):
+        self.o = observation
+    def step(self, action):
+        self.o = MOVED
+        return self.o, 1.0, False
+"""
+    cases = {
+        "(self.o[0], (self.o[1] + action) % 3)": spaces.Tuple(
+            [spaces.Discrete(2), spaces.Discrete(3)]
+        ),
+        "{'a': (self.o['a'] + action) % 3}": spaces.Dict({"a": spaces.Discrete(3)}),
+        "(self.o + action) % 3": spaces.MultiDiscrete([3, 3]),
+    }
+    for moved, space in cases.items():
+        observed, program = space_of(space), text.replace("MOVED", moved)
+        space.seed(0)
+        rows = [_plain(space.sample()) for _ in range(60)]
+        one = Program(
+            made(program), Checks(tuple, float, bool, lambda value: value), action_space=THREE
+        )
+        found = fastest(one, Source(program, observed), Rows(rows, [0, 1, 2] * 20), "")
+        assert isinstance(found.model, Table), one.notes
+
+
+def test_a_program_that_changes_what_is_around_it_is_no_table() -> None:
+    text = """
+SEEN = []
+class Environment:
+    def set_state(self, observation):
+        self.o = observation
+    def step(self, action):
+        SEEN.append(action)
+        return self.o, float(len(SEEN)), False
+"""
+    with pytest.raises(Unbatched, match="more changes than its attributes"):
+        Table(model(text, number(3)), number(3))
