@@ -17,10 +17,12 @@ import pytest
 from pydantic import BaseModel
 
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.claims import CLAIMS, BusyError, LostClaimError
 from cwm_cli.runs.files import write_object
-from cwm_cli.runs.storage import Storage, located, named, placed, storage_of, with_urls
+from cwm_cli.runs.places import located, named, placed, storage_of, with_urls
+from cwm_cli.runs.storage import BusyError
 from cwm_cli.runs.store import Run, RunHeader, remove
+from cwm_remote.claims import CLAIMS, LostClaimError
+from cwm_remote.storage import ObjectStorage
 
 pytest.importorskip("fsspec")
 
@@ -116,7 +118,7 @@ def test_a_run_elsewhere_is_kept_as_it_is_here(tmp_path: Path) -> None:
         assert run.is_continued and run.place == url
         run.append(Count(n=12), Count(n=13))
         with pytest.raises(BusyError, match=rf"working on {url} \(process {os.getpid()} on"):
-            Storage(run.folder, url).claim()
+            ObjectStorage(run.folder, url).claim()
         run.rewrite([Count(n=n) for n in range(5)])
         (run.folder / "other.txt").write_text("other")
     assert counted(CountRun.load(placed(url))) == [0, 1, 2, 3, 4]
@@ -188,13 +190,13 @@ def test_a_large_file_travels_on_its_own_and_a_run_that_is_held_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("cwm_cli.runs.storage.LARGE", 1000)
+    monkeypatch.setattr("cwm_remote.storage.LARGE", 1000)
     url, folder = "local://store/large", tmp_path / "store" / "large"
     content = bytes(range(250)) * 8
     with begin(url) as run:
         (run.folder / "large.npz").write_bytes(content)
         run.append(Count(n=0))
-    copy = Storage(tmp_path / "copy", url)
+    copy = ObjectStorage(tmp_path / "copy", url)
     copy.bring()
     assert (copy.folder / "large.npz").read_bytes() == content
     assert not list(copy.folder.glob(".*")), "nothing that is partial"
