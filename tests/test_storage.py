@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pydantic import BaseModel
@@ -23,6 +25,9 @@ from cwm_cli.runs.storage import BusyError
 from cwm_cli.runs.store import Run, RunHeader, remove
 from cwm_remote.claims import CLAIMS, LostClaimError
 from cwm_remote.storage import ObjectStorage
+
+if TYPE_CHECKING:
+    from conftest import Shell
 
 pytest.importorskip("fsspec")
 
@@ -225,3 +230,40 @@ def test_a_missing_part_is_told_and_left_out(
         assert counted(run) == [0, 1, 4]
     kept = (folder / "journal.jsonl.damaged-1").read_text()
     assert "part 00000003 of journal.jsonl is missing" in kept
+
+
+SHELF_PLUGIN = """
+from cwm_cli import hookimpl
+
+@hookimpl
+def cwm_storages():
+    return {"shelf": "shelf:Shelf"}
+"""
+
+
+def test_a_strangers_plugin_keeps_runs_at_urls_of_its_own(
+    cwm: "Shell", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[1] / "docs" / "reference" / "plugins.md"
+    documented = re.search(r"shelf\.py\n(.+?)```", page.read_text(), re.DOTALL)
+    assert documented
+    (cwm.packages / "shelf.py").write_text(documented[1])
+    cwm.install("shelf_plugin", SHELF_PLUGIN)
+    url, kept = "shelf://counts/one", cwm.folder / "shelf" / "counts" / "one"
+    assert re.search(r"storage .* shelf_plugin 1.0 .* shelf ", cwm.inside("plugins").stdout)
+    monkeypatch.chdir(cwm.folder)
+    with cwm._plugins_here(monkeypatch):
+        with begin(url) as run:
+            run.append(Count(n=0))
+            busy = cwm("runs", "rm", url)  # another process
+            assert f"another process is working on {url}: wait for it" in busy.stderr
+            assert busy.returncode == 1 and kept.exists()
+        with begin(url) as run:
+            assert run.is_continued and counted(run) == [0]
+            run.append(Count(n=1))
+        assert counted(CountRun.load(placed("shelf://counts") / "one")) == [0, 1]
+    assert (kept / "journal.jsonl").read_text() == '{"n":0}\n{"n":1}\n'
+    listed = cwm.inside("runs", "list", "shelf://counts")
+    assert "unknown run kind 'count'" in listed.stdout, "the run is found"
+    removed = cwm.inside("runs", "rm", url)
+    assert removed.returncode == 0 and not kept.exists(), removed.stderr

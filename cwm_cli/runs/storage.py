@@ -62,9 +62,10 @@ class Storage(ABC):
 
     @abstractmethod
     def send(self, *last: str) -> None:
-        """Write changed files to the store, with the files named `last` at the end, in order.
+        """Write changed files to the store, those named `last` at the end, in this order.
 
-        When it returns, everything but logs is on the store.
+        Files that were deleted from the copy are removed from the store. When the method returns,
+        everything but logs is on the store.
         """
 
     def finish(self, *last: str) -> None:

@@ -119,8 +119,8 @@ class ObjectStorage(Storage):
             self._at(run)._apply_unless_held(some, light=True)
 
     def _at(self, run: str) -> "ObjectStorage":
-        """Return the storage of a run inside this one, by its relative path."""
-        storage = storage_of(self.folder / run)
+        """Return the storage of a run inside this one, or of this one, by its relative path."""
+        storage = storage_of(self.folder / run) if run else self
         assert isinstance(storage, ObjectStorage)  # the same scheme is served by the same class
         return storage
 
