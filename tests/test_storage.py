@@ -232,6 +232,15 @@ def test_a_missing_part_is_told_and_left_out(
     assert "part 00000003 of journal.jsonl is missing" in kept
 
 
+def test_a_url_that_no_plugin_serves_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cwm_remote.EveryScheme.__contains__", lambda *_: False)
+    words = "unserved://place/run cannot be used (no installed plugin serves unserved://): see"
+    with pytest.raises(CwmError, match=re.escape(words)):
+        placed("unserved://place/run")
+
+
 SHELF_PLUGIN = """
 from cwm_cli import hookimpl
 

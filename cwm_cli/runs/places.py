@@ -80,14 +80,14 @@ def storage_of(folder: Path) -> Storage | None:
 
 
 def bring(*files: Path) -> None:
-    """Update files of copies from their stores; plain files stay as they are."""
+    """Update files of copies from their stores; do nothing for files of plain folders."""
     for file in files:
         if storage := _storage_of_file(file):
             storage.fetch(file)
 
 
 def send(*files: Path) -> None:
-    """Write files of copies to their stores; plain files stay as they are."""
+    """Write files of copies to their stores; do nothing for files of plain folders."""
     for file in files:
         if storage := _storage_of_file(file):
             storage.put(file)

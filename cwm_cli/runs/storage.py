@@ -42,7 +42,7 @@ class Storage(ABC):
 
     @abstractmethod
     def fetch(self, file: Path) -> None:
-        """Update one file of the copy; if the store lacks the file, it stays as it is."""
+        """Update one file of the copy, unless the store lacks it."""
 
     @abstractmethod
     def put(self, file: Path) -> None:
@@ -77,7 +77,7 @@ class Storage(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Let other processes claim the run."""
+        """Release the claim, so that other processes can claim the run."""
 
     @abstractmethod
     def remove(self) -> None:

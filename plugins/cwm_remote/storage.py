@@ -1,14 +1,12 @@
-"""Runs that live on object stores: a copy on this machine, and parts that are added.
+"""Runs on object stores.
 
-A run folder may be named by any URL that fsspec knows (`s3://bucket/place`, `gs://`, `memory://`).
-What is there is the truth. A process works on a copy of its own, below its temporary folder and
-laid out like the URLs, so that a path says which URL it stands for; the copy ends with the process.
-`placed` brings what a user names, and what a run adds to its journal is there before it counts.
+A run may be at any URL that fsspec knows (`s3://bucket/folder`, `gs://`, `memory://`). The store
+has the valid state; the process works on a copy. A journal line counts once it is on the store.
 
-- A file that grows (`nodes.jsonl`, `log.txt`) is a folder of parts, `nodes.jsonl.parts/00000007`,
-  each made only if there is none of its number, so that no two processes add the same one. A part
-  `00000009-whole` replaces all before it. Other files are whole objects.
-- A run is claimed by one process at a time (`cwm_remote.claims`).
+- A growing file (`nodes.jsonl`, `log.txt`) is a folder of parts, `nodes.jsonl.parts/00000007`. A
+  part is created only if no part has its number, so two processes never add the same one. A part
+  `00000009-whole` replaces all parts before it. Other files are single objects.
+- One process at a time claims a run (`cwm_remote.claims`).
 """
 
 import os
@@ -29,16 +27,16 @@ from cwm_remote.claims import RunClaim, claims_by_run, is_claim
 from cwm_remote.objects import ObjectInfo, Objects, token
 
 LAZY_SECONDS = 5.0
-"""How often the files are sent that nothing depends on, while others are."""
+"""Seconds between uploads of the files in `LAZY`."""
 
 LAZY = ("log.txt", "clock.json", "logs")
-"""Files, and a folder, on which no line of a journal depends."""
+"""Files and a folder that may be lost in a crash: no journal line depends on them."""
 
 LARGE = 1 << 23
-"""Bytes of a file that is sent and brought on its own, and not with others through memory."""
+"""Bytes above which a file is streamed, and not transferred with others through memory."""
 
 MOST_PARTS = 8
-"""Parts of a file that are left when a run is released; more become one: each is a request."""
+"""Parts of a file after a run is released. More are merged, since reading each is a request."""
 
 PARTS, WHOLE = ".parts", "-whole"
 
@@ -47,7 +45,7 @@ _NUMBER = re.compile(r"\d{8}")
 
 
 class _Stat(NamedTuple):
-    """What tells whether a file here has changed."""
+    """The state of a file of the copy, to detect changes."""
 
     inode: int
     size: int
@@ -60,10 +58,10 @@ class _Stat(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A file that is alike here and there: how it was here, and what it is there.
+    """A file of the copy that equals its object on the store.
 
-    `token` is the object's, None for one that this process wrote; `parts` are those of a file
-    that grows, "" for an object that has its plain name.
+    `token` is the version of the object, None if this process wrote it. `parts` are the parts of a
+    growing file; the part "" is an object with the name of the file.
     """
 
     stat: _Stat
@@ -91,10 +89,7 @@ class ObjectStorage(Storage):
         self._claim = RunClaim(self.objects)
 
     def bring(self, *, light: bool = False) -> None:
-        """Make the copy like what is there; `light` is without transitions, prompts and logs.
-
-        What this process holds is as it should be already.
-        """
+        """Update the copy; `light` leaves out transitions, prompts, logs and pages."""
         for attempt in range(5):
             try:
                 self._bring(self.objects.listed(), light=light)
@@ -105,7 +100,7 @@ class ObjectStorage(Storage):
                 return
 
     def _bring(self, found: Mapping[str, ObjectInfo], *, light: bool) -> None:
-        """Bring what was listed, each file to the run that it belongs to."""
+        """Update the copy from listed objects, run by run."""
         runs = {name[: -len(HEADER) - 1] for name in found if name.endswith(f"/{HEADER}")}
         groups: dict[str, dict[str, ObjectInfo]] = {"": {}}
         for name, info in found.items():
@@ -202,12 +197,12 @@ class ObjectStorage(Storage):
             raise
 
     def release(self) -> None:
-        """Let others claim the run."""
+        """Release the claim."""
         self._claim.release()
         self._forget()
 
     def remove(self) -> None:
-        """Remove all that is there, unless another process holds some of it."""
+        """Remove the run and all runs inside it, unless another process has claimed one."""
         found = self.objects.listed()
         for run, claims in claims_by_run(found).items():
             self._at(run)._claim.check_free(claims)
@@ -216,7 +211,7 @@ class ObjectStorage(Storage):
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _here(self) -> Iterator[tuple[str, _Stat]]:
-        """Yield the files of this run in its copy; those of runs within it are theirs."""
+        """Yield the files of this run in its copy, without the files of runs inside it."""
         pending = [self.folder]
         while pending:
             folder = pending.pop()
@@ -318,14 +313,14 @@ class ObjectStorage(Storage):
         partial.replace(self.folder / name)
 
     def _send_some(self, changed: Mapping[str, _Stat]) -> None:
-        """Send files, those that grow after the others."""
+        """Send files, the growing ones last."""
         self._send_whole({name: stat for name, stat in changed.items() if not _grows(name)})
         for name, stat in changed.items():
             if _grows(name):
                 self._send_part(name, stat)
 
     def _send_whole(self, changed: Mapping[str, _Stat]) -> None:
-        """Send files as they are."""
+        """Send files as single objects."""
         contents: dict[str, bytes | Path] = {}
         for name, stat in changed.items():
             file = self.folder / name
@@ -335,7 +330,7 @@ class ObjectStorage(Storage):
             self._known[name] = _Kept(stat)
 
     def _send_part(self, name: str, stat: _Stat, *, whole: bool = False) -> None:
-        """Send what was added to a file that grows, or all of it where it was rewritten."""
+        """Send the new lines of a growing file, or the whole file if it was rewritten."""
         kept, file = self._known.get(name), self.folder / name
         before = kept.parts if kept else ()
         number, size = kept.number + 1 if kept else 1, kept.stat.size if kept else 0
@@ -351,7 +346,7 @@ class ObjectStorage(Storage):
         self._known[name] = _Kept(stat, None, before)
         if whole and kept:
             gone = [_object(name, each) for each in kept.parts if not each.startswith("?")]
-            self.objects.discard(gone)  # nobody reads them any more
+            self.objects.discard(gone)  # no reader needs them
 
     def _remove_there(self, names: Sequence[str]) -> None:
         """Remove the objects of files that are no longer here."""
@@ -370,7 +365,7 @@ def _grows(name: str) -> bool:
 
 
 def _is_heavy(name: str) -> bool:
-    """Whether a file does not tell how far a run is."""
+    """Whether a light copy leaves a file out."""
     return name.endswith((".npz", ".html")) or PurePosixPath(name).name in (
         "prompts.jsonl",
         "log.txt",
