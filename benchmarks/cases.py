@@ -28,8 +28,8 @@ from cwm_cli.bench.executor import (
     job_process,
 )
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.claims import BusyError
 from cwm_cli.runs.files import write_object
+from cwm_cli.runs.storage import BusyError
 
 ONE = "--one"
 """What the words begin with by which a command is told the case that it measures."""

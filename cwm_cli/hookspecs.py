@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from cwm_cli.envs.spec import EnvironmentSpec
     from cwm_cli.evaluation import Metric
+    from cwm_cli.runs.storage import Storage
     from cwm_cli.search.contracts import Backend, Problem, Refiner, Strategy
     from cwm_cli.worlds import Contract, WorldModel
 
@@ -135,6 +136,16 @@ class Hooks(Protocol):
     @hookspec
     def cwm_run_kinds(self) -> Mapping[str, Callable[..., object] | str]:
         """Offer kinds of run, by the `kind` in their header: subclasses of `runs.store.Run`."""
+
+    @hookspec
+    def cwm_storages(self) -> Mapping[str, type[Storage] | str]:
+        """Offer stores for runs at URLs, by URL scheme: subclasses of `runs.storage.Storage`.
+
+        Like environments, the mapping may serve schemes that it does not list, and may set
+        `gives_way`::
+
+            return {"ftp": "my_package.ftp:FtpStorage"}  # --run ftp://host/folder
+        """
 
     @hookspec
     def cwm_defaults(self) -> Mapping[str, str]:

@@ -59,6 +59,7 @@ CORE_POINTS: Mapping[Kind, ExtensionPoint] = {
     "importer": ExtensionPoint("cwm_importers", "cwm_cli.commands.data_import:Importer", True),
     "exporter": ExtensionPoint("cwm_exporters", "cwm_cli.commands.data_export:Exporter", True),
     "run kind": ExtensionPoint("cwm_run_kinds", "cwm_cli.runs.store:Run"),
+    "storage": ExtensionPoint("cwm_storages", "cwm_cli.runs.storage:Storage"),
     "tracker": ExtensionPoint("cwm_trackers", "cwm_cli.commands.trackers:Tracker"),
 }
 """The extension points of the core; plugins add others by the hook `cwm_extension_points`."""

@@ -362,7 +362,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "Learning while acting": ("plugins/cwm_learn",),
     "Rules in words": ("plugins/cwm_theorize", "plugins/cwm_theorize/theories"),
     "Neural world models": ("plugins/cwm_neural/training", "plugins/cwm_neural"),
-    "Run folders": ("cwm_cli/runs", "cwm_cli/commands/trackers"),
+    "Run folders": ("cwm_cli/runs", "cwm_cli/commands/trackers", "plugins/cwm_remote"),
     "Benchmarks": ("cwm_cli/bench", "plugins/cwm_slurm", "plugins/cwm_ray"),
     "Coding problems": ("plugins/cwm_apps",),
     "Exported packages": ("cwm_cli/export", "cwm_cli/commands/imagine"),

@@ -54,11 +54,11 @@ from cwm_cli.bench.standings import (
 from cwm_cli.bench.worker import TaskWork
 from cwm_cli.commands.synthesize import backend_of, choose_backend, uncached
 from cwm_cli.registry import default, find
-from cwm_cli.runs.objects import StorageError
 from cwm_cli.runs.observer import SILENT, Measures, Observer
+from cwm_cli.runs.places import placed, storage_of
 from cwm_cli.runs.report import RunReport
 from cwm_cli.runs.searches import JournalTail
-from cwm_cli.runs.storage import placed, storage_of
+from cwm_cli.runs.storage import StorageError
 from cwm_cli.runs.store import fresh_folder
 
 LOST = "its process ended without a result"

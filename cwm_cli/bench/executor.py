@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from cwm_cli.bench.processes import TICK_SECONDS, JobProcess, end_with_starter, fresh_log
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, read_options
-from cwm_cli.runs.claims import BusyError
+from cwm_cli.runs.storage import BusyError
 from cwm_cli.search.spending import SPENDING, lapse
 from cwm_cli.text import clean
 

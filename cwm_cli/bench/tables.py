@@ -16,10 +16,10 @@ from cwm_cli.bench.run import BenchmarkRun
 from cwm_cli.commands.comparison import Mean
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.charts import rounded, table, table_of
+from cwm_cli.runs.places import located
 from cwm_cli.runs.progress import BestSoFar
 from cwm_cli.runs.report import Grid, RunReport, Section
 from cwm_cli.runs.searches import SearchRun
-from cwm_cli.runs.storage import located
 from cwm_cli.text import UNKNOWN, money, share, tokens
 
 ERROR = "\N{PLUS-MINUS SIGN}"

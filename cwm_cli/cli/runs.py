@@ -98,7 +98,7 @@ def export(
     from cwm_cli.commands.collect import writing
     from cwm_cli.errors import CwmError
     from cwm_cli.export import export_of, publish
-    from cwm_cli.runs.storage import send_all
+    from cwm_cli.runs.places import send_all
 
     asked = {
         "episodes": episodes,
@@ -160,7 +160,7 @@ def _report(made: Export, target: Path, *, json: bool) -> None:
     import shlex
     from string import Template
 
-    from cwm_cli.runs.storage import named
+    from cwm_cli.runs.places import named
     from cwm_cli.text import clean
 
     paths = {name: named(target / path) for name, path in made.paths.items()}
@@ -218,8 +218,8 @@ def list_(
 
     from cwm_cli.cli.shared import console
     from cwm_cli.runs.listing import UnreadableRun, list_runs
+    from cwm_cli.runs.places import named
     from cwm_cli.runs.report import Grid
-    from cwm_cli.runs.storage import named
     from cwm_cli.runs.store import RUNS
     from cwm_cli.views.tables import GridTable, fits
     from cwm_cli.views.terminal import printable
@@ -382,7 +382,7 @@ def report(
     if html is None:
         print_report(report_on(folder), json=json)
         return
-    from cwm_cli.runs.storage import named
+    from cwm_cli.runs.places import named
     from cwm_cli.views.page import PAGE, write_page
 
     file = Path(html) if html else folder[0] / PAGE
@@ -427,7 +427,7 @@ def rm(folder: FoldersArgument, json: JsonOption = False) -> None:
 
     Example: cwm runs rm runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
-    from cwm_cli.runs.storage import named, placed
+    from cwm_cli.runs.places import named, placed
     from cwm_cli.runs.store import remove
 
     for one in folder:

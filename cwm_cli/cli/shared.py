@@ -35,7 +35,7 @@ ALLOW_GAP = "CWM_ALLOW_GAP"
 
 def run_folder(place: Path | str) -> Path:
     """Read what names the folder of a run: a path, or a URL such as s3://bucket/folder."""
-    from cwm_cli.runs.storage import located
+    from cwm_cli.runs.places import located
 
     with boundary():
         return located(place)
@@ -43,7 +43,7 @@ def run_folder(place: Path | str) -> Path:
 
 def shown(path: Path) -> str:
     """Return what a user calls a path: the URL that it is a copy of, or the path."""
-    from cwm_cli.runs.storage import named
+    from cwm_cli.runs.places import named
 
     return named(path)
 

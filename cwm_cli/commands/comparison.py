@@ -12,7 +12,7 @@ import numpy as np
 
 from cwm_cli.commands.episodes import Episode, PlanningCost
 from cwm_cli.evaluation.mismatches import Mismatches
-from cwm_cli.runs.storage import named
+from cwm_cli.runs.places import named
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import PlannedWith
 

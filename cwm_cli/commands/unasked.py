@@ -22,8 +22,8 @@ from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.refining.joining import from_data
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import default, find, names
+from cwm_cli.runs.places import placed
 from cwm_cli.runs.programs import program_run
-from cwm_cli.runs.storage import placed
 from cwm_cli.search.contracts import GENERATE, Backend, Move, Refinement, Refiner
 from cwm_cli.search.models import ModelChoice
 from cwm_cli.worlds import ProgramModel

@@ -9,9 +9,9 @@ from typing import Any
 
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
-from cwm_cli.runs.objects import StorageError
+from cwm_cli.runs.places import located, named, placed
 from cwm_cli.runs.report import RunReport, RunSummary
-from cwm_cli.runs.storage import located, named, placed
+from cwm_cli.runs.storage import StorageError
 from cwm_cli.runs.store import HEADER, Difference, Run, changes, kind_of
 
 PLACES = ("run", "program")

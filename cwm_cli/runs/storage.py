@@ -1,526 +1,88 @@
-"""Runs that live on object stores: a copy on this machine, and parts that are added.
+"""The interface between a run and a store that keeps it at a URL, such as an object store."""
 
-A run folder may be named by any URL that fsspec knows (`s3://bucket/place`, `gs://`, `memory://`).
-What is there is the truth. A process works on a copy of its own, below its temporary folder and
-laid out like the URLs, so that a path says which URL it stands for; the copy ends with the process.
-`placed` brings what a user names, and what a run adds to its journal is there before it counts.
-
-- A file that grows (`nodes.jsonl`, `log.txt`) is a folder of parts, `nodes.jsonl.parts/00000007`,
-  each made only if there is none of its number, so that no two processes add the same one. A part
-  `00000009-whole` replaces all before it. Other files are whole objects.
-- A run is claimed by one process at a time (`cwm_cli.runs.claims`).
-"""
-
-import atexit
-import fcntl
-import os
-import re
-import shutil
-import tempfile
-import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
 
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.claims import BusyError, RunClaim, claims_by_run, is_claim
-from cwm_cli.runs.objects import ObjectInfo, Objects, StorageError, token
-
-LAZY_SECONDS = 5.0
-"""How often the files are sent that nothing depends on, while others are."""
-
-LAZY = ("log.txt", "clock.json", "logs")
-"""Files, and a folder, on which no line of a journal depends."""
-
-LARGE = 1 << 23
-"""Bytes of a file that is sent and brought on its own, and not with others through memory."""
-
-MOST_PARTS = 8
-"""Parts of a file that are left when a run is released; more become one: each is a request."""
 
 HEADER, LOCK = "run.json", "lock"
-PARTS, WHOLE = ".parts", "-whole"
-
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://(.*)", re.DOTALL)
-_FLAT_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/+(.*)", re.DOTALL)
-_PART = re.compile(r"(.+)\.parts/(\d{8}(?:-whole)?)")
-_NUMBER = re.compile(r"\d{8}")
 
 
-def located(place: Path | str) -> Path:
-    """Return the folder that a path or URL stands for on this machine; nothing is brought."""
-    form = _FLAT_URL if isinstance(place, Path) else _URL  # a path has lost a slash of a URL
-    found = form.fullmatch(str(place))
-    if found is None:
-        return Path(place)
-    scheme, rest = found[1].lower(), found[2]
-    if scheme == "file":
-        return Path("/", rest)
-    words = [word for word in rest.split("/") if word not in ("", ".")]
-    if not words or ".." in words:
-        raise CwmError(f"{place} names no folder: write it as s3://bucket/folder")
-    return _copies().joinpath(scheme, *words)
+class BusyError(CwmError):
+    """Another process is writing to the run."""
 
 
-def placed(place: Path | str) -> Path:
-    """Return the folder that a path or URL stands for, with what is there brought.
-
-    Of runs within it only what tells how far they are is brought: no transitions, prompts or logs.
-    """
-    folder = located(place)
-    if storage := storage_of(folder):
-        storage.bring()
-    return folder
-
-
-def named(path: Path | str) -> str:
-    """Return what a user calls a path: the URL that a copy stands for, or the path."""
-    if _ROOT is None or not Path(path).is_relative_to(_ROOT):
-        return str(path)
-    scheme, *words = Path(path).relative_to(_ROOT).parts
-    return f"{scheme}://{'/'.join(words)}"
-
-
-def with_urls(text: str) -> str:
-    """Return some words with URLs for the copies of this process that they name."""
-    if _ROOT is None:
-        return text
-    return re.sub(rf"{re.escape(str(_ROOT))}/([^/\s]+)/", r"\1://", text)
-
-
-def storage_of(folder: Path) -> "Storage | None":
-    """Return the storage of a folder that stands for a URL; a plain folder has none."""
-    if _ROOT is None or not folder.is_relative_to(_ROOT) or folder == _ROOT:
-        return None
-    with _GUARD:
-        return _STORAGES.setdefault(folder, Storage(folder, named(folder)))
-
-
-def bring(*files: Path) -> None:
-    """Bring files as they are now, as far as they are there; plain paths are what they are."""
-    for file in files:
-        if storage_of(file):
-            _owner(file).fetch(file)
-
-
-def send(*files: Path) -> None:
-    """Send files whole, at once, whoever holds the run; plain paths are where they belong."""
-    for file in files:
-        if storage_of(file):
-            _owner(file).put(file)
-
-
-def send_all(folder: Path) -> None:
-    """Send all files of a folder, such as a page or a package that was written into a run."""
-    if storage_of(folder):
-        send(*(path for path in sorted(folder.rglob("*")) if path.is_file()))
-
-
-_ROOT: Path | None = None
-_GUARD = threading.RLock()
-_STORAGES: dict[Path, "Storage"] = {}
-
-
-def _copies() -> Path:
-    """Return the folder of all copies of this process, which is removed when it ends."""
-    global _ROOT
-    with _GUARD:
-        if _ROOT is None:
-            base, prefix = Path(tempfile.gettempdir()), f"cwm-runs-{os.getuid()}-"
-            for left in base.glob(f"{prefix}*"):
-                _remove_left(left)
-            made = Path(tempfile.mkdtemp(prefix=prefix)).absolute()
-            partial = made / f".{LOCK}.part"
-            lock = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX)  # it is held as long as this process lives
-            partial.rename(made / LOCK)  # others see it only once it is held
-            _ROOT = made
-            atexit.register(_remove_own, _ROOT, os.getpid())
-        return _ROOT
-
-
-def _remove_own(root: Path, process: int) -> None:
-    """Remove the copies of this process, but not in a child that was forked from it."""
-    if os.getpid() == process:
-        shutil.rmtree(root, ignore_errors=True)
-
-
-def _remove_left(left: Path) -> None:
-    """Remove what a process that was killed has left."""
-    with suppress(OSError):
-        lock = os.open(left / LOCK, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left, ignore_errors=True)
-        finally:
-            os.close(lock)
-
-
-def _owner(path: Path) -> "Storage":
-    """Return the storage of the run that a file belongs to."""
-    run = next((each for each in path.parents if (each / HEADER).exists()), path.parent)
-    storage = storage_of(run) or storage_of(path.parent)
-    assert storage is not None
-    return storage
-
-
-class _Stat(NamedTuple):
-    """What tells whether a file here has changed."""
-
-    inode: int
-    size: int
-    time: int
-
-    @classmethod
-    def of(cls, file: Path) -> "_Stat":
-        found = file.stat()
-        return cls(found.st_ino, found.st_size, found.st_mtime_ns)
-
-
-class _Kept(NamedTuple):
-    """A file that is alike here and there: how it was here, and what it is there.
-
-    `token` is the object's, None for one that this process wrote; `parts` are those of a file
-    that grows, "" for an object that has its plain name.
-    """
-
-    stat: _Stat
-    token: str | None = None
-    parts: tuple[str, ...] = ()
-
-    @property
-    def number(self) -> int:
-        """The number of the last part."""
-        return max((int(_NUMBER.findall(part)[0]) for part in self.parts if part), default=0)
+class StorageError(CwmError):
+    """A store cannot be reached, or refused an operation."""
 
 
 @dataclass(eq=False)
-class Storage:
-    """The folder of a run at a URL, and its copy in `folder`.
+class Storage(ABC):
+    """A run at a URL, with a copy of its files in a folder of this machine.
 
-    Runs within it have storages of their own. A life: `bring`, `claim`, `send` as often as
-    something is to be kept, `release`. Whatever the storage refuses is a `StorageError`.
+    A writer calls `claim`, then `send` after each change, then `finish` and `release`; a reader
+    calls `bring`. Runs inside the folder of another run have storages of their own
+    (`cwm_cli.runs.places.storage_of`). A store that fails raises `StorageError`.
     """
 
     folder: Path
+    """The copy."""
     url: str
-    objects: Objects = field(init=False, repr=False)
-    _claim: RunClaim = field(init=False, repr=False)
-    _known: dict[str, _Kept] = field(default_factory=dict, init=False, repr=False)
-    _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
-    _sent_lazily: float = field(default=0.0, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        self.objects = Objects(self.url)
-        self._claim = RunClaim(self.objects)
-
+    @abstractmethod
     def bring(self, *, light: bool = False) -> None:
-        """Make the copy like what is there; `light` is without transitions, prompts and logs.
+        """Update the copy from the store, unless this process has claimed the run.
 
-        What this process holds is as it should be already.
+        Runs inside the folder are updated lightly.
+
+        Args:
+            light: Leave out transitions, prompts, logs and pages.
         """
-        for attempt in range(5):
-            try:
-                self._bring(self.objects.listed(), light=light)
-            except FileNotFoundError:  # parts became one since they were listed
-                if attempt == 4:
-                    raise StorageError(f"{self.url} changes too fast: try again") from None
-            else:
-                return
 
-    def _bring(self, found: Mapping[str, ObjectInfo], *, light: bool) -> None:
-        """Bring what was listed, each file to the run that it belongs to."""
-        runs = {name[: -len(HEADER) - 1] for name in found if name.endswith(f"/{HEADER}")}
-        groups: dict[str, dict[str, ObjectInfo]] = {"": {}}
-        for name, info in found.items():
-            parents = (str(parent) for parent in PurePosixPath(name).parents)
-            run = next((parent for parent in parents if parent in runs), "")
-            groups.setdefault(run, {})[name[len(run) + 1 if run else 0 :]] = info
-        own = groups.pop("")
-        if HEADER in own or (self.folder / HEADER).exists():  # else it is a place with runs
-            self._apply_unless_held(own, light=light)
-        for run, some in groups.items():
-            storage = storage_of(self.folder / run)
-            assert storage is not None
-            storage._apply_unless_held(some, light=True)
+    @abstractmethod
+    def fetch(self, file: Path) -> None:
+        """Update one file of the copy, unless the store lacks it."""
 
-    def _apply_unless_held(self, found: Mapping[str, ObjectInfo], *, light: bool) -> None:
-        with self._lock:
-            if not self._claim.is_held:
-                self._apply(found, light=light)
+    @abstractmethod
+    def put(self, file: Path) -> None:
+        """Write one file of the copy to the store, also without a claim."""
 
-    def _begin(self, *, fresh: bool) -> None:
-        """Bring this run once it is claimed; with `fresh` none may have begun there."""
-        listed = self.objects.listed()
-        inner = tuple(n[: -len(HEADER)] for n in listed if n.endswith(f"/{HEADER}"))
-        own = {name: info for name, info in listed.items() if not name.startswith(inner)}
-        if not fresh:
-            self._apply(own, light=False)
-            return
-        if HEADER in own:
-            words = "was begun by another process meanwhile"
-            raise BusyError(f"{self.url} {words}: the same command continues it")
-        if {*own, *inner} - {name for name, _ in self._here()} - {n for n in own if is_claim(n)}:
-            raise CwmError(f"{self.url} holds something else: choose another --run")
-
-    def fetch(self, *files: Path) -> None:
-        """Bring whole files of this run, as far as they are there."""
-        names = [file.relative_to(self.folder).as_posix() for file in files]
-        for name, content in self.objects.read(names, missing=True).items():
-            self._write_here(name, content)
-            self._known[name] = _Kept(_Stat.of(self.folder / name), "")
-
-    def put(self, *files: Path) -> None:
-        """Send whole files of this run, whoever holds it."""
-        with self._lock:
-            names = [file.relative_to(self.folder).as_posix() for file in files]
-            self._send_whole({name: _Stat.of(self.folder / name) for name in names})
-
-    def send(self, *last: str, lazily: bool = True) -> None:
-        """Send what has changed here, and of it `last` at the end, in this order.
-
-        What nothing depends on waits for a while, unless not `lazily`.
-        """
-        with self._lock:
-            self._claim.check()
-            here = dict(self._here())
-            changed = {
-                n: s for n, s in here.items() if n not in self._known or s != self._known[n][0]
-            }
-            is_time = not lazily or time.monotonic() - self._sent_lazily >= LAZY_SECONDS
-            if is_time:
-                self._sent_lazily = time.monotonic()
-            else:
-                lazy = {n for n in changed if PurePosixPath(n).parts[0] in LAZY and n not in last}
-                changed = {name: stat for name, stat in changed.items() if name not in lazy}
-            first = {name: stat for name, stat in changed.items() if name not in last}
-            self._send_some(first)
-            for name in last:
-                if name in changed:
-                    self._send_some({name: changed[name]})
-            if gone := [name for name in self._known if name not in here]:
-                self._remove_there(gone)
-
-    def compact(self) -> None:
-        """Make one part of the many that a file has."""
-        with self._lock:
-            for name, kept in list(self._known.items()):
-                if len(kept.parts) > MOST_PARTS and (self.folder / name).exists():
-                    self._send_part(name, _Stat.of(self.folder / name), whole=True)
-
+    @abstractmethod
     def claim(self, patience: float = 0.0, *, fresh: bool = False) -> None:
-        """Claim the run for this process and bring it; with `fresh` none may be there yet.
+        """Reserve the run for this process, then update the copy.
 
-        Waits for up to `patience` seconds. Raises `BusyError`, which says who holds it.
+        Args:
+            patience: Seconds to wait for another writer.
+            fresh: Whether this process has just created the run. The store must have none.
+
+        Raises:
+            BusyError: Another process writes to the run, or has created it first.
         """
-        self._claim.take(patience)
-        try:
-            self._forget()
-            self._begin(fresh=fresh)
-        except BaseException:
-            self.release()
-            raise
 
+    @abstractmethod
+    def send(self, *last: str) -> None:
+        """Write changed files to the store, those named `last` at the end, in this order.
+
+        Files that were deleted from the copy are removed from the store. When the method returns,
+        everything but logs is on the store.
+        """
+
+    def finish(self, *last: str) -> None:
+        """Write all changed files to the store, before the run is released.
+
+        Default: `send`. Override it if `send` delays logs.
+        """
+        self.send(*last)
+
+    @abstractmethod
     def release(self) -> None:
-        """Let others claim the run."""
-        self._claim.release()
-        self._forget()
+        """Release the claim, so that other processes can claim the run."""
 
+    @abstractmethod
     def remove(self) -> None:
-        """Remove all that is there, unless another process holds some of it."""
-        found = self.objects.listed()
-        for run, claims in claims_by_run(found).items():
-            storage = storage_of(self.folder / run)
-            assert storage is not None
-            storage._claim.check_free(claims)
-        self.clear(found)
+        """Remove the run and all runs inside it from the store, and the copy.
 
-    def clear(self, found: Iterable[str] | None = None) -> None:
-        """Remove all that is there, and the copy."""
-        self.objects.remove(list(self.objects.listed() if found is None else found))
-        self._known.clear()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _here(self) -> Iterator[tuple[str, _Stat]]:
-        """Yield the files of this run in its copy; those of runs within it are theirs."""
-        pending = [self.folder]
-        while pending:
-            folder = pending.pop()
-            for entry in os.scandir(folder) if folder.exists() else ():
-                if entry.name == LOCK or (entry.name[0] == "." and entry.name.endswith(".part")):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    if not (Path(entry.path) / HEADER).exists():
-                        pending.append(Path(entry.path))
-                elif entry.is_file(follow_symlinks=False):
-                    path = Path(entry.path)
-                    yield path.relative_to(self.folder).as_posix(), _Stat.of(path)
-
-    def _apply(self, found: Mapping[str, ObjectInfo], *, light: bool) -> None:
-        """Make the files of this run like the objects that were listed."""
-        grown: dict[str, dict[str, ObjectInfo]] = {}
-        plain: dict[str, ObjectInfo] = {}
-        for name, info in found.items():
-            part = _PART.fullmatch(name)
-            if part:
-                grown.setdefault(part[1], {})[part[2]] = info
-            elif not is_claim(name):
-                plain[name] = info
-        for name in [name for name in plain if _grows(name)]:
-            grown.setdefault(name, {})[""] = plain.pop(name)
-        if light:
-            plain = {name: info for name, info in plain.items() if not _is_heavy(name)}
-            grown = {name: parts for name, parts in grown.items() if not _is_heavy(name)}
-        changed = [name for name, info in plain.items() if self._differs(name, token(info))]
-        large = {name for name in changed if (plain[name].get("size") or 0) > LARGE}
-        for name in large:
-            self.objects.read_file(name, self._partial(name))
-        contents = self.objects.read([name for name in changed if name not in large])
-        for name in changed:
-            self._write_here(name, contents.get(name))
-            self._known[name] = _Kept(_Stat.of(self.folder / name), token(plain[name]))
-        self._apply_parts(grown)
-        gone = [name for name in self._known if name not in plain and name not in grown]
-        for name in [] if light else gone:
-            if self._known[name].token is not None or self._known[name].parts:
-                (self.folder / name).unlink(missing_ok=True)
-                del self._known[name]
-
-    def _apply_parts(self, grown: Mapping[str, ObjectInfo]) -> None:
-        """Add to files that grow the parts that are new."""
-        wanted: dict[str, tuple[int, list[str]]] = {}
-        for name, parts in grown.items():
-            order, kept, file = _in_order(parts), self._known.get(name), self.folder / name
-            done = 0
-            if kept and file.exists() and _Stat.of(file) == kept.stat:
-                done = len(kept.parts) if order[: len(kept.parts)] == [*kept.parts] else 0
-            if done < len(order) or not (kept and kept.parts):
-                wanted[name] = (done, order)
-        names = [
-            _object(name, part)
-            for name, (done, order) in wanted.items()
-            for part in order[done:]
-            if not part.startswith("?")
-        ]
-        contents = self.objects.read(names)
-        for name, (done, order) in wanted.items():
-            added = b""
-            for part in order[done:]:
-                lost = f"part {part[1:]} of {name} is missing\n".encode()
-                content = lost if part.startswith("?") else contents[_object(name, part)]
-                added += content if content.endswith(b"\n") or not content else content + b"\n"
-            file = self.folder / name
-            if done:
-                with file.open("ab") as stream:
-                    stream.write(added)
-            else:
-                self._write_here(name, added)
-            self._known[name] = _Kept(_Stat.of(file), "", tuple(order))
-
-    def _differs(self, name: str, token: str) -> bool:
-        """Whether an object is to be brought: not what this process wrote, or brought before."""
-        kept = self._known.get(name)
-        if kept is None or not (self.folder / name).exists():
-            return True
-        return kept.token is not None and kept.token != token
-
-    def _forget(self) -> None:
-        """Take nothing for granted of what this process wrote: another one may have, since."""
-        for name, kept in self._known.items():
-            if kept.token is None and not kept.parts:
-                self._known[name] = kept._replace(token="")
-
-    def _partial(self, name: str) -> Path:
-        """Return where a file of the copy is written until it is whole."""
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.with_name(f".{path.name}.part")
-
-    def _write_here(self, name: str, content: bytes | None) -> None:
-        """Write a file of the copy as a whole; without a content it is its partial file."""
-        partial = self._partial(name)
-        if content is not None:
-            partial.write_bytes(content)
-        partial.replace(self.folder / name)
-
-    def _send_some(self, changed: Mapping[str, _Stat]) -> None:
-        """Send files, those that grow after the others."""
-        self._send_whole({name: stat for name, stat in changed.items() if not _grows(name)})
-        for name, stat in changed.items():
-            if _grows(name):
-                self._send_part(name, stat)
-
-    def _send_whole(self, changed: Mapping[str, _Stat]) -> None:
-        """Send files as they are."""
-        contents: dict[str, bytes | Path] = {}
-        for name, stat in changed.items():
-            file = self.folder / name
-            contents[name] = file if stat.size > LARGE else file.read_bytes()
-        self.objects.write(contents)
-        for name, stat in changed.items():
-            self._known[name] = _Kept(stat)
-
-    def _send_part(self, name: str, stat: _Stat, *, whole: bool = False) -> None:
-        """Send what was added to a file that grows, or all of it where it was rewritten."""
-        kept, file = self._known.get(name), self.folder / name
-        before = kept.parts if kept else ()
-        number, size = kept.number + 1 if kept else 1, kept.stat.size if kept else 0
-        whole = whole or bool(kept and (kept.stat.inode != stat.inode or stat.size < size))
-        with file.open("rb") as stream:
-            stream.seek(0 if whole else size)
-            content = stream.read(stat.size - stream.tell())
-        part = f"{number:08}{WHOLE if whole else ''}"
-        if content or whole:
-            if not self.objects.create(_object(name, part), content):
-                raise self._claim.lost()
-            before = (part,) if whole else (*before, part)
-        self._known[name] = _Kept(stat, None, before)
-        if whole and kept:
-            gone = [_object(name, each) for each in kept.parts if not each.startswith("?")]
-            self.objects.discard(gone)  # nobody reads them any more
-
-    def _remove_there(self, names: Sequence[str]) -> None:
-        """Remove the objects of files that are no longer here."""
-        objects = []
-        for name in names:
-            kept = self._known.pop(name)
-            parts = [part for part in kept.parts if not part.startswith("?")]
-            objects += [_object(name, part) for part in parts] or [name]
-        with suppress(FileNotFoundError):
-            self.objects.remove(objects)
-
-
-def _grows(name: str) -> bool:
-    """Whether lines are added to a file, and it is kept in parts."""
-    return name.endswith(".jsonl") or name == "log.txt"
-
-
-def _is_heavy(name: str) -> bool:
-    """Whether a file does not tell how far a run is."""
-    return name.endswith((".npz", ".html")) or PurePosixPath(name).name in (
-        "prompts.jsonl",
-        "log.txt",
-    )
-
-
-def _object(name: str, part: str) -> str:
-    """Return the name of the object that holds a part."""
-    return f"{name}{PARTS}/{part}" if part else name
-
-
-def _in_order(parts: Iterable[str]) -> list[str]:
-    """Return the parts that count, in order; one that is missing is `?` and its number."""
-    order = sorted(parts)
-    wholes = [place for place, part in enumerate(order) if part.endswith(WHOLE)]
-    order = order[wholes[-1] :] if wholes else order
-    found: list[str] = []
-    number = int(order[0][:8]) - 1 if wholes else 0
-    for part in order:
-        if part:
-            found += [f"?{lost:08}" for lost in range(number + 1, int(part[:8]))]
-            number = int(part[:8])
-        found.append(part)
-    return found
+        Raises:
+            BusyError: Another process writes to one of the runs.
+        """

@@ -41,14 +41,14 @@ from cwm_cli.credentials import without_credentials
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, adding_to, read_lines
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.claims import BusyError as BusyError
 from cwm_cli.runs.files import flat, modelled, read_header, read_object, replace
-from cwm_cli.runs.objects import StorageError
 from cwm_cli.runs.observer import Observer
+from cwm_cli.runs.places import named, storage_of
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.runs.storage import HEADER as HEADER
 from cwm_cli.runs.storage import LOCK as LOCK
-from cwm_cli.runs.storage import Storage, named, storage_of
+from cwm_cli.runs.storage import BusyError as BusyError
+from cwm_cli.runs.storage import Storage, StorageError
 from cwm_cli.sandbox.protection import Protection
 
 RUNS = Path("runs")
@@ -424,7 +424,7 @@ class Run(Generic[H, R]):
             if self._new and kind is not None and self._is_bare():
                 self._new.undo(self.folder)
                 if self._storage:
-                    self._storage.clear()
+                    self._storage.remove()
             elif self.folder.exists():
                 self._save_clock()
                 self._send_rest(failed=kind is not None)
@@ -447,8 +447,7 @@ class Run(Generic[H, R]):
         if self._storage is None:
             return
         try:
-            self._storage.send(self.journal_name, RESULT, lazily=False)
-            self._storage.compact()
+            self._storage.finish(self.journal_name, RESULT)
         except CwmError:
             if not failed:
                 raise

@@ -28,6 +28,7 @@ from cwm_cli.planning import Decider, Moment
 from cwm_cli.planning.model import Counter, Model, Step
 from cwm_cli.registry import Kind, Owner, find, provided
 from cwm_cli.runs.observer import SILENT
+from cwm_cli.runs.storage import HEADER, BusyError
 from cwm_cli.runs.store import RunHeader
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
@@ -694,6 +695,48 @@ def test_an_executor_carries_commands_out_and_says_why_they_failed(
     assert all(file.exists() for file in files)
     assert {command for command, reason in reasons.items() if reason} == {"failing"}
     assert "no rocks" in (reasons["failing"] or "")
+
+
+@every("storage")
+def test_a_storage_keeps_a_run_for_one_writer_at_a_time(
+    name: str, material: Material, tmp_path: Path
+) -> None:
+    writer = make("storage", name, material)
+    reader = type(writer)(tmp_path / "reader", writer.url)
+    writer.folder.mkdir()
+    for file, text in {HEADER: "{}", "nodes.jsonl": "1\n", "old.txt": "old"}.items():
+        (writer.folder / file).write_text(text)
+    writer.claim(fresh=True)
+    writer.send("nodes.jsonl", HEADER)
+    with (writer.folder / "nodes.jsonl").open("a") as journal:
+        journal.write("2\n")
+    (writer.folder / "old.txt").unlink()
+    (writer.folder / "best.py").write_text("best")
+    writer.send("nodes.jsonl")
+    reader.bring()
+    found = {file.name: file.read_text() for file in reader.folder.iterdir()}
+    assert found == {HEADER: "{}", "nodes.jsonl": "1\n2\n", "best.py": "best"}
+    with pytest.raises(BusyError):
+        reader.claim()
+    with pytest.raises(BusyError):
+        reader.remove()
+    (reader.folder / "best.py").write_text("better")
+    reader.put(reader.folder / "best.py")  # by a reader of a run that is claimed
+    writer.fetch(writer.folder / "best.py")
+    writer.fetch(writer.folder / "missing.py")
+    assert (writer.folder / "best.py").read_text() == "better"
+    assert not (writer.folder / "missing.py").exists()
+    writer.finish("nodes.jsonl")
+    writer.release()
+    with pytest.raises(BusyError):
+        reader.claim(fresh=True)  # the run exists
+    reader.claim()
+    reader.release()
+    reader.remove()
+    assert not reader.folder.exists()
+    later = type(writer)(tmp_path / "later", writer.url)
+    later.bring()
+    assert not (later.folder / HEADER).exists()
 
 
 @every("run kind")

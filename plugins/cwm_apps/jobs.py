@@ -26,9 +26,9 @@ from cwm_cli.bench.executor import (
     stopping_words,
 )
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.objects import StorageError
+from cwm_cli.runs.places import storage_of
 from cwm_cli.runs.searches import JournalTail
-from cwm_cli.runs.storage import storage_of
+from cwm_cli.runs.storage import StorageError
 
 ACCESS = "CWM_APPS_ACCESS"
 """The environment variable with what the process of a problem has to know and nobody writes."""

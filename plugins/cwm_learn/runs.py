@@ -20,9 +20,9 @@ from cwm_cli.registry import find
 from cwm_cli.runs import files
 from cwm_cli.runs.charts import ChartLine, LineChart, table
 from cwm_cli.runs.observer import Measures
+from cwm_cli.runs.places import named
 from cwm_cli.runs.programs import Options, ProgramRun
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
-from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import DATASET, Journal, RowsAdded, RunHeader, read_journal
 from cwm_cli.search.contracts import Usage
 from cwm_learn.actor import PLAY

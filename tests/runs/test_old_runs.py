@@ -3,11 +3,12 @@
 import json
 import shutil
 import tarfile
-from pathlib import Path
 
 import pytest
 
-OLD_RUNS = Path(__file__).parents[1] / "support" / "old_runs"
+from folders import SUPPORT
+
+OLD_RUNS = SUPPORT / "old_runs"
 FINISHED = json.loads((OLD_RUNS / "finished.json").read_text())
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cwm_cli.errors import CwmError
+from cwm_cli.runs.storage import StorageError
 
 BATCH = 400
 """Objects that are read at a time."""
@@ -23,10 +24,6 @@ EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 
 ObjectInfo = Mapping[str, Any]
 """What a storage tells of an object: each kind of storage has words of its own."""
-
-
-class StorageError(CwmError):
-    """A storage that cannot be reached, or that refuses something."""
 
 
 @dataclass(eq=False)

@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,16 +13,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from counting_runs import Count, CountRun, begin, counted
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.claims import CLAIMS, BusyError, LostClaimError
 from cwm_cli.runs.files import write_object
-from cwm_cli.runs.storage import Storage, located, named, placed, storage_of, with_urls
+from cwm_cli.runs.places import located, named, placed, storage_of, with_urls
+from cwm_cli.runs.storage import BusyError
 from cwm_cli.runs.store import remove
-from folders import SUPPORT
+from cwm_remote.claims import CLAIMS, LostClaimError
+from cwm_remote.storage import ObjectStorage
+from folders import ROOT, SUPPORT
+
+if TYPE_CHECKING:
+    from shell import Shell
 
 pytest.importorskip("fsspec")
 
@@ -83,7 +90,7 @@ def test_a_run_elsewhere_is_kept_as_it_is_here(tmp_path: Path) -> None:
         assert run.is_continued and run.place == url
         run.append(Count(n=12), Count(n=13))
         with pytest.raises(BusyError, match=rf"working on {url} \(process {os.getpid()} on"):
-            Storage(run.folder, url).claim()
+            ObjectStorage(run.folder, url).claim()
         run.rewrite([Count(n=n) for n in range(5)])
         (run.folder / "other.txt").write_text("other")
     assert counted(CountRun.load(placed(url))) == [0, 1, 2, 3, 4]
@@ -155,13 +162,13 @@ def test_a_large_file_travels_on_its_own_and_a_run_that_is_held_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("cwm_cli.runs.storage.LARGE", 1000)
+    monkeypatch.setattr("cwm_remote.storage.LARGE", 1000)
     url, folder = "local://store/large", tmp_path / "store" / "large"
     content = bytes(range(250)) * 8
     with begin(url) as run:
         (run.folder / "large.npz").write_bytes(content)
         run.append(Count(n=0))
-    copy = Storage(tmp_path / "copy", url)
+    copy = ObjectStorage(tmp_path / "copy", url)
     copy.bring()
     assert (copy.folder / "large.npz").read_bytes() == content
     assert not list(copy.folder.glob(".*")), "nothing that is partial"
@@ -190,3 +197,49 @@ def test_a_missing_part_is_told_and_left_out(
         assert counted(run) == [0, 1, 4]
     kept = (folder / "journal.jsonl.damaged-1").read_text()
     assert "part 00000003 of journal.jsonl is missing" in kept
+
+
+def test_a_url_that_no_plugin_serves_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cwm_remote.EveryScheme.__contains__", lambda *_: False)
+    words = "unserved://place/run cannot be used (no installed plugin serves unserved://): see"
+    with pytest.raises(CwmError, match=re.escape(words)):
+        placed("unserved://place/run")
+
+
+SHELF_PLUGIN = """
+from cwm_cli import hookimpl
+
+@hookimpl
+def cwm_storages():
+    return {"shelf": "shelf:Shelf"}
+"""
+
+
+def test_a_strangers_plugin_keeps_runs_at_urls_of_its_own(
+    cwm: "Shell", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = ROOT / "docs" / "reference" / "plugins.md"
+    documented = re.search(r"shelf\.py\n(.+?)```", page.read_text(), re.DOTALL)
+    assert documented
+    (cwm.packages / "shelf.py").write_text(documented[1])
+    cwm.install("shelf_plugin", SHELF_PLUGIN)
+    url, kept = "shelf://counts/one", cwm.folder / "shelf" / "counts" / "one"
+    assert re.search(r"storage .* shelf_plugin 1.0 .* shelf ", cwm.inside("plugins").stdout)
+    monkeypatch.chdir(cwm.folder)
+    with cwm._plugins_here(monkeypatch):
+        with begin(url) as run:
+            run.append(Count(n=0))
+            busy = cwm("runs", "rm", url)  # another process
+            assert f"another process is working on {url}: wait for it" in busy.stderr
+            assert busy.returncode == 1 and kept.exists()
+        with begin(url) as run:
+            assert run.is_continued and counted(run) == [0]
+            run.append(Count(n=1))
+        assert counted(CountRun.load(placed("shelf://counts") / "one")) == [0, 1]
+    assert (kept / "journal.jsonl").read_text() == '{"n":0}\n{"n":1}\n'
+    listed = cwm.inside("runs", "list", "shelf://counts")
+    assert "unknown run kind 'count'" in listed.stdout, "the run is found"
+    removed = cwm.inside("runs", "rm", url)
+    assert removed.returncode == 0 and not kept.exists(), removed.stderr

@@ -20,8 +20,9 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.objects import ObjectInfo, Objects, StorageError, modified
+from cwm_cli.runs.storage import BusyError, StorageError
 from cwm_cli.sandbox.linux import process_stat
+from cwm_remote.objects import ObjectInfo, Objects, modified
 
 LEASE = "CWM_LEASE"
 """The environment variable with the seconds for which a claim holds that is not renewed."""
@@ -40,10 +41,6 @@ CLAIMS = "lock.claims"
 """The folder of the claims of a run."""
 
 _NUMBER = re.compile(r"\d{8}")
-
-
-class BusyError(CwmError):
-    """Another process works on what is asked for."""
 
 
 class LostClaimError(StorageError):

@@ -1,0 +1,155 @@
+"""Where runs are kept: folders of this machine, or URLs that plugins serve.
+
+A plugin serves URL schemes through the hook `cwm_storages`. A process works on a copy of the files
+at a URL, in its own temporary folder. The path of a copy spells its URL, so that a run at a URL is
+a folder like any other. The copies are removed when the process ends.
+"""
+
+import atexit
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.registry import find
+from cwm_cli.runs.storage import HEADER, LOCK, Storage
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://(.*)", re.DOTALL)
+_FLAT_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/+(.*)", re.DOTALL)
+
+_ROOT: Path | None = None
+"""The folder of all copies of this process, once it has one."""
+_GUARD = threading.RLock()
+_STORAGES: dict[Path, Storage] = {}
+
+
+def located(place: Path | str) -> Path:
+    """Return the folder of a path or URL on this machine, without updating a copy."""
+    form = _FLAT_URL if isinstance(place, Path) else _URL  # `Path` merges the slashes of a URL
+    found = form.fullmatch(str(place))
+    if found is None:
+        return Path(place)
+    scheme, rest = found[1].lower(), found[2]
+    if scheme == "file":
+        return Path("/", rest)
+    words = [word for word in rest.split("/") if word not in ("", ".")]
+    if not words or ".." in words:
+        raise CwmError(f"{place} names no folder: write it as s3://bucket/folder")
+    return _copies().joinpath(scheme, *words)
+
+
+def placed(place: Path | str) -> Path:
+    """Return the folder of a path or URL, and update a copy from its store.
+
+    Runs inside it are updated without transitions, prompts and logs.
+    """
+    folder = located(place)
+    if storage := storage_of(folder):
+        storage.bring()
+    return folder
+
+
+def named(path: Path | str) -> str:
+    """Return the name that users know: the URL of a copy, or the path itself."""
+    if _ROOT is None or not Path(path).is_relative_to(_ROOT):
+        return str(path)
+    scheme, *words = Path(path).relative_to(_ROOT).parts
+    return f"{scheme}://{'/'.join(words)}"
+
+
+def with_urls(text: str) -> str:
+    """Replace paths of copies by their URLs in a text."""
+    if _ROOT is None:
+        return text
+    return re.sub(rf"{re.escape(str(_ROOT))}/([^/\s]+)/", r"\1://", text)
+
+
+def storage_of(folder: Path) -> Storage | None:
+    """Return the storage of a copy, None for a plain folder."""
+    if not _is_copy(folder):
+        return None
+    with _GUARD:
+        if folder not in _STORAGES:
+            _STORAGES[folder] = _open(folder, named(folder))
+        return _STORAGES[folder]
+
+
+def bring(*files: Path) -> None:
+    """Update files of copies from their stores; do nothing for files of plain folders."""
+    for file in files:
+        if storage := _storage_of_file(file):
+            storage.fetch(file)
+
+
+def send(*files: Path) -> None:
+    """Write files of copies to their stores; do nothing for files of plain folders."""
+    for file in files:
+        if storage := _storage_of_file(file):
+            storage.put(file)
+
+
+def send_all(folder: Path) -> None:
+    """Write all files of a folder, such as a page or a package, to their store."""
+    if storage_of(folder):
+        send(*(path for path in sorted(folder.rglob("*")) if path.is_file()))
+
+
+def _is_copy(path: Path) -> bool:
+    return _ROOT is not None and path.is_relative_to(_ROOT) and path != _ROOT
+
+
+def _open(folder: Path, url: str) -> Storage:
+    scheme = url.partition(":")[0]
+    try:
+        storage: Storage = find("storage", scheme)(folder, url)
+    except UnknownNameError as error:
+        words = f"{url} cannot be used (no installed plugin serves {scheme}://)"
+        raise CwmError(f"{words}: see `cwm plugins`, or name a local folder") from error
+    return storage
+
+
+def _storage_of_file(file: Path) -> Storage | None:
+    """Return the storage of the innermost run that contains a file."""
+    if not _is_copy(file):
+        return None
+    run = next((each for each in file.parents if (each / HEADER).exists()), file.parent)
+    return storage_of(run) or storage_of(file.parent)
+
+
+def _copies() -> Path:
+    """Return the folder of all copies of this process, and make it first if needed."""
+    global _ROOT
+    with _GUARD:
+        if _ROOT is None:
+            base, prefix = Path(tempfile.gettempdir()), f"cwm-runs-{os.getuid()}-"
+            for left in base.glob(f"{prefix}*"):
+                _remove_abandoned(left)
+            made = Path(tempfile.mkdtemp(prefix=prefix)).absolute()
+            partial = made / f".{LOCK}.part"
+            lock = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until this process ends
+            partial.rename(made / LOCK)  # other processes see the lock once it is held
+            _ROOT = made
+            atexit.register(_remove_own, _ROOT, os.getpid())
+        return _ROOT
+
+
+def _remove_own(root: Path, process: int) -> None:
+    if os.getpid() == process:  # not in a forked child
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _remove_abandoned(left: Path) -> None:
+    """Remove the copies of a process that was killed."""
+    with suppress(OSError):
+        lock = os.open(left / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+        finally:
+            os.close(lock)
