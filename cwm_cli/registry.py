@@ -69,10 +69,6 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
         "planner": "cwm_cli.commands.policies:PlannerPolicy",
         "curated": "cwm_cli.commands.policies:CuratedPolicy",
     },
-    "refiner": {
-        "calibrate": "cwm_cli.problems.refining.calibrating:Calibrate",
-        "join": "cwm_cli.problems.refining.joining:Join",
-    },
     "problem": {
         "world-model": "cwm_cli.problems.world_model:WorldModelProblem",
     },
