@@ -23,12 +23,12 @@ from cwm_cli.bench.configuration import SUITES
 from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import AccuracyMetric
-from cwm_cli.problems.refining.lifting import lift, written
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import environment, find
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Message, Move, Request
 from cwm_cli.text import estimated_tokens
+from cwm_induction.refining.lifting import lift, written
 
 DATA = Path(__file__).parents[1] / "data" / "cwm_data"
 NINETEEN = (*(env for env in SUITES["cwmb"] if (DATA / f"{env}.npz").exists()), "FrozenLake-v1")

@@ -20,7 +20,6 @@ from cwm_cli._version import __version__
 if TYPE_CHECKING:
     from cwm_cli.bench.benchmarking import benchmark
     from cwm_cli.bench.speed import bench_speed
-    from cwm_cli.commands.calibrate import calibrate
     from cwm_cli.commands.collect import collect
     from cwm_cli.commands.data_export import export_transitions
     from cwm_cli.commands.data_import import import_transitions
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from cwm_cli.runs.listing import load
     from cwm_cli.runs.observer import Observer
     from cwm_cli.views.page import report
+    from cwm_induction.calibrate import calibrate
     from cwm_learn.learn import learn
     from cwm_neural.training.train import train
     from cwm_play.play import play
@@ -74,7 +74,6 @@ _HOMES = {
     "benchmark": "bench.benchmarking",
     "load": "runs.listing",
     "new_plugin": "export.plugins",
-    "calibrate": "commands.calibrate",
     "collect": "commands.collect",
     "evaluate": "commands.evaluate",
     "export_transitions": "commands.data_export",

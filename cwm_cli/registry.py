@@ -68,10 +68,6 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
     "policy": {
         "random": "cwm_cli.commands.policies:RandomPolicy",
     },
-    "refiner": {
-        "calibrate": "cwm_cli.problems.refining.calibrating:Calibrate",
-        "join": "cwm_cli.problems.refining.joining:Join",
-    },
     "problem": {
         "world-model": "cwm_cli.problems.world_model:WorldModelProblem",
     },

@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.faults.generator import Fault, answers, faults, tally, wrong
 from cwm_cli.problems.feedback.diagnosis import diagnose
 from cwm_induction.effort import Effort
-from cwm_induction.patching.patch import WORK, patched
+from cwm_induction.refining.patching.patch import WORK, patched
 
 
 def holds_cause(fault: Fault) -> bool:

@@ -14,7 +14,6 @@ from cwm_cli.cli import shared
 from cwm_cli.cli.bench_speed import bench_speed
 from cwm_cli.cli.benchmark import benchmark
 from cwm_cli.cli.cache import cache
-from cwm_cli.cli.calibrate import calibrate
 from cwm_cli.cli.collect import collect
 from cwm_cli.cli.completion import complete, for_shell, is_asked
 from cwm_cli.cli.configuration import FILE, VARIABLE, read_configuration
@@ -75,14 +74,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Write a Python model of an environment, from recorded transitions or while acting in it.",
 )
-MAINTENANCE = ("options", "cache", "doctor")
-"""Commands that the help lists last, after those of plugins."""
+FIRST = ("collect", "synthesize", "evaluate", "calibrate", "plan", "bench-speed", "benchmark")
+"""Commands that the help lists first, in this order, whether the core or a plugin adds them."""
+
+LAST = ("options", "cache", "doctor")
+"""Commands that the help lists last."""
 
 COMMANDS = (
     collect,
     synthesize,
     evaluate,
-    calibrate,
     plan,
     bench_speed,
     benchmark,
@@ -143,6 +144,12 @@ NO_COMMAND = 2
 """The exit code where no command is named, as Click has it."""
 
 
+def _place_in_help(command: str) -> int:
+    if command in FIRST:
+        return FIRST.index(command)
+    return len(FIRST) + (command in LAST)
+
+
 @once
 def command_line() -> typer.Typer:
     """Return the command line with the commands of every plugin."""
@@ -150,7 +157,7 @@ def command_line() -> typer.Typer:
 
     found = load()
     found.manager.hook.cwm_commands(app=app, api=shared)
-    app.registered_commands.sort(key=lambda command: command.name in MAINTENANCE)
+    app.registered_commands.sort(key=lambda command: _place_in_help(command.name or ""))
     if is_asked():
         complete(app)
         return app

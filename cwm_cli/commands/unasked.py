@@ -19,12 +19,20 @@ from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.evaluation.gaps import gaps
 from cwm_cli.evaluation.support import survey
 from cwm_cli.problems.feedback import documented_names
-from cwm_cli.problems.refining.joining import from_data
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.registry import default, find, names
+from cwm_cli.registry import Owner, default, find, names
 from cwm_cli.runs.places import placed
 from cwm_cli.runs.programs import program_run
-from cwm_cli.search.contracts import GENERATE, Backend, Move, Refinement, Refiner
+from cwm_cli.search.contracts import (
+    GENERATE,
+    Backend,
+    Completion,
+    Move,
+    Refinement,
+    Refiner,
+    Request,
+    unheard,
+)
 from cwm_cli.search.models import ModelChoice
 from cwm_cli.worlds import ProgramModel
 
@@ -32,6 +40,9 @@ AUTO, NONE, ALL = "auto", "none", "all"
 
 FOLLOWED = 1000
 """Rows at which the ways of a start are followed: enough to tell which lines few go through."""
+
+MAX_SECONDS = 20.0
+"""Time limit of a backend that needs no language model: shorter than two completions take."""
 
 Begin = Callable[[WorldModelProblem, Callable[[str], None]], Refinement | None]
 """Comes to a candidate for a problem, and tells what it is doing."""
@@ -89,6 +100,45 @@ def chosen_refiners(
     return {name: find("refiner", name)(**options.get(name, {})) for name in wanted}
 
 
+def make_data_backend(name: str, **options: Any) -> Backend:
+    """Make a backend that needs no language model.
+
+    Args:
+        name: Name of the backend.
+        options: Values of its options. Those that this backend lacks are ignored.
+
+    Raises:
+        CwmError: If the backend asks a language model.
+    """
+    owner = Owner("backend", find("backend", name))
+    if not owner.factory.from_data:
+        raise CwmError(f"the backend {name!r} does not work from data alone: name another")
+    known = {name: value for name, value in options.items() if name in owner.options}
+    backend: Backend = owner.factory(model="", **known)
+    return backend
+
+
+def ask_data_backend(
+    problem: WorldModelProblem,
+    name: str,
+    seed: int = 0,
+    tell: Callable[[str], None] = unheard,
+) -> Completion:
+    """Ask a backend that needs no language model for a program, within 20 s if it has a limit.
+
+    Args:
+        problem: The problem to solve.
+        name: Name of the backend.
+        seed: Random seed of the request.
+        tell: Receives progress messages.
+    """
+    tell(f"{name} from data alone")
+    request = Request(
+        (), seed, Move(GENERATE), problem, tell=lambda words: tell(f"{name}: {words}")
+    )
+    return make_data_backend(name, seconds=MAX_SECONDS).complete(request)
+
+
 def _program(place: Path) -> str:
     """Read the program of a file or a run."""
     if place.is_dir():
@@ -104,7 +154,7 @@ def _from_data(
     name: str, problem: WorldModelProblem, seed: int, tell: Callable[[str], None]
 ) -> Refinement:
     """Have a program written from data alone; one that is no better than nothing is left."""
-    completion = from_data(problem, name, seed, tell)
+    completion = ask_data_backend(problem, name, seed, tell)
     program = problem.read(completion.text, Move(GENERATE))
     verdict = problem.judge(program)
     if verdict.is_bug or verdict.normalised <= 0:

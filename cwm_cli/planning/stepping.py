@@ -1,114 +1,14 @@
-"""Steps from many observations at once, whatever form the model has."""
+"""Steps of imagined episodes from many observations at once, for every form of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from time import process_time
 from typing import Any
 
 import numpy as np
 
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.planning.model import Model, Unbatched
-
-FARTHEST = 1e6
-"""Numbers beyond this are none that a plan could be made with: the program has left its senses."""
-
-STRAYING = 0.1
-"""Share of a reward that straying by a spread of the data costs, at most: no row shows what is
-out there, an end for instance."""
-
-LONGEST = 4.0
-"""Seconds of one core that one question may take: the sandbox ends what takes ten."""
-
-ALONE = 30
-"""How many times a step costs more where the model has no form for many observations."""
-
-
-class ImaginedLanes:
-    """Steps a model from many observations: arrays whose last axis is the lane.
-
-    A lane that the program raises on, or that leaves for where no number makes sense, ends
-    without a reward: nothing is to be had there. `work` counts steps by what they cost.
-    """
-
-    def __init__(self, model: Model, shape: tuple[int, ...]) -> None:
-        self.work, self._began = 0, process_time()
-        self._model, self._shape = model, shape
-
-    def is_over(self, most: int) -> bool:
-        """Whether so much work was done; seconds only cap that."""
-        return self.work > most or process_time() - self._began > LONGEST
-
-    def step(
-        self, observations: np.ndarray, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return observations (components, lanes), rewards, whether it ended, and what is lost."""
-        lanes = observations.shape[-1]
-        batch = self._model.batch
-        if batch is not None:
-            try:
-                batch.stand(observations.reshape(*self._shape, lanes))
-                after, rewards, ends = batch.step(actions)
-                self._model.counter[0] += lanes
-                self.work += lanes
-                return _sound(after.reshape(-1, lanes), rewards, ends)
-            except Unbatched:
-                pass
-        self.work += ALONE * lanes
-        return _sound(*self._alone(observations, actions))
-
-    def _alone(
-        self, observations: np.ndarray, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Step one lane after the other."""
-        lanes = observations.shape[-1]
-        after, rewards = np.full(observations.shape, np.nan), np.zeros(lanes)
-        ends = np.zeros(lanes, np.bool_)
-        for lane in range(lanes):
-            action = actions[..., lane]
-            try:
-                self._model.stand(observations[:, lane].reshape(self._shape))
-                found = self._model.step(int(action) if action.ndim == 0 else action.copy())
-            except Exception:  # noqa: BLE001, S112  # programs raise what they like
-                continue
-            after[:, lane] = np.ravel(found.observation)
-            rewards[lane], ends[lane] = found.reward, found.terminated
-        return after, rewards, ends
-
-
-def _sound(
-    after: np.ndarray, rewards: np.ndarray, ends: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Tell lanes that went where no number makes sense."""
-    with np.errstate(invalid="ignore"):
-        lost = ~(np.abs(after) < FARTHEST).all(0) | ~(np.abs(rewards) < FARTHEST)
-    return after, np.where(lost, 0.0, rewards), ends & ~lost, lost
-
-
-def strayed(observations: np.ndarray, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return how far observations (components, ...) lie out of `low` and `high`, in `spread`."""
-    shape = (-1, *[1] * (observations.ndim - 1))
-    low, high, spread = (arrays[name].reshape(shape) for name in ("low", "high", "spread"))
-    out: np.ndarray = (np.maximum(observations - high, low - observations) / spread).max(0)
-    return out
-
-
-def doubted(
-    rewards: np.ndarray, observations: np.ndarray, arrays: Mapping[str, np.ndarray]
-) -> np.ndarray:
-    """Return rewards, less a share of them beyond all that was visited."""
-    out = np.nan_to_num(np.clip(strayed(observations, arrays), 0, 1), nan=1.0)
-    less: np.ndarray = rewards - STRAYING * np.abs(rewards) * out
-    return less
-
-
-def steps(model: Model, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return what follows `actions` at `observations` (lanes, components)."""
-    shape = tuple(arrays["shape"].tolist())
-    actions = np.moveaxis(arrays["actions"], 0, -1)
-    after, rewards, ends, lost = ImaginedLanes(model, shape).step(arrays["observations"].T, actions)
-    return {"observations": after.T, "rewards": rewards, "ends": ends, "lost": lost}
 
 
 def follow(

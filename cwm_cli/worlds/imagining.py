@@ -36,7 +36,7 @@ class Imagination:
     of the sandbox in one question, has a `failure`, and the next question begins a new process.
 
         with Imagination(sandbox, program, rows) as imagination:
-            steps = imagination.ask("stepping:steps", arrays)
+            found = imagination.ask("stepping:follow", columns, space=space.to_json(), key=[0])
     """
 
     job_class: ClassVar[type[ImaginingJob]] = ImaginingJob

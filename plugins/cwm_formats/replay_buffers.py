@@ -16,7 +16,6 @@ import numpy as np
 
 from cwm_cli.commands.data_import import Importer, TransitionShape
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.pickles import Inert, load, plain
 from cwm_cli.data.reading import UnreadableError, opened, read_bytes
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.envs.spec import EnvironmentSpec
@@ -32,6 +31,7 @@ from cwm_formats.columns import (
     split_of,
     too_many,
 )
+from cwm_formats.pickles import Inert, load, plain
 
 LIBRARY = b"stable_baselines3"
 """What the beginning of the pickle of a buffer names."""

@@ -4,11 +4,21 @@
 `families` by trajectories that were held back. `discrete` reads rules off few
 whole numbers; `continuous` looks for equations, with `mechanics` and `flows`
 fitted through integrators, and `rewards`; `writing` puts findings into words.
+`refining` improves programs that others wrote; `cwm calibrate` is one of its
+refiners as a command.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from cwm_cli import hookimpl
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import typer
 
 
 @hookimpl
@@ -25,5 +35,23 @@ def cwm_defaults() -> Mapping[str, str]:
 
 @hookimpl
 def cwm_refiners() -> Mapping[str, str]:
-    """Offer to correct programs by what they leave over."""
-    return {"patch": "cwm_induction.patching:Patch"}
+    """Offer refiners that fit the numbers of programs, join programs, and correct their text."""
+    return {
+        "calibrate": "cwm_induction.refining.calibrating:Calibrate",
+        "join": "cwm_induction.refining.joining:Join",
+        "patch": "cwm_induction.refining.patching.patch:Patch",
+    }
+
+
+@hookimpl
+def cwm_functions() -> Mapping[str, str]:
+    """Offer `cwm.calibrate`."""
+    return {"calibrate": "cwm_induction.calibrate:calibrate"}
+
+
+@hookimpl
+def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
+    """Add `cwm calibrate`."""
+    from cwm_induction.command import calibrate
+
+    app.command("calibrate")(api.guarded(calibrate))

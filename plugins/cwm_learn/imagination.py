@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cwm_cli.planning import stepping
 from cwm_cli.worlds.confined_imagining import ImaginingHandler, ImaginingJob
 from cwm_cli.worlds.imagining import Imagination
-from cwm_learn.search import missions, policies, searching, tables
+from cwm_learn.search import lanes, missions, policies, searching, tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +22,10 @@ class ImaginedSearchHandler(ImaginingHandler):
 
     job_class = ImaginedSearchJob
     modules: ClassVar = {
+        "lanes": lanes,
         "missions": missions,
         "policies": policies,
         "searching": searching,
-        "stepping": stepping,
         "tables": tables,
     }
 

@@ -161,7 +161,7 @@ class Real(Actor):
         if not self.known.program:
             return None
         found = self._ask(
-            "stepping:steps",
+            "lanes:steps",
             {
                 "observations": np.asarray(observation, float).reshape(1, -1),
                 "actions": np.asarray(action)[None],

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from cwm_cli.commands.unasked import make_data_backend
 from cwm_cli.data.dataset import ALL_FITTED, Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName
 from cwm_cli.evaluation.metric import match
 from cwm_cli.problems.feedback import evidence, on_chance
-from cwm_cli.problems.refining.joining import data_backend
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, default, find, names
 from cwm_cli.search.around import InFlight
@@ -197,7 +197,7 @@ class ProgramWriter:
 
     def __post_init__(self) -> None:
         self.backend = self.backend or default("backend")
-        self._answers = data_backend(self.backend, seconds=self.seconds, learning=True)
+        self._answers = make_data_backend(self.backend, seconds=self.seconds, learning=True)
 
     def write(self, rows: Dataset, programs: Sequence[str] = ()) -> WrittenProgram:
         """Return a program that replays every row: the first of these that does, or another one.

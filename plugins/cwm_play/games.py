@@ -16,7 +16,6 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
-from cwm_cli.envs.painting import Components, Painter, rendered
 from cwm_cli.envs.tasks import EPISODE_SEED_STRIDE, Task, random_action, reward_number, seeds_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.mismatches import DRAWS
@@ -25,6 +24,7 @@ from cwm_cli.planning.model import EpisodeHistory, Step
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import ImaginedEpisodes, Plan, PlanningSession, Stuck, WorldModel
 from cwm_play.keys import RESET, TRUTH, Keys, legend
+from cwm_play.painting import Components, Painter, rendered
 from cwm_play.scenes import (
     GameScene,
     Panel,

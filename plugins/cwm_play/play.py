@@ -23,7 +23,6 @@ from cwm_cli.commands.subjects import (
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.documented import documented_actions
 from cwm_cli.envs.films import check_film
-from cwm_cli.envs.painting import Components, Painter, drawing
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
@@ -38,6 +37,7 @@ from cwm_cli.worlds.program import ProgramModel
 from cwm_play.filming import FilmRecorder
 from cwm_play.games import Arena, Game, ReplayGame, WorldGame
 from cwm_play.keys import PAUSE, QUIT, RECORD, keys_of
+from cwm_play.painting import Components, Painter, drawing
 from cwm_play.scenes import GameScene
 
 PlayMode = Literal["human", "env", "agent", "recon", "replay"]

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.envs.painting import Appearance, Components, NamedComponent
 from cwm_cli.evaluation.metric import close
 from cwm_cli.evaluation.mismatches import wrong_parts
 from cwm_cli.planning.model import Step
 from cwm_cli.text import percent
 from cwm_cli.worlds.model import Predictions, Shape, WorldModel
+from cwm_play.painting import Appearance, Components, NamedComponent
 
 FORESEEN = 256
 """Draws of a step before what came about counts as not foreseen: an outcome of one in fifty is

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.data.pickles import Inert, load, plain
 from cwm_cli.data.reading import UnreadableError, read_bytes
 from cwm_cli.errors import CwmError
+from cwm_formats.pickles import Inert, load, plain
 
 LARGEST = 1 << 30
 """Bytes of the largest file that is read."""

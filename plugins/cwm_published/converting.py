@@ -9,12 +9,12 @@ import numpy as np
 
 from cwm_cli.commands.data_import import TransitionShape
 from cwm_cli.data.dataset import DONE, Dataset, Transition
-from cwm_cli.data.pickles import Inert, plain
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import components
 from cwm_cli.worlds import EnvironmentModel, Predictions
+from cwm_formats.pickles import Inert, plain
 from cwm_published.buffer import Buffer, Column
 
 

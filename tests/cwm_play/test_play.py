@@ -19,7 +19,6 @@ from cwm_cli.commands.subjects import find_subject
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.documented import documented_actions
-from cwm_cli.envs.painting import CELL, board_cells, object_cells
 from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.planning.model import Step
@@ -30,6 +29,7 @@ from cwm_cli.worlds.model import Predictions, WorldModel
 from cwm_neural.training.train import train
 from cwm_play.games import ReplayGame, WorldGame
 from cwm_play.keys import keys_of, legend
+from cwm_play.painting import CELL, board_cells, object_cells
 from cwm_play.play import GameProgress, arena_of, play
 from cwm_play.scenes import parts_of
 from worlds import CARTPOLE, ICE

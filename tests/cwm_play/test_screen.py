@@ -16,8 +16,8 @@ import pytest
 from rich.cells import cell_len
 from rich.color import ColorType
 
-from cwm_cli.envs.painting import Appearance, NamedComponent
 from cwm_play.keyboard import read_keys
+from cwm_play.painting import Appearance, NamedComponent
 from cwm_play.pictures import gauge, picture_lines, resized
 from cwm_play.play import GameProgress
 from cwm_play.scenes import ComponentRow, GameScene, Panel

@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 from cwm_cli.cli import app
 from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.pickles import load, plain
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import PaperMetric
 from cwm_cli.registry import environment
+from cwm_formats.pickles import load, plain
 from cwm_published.buffer import read_buffer
 from cwm_published.converting import MisfitError, convert, corrupt_first_rows, fits
 from recordings import cartpole

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_cli.planning.stepping import ImaginedLanes
+from cwm_learn.search.lanes import ImaginedLanes
 from cwm_learn.search.ways import ImaginedWay, played
 
 ROUNDS = 30

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_cli.planning.model import Model
-from cwm_cli.planning.stepping import ImaginedLanes, doubted, strayed
+from cwm_learn.search.lanes import ImaginedLanes, doubted, strayed
 from cwm_learn.search.policies import act
 from cwm_learn.search.polishing import polish
 from cwm_learn.search.ways import NO_WAY, ImaginedWay, played

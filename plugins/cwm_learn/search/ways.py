@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_cli.planning.stepping import ImaginedLanes, doubted
+from cwm_learn.search.lanes import ImaginedLanes, doubted
 
 
 class ImaginedWay(NamedTuple):

@@ -12,13 +12,13 @@ from cwm_cli.search.contracts import Refinement, RefinementTask, Refiner
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.effort import Effort
-from cwm_induction.patching.exceptions import tables, with_tables
-from cwm_induction.patching.guards import ALWAYS, Guard, Quantities, guard
-from cwm_induction.patching.laws import Law, laws
-from cwm_induction.patching.needs import Need, RecordedOutcome, Standing, needs
-from cwm_induction.patching.rewrites import rewritten, tried
-from cwm_induction.patching.source import CorrectedText, Site
-from cwm_induction.patching.trials import Ask, PlaceChange, ProgramTrials
+from cwm_induction.refining.patching.exceptions import tables, with_tables
+from cwm_induction.refining.patching.guards import ALWAYS, Guard, Quantities, guard
+from cwm_induction.refining.patching.laws import Law, laws
+from cwm_induction.refining.patching.needs import Need, RecordedOutcome, Standing, needs
+from cwm_induction.refining.patching.rewrites import rewritten, tried
+from cwm_induction.refining.patching.source import CorrectedText, Site
+from cwm_induction.refining.patching.trials import Ask, PlaceChange, ProgramTrials
 
 MOST_CORRECTIONS = 6
 """Corrections of one patch: a program that needs more is wrong in another way."""

@@ -6,11 +6,11 @@ import pytest
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric, evaluate
-from cwm_cli.problems.refining.calibrating import Calibrate
-from cwm_cli.problems.refining.lifting import NumberKind, lift, written
-from cwm_cli.problems.refining.mechanisms import mechanism_numbers
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds.program import ProgramModel
+from cwm_induction.refining.calibrating import Calibrate
+from cwm_induction.refining.lifting import NumberKind, lift, written
+from cwm_induction.refining.mechanisms import mechanism_numbers
 from folders import ROOT
 
 RECALLED = ROOT / "benchmarks" / "recalled"

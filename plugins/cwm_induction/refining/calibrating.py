@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.problems.refining.fitting import (
+from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.search.contracts import Refinement, RefinementTask, Refiner, unheard
+from cwm_induction.refining.fitting import (
     ACTS,
     FINE,
     LEAST,
@@ -28,8 +30,7 @@ from cwm_cli.problems.refining.fitting import (
     left_over,
     simplest,
 )
-from cwm_cli.problems.refining.lifting import NumberKind, annotated
-from cwm_cli.search.contracts import Refinement, RefinementTask, Refiner, unheard
+from cwm_induction.refining.lifting import NumberKind, annotated
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox import Sandbox
@@ -109,8 +110,6 @@ class Calibrate(Refiner):
 
         The fit compares single predictions with rows, so it would fit draws.
         """
-        from cwm_cli.problems.world_model import WorldModelProblem
-
         problem = task.problem
         if not isinstance(problem, WorldModelProblem) or problem.contract == "chance":
             return None

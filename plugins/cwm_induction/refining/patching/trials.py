@@ -17,7 +17,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Space
 from cwm_induction.continuous.samples import Array
 from cwm_induction.flattening import number_leaves
-from cwm_induction.patching.source import PLAIN, CorrectedText, Site
+from cwm_induction.refining.patching.source import PLAIN, CorrectedText, Site
 
 MOST_ROWS = 20_000
 """Rows of one question; more go into several."""

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.samples import Array
-from cwm_induction.patching.needs import Standing
+from cwm_induction.refining.patching.needs import Standing
 
 MOST_DECIDING = 3
 """Numbers of an observation that decide, beside the action: with more it is a list of rows."""

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.patching.needs import Standing
-from cwm_induction.patching.source import CorrectedText, Position, place_of
-from cwm_induction.patching.trials import PlaceChange
+from cwm_induction.refining.patching.needs import Standing
+from cwm_induction.refining.patching.source import CorrectedText, Position, place_of
+from cwm_induction.refining.patching.trials import PlaceChange
 
 MOST_REWRITES = 1500
 """Rewrites of one program that are tried."""

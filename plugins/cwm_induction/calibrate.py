@@ -12,14 +12,14 @@ from cwm_cli.commands.synthesize import Scores
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric, evaluate
-from cwm_cli.problems.refining.calibrating import Calibrate, Calibration
-from cwm_cli.problems.refining.versions import VersionsJob
 from cwm_cli.registry import Owner, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits
 from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.program import ProgramModel
+from cwm_induction.refining.calibrating import Calibrate, Calibration
+from cwm_induction.refining.versions import VersionsJob
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ import cwm_cli
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric
-from cwm_cli.problems.refining.calibrating import Calibrate
-from cwm_cli.problems.refining.fitting import advances, simplest
-from cwm_cli.problems.refining.lifting import NumberKind, choices, lift, number, written
-from cwm_cli.problems.refining.versions import VersionsJob, ask_versions
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import Move, Node, RefinementTask, Usage, Verdict
+from cwm_induction.refining.calibrating import Calibrate
+from cwm_induction.refining.fitting import advances, simplest
+from cwm_induction.refining.lifting import NumberKind, choices, lift, number, written
+from cwm_induction.refining.versions import VersionsJob, ask_versions
 from folders import ROOT, WORLD_MODELS
 from recordings import MOVES, POINT
 

@@ -20,7 +20,8 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation.metric import TOLERANCE, match
-from cwm_cli.problems.refining.lifting import (
+from cwm_cli.worlds.contract import component_names
+from cwm_induction.refining.lifting import (
     MOST_DENOMINATOR,
     Choice,
     NumberKind,
@@ -28,8 +29,7 @@ from cwm_cli.problems.refining.lifting import (
     lift,
     written,
 )
-from cwm_cli.problems.refining.versions import ask_versions
-from cwm_cli.worlds.contract import component_names
+from cwm_induction.refining.versions import ask_versions
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox import Sandbox

@@ -51,10 +51,10 @@ def calibrate(
     """
     from rich.text import Text
 
-    from cwm_cli.commands.calibrate import calibrate as fit
     from cwm_cli.text import clean, share
     from cwm_cli.views.recording import RecordingBar
     from cwm_cli.views.tables import score_table
+    from cwm_induction.calibrate import calibrate as fit
 
     result = fit(
         program,

@@ -12,33 +12,18 @@ import re
 import symtable
 import threading
 import tokenize
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
+from cwm_cli.commands.unasked import ask_data_backend
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.metric import components, match
-from cwm_cli.registry import Owner, default, find
-from cwm_cli.search.contracts import (
-    GENERATE,
-    START,
-    Backend,
-    Completion,
-    Move,
-    Refinement,
-    RefinementTask,
-    Refiner,
-    Request,
-    unheard,
-)
+from cwm_cli.problems.feedback import documented_names
+from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.registry import default
+from cwm_cli.search.contracts import GENERATE, START, Move, Refinement, RefinementTask, Refiner
 from cwm_cli.worlds.contract import component_names
-
-if TYPE_CHECKING:
-    from cwm_cli.problems.world_model import WorldModelProblem
-
-SECONDS = 20.0
-"""Seconds that data alone are asked for: less than two answers of a language model take."""
 
 MOST_JOINED = 3
 """Programs in one: with more, nobody could read it."""
@@ -64,30 +49,6 @@ class Contribution(NamedTuple):
     parts: list[JoinedPart]
 
 
-def data_backend(name: str, **options: Any) -> Backend:
-    """Make a backend that works from data alone, with those of the options that it has."""
-    owner = Owner("backend", find("backend", name))
-    if not owner.factory.from_data:
-        raise CwmError(f"the backend {name!r} does not work from data alone: name another")
-    known = {name: value for name, value in options.items() if name in owner.options}
-    backend: Backend = owner.factory(model="", **known)
-    return backend
-
-
-def from_data(
-    problem: WorldModelProblem,
-    name: str,
-    seed: int = 0,
-    tell: Callable[[str], None] = unheard,
-) -> Completion:
-    """Have a backend that works from data alone answer, within few seconds where it can say so."""
-    tell(f"{name} from data alone")
-    request = Request(
-        (), seed, Move(GENERATE), problem, tell=lambda words: tell(f"{name}: {words}")
-    )
-    return data_backend(name, seconds=SECONDS).complete(request)
-
-
 @dataclass(frozen=True)
 class Join(Refiner):
     """Takes what a program has wrong from other programs that are exact there."""
@@ -104,8 +65,6 @@ class Join(Refiner):
 
     def refine(self, task: RefinementTask) -> Refinement | None:
         """Join the program with others; None where nothing is wrong or nobody has what is."""
-        from cwm_cli.problems.world_model import WorldModelProblem
-
         problem, node = task.problem, task.node
         if not isinstance(problem, WorldModelProblem):
             return None
@@ -164,7 +123,7 @@ class Join(Refiner):
         """Return the program that data alone give, "" for none; it is asked for once."""
         with self._lock:
             if len(rows) not in self._induced:
-                answer = from_data(problem, default("backend"), task.seed, task.tell)
+                answer = ask_data_backend(problem, default("backend"), task.seed, task.tell)
                 self._induced[len(rows)] = problem.read(answer.text, Move(GENERATE))
             return self._induced[len(rows)]
 
@@ -172,8 +131,6 @@ class Join(Refiner):
         self, shares: list[Contribution], problem: WorldModelProblem, rows: Dataset
     ) -> Refinement | None:
         """Write the programs as one, if that is right where each of them is."""
-        from cwm_cli.problems.feedback import documented_names
-
         space = rows.observation_space
         names = documented_names(problem.description, space) or component_names(space, WHOLE)
         program = joined(shares, names)

@@ -39,7 +39,7 @@ class VersionsJob(ModelJob):
     raised, or answered what is none.
     """
 
-    handler: ClassVar[str] = "cwm_cli.problems.refining.versions:VersionsHandler"
+    handler: ClassVar[str] = "cwm_induction.refining.versions:VersionsHandler"
     aim: ClassVar[str] = "every row was answered"
     versions: Sequence[str] = field(default_factory=list)
 

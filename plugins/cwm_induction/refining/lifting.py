@@ -18,7 +18,7 @@ from io import StringIO
 from itertools import accumulate
 from typing import NamedTuple
 
-from cwm_cli.problems.refining.mechanisms import MARK, mechanism_numbers
+from cwm_induction.refining.mechanisms import MARK, mechanism_numbers
 
 Place = tuple[int, int]
 """From which character of a program to which, the last not included."""

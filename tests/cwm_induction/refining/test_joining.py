@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.problems.refining.joining import Join
 from cwm_cli.search.contracts import (
     GENERATE,
     ROOT,
@@ -13,6 +12,7 @@ from cwm_cli.search.contracts import (
     RefinementTask,
     Usage,
 )
+from cwm_induction.refining.joining import Join
 from recordings import cartpole, problem, record
 
 WRONG_ANGLE = (

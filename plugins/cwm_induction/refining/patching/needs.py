@@ -15,7 +15,13 @@ from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import close
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import NamedColumn
-from cwm_induction.patching.trials import LETTER, PlaceChange, ProgramTrials, TrialAnswers, outputs
+from cwm_induction.refining.patching.trials import (
+    LETTER,
+    PlaceChange,
+    ProgramTrials,
+    TrialAnswers,
+    outputs,
+)
 
 SAMPLE = 40
 """Wrong rows that are solved for: enough to tell a law by."""

@@ -15,7 +15,7 @@ from cwm_induction.continuous.regression import SearchLimits, exact
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import ONE, NamedColumn, Term, distinct, library
 from cwm_induction.effort import Effort
-from cwm_induction.patching.needs import Need
+from cwm_induction.refining.patching.needs import Need
 from cwm_induction.writing.rounding import literal, rounded, simplest_between
 
 LEAST_ROWS = 3

@@ -1,1 +1,0 @@
-"""What betters a program without a completion."""

@@ -1,0 +1,1 @@
+"""Refiners: improve a program from recorded transitions, without a completion."""
