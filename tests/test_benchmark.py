@@ -24,10 +24,10 @@ from cwm_cli.bench.configuration import (
     slug,
 )
 from cwm_cli.bench.executor import Command, LocalProcesses
+from cwm_cli.bench.folder import TaskRecord
 from cwm_cli.bench.results import PlayOutcome, TrialRow, groups_of, ratio_error, rows_of, side_of
-from cwm_cli.bench.run import BenchmarkRun, TaskRecord
+from cwm_cli.bench.run import BenchmarkRun, group_grids
 from cwm_cli.bench.standings import Standings, TrialStanding
-from cwm_cli.bench.tables import group_grids
 from cwm_cli.bench.worker import TASKS, TaskWork, group_of
 from cwm_cli.cli.runs import report
 from cwm_cli.commands.comparison import Mean, relative_return
