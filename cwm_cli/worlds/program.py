@@ -28,7 +28,8 @@ from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.planning.model import FORMS, EpisodeHistory
 from cwm_cli.sandbox.abilities import Abilities, abilities_of
-from cwm_cli.sandbox.client import Conversation, Sandbox
+from cwm_cli.sandbox.client import Sandbox
+from cwm_cli.sandbox.conversation import Conversation
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, printable
 from cwm_cli.sandbox.job import slot_type
 from cwm_cli.sandbox.pool import WorkerLost

@@ -22,7 +22,8 @@ from cwm_cli.sandbox.job import ModelJob, SlotLayout, prediction_layout
 from cwm_cli.sandbox.prediction import merge_answers, split_rows
 
 if TYPE_CHECKING:
-    from cwm_cli.sandbox.client import Reply, Sandbox
+    from cwm_cli.sandbox.client import Sandbox
+    from cwm_cli.sandbox.conversation import Reply
 
 STEPS_AT_ONCE = 8192
 """Steps of a process: a second's worth for a slow program, of the ten that a process has."""
