@@ -29,6 +29,7 @@ from cwm_cli.bench.results import PlayOutcome, TrialRow, groups_of, ratio_error,
 from cwm_cli.bench.run import BenchmarkRun, group_grids
 from cwm_cli.bench.standings import Standings, TrialStanding
 from cwm_cli.bench.worker import TASKS, TaskWork, group_of
+from cwm_cli.cli.benchmark_view import BenchmarkView
 from cwm_cli.cli.runs import report
 from cwm_cli.commands.comparison import Mean, relative_return
 from cwm_cli.data.spaces import Space
@@ -38,7 +39,6 @@ from cwm_cli.registry import find
 from cwm_cli.runs.report import Grid
 from cwm_cli.runs.searches import JOURNAL, JournalTail
 from cwm_cli.runs.store import BusyError
-from cwm_cli.views.benchmark import BenchmarkView
 from cwm_cli.views.tables import GridTable, chunks
 from processes import wait_until
 
