@@ -93,7 +93,7 @@ PATCHED = (
 def prepare(environment):
     if handler() != "PlanningHandler":
         return
-    decider = sys.modules["cwm_cli.planning.deciding"].Decider
+    decider = sys.modules["cwm_cli.planning.planner"].Decider
 
     def plan(self, moments):
         self.steps = [999 for _ in moments]
@@ -128,7 +128,7 @@ COUNTING = (
 def prepare(environment):
     if handler() != "PlanningHandler":
         return
-    decider = sys.modules["cwm_cli.planning.deciding"].Decider
+    decider = sys.modules["cwm_cli.planning.planner"].Decider
     plan = decider.plan
 
     def counting(self, moments):
@@ -212,7 +212,7 @@ def prepare(environment):
     stepping = handler() == "SteppingHandler"
     if handler() != "PlanningHandler":
         return
-    decider = sys.modules["cwm_cli.planning.deciding"].Decider
+    decider = sys.modules["cwm_cli.planning.planner"].Decider
     real = decider.plan
 
     def plan(self, moments):

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from cwm_cli.sandbox.conversation import Conversation, Reply
     from cwm_cli.sandbox.failures import Failure
     from cwm_cli.sandbox.handlers import ConfinedProgram, Handler
-    from cwm_cli.sandbox.job import Job
-    from cwm_cli.sandbox.limits import Limits
+    from cwm_cli.sandbox.job import Job, Limits
     from cwm_cli.sandbox.pool import SandboxError
     from cwm_cli.sandbox.prediction import PredictedColumns, ProgramAnswers
     from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
@@ -48,7 +47,7 @@ _HOMES = {
     "Failure": "failures",
     "Handler": "handlers",
     "Job": "job",
-    "Limits": "limits",
+    "Limits": "job",
     "PredictedColumns": "prediction",
     "ProgramAnswers": "prediction",
     "Protection": "protection",

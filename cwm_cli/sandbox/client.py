@@ -26,10 +26,11 @@ from cwm_cli.sandbox.failures import (
     pointing,
     without_index,
 )
-from cwm_cli.sandbox.job import Job
-from cwm_cli.sandbox.limits import Limits
+from cwm_cli.sandbox.job import Job, Limits
 from cwm_cli.sandbox.pool import (
     SIDES,
+    SandboxError,
+    WorkerLost,
     WorkerPool,
     memory_file,
     read_all,
@@ -223,7 +224,15 @@ class Sandbox:
 
     def insist(self, attempt: Callable[[], T]) -> T | None:
         """Attempt something, again if the sandbox fails; None when two workers died of it."""
-        return self._pool.insist(attempt)
+        try:
+            return attempt()
+        except SandboxError as first:
+            try:
+                return attempt()
+            except WorkerLost:
+                if isinstance(first, WorkerLost) and not self._pool.is_closed:
+                    return None
+                raise
 
     def _encoded(self, job: Job) -> bytes:
         """Return a job as it is sent."""

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Literal, NamedTuple, get_args
 
 from cwm_cli.sandbox import linux
-from cwm_cli.sandbox.limits import Limits
+from cwm_cli.sandbox.job import Limits
 from cwm_cli.sandbox.linux import MACHINES, compute_only, deny_everything, for_process
 
 Layer = Literal["user", "capabilities", "landlock", "limits", "seccomp"]

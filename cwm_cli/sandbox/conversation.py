@@ -11,8 +11,7 @@ from typing import NamedTuple, Self
 
 from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox.failures import Failure, failure_of
-from cwm_cli.sandbox.job import Job
-from cwm_cli.sandbox.limits import Limits
+from cwm_cli.sandbox.job import Job, Limits
 from cwm_cli.sandbox.pool import GRACE_SECONDS, JobResult, SandboxError, WorkerHandle, WorkerLost
 from cwm_cli.sandbox.protocol import BEGUN, MADE, PAUSED, RESUMED, Channel
 

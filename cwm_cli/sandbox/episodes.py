@@ -28,11 +28,11 @@ from cwm_cli.sandbox.job import (
     SIZE,
     EpisodesJob,
     Job,
+    Limits,
     answer_bytes,
     answer_slots,
     fields_of,
 )
-from cwm_cli.sandbox.limits import Limits
 from cwm_cli.sandbox.prediction import (
     MEDDLED,
     MOST_AUDITED,

@@ -29,12 +29,12 @@ from cwm_cli.sandbox.job import (
     START_BYTES,
     DrawsJob,
     Job,
+    Limits,
     OutcomesJob,
     PredictionJob,
     answer_bytes,
     answer_slots,
 )
-from cwm_cli.sandbox.limits import Limits
 
 APART = 22
 """How many steps lie at least between rows of an episode that one process is audited with.

@@ -13,7 +13,7 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning import PLANNERS, Decider, Moment, Unsuited, find_planner
 from cwm_cli.planning.memory import ProgramWithMemory
-from cwm_cli.planning.model import LARGEST, Batch, Here, Model, Step, Unbatched, name
+from cwm_cli.planning.model import FORMS, LARGEST, Batch, Here, Model, Step, Unbatched, name
 from cwm_cli.planning.program import Checks, Program
 from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.answers import (
@@ -99,7 +99,8 @@ def _reply(decider: Decider, form: Form, moments: list[Moment]) -> PlanningReply
         return PlanningReply([], [], 0, 0, str(reason))
     passed_over = decider.passed_over
     note = "; ".join([*passed_over, *form.program.notes])
-    return PlanningReply(plans, decider.steps, len(passed_over), form.used, note)
+    used = sum(1 << bit for bit, name in enumerate(FORMS) if name in form.program.used)
+    return PlanningReply(plans, decider.steps, len(passed_over), used, note)
 
 
 def made_program(environment: Any, job: ModelJob, counter: Any) -> Program:

@@ -21,8 +21,8 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import read_text
-from cwm_cli.data.spaces import Columns, Space
-from cwm_cli.envs.spec import refuse_pictures, space_of
+from cwm_cli.data.spaces import Columns, Space, refuse_pictures
+from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task, random_action
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment, Unsuited
