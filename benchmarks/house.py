@@ -21,7 +21,7 @@ from typing import Any
 from cwm_cli.search.threads import free
 
 ROOT = Path(__file__).parent.parent
-CONFINED = ("worker", "handlers", "candidate", "answers")
+CONFINED = ("worker", "candidate", "handlers")
 """Modules of the sandbox that answer rows in the process of a program, which nothing can trace."""
 
 

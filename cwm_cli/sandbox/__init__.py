@@ -2,8 +2,8 @@
 
 The trusted side is `client`, `conversation`, `prediction` of rows, `episodes`, `pool`, `protection`
 and `failures`. `worker` makes and watches the processes of programs; in such a process run
-`candidate`, `handlers`, `answers` and `chance`; `probe` is itself a program. Both sides share
-`job`, `abilities` and `protocol`. What a program is asked is a `Job`, done by a `Handler`: a new
+`candidate` and `handlers`; `probe` is itself a program. Both sides share `job`, `abilities` and
+`protocol`. What a program is asked is a `Job`, done by a `Handler`: a new
 kind of job needs one of each, and no change here.
 
 The exports are lazy because the worker imports this package too and must stay small: no

@@ -116,10 +116,9 @@ class Sandbox:
         if not isinstance(answers, ProgramAnswers):
             answers = ProgramAnswers(answers)
         failure = self._questions(program, dataset, seed).audit(answers)
-        is_plain = abilities_of(program).is_plain
-        if failure is None or failure.kind != "nondeterministic" or is_plain:
-            return failure
-        return pointing(failure, program, unrepeatable(program))
+        if failure and failure.kind == "nondeterministic" and not abilities_of(program).is_plain:
+            return pointing(failure, program, unrepeatable(program))
+        return failure
 
     def _questions(
         self, program: str, dataset: Dataset, seed: int
@@ -159,7 +158,7 @@ class Sandbox:
         which `insist` tries again.
         """
         self.prepare(job.handler)
-        return Conversation(self._pool.lend_any(side), job, self._encoded(job), self.limits)
+        return Conversation(self._pool.lend_any(side), job, job.encode(), self.limits)
 
     def converse_apart(
         self,
@@ -181,7 +180,7 @@ class Sandbox:
             All answers that `talk` returned, or its first failure.
         """
         self.prepare(*{job.handler for job in jobs})
-        encoded = [self._encoded(job) for job in jobs]
+        encoded = [job.encode() for job in jobs]
 
         def converse(number: int) -> Conversation:
             worker = self._pool.lend(number % SIDES)
@@ -234,10 +233,6 @@ class Sandbox:
                     return None
                 raise
 
-    def _encoded(self, job: Job) -> bytes:
-        """Return a job as it is sent."""
-        return job.encode(checks_source=self.protection.checks_source)
-
     def _run_apart(
         self, sides: Sequence[Sequence[Job]], limits: Sequence[Limits]
     ) -> list[list[Reply]]:
@@ -254,7 +249,6 @@ class Sandbox:
             left[side] = left[side].less(used=done.used, slept=done.slept, passed=passed)
 
         turns = enumerate(chain.from_iterable(zip_longest(*sides)))
-        checks_source = self.protection.checks_source  # finding out may take a place
         with self._pool.place(), ExitStack() as stacks:
             several = len(sides) > 1 and stacks.enter_context(self._pool.another_place())
             for side, job in ((number % len(sides), job) for number, job in turns if job):
@@ -263,23 +257,21 @@ class Sandbox:
                 if any(done[-1].failure for done in replies if done):
                     break
                 stack = stacks.enter_context(ExitStack())
-                encoded = job.encode(checks_source=checks_source)  # while others are at work
-                begun = self._begun(job, encoded, side, limits=left[side])
-                at_work.append((side, time.monotonic(), stack, stack.enter_context(begun)))
+                reply = stack.enter_context(self._begun(job, side, limits=left[side]))
+                at_work.append((side, time.monotonic(), stack, reply))
             while at_work:
                 finish()
         return replies
 
     def _run(self, job: Job, stdin: bytes | None) -> Reply:
         """Do a job on a free worker, with files for what it reads and writes if it has any."""
-        encoded = self._encoded(job)
         with self._pool.place(), ExitStack() as stack:
             console = None
             if stdin is not None:
                 console = Console(
                     *(stack.enter_context(memory_file(text)) for text in (stdin, b""))
                 )
-            with self._begun(job, encoded, 0, console) as finish:
+            with self._begun(job, 0, console) as finish:
                 reply = finish()
             if console is None:
                 return reply
@@ -292,7 +284,6 @@ class Sandbox:
     def _begun(
         self,
         job: Job,
-        encoded: bytes,
         side: int,
         console: Console | None = None,
         limits: Limits | None = None,
@@ -306,7 +297,7 @@ class Sandbox:
             limits = replace(limits, stall_seconds=limits.cpu_seconds)
         with (
             self._pool.lend(side) as worker,
-            worker.running(encoded, layout.size, limits, console) as finish,
+            worker.running(job.encode(), layout.size, limits, console) as finish,
         ):
 
             def reply() -> Reply:

@@ -66,6 +66,11 @@ class Guards:
         return self._is_on("seccomp")
 
     @property
+    def checks_source(self) -> bool:
+        """Whether the source of programs is checked because no kernel filter confines them."""
+        return self.layers["seccomp"].startswith(NOT_HERE)
+
+    @property
     def descriptors(self) -> tuple[int, ...]:
         """What has to stay open for `early`."""
         return () if self._ruleset is None else (self._ruleset,)

@@ -196,16 +196,16 @@ class Job:
         """Return at which row a program is that has come so far."""
         return progress
 
-    def encode(self, *, checks_source: bool = False) -> bytes:
+    def encode(self, *, trusted: bool = False) -> bytes:
         """Return the length of a header, the header, and the arrays one after the other.
 
-        With `checks_source` a program is refused whose text reaches beyond computing.
+        The source of a `trusted` program, such as the probe, is not checked.
         """
         arrays: list[np.ndarray] = []
         parts = {each.name: _flat(getattr(self, each.name), arrays) for each in fields(self)}
         parts["program"] = self.program.removeprefix("\ufeff")  # as Python does with files
         shapes = [[array.dtype.str, list(array.shape)] for array in arrays]
-        text = marshal.dumps((self.handler, checks_source, parts, shapes))
+        text = marshal.dumps((self.handler, trusted, parts, shapes))
         pieces = [len(text).to_bytes(8, "little"), text]
         size = 8 + len(text)
         for array in arrays:
@@ -218,7 +218,7 @@ class ReceivedJob(NamedTuple):
     """A job as it reaches the process of a program: the fields of it, for a handler."""
 
     handler: str
-    checks_source: bool
+    trusted: bool
     parts: dict[str, Any]
 
     @classmethod
@@ -226,14 +226,14 @@ class ReceivedJob(NamedTuple):
         """Read what `Job.encode` wrote; arrays are views of the buffer."""
         offset = 8 + int.from_bytes(buffer[:8], "little")
         read = marshal.loads(buffer[8:offset])  # noqa: S302  # the trusted side wrote it
-        handler, checks_source, parts, shapes = read
+        handler, trusted, parts, shapes = read
         arrays = []
         for dtype, shape in shapes:
             offset += -offset % _ALIGNMENT
             array: np.ndarray = np.ndarray(shape, dtype, buffer, offset)
             arrays.append(array)
             offset += array.nbytes
-        return cls(handler, checks_source, _restored(parts, arrays))
+        return cls(handler, trusted, _restored(parts, arrays))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +277,7 @@ class PredictionJob(ModelJob):
     program cannot infer the number of a draw.
     """
 
-    handler: ClassVar[str] = "cwm_cli.sandbox.handlers:PredictionHandler"
+    handler: ClassVar[str] = "cwm_cli.sandbox.candidate:PredictionHandler"
     aim: ClassVar[str] = "every row was answered"
     starts: np.ndarray | None = None
 
@@ -320,7 +320,7 @@ class OutcomesJob(PredictionJob):
     and one that has more is left empty. With `checked` steps have to lead to one of them.
     """
 
-    handler: ClassVar[str] = "cwm_cli.sandbox.handlers:OutcomesHandler"
+    handler: ClassVar[str] = "cwm_cli.sandbox.candidate:OutcomesHandler"
     method: ClassVar[str] = "outcomes"
     places: int = FEW_OUTCOMES
     checked: bool = True
@@ -343,7 +343,7 @@ class OutcomesJob(PredictionJob):
 class DrawsJob(PredictionJob):
     """Several draws of the next observation of each row, one for each of its starts."""
 
-    handler: ClassVar[str] = "cwm_cli.sandbox.handlers:DrawsHandler"
+    handler: ClassVar[str] = "cwm_cli.sandbox.candidate:DrawsHandler"
 
     @property
     def layout(self) -> SlotLayout:
@@ -368,7 +368,7 @@ class EpisodesJob(ModelJob):
     or all outcomes that a program returns.
     """
 
-    handler: ClassVar[str] = "cwm_cli.sandbox.handlers:EpisodesHandler"
+    handler: ClassVar[str] = "cwm_cli.sandbox.candidate:EpisodesHandler"
     episodes: int
     asked: Fields
     several: int = 1

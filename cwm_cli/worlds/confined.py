@@ -16,17 +16,18 @@ from cwm_cli.planning.memory import ProgramWithMemory
 from cwm_cli.planning.model import FORMS, LARGEST, Batch, Here, Model, Step, Unbatched, name
 from cwm_cli.planning.program import Checks, Program
 from cwm_cli.sandbox.abilities import abilities_of
-from cwm_cli.sandbox.answers import (
+from cwm_cli.sandbox.handlers import (
     Complaint,
+    ConfinedProgram,
+    Handler,
     actions_of,
+    outcomes_of,
     parts,
     reward_of,
     terminated_of,
     values,
     writer,
 )
-from cwm_cli.sandbox.chance import outcomes_of
-from cwm_cli.sandbox.handlers import ConfinedProgram, Handler
 from cwm_cli.sandbox.job import ModelJob, slot_type
 from cwm_cli.translation import Form, Rows, Source, fastest
 from cwm_cli.worlds.messages import (

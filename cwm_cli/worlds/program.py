@@ -147,8 +147,6 @@ class ProgramModel(WorldModel):
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
         """Ask the program for every row, in the way that its text says it can be asked."""
         refuse_pictures(rows.observation_space, "a program")
-        if self.abilities.is_plain:
-            return Predictions(*self.sandbox.predict(self.text, rows, seed=seed))
         return Predictions(*self.sandbox.ask(self.text, rows, seed=seed, draws=draws))
 
     def audit(self, rows: Dataset, predictions: Predictions, *, seed: int = 0) -> Predictions:

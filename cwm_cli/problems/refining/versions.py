@@ -14,10 +14,19 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.answers import mask_writer, parts, reward_of, terminated_of, values, writer
 from cwm_cli.sandbox.candidate import PROGRAM
 from cwm_cli.sandbox.failures import LONGEST_PROGRAM
-from cwm_cli.sandbox.handlers import ConfinedProgram, Handler, reseed
+from cwm_cli.sandbox.handlers import (
+    ConfinedProgram,
+    Handler,
+    mask_writer,
+    parts,
+    reseed,
+    reward_of,
+    terminated_of,
+    values,
+    writer,
+)
 from cwm_cli.sandbox.job import ModelJob, SlotLayout, prediction_layout
 from cwm_cli.sandbox.prediction import merge_answers, split_rows
 
