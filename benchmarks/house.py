@@ -14,6 +14,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 from cwm_cli.search.threads import free
 
 ROOT = Path(__file__).parent.parent
-CONFINED = ("worker", "handlers", "candidate", "answers")
+CONFINED = ("worker", "candidate", "handlers")
 """Modules of the sandbox that answer rows in the process of a program, which nothing can trace."""
 
 
@@ -77,7 +78,8 @@ def traced() -> Iterator[set[str]]:
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
         file = frame.f_code.co_filename
-        if event == "call" and file.startswith(tops) and frame.f_code.co_name != "<module>":
+        is_function = frame.f_code.co_flags & CO_OPTIMIZED  # not the body of a module or a class
+        if event == "call" and is_function and file.startswith(tops):
             seen.add(str(Path(file).relative_to(ROOT)))
 
     free.clear()  # threads that wait for work began before

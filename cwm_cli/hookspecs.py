@@ -18,13 +18,10 @@ import pluggy
 if TYPE_CHECKING:
     import typer
 
-    from cwm_cli.envs.spec import EnvironmentSpec
-    from cwm_cli.evaluation import Metric
-    from cwm_cli.runs.storage import Storage
-    from cwm_cli.search.contracts import Backend, Problem, Refiner, Strategy
-    from cwm_cli.worlds import Contract, WorldModel
-
 hookspec = pluggy.HookspecMarker("cwm")
+
+Parts = Mapping[str, Callable[..., object] | str]
+"""Classes or functions by name, or their addresses (`package.module:name`)."""
 
 
 class ExtensionPoint(NamedTuple):
@@ -72,7 +69,7 @@ class Hooks(Protocol):
         """Add dataclasses whose fields `cwm options` lists, by the name before the dot in `-o`."""
 
     @hookspec
-    def cwm_environments(self) -> Mapping[str, Callable[[], EnvironmentSpec]]:
+    def cwm_environments(self) -> Mapping[str, Callable[[], object]]:
         """Offer environments for `--env`, by id: functions that return an `EnvironmentSpec`.
 
         The mapping may serve ids that it does not list, by its `__contains__` and
@@ -82,63 +79,63 @@ class Hooks(Protocol):
         """
 
     @hookspec
-    def cwm_backends(self) -> Mapping[str, Callable[..., Backend] | str]:
+    def cwm_backends(self) -> Parts:
         """Offer who answers (`--backend`): subclasses of `search.contracts.Backend`."""
 
     @hookspec
-    def cwm_strategies(self) -> Mapping[str, Callable[..., Strategy] | str]:
+    def cwm_strategies(self) -> Parts:
         """Offer searches (`--strategy`): dataclasses, subclasses of `search.contracts.Strategy`."""
 
     @hookspec
-    def cwm_refiners(self) -> Mapping[str, Callable[..., Refiner] | str]:
+    def cwm_refiners(self) -> Parts:
         """Offer what betters a candidate without a completion: `search.contracts.Refiner`."""
 
     @hookspec
-    def cwm_problems(self) -> Mapping[str, Callable[..., Problem] | str]:
+    def cwm_problems(self) -> Parts:
         """Offer what is searched for: dataclasses, subclasses of `search.contracts.Problem`."""
 
     @hookspec
-    def cwm_world_models(self) -> Mapping[str, type[WorldModel] | str]:
+    def cwm_world_models(self) -> Parts:
         """Offer kinds of world model: subclasses of `worlds.WorldModel`, by their `kind`."""
 
     @hookspec
-    def cwm_contracts(self) -> Mapping[str, type[Contract] | str]:
+    def cwm_contracts(self) -> Parts:
         """Offer what a program's class has to define: subclasses of `worlds.Contract`."""
 
     @hookspec
-    def cwm_metrics(self) -> Mapping[str, type[Metric] | str]:
+    def cwm_metrics(self) -> Parts:
         """Offer scores of predictions (`--metric`): subclasses of `evaluation.Metric`."""
 
     @hookspec
-    def cwm_planners(self) -> Mapping[str, Callable[..., object] | str]:
+    def cwm_planners(self) -> Parts:
         """Offer planners (`--planner`): dataclasses, subclasses of `planning.Planner`."""
 
     @hookspec
-    def cwm_policies(self) -> Mapping[str, Callable[..., object] | str]:
+    def cwm_policies(self) -> Parts:
         """Offer ways to act while data are collected (`--policy`): subclasses of `Policy`."""
 
     @hookspec
-    def cwm_executors(self) -> Mapping[str, Callable[..., object] | str]:
+    def cwm_executors(self) -> Parts:
         """Offer where the jobs of a benchmark run: subclasses of `bench.executor.Executor`."""
 
     @hookspec
-    def cwm_importers(self) -> Mapping[str, Callable[..., object] | str]:
+    def cwm_importers(self) -> Parts:
         """Offer formats for `cwm data import`: subclasses of `commands.data_import.Importer`."""
 
     @hookspec
-    def cwm_exporters(self) -> Mapping[str, Callable[..., object] | str]:
+    def cwm_exporters(self) -> Parts:
         """Offer formats for `cwm data export`: subclasses of `commands.data_export.Exporter`."""
 
     @hookspec
-    def cwm_trackers(self) -> Mapping[str, Callable[..., object] | str]:
+    def cwm_trackers(self) -> Parts:
         """Offer where numbers of runs are kept (`--tracker`): `commands.trackers.Tracker`."""
 
     @hookspec
-    def cwm_run_kinds(self) -> Mapping[str, Callable[..., object] | str]:
+    def cwm_run_kinds(self) -> Parts:
         """Offer kinds of run, by the `kind` in their header: subclasses of `runs.store.Run`."""
 
     @hookspec
-    def cwm_storages(self) -> Mapping[str, type[Storage] | str]:
+    def cwm_storages(self) -> Parts:
         """Offer stores for runs at URLs, by URL scheme: subclasses of `runs.storage.Storage`.
 
         Like environments, the mapping may serve schemes that it does not list, and may set

@@ -26,8 +26,7 @@ from typing import (
 
 import pluggy
 
-from cwm_cli.envs.disturbances import with_disturbances
-from cwm_cli.envs.shifts import with_shifts
+from cwm_cli.envs.variants import with_variants
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.hookspecs import ExtensionPoint, Hooks, hookspec
 from cwm_cli.presets import asked_of_others, preset_values
@@ -275,7 +274,7 @@ def base_of(kind: Kind) -> type | None:
 
 def environment(name: str) -> "EnvironmentSpec":
     """Return the environment called `name`; its `make` takes `shift`, `hide` and `noise`, too."""
-    return with_disturbances(with_shifts(find("environment", name)()))
+    return with_variants(find("environment", name)())
 
 
 def default(role: Role) -> str:

@@ -1,12 +1,12 @@
-"""Text from people and for them: made harmless, read as values, numbers that do not flatter."""
+"""Text: cleaned of control characters, read as values, numbers and tables written for people."""
 
 import json
 import math
 import re
 import unicodedata
 from ast import literal_eval
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 UNKNOWN = "\N{EN DASH}"
 """What stands in a table for what is not known."""
@@ -18,6 +18,21 @@ marks, a line's end; the space before a number."""
 
 NOISE = 1e-12
 """What is nearer to nothing is left of a difference of equal numbers."""
+
+
+class Grid(NamedTuple):
+    """A table with a title and column heads; its first columns, `words` of them, hold text."""
+
+    title: str
+    heads: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    words: int = 1
+
+    def markdown(self) -> str:
+        """Write the table as Markdown."""
+        marks = ["---" if place < self.words else "---:" for place in range(len(self.heads))]
+        lines = ([cell.replace("|", "\\|") for cell in line] for line in self.cells)
+        return "\n".join(f"| {' | '.join(line)} |" for line in (self.heads, marks, *lines))
 
 
 def clean(text: str, *, limit: int | None = None, newlines: bool = False) -> str:

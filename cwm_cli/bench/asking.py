@@ -21,7 +21,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, Score
 from cwm_cli.problems.templates import fitted, template
-from cwm_cli.sandbox.answers import Complaint, mask_writer, reward_of, terminated_of, writer
+from cwm_cli.sandbox.handlers import Complaint, mask_writer, reward_of, terminated_of, writer
 from cwm_cli.sandbox.job import prediction_layout
 from cwm_cli.sandbox.prediction import merge_answers
 from cwm_cli.search.contracts import (

@@ -36,8 +36,9 @@ from cwm_cli.bench.executor import (
     chosen_executor,
     stopping_words,
 )
+from cwm_cli.bench.folder import TaskRecord, TasksLeft
 from cwm_cli.bench.results import NOTHING, TrialGroup, TrialRow, groups_of, rows_of
-from cwm_cli.bench.run import BenchmarkRun, TaskRecord, TasksLeft
+from cwm_cli.bench.run import BenchmarkRun
 from cwm_cli.bench.standings import (
     FAILED,
     FINISHED,

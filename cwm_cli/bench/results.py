@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, PlainSerializer
 
 from cwm_cli.bench.configuration import BenchmarkTask, Trial
-from cwm_cli.bench.run import AUTOMATIC, BenchmarkRun, TaskRecord
+from cwm_cli.bench.folder import AUTOMATIC, BenchmarkFolder, TaskRecord
 from cwm_cli.commands.comparison import Mean, Side, mean_of, relative_return
 from cwm_cli.commands.episodes import Episode
 from cwm_cli.evaluation import Score
@@ -145,7 +145,7 @@ class TrialGroup(BaseModel):
     seconds: float
 
 
-def rows_of(run: BenchmarkRun) -> list[TrialRow]:
+def rows_of(run: BenchmarkFolder) -> list[TrialRow]:
     """Return a row for every job, whatever state it is in."""
     ended = run.ended()
     failures = {task: record.reason for task, record in ended.items() if record.reason is not None}
@@ -153,7 +153,7 @@ def rows_of(run: BenchmarkRun) -> list[TrialRow]:
 
 
 def _row(
-    run: BenchmarkRun,
+    run: BenchmarkFolder,
     trial: Trial,
     failures: Mapping[str, str],
     ended: Mapping[str, TaskRecord],
@@ -204,7 +204,7 @@ def _process_facts(trial: Trial, ended: Mapping[str, TaskRecord]) -> dict[str, A
     }
 
 
-def _play(run: BenchmarkRun, trial: Trial, failures: Mapping[str, str]) -> PlayOutcome | None:
+def _play(run: BenchmarkFolder, trial: Trial, failures: Mapping[str, str]) -> PlayOutcome | None:
     """Compare what was played with the oracle and with chance."""
     terms = run.header.terms
     found = run.play_of(trial) if terms.plan else None

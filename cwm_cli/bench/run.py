@@ -1,496 +1,378 @@
-"""The folder of a benchmark: where everything is, what is there, and what is left to do."""
+"""The run of a benchmark: its report and page, with tables beside published figures.
 
-import heapq
+The published figures are quoted from Dainese et al., "Generating Code World Models with Large
+Language Models Guided by Monte Carlo Tree Search" (NeurIPS 2024, arXiv 2405.15383): means over
+environments with its own data, score and planners. And from Agent2World (arXiv 2512.22336),
+which reports both systems with one model.
+"""
+
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from hashlib import sha256
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isnan
+from typing import Any, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict
+from cwm_cli.bench.folder import BenchmarkFolder
+from cwm_cli.bench.results import GroupMean, TrialGroup, TrialRow, groups_of, rows_of
+from cwm_cli.commands.comparison import Mean
+from cwm_cli.errors import CwmError
+from cwm_cli.runs.charts import rounded, table, table_of
+from cwm_cli.runs.places import located
+from cwm_cli.runs.progress import BestSoFar
+from cwm_cli.runs.report import Grid, RunReport, Section
+from cwm_cli.runs.searches import SearchRun
+from cwm_cli.text import UNKNOWN, money, share, tokens
 
-from cwm_cli.bench.configuration import (
-    BenchmarkConfig,
-    BenchmarkHeader,
-    BenchmarkTask,
-    Group,
-    Trial,
-    slug,
-)
-from cwm_cli.data.reading import UnreadableError, read_bytes
-from cwm_cli.evaluation import Score
-from cwm_cli.runs.files import read_found, write_object
-from cwm_cli.runs.places import bring, placed, send, storage_of
-from cwm_cli.runs.report import RunReport, RunSummary, Section
-from cwm_cli.runs.searches import JournalTail
-from cwm_cli.runs.store import RESULT, Run
-from cwm_cli.search.spending import open_spending
+ERROR = "\N{PLUS-MINUS SIGN}"
 
-AUTOMATIC = "auto"
-"""With this planner the oracle plays, and again with that of a model where they differ."""
+MEASURES = {
+    f"{split}_{part}": f"{words} {what}"
+    for split, words in {"test": "held-out", "train": "train"}.items()
+    for part, what in {
+        "skill": "skill",
+        "accuracy": "accuracy",
+        "normalised": "normalised",
+        "exact": "exact rows",
+        "paper": "paper's score",
+        "floor": "floor",
+        "ceiling": "ceiling",
+    }.items()
+} | {"R": "R"}
+OPTIONAL = ("test_skill", "train_skill", "test_ceiling", "train_ceiling", "R")
+"""Measures that were perhaps not asked for."""
 
+COUNTS: Mapping[str, Callable[[TrialGroup], str]] = {
+    "environments": lambda group: str(len(group.environments)),
+    "seeds": lambda group: group.seeds,
+    "jobs finished": lambda group: f"{group.finished} of {group.jobs}",
+    "jobs failed": lambda group: str(group.failed),
+    "jobs solved": lambda group: str(group.solved),
+    "completions": lambda group: f"{group.completions:,}",
+    "tokens": lambda group: tokens(group.tokens),
+    "cost": lambda group: money(group.cost),
+    "seconds": lambda group: f"{group.seconds:,.1f}",
+}
 
-class TaskRecord(BaseModel):
-    """A line of the journal: a task that is over, and why it failed, if it did.
+Columns = dict[str, Callable[[TrialRow], str]]
 
-    `peak_memory` is in bytes, as its executor tells it and `cpu_seconds`, and `place` the machine
-    that it ran on.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    task: str
-    reason: str | None = None
-    peak_memory: int | None = None
-    place: str = ""
-    cpu_seconds: float | None = None
-
-
-class PreparedFacts(BaseModel):
-    """What was found out about an environment, as far as it is read again."""
-
-    model_config = ConfigDict(frozen=True)
-
-    group: Group
+SOURCE = "Dainese et al. (NeurIPS 2024, arXiv 2405.15383)"
+LATER = "Agent2World (arXiv 2512.22336) reports an overall R of 0.48, and of 0.35 for GIF-MCTS."
 
 
-class CeilingFacts(BaseModel):
-    """What the true environment scores on its own data, None where that cannot be said.
+class PublishedGroup(NamedTuple):
+    """Published figures of a kind of environments; R may exceed 1 and be negative."""
 
-    With memory it goes on from its own state along an episode.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    train: Score | None = None
-    test: Score | None = None
-    train_with_memory: Score | None = None
-    test_with_memory: Score | None = None
-
-
-class PlayFacts(BaseModel):
-    """What came of playing, as far as it is read again; `program_digest` says with what."""
-
-    model_config = ConfigDict(frozen=True)
-
-    returns: list[float]
-    random_returns: list[float]
-    unverified: list[int] = []
-    refuted: bool = False
-    planner: str | None = None
-    note: str | None = None
-    decisions: int
-    failures: int
-    program_digest: str = ""
-
-
-class SearchFacts(CeilingFacts):
-    """What came of a search, as far as it is read again."""
-
-    program: str | None = None
-    solved: bool
-    finished: bool = False
-    given_up: bool = False
+    group: str
+    model: str
     completions: int
-    tokens: int | None = None
-    cost: float | None = None
-    seconds: float | None = None
-    max_cost: float | None = None
-    out_of_money: bool = False
+    strategy: str
+    accuracy: float
+    R: float
 
 
-class BenchmarkRun(Run[BenchmarkHeader, TaskRecord]):
-    """The folder of a benchmark, below which each trial has a run folder of its own.
+_LLAMA, _GPT = ("Llama 3 70B", 50), ("GPT-4 Turbo", 10)
+PUBLISHED = (
+    PublishedGroup("discrete", *_LLAMA, "GIF-MCTS", 0.84, 0.76),
+    PublishedGroup("discrete", *_LLAMA, "WorldCoder", 0.79, 0.60),
+    PublishedGroup("discrete", *_GPT, "GIF-MCTS", 0.91, 0.81),
+    PublishedGroup("discrete", *_GPT, "WorldCoder", 0.87, 0.79),
+    PublishedGroup("continuous", *_LLAMA, "GIF-MCTS", 0.35, 0.22),
+    PublishedGroup("continuous", *_LLAMA, "WorldCoder", 0.32, 0.19),
+    PublishedGroup("continuous", *_GPT, "GIF-MCTS", 0.40, 0.26),
+    PublishedGroup("continuous", *_GPT, "WorldCoder", 0.24, 0.20),
+    PublishedGroup("text", *_GPT, "GIF-MCTS", 0.71, 0.31),
+    PublishedGroup("text", "GPT-4 Turbo", 50, "GIF-MCTS", 1.00, 1.00),
+    PublishedGroup("text", *_LLAMA, "GIF-MCTS", 0.58, -0.11),
+)
 
-    Beside them are `data`, what tasks found in `outcomes`, what their processes
-    printed in `logs`, and the journal, which says what failed.
-    """
 
-    kind = "benchmark"
-    header_type = BenchmarkHeader
-    record_type = TaskRecord
-    patience: ClassVar[float] = 10.0
-    """For the processes of a benchmark that was killed, which end when they notice."""
+JOB_HEADS = ("environment", "strategy", "model", "seed", "state")
+"""The columns in front of the table of all jobs; rows are chosen by their values."""
 
-    @property
-    def config(self) -> BenchmarkConfig:
-        """The choices of this benchmark."""
-        return self.header.config
 
-    def trial_folder(self, trial: Trial) -> Path:
-        """Where the run of a trial is."""
-        return self.folder / trial.name
+class BenchmarkRun(BenchmarkFolder):
+    """The run kind `benchmark`, whose report and page can be drawn at any time."""
 
-    def program_folder(self, environment: str) -> Path:
-        """Where the run is that writes the program of an environment."""
-        return self.folder / "programs" / slug(environment)
-
-    def data_file(self, environment: str) -> Path:
-        """Where the transitions of an environment are."""
-        return self.folder / "data" / f"{slug(environment)}.npz"
-
-    @property
-    def spending_file(self) -> Path:
-        """What all jobs may spend together, and when (`cwm_cli.search.spending`)."""
-        return self.folder / "spending.json"
-
-    def begin_spending(self) -> None:
-        """Say what jobs may spend from now on; what they spent before counts."""
-        open_spending(self.spending_file, self.header.terms.max_cost, self._recorded_cost)
-
-    def _recorded_cost(self) -> float:
-        """Add up what the journals of all jobs say."""
-        tails = [JournalTail(self.trial_folder(trial)) for trial in self.config.trials]
-        for tail in tails:
-            tail.read()
-        return sum(tail.known_cost for tail in tails)
-
-    def out_of_money(self) -> list[Trial]:
-        """Return the trials that were stopped for want of money, and go on with more of it."""
-        results = ((trial, self.trial_result(trial)) for trial in self.config.trials)
-        limit = self.header.terms.max_cost
-        return [t for t, r in results if r and r.out_of_money and r.max_cost == limit]
-
-    def log_file(self, task: BenchmarkTask) -> Path:
-        """Where the process of a task prints."""
-        return self.folder / "logs" / f"{task.key}.txt"
-
-    def prepared(self, environment: str) -> PreparedFacts | None:
-        """Read what is known of an environment; what is damaged is found out again."""
-        return read_found(self._found(BenchmarkTask("prepare", environment)), PreparedFacts)
-
-    def ceiling_of(self, environment: str) -> CeilingFacts | None:
-        """Read what can be reached in an environment."""
-        return read_found(self._found(BenchmarkTask("ceiling", environment)), CeilingFacts)
-
-    def _found(self, task: BenchmarkTask) -> Path:
-        """Where a task writes down what it found, but for searches, which have a run."""
-        return self.folder / "outcomes" / f"{task.key}.json"
-
-    def keep(self, task: BenchmarkTask, found: Mapping[str, Any]) -> None:
-        """Write down what a task found."""
-        write_object(self._found(task), found)
-        send(self._found(task))
-
-    def bring(self, task: BenchmarkTask) -> None:
-        """Bring what tells how far a task is, where the benchmark is kept on an object store."""
-        searched = self._searched(task)
-        if searched is None:
-            bring(self._found(task))
-        elif storage := storage_of(searched):
-            storage.bring(light=True)
-
-    def bring_for(self, task: BenchmarkTask) -> None:
-        """Bring what a task needs to be done on this machine, and what it has found so far."""
-        if storage_of(self.folder) is None:
-            return
-        environments = {trial.name: trial.environment for trial in self.config.trials}
-        environment = environments.get(task.name, task.name)
-        searched = self.folder / task.name if task.kind == "play" else self._searched(task)
-        if searched is not None:
-            placed(searched)
-        if task.kind in ("search", "write", "ceiling"):
-            bring(self.data_file(environment))
-        if task.kind == "search" and self.config.needs_programs:
-            placed(self.program_folder(environment))
-
-    def _searched(self, task: BenchmarkTask) -> Path | None:
-        """Where the run of a task is, None if it has none."""
-        if task.kind == "search":
-            return self.folder / task.name
-        return self.program_folder(task.name) if task.kind == "write" else None
-
-    def ended(self) -> dict[str, TaskRecord]:
-        """Return how tasks ended when they were done last, by their keys."""
-        return {record.task: record for record in self.records()}
-
-    def failures(self) -> dict[str, str]:
-        """Return why tasks failed, by their keys; one that was done later has not failed."""
-        last = self.ended().items()
-        return {task: record.reason for task, record in last if record.reason is not None}
-
-    def trial_result(self, trial: Trial) -> SearchFacts | None:
-        """Read what came of a trial."""
-        return read_found(self.trial_folder(trial) / RESULT, SearchFacts)
-
-    def program_result(self, environment: str) -> SearchFacts | None:
-        """Read what came of the writing of a program of an environment."""
-        return read_found(self.program_folder(environment) / RESULT, SearchFacts)
-
-    def digest(self, trial: Trial) -> str:
-        """Return the hash of the program of a trial, empty if there is none."""
-        try:
-            return sha256(read_bytes(self.trial_folder(trial) / "best.py")).hexdigest()
-        except UnreadableError:
-            return ""
-
-    def is_settled(self, result: SearchFacts | None) -> bool:
-        """Return whether a search is over: finished, given up, or without budget or money."""
-        if result is None:
-            return False
-        terms = self.header.terms
-        spent = result.out_of_money and result.max_cost == terms.max_cost
-        ended = result.solved or result.finished or result.given_up or spent
-        return ended or result.completions >= terms.budget
-
-    def play_of(self, trial: Trial) -> PlayFacts | None:
-        """Return what the present program of a trial came to in as many episodes as are asked."""
-        found = self.played(BenchmarkTask("play", trial.name))
-        return found if found and found.program_digest == self.digest(trial) else None
-
-    def oracle_of(self, environment: str, planner: str | None) -> PlayFacts | None:
-        """Return what the oracle with a model's planner came to, or what stands in for it."""
-        tasks = (BenchmarkTask("oracle", environment, p) for p in (planner, AUTOMATIC) if p)
-        return next(filter(None, map(self.played, tasks)), None)
-
-    def played(self, task: BenchmarkTask) -> PlayFacts | None:
-        """Read what was played, if that is enough episodes."""
-        found = read_found(self._found(task), PlayFacts)
-        if found is None:
-            return None
-        fewest = min(len(found.returns), len(found.random_returns))
-        return found if fewest >= self.header.terms.episodes else None
-
-    def left(self, failed: Collection[str] = ()) -> list[BenchmarkTask]:
-        """Return the tasks that can be begun, the most urgent first, without those that failed.
-
-        Searches come first; what concerns an environment only fills the gaps.
-        """
-        return [task for task in TasksLeft(self).listed() if task.key not in failed]
-
-    def summary(self) -> RunSummary:
-        """Say what is compared, and how many jobs are over."""
-        config = self.config
-        results = [self.trial_result(trial) for trial in config.trials]
-        over = [result for result in results if result and self.is_settled(result)]
-        answers = ", ".join(filter(None, config.models)) or config.backend
-        return RunSummary(
-            self.place,
-            self.kind,
-            environment=_some(config.environments),
-            strategy=_some(config.strategies),
-            answers=answers,
-            completions=sum(result.completions for result in results if result),
-            done=f"{len(over)}/{len(results)} jobs",
-            result=f"{sum(result.solved for result in over)} solved",
-            created=self.header.created,
+    @classmethod
+    def report(cls, runs: Sequence[Self]) -> RunReport:
+        """Return the tables of a benchmark in its present state."""
+        if len(runs) > 1:
+            return super().report(runs)
+        [run] = runs
+        rows = rows_of(run)
+        groups, header = groups_of(rows), run.header.model_dump(mode="json")
+        answers = ", ".join(filter(None, run.config.models)) or run.config.backend
+        most = f"{run.header.terms.budget} completions at most"
+        notes = list(_notes(run, rows, groups))
+        lines = [row.model_dump(mode="json") for row in rows]
+        caveat = run.header.caveat
+        return RunReport(
+            title=f"cwm benchmark: {answers}, {most}, {run.place}",
+            grids=[*group_grids(groups), *job_grids(rows)],
+            notes=notes,
+            facts={
+                "run": str(run.folder),
+                "rows": lines,
+                "groups": [group.model_dump(mode="json") for group in groups],
+                "simulated": bool(caveat),
+                "notes": notes,
+                "published": {"source": SOURCE, "figures": [one._asdict() for one in PUBLISHED]},
+                "configuration": header["config"],
+                "terms": header["terms"],
+            },
+            rows=[line | {"note": caveat} for line in lines] if caveat else lines,
         )
 
     @classmethod
-    def report(cls, runs: Sequence["BenchmarkRun"]) -> RunReport:
-        """Return the tables of a benchmark, whatever state it is in."""
-        from cwm_cli.bench.tables import benchmark_report
-
-        return super().report(runs) if len(runs) > 1 else benchmark_report(runs[0])
-
-    @classmethod
-    def sections(cls, runs: Sequence["BenchmarkRun"]) -> list[Section]:
-        """Return the curves and the table of all jobs, with filters, and groups."""
-        from cwm_cli.bench.tables import benchmark_sections
-
-        return super().sections(runs) if len(runs) > 1 else benchmark_sections(runs[0])
-
-
-@dataclass
-class _EnvironmentFacts:
-    """What the folder says of an environment; `oracles` by the planners that were asked for."""
-
-    is_prepared: bool = False
-    is_written: bool = False
-    has_ceiling: bool = False
-    oracles: dict[str, PlayFacts] = field(default_factory=dict)
+    def sections(cls, runs: Sequence[Self]) -> list[Section]:
+        """Return the parts of the page: jobs with their curves, groups, and notes."""
+        if len(runs) > 1:
+            return super().sections(runs)
+        [run] = runs
+        rows = rows_of(run)
+        groups = groups_of(rows)
+        found = [
+            Section("jobs", "All jobs", jobs_data(rows), "Choose rows: the curves follow."),
+            *(
+                Section("table", each.title.capitalize(), table_of(each))
+                for each in group_grids(groups)
+            ),
+        ]
+        if any(row.play for row in rows):
+            *_, played = job_grids(rows)
+            found.append(Section("table", played.title.capitalize(), table_of(played)))
+        return [*found, Section("notes", "Notes", {"lines": [*_notes(run, rows, groups)]})]
 
 
-class _TrialFacts(NamedTuple):
-    """What the folder says of a trial, as far as it decides what is to be done for it."""
+def jobs_data(rows: Sequence[TrialRow]) -> dict[str, Any]:
+    """Return all jobs as a table, and the curve of the best score of each."""
+    heads = [
+        *JOB_HEADS,
+        "completions",
+        "train",
+        "held-out",
+        "floor",
+        "R",
+        "tokens",
+        "cost",
+        "seconds",
+    ]
+    lines = [
+        [
+            *(str(getattr(row, name) or "") for name in JOB_HEADS[:3]),
+            str(row.seed),
+            "solved" if row.solved else row.state,
+            row.completions,
+            row.train.value if row.train else None,
+            row.test.value if row.test else None,
+            row.test.least if row.test else None,
+            row.play.R if row.play else None,
+            row.tokens,
+            row.cost if row.cost is not None or row.state != "finished" else "unknown",
+            row.seconds,
+        ]
+        for row in rows
+    ]
+    words, cells = len(JOB_HEADS), table(heads, lines)["rows"]
+    kept = [
+        place
+        for place in range(len(heads))
+        if place in (0, 1) or any(line[place] not in (None, "") for line in cells)
+    ]
+    cells = [[line[place] for place in kept] for line in cells]
+    front = sum(place < words for place in kept)
+    several = [n for n in range(front) if len({line[n] for line in cells}) > 1]
+    named = {heads[place]: n for n, place in enumerate(kept)}
+    groups = [named[name] for name in ("strategy", "model", "environment") if name in named]
+    return {
+        "heads": [heads[place] for place in kept],
+        "rows": cells,
+        "words": front,
+        "filters": several,
+        "groups": groups,
+        "x": "completions",
+        "y": "best score so far",
+        "y_range": [0.0, 1.0],
+        "curves": [_curve(row) for row in rows],
+    }
 
-    is_settled: bool = False
-    has_program: bool = False
-    is_played: bool = False
-    planner: str | None = None
+
+def _curve(row: TrialRow) -> dict[str, Any]:
+    """Return the best score of a job after each completion; empty where it has none."""
+    try:
+        nodes = list(SearchRun.load(located(row.run)).nodes())
+    except CwmError:
+        nodes = []
+    best = BestSoFar.of(nodes)
+    scores = [rounded(score) for score in best.scores]
+    return {"x": best.completions, "y": scores, "over": row.state == "finished"}
 
 
-class _Ready(NamedTuple):
-    """A task that can be begun; the smallest is the most urgent."""
-
-    rank: int
-    place: int
-    number: int
-    task: BenchmarkTask
-
-
-SEARCHES, BESIDES = 0, 1
-"""The ranks of tasks: on the way to what a trial comes to, and what only fills the gaps."""
-
-
-class TasksLeft:
-    """The tasks of a benchmark that are left to do.
-
-    What the folder says is read once. After a task only what it touched is looked at again, so
-    that what an event costs does not grow with the number of jobs; `look` reads all that may
-    have changed by the hand of others.
-    """
-
-    def __init__(self, run: BenchmarkRun) -> None:
-        self.run = run
-        self.trials = run.config.trials
-        self.to_come = 0
-        """How many of the tasks that can be begun are for an environment, not on the way."""
-        self._places = {trial.name: place for place, trial in enumerate(self.trials)}
-        self._at: defaultdict[str, list[int]] = defaultdict(list)
-        for place, trial in enumerate(self.trials):
-            self._at[trial.environment].append(place)
-        self._environments = {name: _EnvironmentFacts() for name in self._at}
-        self._facts = [_TrialFacts()] * len(self.trials)
-        self._ready: list[_Ready] = []
-        self._offered: set[str] = set()
-        self.look()
-
-    def listed(self) -> list[BenchmarkTask]:
-        """Return all that can be begun now, the most urgent first."""
-        return [ready.task for ready in sorted(self._ready)]
-
-    def take(self) -> BenchmarkTask | None:
-        """Return the most urgent task that is still to be done, and offer it no more."""
-        while self._ready:
-            ready = heapq.heappop(self._ready)
-            self.to_come -= ready.rank == BESIDES
-            self._look_at(ready.task)
-            if not self.is_done(ready.task):
-                return ready.task
-            self._queue_after(ready.task)
-        return None
-
-    def saw(self, task: BenchmarkTask) -> bool:
-        """Look at what a task that is over has touched; return whether it was done."""
-        self._look_at(task)
-        self._queue_after(task)
-        return self.is_done(task)
-
-    def look(self) -> None:
-        """Look at everything that is not finished."""
-        for environment in self._environments:
-            self._look_at(BenchmarkTask("prepare", environment))
-        for place, facts in enumerate(self._facts):
-            if not self._is_finished(facts):
-                self._look_at_trial(place)
-        for place in range(len(self.trials)):
-            self._queue(place)
-
-    def is_done(self, task: BenchmarkTask) -> bool:
-        """Say whether a task is done, as far as it was looked at."""
-        if task.kind in ("search", "play"):
-            facts = self._facts[self._places[task.name]]
-            return facts.is_settled if task.kind == "search" else facts.is_played
-        known = self._environments[task.name]
-        return {
-            "prepare": known.is_prepared,
-            "write": known.is_written,
-            "ceiling": known.has_ceiling,
-            "oracle": task.planner in known.oracles,
-        }[task.kind]
-
-    def place_of(self, name: str) -> int:
-        """Return which of the trials has a name."""
-        return self._places[name]
-
-    def places_at(self, environment: str) -> Sequence[int]:
-        """Return which of the trials are in an environment."""
-        return self._at[environment]
-
-    def is_waiting(self, place: int) -> bool:
-        """Whether the search of a trial is not over."""
-        return not self._facts[place].is_settled
-
-    def is_to_play(self, place: int) -> bool:
-        """Whether the program of a trial is to be played with, and was not."""
-        facts = self._facts[place]
-        return facts.is_settled and not self._is_finished(facts)
-
-    def _is_finished(self, facts: _TrialFacts) -> bool:
-        """Whether nothing is left to do for a trial itself."""
-        if not facts.is_settled:
-            return False
-        return facts.is_played or not (self.run.header.terms.plan and facts.has_program)
-
-    def _look_at(self, task: BenchmarkTask) -> None:
-        """Read what a task has to do with."""
-        if task.kind in ("search", "play"):
-            self._look_at_trial(self._places[task.name])
-            return
-        run, name, known = self.run, task.name, self._environments[task.name]
-        terms = run.header.terms
-        known.is_prepared = run.prepared(name) is not None
-        if known.is_prepared and run.config.needs_programs:
-            known.is_written = run.program_result(name) is not None
-        if terms.ceilings:
-            known.has_ceiling = run.ceiling_of(name) is not None
-        if terms.plan:
-            planner = task.planner or AUTOMATIC
-            found = run.played(BenchmarkTask("oracle", name, planner))
-            if found is not None:
-                known.oracles[planner] = found
-
-    def _look_at_trial(self, place: int) -> None:
-        """Read how far a trial is."""
-        trial = self.trials[place]
-        result = self.run.trial_result(trial)
-        is_settled = self.run.is_settled(result)
-        has_program = bool(result and result.program)
-        wanted = self.run.header.terms.plan and is_settled and has_program
-        play = self.run.play_of(trial) if wanted else None
-        self._facts[place] = _TrialFacts(
-            is_settled, has_program, play is not None, play.planner if play else None
+def _notes(
+    run: BenchmarkFolder, rows: Sequence[TrialRow], groups: Sequence[TrialGroup]
+) -> Iterator[str]:
+    """Say what has to be known to read the tables."""
+    if run.header.caveat:
+        yield run.header.caveat
+    if unasked := sum(row.state == "finished" and not row.completions for row in rows):
+        yield (
+            f"The model was not asked in {unasked} of {len(rows)} jobs: the program that the "
+            "search began with (--start) had solved them."
+        )
+    yield (
+        f"{ERROR} is a standard error: of a group over its environments, each with "
+        "the mean over its seeds (over seeds where there is one environment), of a job over "
+        "its episodes. A program that fails scores 0 and counts. Of jobs, `exact` is the share "
+        "of held-out rows that are right in every part, `paper` the published score of the "
+        "train rows, `ceiling` what the true environment scores on the held-out rows, and `with "
+        "memory` what it scores there as it goes on from its own state along an episode."
+    )
+    if longest := run.config.max_steps:
+        yield f"Episodes are cut after {longest} steps, those of the oracle as well."
+    if run.config.shift is not None:
+        yield (
+            f"Environments are shifted by seed {run.config.shift}: figures of others, and those "
+            "of programs that were recalled, are of the standard ones."
+        )
+    if run.config.hide:
+        yield f"Hidden in every environment: {', '.join(run.config.hide)}."
+    if run.config.noise:
+        noisy = [f"{name} ({deviation:g})" for name, deviation in run.config.noise.items()]
+        yield f"Noise in every environment, with its standard deviation: {', '.join(noisy)}."
+    yield from _gaps(rows)
+    if any(published.group == group.group for group in groups for published in PUBLISHED):
+        yield (
+            f"Quoted figures are those of {SOURCE}: with its own data, planners and language "
+            f"models, and with the published score as accuracy. {LATER}"
         )
 
-    def _queue_after(self, task: BenchmarkTask) -> None:
-        """Queue what can be begun after a task."""
-        if task.kind in ("search", "play"):
-            self._queue(self._places[task.name])
-        elif task.kind != "ceiling" and task.planner in ("", AUTOMATIC):
-            for place in self._at[task.name]:
-                self._queue(place)
 
-    def _queue(self, place: int) -> None:
-        """Queue what can be begun for a trial and was not offered before."""
-        for rank, task in self._tasks(place):
-            if task.key in self._offered or self.is_done(task):
-                continue
-            self._offered.add(task.key)
-            if task.kind == "oracle":  # of which there may be one for every planner
-                self._look_at(task)
-            if not self.is_done(task):
-                self.to_come += rank == BESIDES
-                heapq.heappush(self._ready, _Ready(rank, place, len(self._offered), task))
-
-    def _tasks(self, place: int) -> Iterator[tuple[int, BenchmarkTask]]:
-        """Yield the next task on the way of a trial, and those for its environment beside it."""
-        trial, facts = self.trials[place], self._facts[place]
-        name, terms = trial.environment, self.run.header.terms
-        known = self._environments[name]
-        if not known.is_prepared:
-            yield SEARCHES, BenchmarkTask("prepare", name)
-            return
-        if self.run.config.needs_programs and not known.is_written:
-            yield SEARCHES, BenchmarkTask("write", name)
-        elif not facts.is_settled:
-            yield SEARCHES, BenchmarkTask("search", trial.name)
-        elif not self._is_finished(facts):
-            yield SEARCHES, BenchmarkTask("play", trial.name)
-        if terms.ceilings:
-            yield BESIDES, BenchmarkTask("ceiling", name)
-        if not terms.plan:
-            return
-        usual = known.oracles.get(AUTOMATIC)
-        if usual is None:
-            yield BESIDES, BenchmarkTask("oracle", name, AUTOMATIC)
-        elif facts.planner not in (None, usual.planner) and (
-            f"not {facts.planner}: " not in (usual.note or "")
-        ):  # where the planner of a model was tried in vain, the usual oracle stands in
-            yield BESIDES, BenchmarkTask("oracle", name, facts.planner or "")
+def _gaps(rows: Sequence[TrialRow]) -> Iterator[str]:
+    """Say which jobs are not in the means, and why."""
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        if row.state == "failed":
+            reasons[row.reason or "unknown"].append(row.job)
+    if failed := sum(map(len, reasons.values())):
+        yield f"{failed} of {len(rows)} jobs failed and are left out of the means:"
+    for reason, names in reasons.items():
+        rest = len(names) - 3
+        some = ", ".join(names[:3]) + (f" and {rest} others" if rest > 0 else "")
+        yield f"- {some}: {reason}"
+    if unfinished := sum(row.state == "unfinished" for row in rows):
+        yield f"{unfinished} of {len(rows)} jobs are not finished and are left out of the means."
+    for row in rows:
+        why = row.reason if row.play is None else row.play.reason
+        if row.state == "finished" and why:
+            yield f"- {row.job} has no R: {why}"
+        if row.play and row.play.unverified:
+            words = f"{row.play.unverified} of {row.play.episodes} episodes are unverified"
+            yield f"- {row.job}: {words} and count in no mean"
+        if row.play and row.play.refuted:
+            words = "its predictions failed in most steps of play, so that R is no evidence for it"
+            yield f"- {row.job} is refuted: {words}"
 
 
-def _some(names: Sequence[str]) -> str:
-    """Name the first of many."""
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+def group_grids(groups: Sequence[TrialGroup]) -> Iterator[Grid]:
+    """Yield a table for each kind of environments, and what was published about it."""
+    for kind in dict.fromkeys(group.group for group in groups):
+        some = [group for group in groups if group.group == kind]
+        several = len({group.model for group in some}) > 1
+        heads = [f"{g.strategy} {g.model}" if several else g.strategy for g in some]
+        cells = [
+            [words, *(_estimate(group.means[name], group) for group in some)]
+            for name, words in MEASURES.items()
+            if name not in OPTIONAL or any(group.means[name] for group in some)
+        ]
+        cells += [[words, *map(write, some)] for words, write in COUNTS.items()]
+        yield Grid(f"{kind} environments", ["", *heads], cells)
+        published = [
+            [f"{f.strategy}, {f.model}", str(f.completions), share(f.accuracy, 2), share(f.R, 2)]
+            for f in PUBLISHED
+            if f.group == kind
+        ]
+        if published:
+            title = f"published for {'RTFM' if kind == 'text' else kind}, quoted from the paper"
+            yield Grid(title, ["quoted", "completions", "paper's accuracy", "R"], published)
+
+
+def job_grids(rows: Sequence[TrialRow]) -> Iterator[Grid]:
+    """Yield a table with the scores of every job, and one with what was played, if anything."""
+    scores: Columns = {
+        "completions": progress_words,
+        "train": lambda row: share(row.train.accuracy if row.train else None),
+        "held-out": lambda row: share(row.test.accuracy if row.test else None),
+        "floor": lambda row: share(row.test.floor if row.test else None),
+        "exact": lambda row: share(row.test.exact if row.test else None),
+        "paper": lambda row: share(row.train.paper if row.train else None),
+    }
+    if any(row.test and row.test.skill is not None for row in rows):
+        scores["skill"] = lambda row: share(row.test.skill if row.test else None)
+    if any(row.ceiling for row in rows):
+        scores["ceiling"] = lambda row: _held_out_ceiling(row, "test")
+        scores["with memory"] = lambda row: _held_out_ceiling(row, "test_with_memory")
+    scores["seconds"] = lambda row: UNKNOWN if row.seconds is None else f"{row.seconds:.0f}"
+    if any(row.original for row in rows):
+        scores["original"] = lambda row: share(row.original.accuracy if row.original else None)
+    yield _jobs("jobs", rows, scores)
+    if played := [row for row in rows if row.play]:
+        sides: Columns = {
+            "return": lambda row: _mean(row.play.returns if row.play else None),
+            "random": lambda row: _mean(row.play.random if row.play else None),
+            "oracle": lambda row: _mean(row.play.oracle if row.play else None),
+            "R": _ratio,
+        }
+        yield _jobs("episodes played", played, sides)
+
+
+def _jobs(title: str, rows: Sequence[TrialRow], columns: Columns) -> Grid:
+    """Return a table with a line for every job; what all have in common has no column."""
+    names = ["environment"]
+    names += [n for n in ("strategy", "model", "seed") if len({getattr(r, n) for r in rows}) > 1]
+    cells = [
+        [*(str(getattr(row, name)) for name in names), *(write(row) for write in columns.values())]
+        for row in rows
+    ]
+    return Grid(title, [*names, *columns], cells, len(names))
+
+
+def progress_words(row: TrialRow) -> str:
+    """Say in what state a job is."""
+    if row.state == "failed":
+        return "failed"
+    if row.state == "unfinished":
+        return f"{row.completions} of {row.budget} yet"
+    return f"{row.completions} solved" if row.solved else str(row.completions)
+
+
+def _estimate(estimate: GroupMean | None, group: TrialGroup) -> str:
+    """Write a mean with its error, and over how many jobs if some are left out."""
+    if estimate is None:
+        return UNKNOWN
+    left_out = "" if estimate.values == group.finished else f" ({estimate.values} jobs)"
+    return _with_error(estimate.mean, estimate.stderr) + left_out
+
+
+def _with_error(value: float, stderr: float | None) -> str:
+    """Write a share with its error."""
+    return share(value) + ("" if stderr is None else f" {ERROR} {share(stderr)}")
+
+
+def _held_out_ceiling(row: TrialRow, kind: str) -> str:
+    """Write the held-out accuracy of the true environment."""
+    score = (row.ceiling or {}).get(kind)
+    return share(score.accuracy if score else None)
+
+
+def _ratio(row: TrialRow) -> str:
+    """Write R with its error."""
+    if row.play is None or row.play.R is None:
+        return UNKNOWN
+    return _with_error(row.play.R, row.play.R_stderr)
+
+
+def _mean(mean: Mean | None) -> str:
+    """Write a mean of episodes with its error."""
+    if mean is None or isnan(mean.mean):
+        return UNKNOWN
+    error = "" if mean.stderr is None else f" {ERROR} {mean.stderr:.3g}"
+    return f"{mean.mean:.4g}{error}"

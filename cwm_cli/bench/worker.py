@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from cwm_cli.bench.configuration import BenchmarkAccess, BenchmarkTask, Group, Trial
 from cwm_cli.bench.executor import Command, job_process
-from cwm_cli.bench.run import BenchmarkRun
+from cwm_cli.bench.folder import BenchmarkFolder
 from cwm_cli.commands.collect import default_dataset
 from cwm_cli.commands.plan import plan
 from cwm_cli.commands.synthesize import Choices, Order, open_job
@@ -36,7 +36,7 @@ ACCESS = "CWM_BENCHMARK_ACCESS"
 class TaskWork(NamedTuple):
     """A task, and all that is known about it."""
 
-    run: BenchmarkRun
+    run: BenchmarkFolder
     task: BenchmarkTask
     access: BenchmarkAccess
 
@@ -183,7 +183,7 @@ def main() -> None:
         access = BenchmarkAccess.model_validate_json(os.environ.pop(ACCESS, "{}"))
         place = located(folder)
         bring(place / HEADER)
-        work = TaskWork(BenchmarkRun.load(place), BenchmarkTask(*task), access)
+        work = TaskWork(BenchmarkFolder.load(place), BenchmarkTask(*task), access)
         work.run.bring_for(work.task)
         TASKS[work.task.kind](work)
 

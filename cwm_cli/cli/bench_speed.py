@@ -84,7 +84,7 @@ def bench_speed(
     """
     from cwm_cli.bench.asking import INTERRUPTED
     from cwm_cli.bench.speed import bench_speed as measure
-    from cwm_cli.views.speed import SpeedView, speed_parts
+    from cwm_cli.cli.speed_view import SpeedView, speed_parts
 
     if run and run_option and run != run_option:
         raise CwmError(f"{run} and {run_option} are two runs: name one")

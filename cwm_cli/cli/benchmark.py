@@ -129,7 +129,7 @@ def benchmark(
     Example: cwm benchmark --env CartPole-v1 --env Acrobot-v1 --strategy gif-mcts --seeds 3
     """
     from cwm_cli.bench.benchmarking import benchmark as compare
-    from cwm_cli.views.benchmark import BenchmarkView
+    from cwm_cli.cli.benchmark_view import BenchmarkView
 
     result = compare(
         suite,

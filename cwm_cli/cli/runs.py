@@ -327,14 +327,13 @@ def _show_node(run: Run[Any, Any], number: int, *, json: bool) -> None:
     """Print a node of a search."""
     from cwm_cli.cli.shared import console
     from cwm_cli.errors import CwmError
-    from cwm_cli.runs.nodes import find_node
     from cwm_cli.runs.searches import SearchRun
     from cwm_cli.views.nodes import node_parts
 
     if not isinstance(run, SearchRun):
         words = f"{run.place} is a run of kind {run.kind!r}, which has no nodes"
         raise CwmError(f"{words}: name one of `cwm synthesize`")
-    found = find_node(run, number)
+    found = run.node_detail(number)
     if json:
         emit_json(found.as_json())
         return

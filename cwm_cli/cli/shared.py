@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cwm_cli.envs.disturbances import HIDE, NOISE
-from cwm_cli.envs.shifts import SHIFT
+from cwm_cli.envs.variants import HIDE, NOISE, SHIFT
 from cwm_cli.errors import CwmError
 from cwm_cli.text import clean, read_value
 from cwm_cli.views.lines import complain

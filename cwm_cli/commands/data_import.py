@@ -15,9 +15,9 @@ import numpy as np
 from cwm_cli.commands.collect import find_environment, writing
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
-from cwm_cli.envs.disturbances import HIDE, NOISE, disturbance_of
 from cwm_cli.envs.documented import documented_names
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
+from cwm_cli.envs.variants import HIDE, NOISE, disturbance_of
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, names, read_options
 from cwm_cli.runs.observer import SILENT, Observer

@@ -35,10 +35,10 @@ from cwm_cli.commands.subjects import (
 )
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
-from cwm_cli.envs.disturbances import NOISE
 from cwm_cli.envs.films import Camera
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
+from cwm_cli.envs.variants import NOISE
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.evaluation.mismatches import Comparing
 from cwm_cli.evaluation.support import doubting

@@ -18,7 +18,8 @@ import numpy as np
 from cwm_cli.commands.collect import load_transitions, recorded_args
 from cwm_cli.commands.unasked import ChosenStart, SearchOptions, chosen_refiners, chosen_start
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.envs.spec import EnvironmentSpec, refuse_pictures, space_of
+from cwm_cli.data.spaces import refuse_pictures
+from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.evaluation import Evaluation, Metric, Score, evaluate, unseen
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, find_contract

@@ -15,6 +15,8 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
+from cwm_cli.errors import CwmError
+
 Kind = Literal["box", "discrete", "multidiscrete", "multibinary", "text", "tuple", "dict"]
 Columns = dict[str, np.ndarray]
 
@@ -247,6 +249,17 @@ class Leaf(NamedTuple):
 
     name: str
     space: Space
+
+
+def refuse_pictures(space: Space, who: str) -> None:
+    """Raise `CwmError` if observations contain pixels, which `who` cannot predict."""
+    for leaf in space.leaves("observations"):
+        if leaf.space.is_picture:
+            size = "x".join(map(str, leaf.space.shape))
+            raise CwmError(
+                f"{leaf.name} are pixels ({size}), of which {who} predicts none: "
+                "choose an environment that shows its state, or cwm train"
+            )
 
 
 def _short(bounds: tuple[float, ...]) -> Any:

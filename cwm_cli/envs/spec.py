@@ -208,13 +208,3 @@ def gym_space_of(space: Space, characters: str = "") -> gym.Space[Any]:
 
 def _across(space: Space) -> str:
     return "x".join(map(str, space.shape))
-
-
-def refuse_pictures(space: Space, who: str) -> None:
-    """Refuse observations that are pixels, which programs are not written for; say who does so."""
-    for leaf in space.leaves("observations"):
-        if leaf.space.is_picture:
-            raise CwmError(
-                f"{leaf.name} are pixels ({_across(leaf.space)}), of which {who} predicts none: "
-                "choose an environment that shows its state, or cwm train"
-            )

@@ -1,7 +1,7 @@
 """Planners: they choose actions by trying them in a model.
 
-- `planner`: the contract, a base class with defaults; `deciding`: which planner of a
-  list plans, and the decisions it makes for several episodes.
+- `planner`: the base class, and `Decider`, which makes the decisions of several episodes
+  with the first planner of a list that suits the model.
 - `mcts` and `tabular` for discrete actions, `icem` and `cem` for continuous ones.
 - `model`: what is planned with, a base class. A program (`program`, translated by
   `cwm_cli.translation`) is one, a true environment (`cwm_cli.envs.simulators`) another.
@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import cast
 
-from cwm_cli.planning.deciding import Decider, automatic, serving
-from cwm_cli.planning.planner import Moment, Planner, Unsuited
+from cwm_cli.planning.planner import Decider, Moment, Planner, Unsuited, automatic, serving
 
 __all__ = [
     "PLANNERS",

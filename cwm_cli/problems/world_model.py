@@ -1,5 +1,6 @@
 """The problem of writing a world model: prompts from a description, verdicts from transitions."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,7 +12,6 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Evaluation, Metric, evaluate, log_error
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, reexamine
-from cwm_cli.problems.contract_requests import request_words, requested_contract
 from cwm_cli.problems.feedback import (
     counterexample,
     documented_names,
@@ -42,7 +42,7 @@ from cwm_cli.search.contracts import (
     Problem,
     Verdict,
 )
-from cwm_cli.search.reading import extract_program
+from cwm_cli.search.reading import extract_program, without_thinking
 from cwm_cli.text import estimated_tokens, percent, share
 from cwm_cli.worlds import ProgramModel
 
@@ -62,6 +62,19 @@ EARLIER_STEPS = (
     "The last programs were not better. Check in these episodes whether earlier steps decide the "
     "outcomes that seem to be random. If they do, write `CONTRACT: memory`."
 )
+
+MARKER = "CONTRACT:"
+"""The beginning of a line of a completion that asks for programs of another contract."""
+
+REQUEST = re.compile(
+    rf"^[ \t>*_`-]*{MARKER}[ \t*_`]*({'|'.join(USUAL_METRICS)})\b", re.MULTILINE | re.IGNORECASE
+)
+
+NEEDS = {
+    "plain": "if the present observation and the action decide everything",
+    "chance": "if the same situation can lead to different outcomes by chance",
+    "memory": "if outcomes depend on earlier steps, for example on a hidden mode, timer or counter",
+}
 
 NO_PROGRAM = (
     "This question was asked before, but the answer held no whole program: {reason} Answer again, "
@@ -540,3 +553,25 @@ def _most_common(numbers: np.ndarray) -> int:
 def _rows(columns: Columns, mask: np.ndarray) -> Columns:
     """Select rows of columns."""
     return {name: column[mask] for name, column in columns.items()}
+
+
+def request_words(contract: ContractName, former: tuple[ContractName, ...] = ()) -> str:
+    """Return the sentences of a prompt that explain the marker; "" if every contract was tried."""
+    others = [name for name in NEEDS if name != contract and name not in former]
+    if not others:
+        return ""
+    listed = ", or ".join(f"`{MARKER} {name}` {NEEDS[name]}" for name in others)
+    return (
+        "If no program of this kind can be right, write one of these lines outside the program, "
+        f"and the next question asks for a program of that kind: {listed}. The answer may "
+        "still hold a program of the present kind."
+    )
+
+
+def requested_contract(text: str) -> str:
+    """Return the contract that a completion asks for in a line of its own, or "".
+
+    The last such line counts. Lines inside a model's thoughts do not.
+    """
+    found = REQUEST.findall(without_thinking(text).text)
+    return str(found[-1]).lower() if found else ""

@@ -13,9 +13,8 @@ from cwm_cli.data.reading import UnreadableError, read_json, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
 from cwm_cli.runs.files import flat
-from cwm_cli.runs.programs import BEST
 from cwm_cli.runs.report import RunReport, RunSummary, Section
-from cwm_cli.runs.store import HEADER, WRITER, Run, RunHeader
+from cwm_cli.runs.store import BEST, HEADER, WRITER, Run, RunHeader
 from cwm_cli.text import clean
 
 

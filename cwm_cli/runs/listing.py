@@ -9,6 +9,7 @@ from typing import Any
 
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
+from cwm_cli.runs.foreign import read_foreign
 from cwm_cli.runs.places import located, named, placed
 from cwm_cli.runs.report import RunReport, RunSummary
 from cwm_cli.runs.storage import StorageError
@@ -70,8 +71,6 @@ def load_readable(folder: Path | str) -> Run[Any, Any]:
     except StorageError:
         raise
     except CwmError as error:
-        from cwm_cli.runs.foreign import read_foreign
-
         return read_foreign(located(folder), error)
 
 

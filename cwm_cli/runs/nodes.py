@@ -1,4 +1,4 @@
-"""The nodes of a search with all that is known of each: what was asked, what came, how good it is.
+"""The nodes of a search, each with its prompt, completion, program and score.
 
 `cwm runs show DIR --node N` prints one of them; the page of a search draws them as a tree.
 """
@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from difflib import unified_diff
 from typing import Any, Literal
 
-from cwm_cli.errors import CwmError
+from pydantic import BaseModel
+
 from cwm_cli.runs.prompts import pieces
-from cwm_cli.runs.searches import SearchRecord, SearchRun
 from cwm_cli.sandbox.failures import NO_ANSWER
 from cwm_cli.search.contracts import ROOT, Message, Node
 
@@ -19,6 +19,13 @@ NodeState = Literal["solved", "runs", "bug", "no answer"]
 
 LONGEST = 5000
 """Lines of a program that is compared with another: comparing takes their product in steps."""
+
+
+class SearchRecord(BaseModel):
+    """A line of the journal: a node, and the text of the completion that it was read from."""
+
+    node: Node
+    text: str
 
 
 @dataclass(frozen=True)
@@ -96,11 +103,6 @@ class NodeDetails:
         }
 
 
-def node_details(run: SearchRun) -> list[NodeDetails]:
-    """Return the nodes of a search, in the order in which they were learned."""
-    return detailed(run.answers(), run.prompts.read())
-
-
 def detailed(
     records: Sequence[SearchRecord], prompts: Mapping[str, tuple[Message, ...]]
 ) -> list[NodeDetails]:
@@ -117,16 +119,6 @@ def detailed(
         )
         for line in records
     ]
-
-
-def find_node(run: SearchRun, number: int) -> NodeDetails:
-    """Return a node by its number."""
-    found = node_details(run)
-    for one in found:
-        if one.node.id == number:
-            return one
-    known = f"they are 0 to {len(found) - 1}" if found else "it has none yet"
-    raise CwmError(f"{run.place} has no node {number}: {known}")
 
 
 def tree_data(nodes: Iterable[NodeDetails]) -> dict[str, Any]:

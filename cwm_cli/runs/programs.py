@@ -13,15 +13,13 @@ from cwm_cli.errors import CwmError
 from cwm_cli.runs import files
 from cwm_cli.runs.listing import load
 from cwm_cli.runs.report import Section
-from cwm_cli.runs.store import Run, RunHeader
+from cwm_cli.runs.store import BEST, Run, RunHeader
 from cwm_cli.text import clean
 
 if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
     from cwm_cli.runs.observer import Observer
     from cwm_cli.worlds.model import PlanningSession, WorldModel
-
-BEST = "best.py"
 
 Options = Sequence[str] | Mapping[str, Any]
 """Options as they are given: `[OWNER.]KEY=VALUE`, or values by `[OWNER.]KEY`."""

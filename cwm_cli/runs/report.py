@@ -6,45 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
-
-from pydantic import BaseModel
+from typing import Any, NamedTuple
 
 from cwm_cli.runs.files import flat, replace
-
-
-class Grid(NamedTuple):
-    """A table: its title, the heads of its columns, its cells, and how many columns are words."""
-
-    title: str
-    heads: Sequence[str]
-    cells: Sequence[Sequence[str]]
-    words: int = 1
-
-    def markdown(self) -> str:
-        """Write the table as Markdown."""
-        marks = ["---" if place < self.words else "---:" for place in range(len(self.heads))]
-        lines = ([cell.replace("|", "\\|") for cell in line] for line in self.cells)
-        return "\n".join(f"| {' | '.join(line)} |" for line in (self.heads, marks, *lines))
-
-
-class ExtraScores(BaseModel):
-    """Scores that only some kinds of world model have; `cwm evaluate` prints them.
-
-    Each object holds the scores of one part of the recorded transitions. `key` is their name in
-    `cwm evaluate --json`.
-    """
-
-    key: ClassVar[str]
-
-    @classmethod
-    def grid(cls, parts: Mapping[str, Self]) -> Grid:
-        """Return one table of all parts, by name."""
-        raise NotImplementedError
-
-    def line(self, part: str) -> str:
-        """Return one line about a part, to print below the table."""
-        raise NotImplementedError
+from cwm_cli.text import Grid as Grid
 
 
 class Section(NamedTuple):

@@ -15,6 +15,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric, Score
 from cwm_cli.evaluation.finding import ContractName, Finding
 from cwm_cli.runs.charts import table_of
+from cwm_cli.runs.nodes import NodeDetails, SearchRecord, detailed, tree_data
 from cwm_cli.runs.programs import ProgramRun
 from cwm_cli.runs.progress import score_curves, score_parts, spending_sections
 from cwm_cli.runs.prompts import PromptFile
@@ -71,13 +72,6 @@ class SearchHeader(RunHeader[SearchConfig]):
     description: str
     source: str
     finding: Finding | None = None
-
-
-class SearchRecord(BaseModel):
-    """A line of the journal: a node, and the text of the completion that it was read from."""
-
-    node: Node
-    text: str
 
 
 SearchLine = SearchRecord | Remark | Switch
@@ -141,6 +135,23 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
             elif isinstance(line, Switch):
                 lines = [each.model_copy(update={"node": line.judged(each.node)}) for each in lines]
         return lines
+
+    def node_details(self) -> list[NodeDetails]:
+        """Return the nodes in the order of their ids, each with its prompt and completion."""
+        return detailed(self.answers(), self.prompts.read())
+
+    def node_detail(self, number: int) -> NodeDetails:
+        """Return one node with its prompt and completion.
+
+        Raises:
+            CwmError: The search has no node of that number.
+        """
+        found = self.node_details()
+        for one in found:
+            if one.node.id == number:
+                return one
+        known = f"they are 0 to {len(found) - 1}" if found else "it has none yet"
+        raise CwmError(f"{self.place} has no node {number}: {known}")
 
     def learned(self) -> Iterator[Node | Remark | Switch]:
         """Read the events of the search in their order: nodes, remarks and switches."""
@@ -238,10 +249,8 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
     @classmethod
     def sections(cls, runs: Sequence["SearchRun"]) -> list[Section]:
         """Return the parts of the page of a search: scores, how it went, the tree, the program."""
-        from cwm_cli.runs.nodes import node_details, tree_data
-
         run = runs[0]
-        tree = Section("tree", "Search tree", tree_data(node_details(run)), TREE_WORDS)
+        tree = Section("tree", "Search tree", tree_data(run.node_details()), TREE_WORDS)
         return [
             *run.score_sections(),
             *score_curves(nodes := list(run.nodes())),

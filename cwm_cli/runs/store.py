@@ -54,7 +54,7 @@ from cwm_cli.sandbox.protection import Protection
 RUNS = Path("runs")
 """Where runs are kept that were given no folder."""
 
-RESULT, DATASET, LOG = "result.json", "dataset.npz", "log.txt"
+RESULT, DATASET, LOG, BEST = "result.json", "dataset.npz", "log.txt", "best.py"
 CLOCK = "clock.json"
 
 WRITER = "cwm"

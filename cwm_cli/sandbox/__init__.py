@@ -1,11 +1,10 @@
 """Run generated programs in processes of their own and hand back what comes of them.
 
-`client`, `prediction` of rows, `episodes`, `pool`, `protection` and `failures` are the trusted
-side. `worker` makes and watches the processes of programs; in such a process run `candidate`,
-`handlers`, `answers` and `chance`; `probe` is itself a program. Both sides share `job`,
-`abilities` and `protocol`. What a
-program is asked is a `Job`, done by a `Handler`: a new kind of job needs one of each, and
-nothing else here has to know of them.
+The trusted side is `client`, `conversation`, `prediction` of rows, `episodes`, `pool`, `protection`
+and `failures`. `worker` makes and watches the processes of programs; in such a process run
+`candidate` and `handlers`; `probe` is itself a program. Both sides share `job`, `abilities` and
+`protocol`. What a program is asked is a `Job`, done by a `Handler`: a new
+kind of job needs one of each, and no change here.
 
 The exports are lazy because the worker imports this package too and must stay small: no
 pydantic, no Gymnasium.
@@ -15,11 +14,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cwm_cli.sandbox.client import Conversation, Reply, Sandbox
+    from cwm_cli.sandbox.client import Sandbox
+    from cwm_cli.sandbox.conversation import Conversation, Reply
     from cwm_cli.sandbox.failures import Failure
     from cwm_cli.sandbox.handlers import ConfinedProgram, Handler
-    from cwm_cli.sandbox.job import Job
-    from cwm_cli.sandbox.limits import Limits
+    from cwm_cli.sandbox.job import Job, Limits
     from cwm_cli.sandbox.pool import SandboxError
     from cwm_cli.sandbox.prediction import PredictedColumns, ProgramAnswers
     from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
@@ -44,15 +43,15 @@ __all__ = [
 _HOMES = {
     "GAPS": "protection",
     "ConfinedProgram": "handlers",
-    "Conversation": "client",
+    "Conversation": "conversation",
     "Failure": "failures",
     "Handler": "handlers",
     "Job": "job",
-    "Limits": "limits",
+    "Limits": "job",
     "PredictedColumns": "prediction",
     "ProgramAnswers": "prediction",
     "Protection": "protection",
-    "Reply": "client",
+    "Reply": "conversation",
     "Sandbox": "client",
     "SandboxError": "pool",
     "Unprotected": "protection",

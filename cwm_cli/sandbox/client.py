@@ -1,22 +1,21 @@
-"""The trusted side of the sandbox: has programs do jobs, whatever else they do."""
+"""The trusted side of the sandbox: runs programs in confined worker processes."""
 
 from __future__ import annotations
 
-import os
-import select
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from itertools import chain, zip_longest
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox import episodes, prediction
 from cwm_cli.sandbox.abilities import abilities_of, misread_choice, unrepeatable
 from cwm_cli.sandbox.confinement import LAYERS
+from cwm_cli.sandbox.conversation import Conversation, Reply
+from cwm_cli.sandbox.episodes import EpisodeQuestions
 from cwm_cli.sandbox.failures import (
     KILLED_WORKERS,
     LONGEST_PROGRAM,
@@ -27,53 +26,23 @@ from cwm_cli.sandbox.failures import (
     pointing,
     without_index,
 )
-from cwm_cli.sandbox.job import Job
-from cwm_cli.sandbox.limits import Limits
+from cwm_cli.sandbox.job import Job, Limits
 from cwm_cli.sandbox.pool import (
-    GRACE_SECONDS,
     SIDES,
-    JobResult,
     SandboxError,
-    WorkerHandle,
     WorkerLost,
     WorkerPool,
     memory_file,
     read_all,
 )
-from cwm_cli.sandbox.prediction import PredictedColumns, ProgramAnswers
+from cwm_cli.sandbox.prediction import PredictedColumns, ProgramAnswers, RowQuestions
 from cwm_cli.sandbox.protection import Protection, check_gaps
 from cwm_cli.sandbox.protocol import (
-    BEGUN,
-    MADE,
-    PAUSED,
-    RESUMED,
-    Channel,
     Console,
     Setup,
 )
 
-VANISHED = Failure(kind="early_exit", message="the program ended its own process when asked")
-
-OVERDUE = 0.25
-"""Seconds after which the limits of a brief question begin: to mark each costs more than to ask."""
-
-ROOM = 1 << 15
-"""Bytes of a question that a pipe has room for even if nobody reads it."""
-
 T = TypeVar("T")
-
-
-class Reply(NamedTuple):
-    """What came of a job: the slots of its answers, what went wrong, and what it printed.
-
-    `used` and `slept` are seconds of CPU time and of waiting.
-    """
-
-    slots: Columns
-    failure: Failure | None
-    output: bytes = b""
-    used: float = 0.0
-    slept: float = 0.0
 
 
 class Sandbox:
@@ -130,8 +99,7 @@ class Sandbox:
             return ProgramAnswers({}, TOO_LONG)
         if misread := misread_choice(program):
             return ProgramAnswers({}, pointing(without_index(misread), program, misread.line))
-        asked = episodes.ask if abilities_of(program).remembers else prediction.ask
-        return asked(self, program, dataset, seed, draws=draws)
+        return self._questions(program, dataset, seed).ask(draws)
 
     def audit(
         self,
@@ -147,12 +115,18 @@ class Sandbox:
         """
         if not isinstance(answers, ProgramAnswers):
             answers = ProgramAnswers(answers)
-        able = abilities_of(program)
-        audited = episodes.audit if able.remembers else prediction.audit
-        failure = audited(self, program, dataset, answers, seed)
-        if failure is None or failure.kind != "nondeterministic" or able.is_plain:
-            return failure
-        return pointing(failure, program, unrepeatable(program))
+        failure = self._questions(program, dataset, seed).audit(answers)
+        if failure and failure.kind == "nondeterministic" and not abilities_of(program).is_plain:
+            return pointing(failure, program, unrepeatable(program))
+        return failure
+
+    def _questions(
+        self, program: str, dataset: Dataset, seed: int
+    ) -> RowQuestions | EpisodeQuestions:
+        """Return the questions for a program: row by row, or along episodes if it remembers."""
+        if abilities_of(program).remembers:
+            return EpisodeQuestions(self.converse_apart, self.limits, program, dataset, seed)
+        return RowQuestions(self.run_apart, self.limits, program, dataset, seed)
 
     def run(self, job: Job, stdin: bytes | None = None) -> Reply:
         """Do a job of any kind to its end.
@@ -184,35 +158,50 @@ class Sandbox:
         which `insist` tries again.
         """
         self.prepare(job.handler)
-        return Conversation(self._pool.lend_any(side), job, self._encoded(job), self.limits)
+        return Conversation(self._pool.lend_any(side), job, job.encode(), self.limits)
 
     def converse_apart(
-        self, jobs: Sequence[Job], limits: Sequence[Limits]
-    ) -> Generator[list[Conversation]]:
-        """Yield conversations about jobs, as many at a time as there are places for, up to two.
+        self,
+        jobs: Sequence[Job],
+        limits: Sequence[Limits],
+        talk: Callable[[Sequence[tuple[int, Conversation]]], list[T] | Failure],
+    ) -> list[T] | Failure:
+        """Hold conversations about jobs on workers of the two sides in turn.
 
-        They are on workers of the two sides in turn. The limits hold for all questions of one.
+        As many are open at a time as there are places, up to two. All of them are held again if
+        the sandbox fails.
+
+        Args:
+            jobs: The job of each conversation.
+            limits: The limits of each conversation, for all its questions together.
+            talk: Holds the open conversations, which come with the places of their jobs.
+
+        Returns:
+            All answers that `talk` returned, or its first failure.
         """
         self.prepare(*{job.handler for job in jobs})
-        encoded = [self._encoded(job) for job in jobs]
-        with self._pool.place(), ExitStack() as stack:
-            several = len(jobs) > 1 and stack.enter_context(self._pool.another_place())
-            for first in range(0, len(jobs), 1 + several):
-                with ExitStack() as together:
-                    yield [
-                        together.enter_context(
-                            closing(
-                                Conversation(
-                                    self._pool.lend(number % SIDES),
-                                    jobs[number],
-                                    encoded[number],
-                                    limits[number],
-                                    for_all=True,
-                                )
-                            )
-                        )
-                        for number in range(first, min(len(jobs), first + 1 + several))
-                    ]
+        encoded = [job.encode() for job in jobs]
+
+        def converse(number: int) -> Conversation:
+            worker = self._pool.lend(number % SIDES)
+            return Conversation(worker, jobs[number], encoded[number], limits[number], for_all=True)
+
+        def attempt() -> list[T] | Failure:
+            answers: list[T] = []
+            with self._pool.place(), ExitStack() as stack:
+                several = len(jobs) > 1 and stack.enter_context(self._pool.another_place())
+                for first in range(0, len(jobs), 1 + several):
+                    numbers = range(first, min(len(jobs), first + 1 + several))
+                    with ExitStack() as together:
+                        opened = [together.enter_context(closing(converse(n))) for n in numbers]
+                        found = talk(list(zip(numbers, opened, strict=True)))
+                    if isinstance(found, Failure):
+                        return found
+                    answers += found
+            return answers
+
+        found = self.insist(attempt)
+        return KILLED_WORKERS if found is None else found
 
     def prepare(self, *handlers: str) -> None:
         """Have workers that know handlers by their addresses; those that do not are replaced.
@@ -234,11 +223,15 @@ class Sandbox:
 
     def insist(self, attempt: Callable[[], T]) -> T | None:
         """Attempt something, again if the sandbox fails; None when two workers died of it."""
-        return self._pool.insist(attempt)
-
-    def _encoded(self, job: Job) -> bytes:
-        """Return a job as it is sent."""
-        return job.encode(checks_source=self.protection.checks_source)
+        try:
+            return attempt()
+        except SandboxError as first:
+            try:
+                return attempt()
+            except WorkerLost:
+                if isinstance(first, WorkerLost) and not self._pool.is_closed:
+                    return None
+                raise
 
     def _run_apart(
         self, sides: Sequence[Sequence[Job]], limits: Sequence[Limits]
@@ -256,7 +249,6 @@ class Sandbox:
             left[side] = left[side].less(used=done.used, slept=done.slept, passed=passed)
 
         turns = enumerate(chain.from_iterable(zip_longest(*sides)))
-        checks_source = self.protection.checks_source  # finding out may take a place
         with self._pool.place(), ExitStack() as stacks:
             several = len(sides) > 1 and stacks.enter_context(self._pool.another_place())
             for side, job in ((number % len(sides), job) for number, job in turns if job):
@@ -265,23 +257,21 @@ class Sandbox:
                 if any(done[-1].failure for done in replies if done):
                     break
                 stack = stacks.enter_context(ExitStack())
-                encoded = job.encode(checks_source=checks_source)  # while others are at work
-                begun = self._begun(job, encoded, side, limits=left[side])
-                at_work.append((side, time.monotonic(), stack, stack.enter_context(begun)))
+                reply = stack.enter_context(self._begun(job, side, limits=left[side]))
+                at_work.append((side, time.monotonic(), stack, reply))
             while at_work:
                 finish()
         return replies
 
     def _run(self, job: Job, stdin: bytes | None) -> Reply:
         """Do a job on a free worker, with files for what it reads and writes if it has any."""
-        encoded = self._encoded(job)
         with self._pool.place(), ExitStack() as stack:
             console = None
             if stdin is not None:
                 console = Console(
                     *(stack.enter_context(memory_file(text)) for text in (stdin, b""))
                 )
-            with self._begun(job, encoded, 0, console) as finish:
+            with self._begun(job, 0, console) as finish:
                 reply = finish()
             if console is None:
                 return reply
@@ -294,7 +284,6 @@ class Sandbox:
     def _begun(
         self,
         job: Job,
-        encoded: bytes,
         side: int,
         console: Console | None = None,
         limits: Limits | None = None,
@@ -308,7 +297,7 @@ class Sandbox:
             limits = replace(limits, stall_seconds=limits.cpu_seconds)
         with (
             self._pool.lend(side) as worker,
-            worker.running(encoded, layout.size, limits, console) as finish,
+            worker.running(job.encode(), layout.size, limits, console) as finish,
         ):
 
             def reply() -> Reply:
@@ -318,127 +307,3 @@ class Sandbox:
                 return Reply(slots, failure, b"", result.report.used, result.report.slept)
 
             yield reply
-
-
-class Conversation:
-    """A confined process of the program, and the pipes to it and to the worker that watches it.
-
-    The limits hold for each question, the first of which includes loading the program, or
-    `for_all` questions together.
-    """
-
-    def __init__(
-        self,
-        lent: AbstractContextManager[WorkerHandle],
-        job: Job,
-        encoded: bytes,
-        limits: Limits,
-        *,
-        for_all: bool = False,
-    ) -> None:
-        self._job = job
-        self._limits = limits
-        self._asked, self._answered = (RESUMED, PAUSED) if for_all else (BEGUN, MADE)
-        self._layout = job.layout
-        self._deadline = 0.0
-        self._marked = False
-        self._is_over = False
-        with ExitStack() as stack:
-            worker = stack.enter_context(lent)
-            self._pipes = stack.enter_context(ExitStack())
-            with self._open() as theirs:
-                if for_all:  # whose time begins when there is something to do
-                    os.write(self._marks, PAUSED)
-                self._finish = stack.enter_context(
-                    worker.running(encoded, self._layout.size, limits, theirs)
-                )
-            self._stack = stack.pop_all()
-
-    def send(self, question: bytes, *, brief: bool = False) -> None:
-        """Ask a question; EOFError when the process has ended.
-
-        The limits of a brief one, of which there are many, begin when its answer is overdue.
-        """
-        self._deadline = time.monotonic() + self._limits.wall_seconds + GRACE_SECONDS
-        self._marked = not brief or len(question) > ROOM
-        try:
-            if self._marked:
-                os.write(self._marks, self._asked)
-            left = memoryview(question)  # slices of bytes would be copies
-            while left:
-                left = left[os.write(self._questions, left) :]
-        except BrokenPipeError as error:
-            raise EOFError from error
-
-    @classmethod
-    def as_answered(cls, asked: Sequence[Self]) -> Iterator[Self]:
-        """Yield conversations that were asked in the order in which their replies begin to come."""
-        waiting = {each._replies: each for each in asked}
-        while waiting:
-            poller = select.poll()
-            for replies in waiting:
-                poller.register(replies, select.POLLIN)
-            seconds = max(each._deadline for each in waiting.values()) - time.monotonic()
-            come = [replies for replies, _ in poller.poll(max(0.0, seconds) * 1000)]
-            for replies in come or list(waiting):  # who is late says so when it is heard
-                yield waiting.pop(replies)
-
-    def receive(self, size: int) -> bytes:
-        """Return as many bytes of the reply; EOFError when the process has ended."""
-        pieces = []
-        while size > 0:
-            if not self._marked and not self._poller.poll(1000 * OVERDUE):
-                self._marked = True
-                self._mark(self._asked)
-            seconds = self._deadline - time.monotonic()
-            if not self._poller.poll(max(0.0, seconds) * 1000):
-                raise WorkerLost("a worker of the sandbox does not answer")
-            if not (piece := os.read(self._replies, size)):
-                raise EOFError
-            pieces.append(piece)
-            size -= len(piece)
-        return b"".join(pieces)
-
-    def rest(self) -> None:
-        """Say that a question is answered, so that its limits no longer run."""
-        if self._marked:
-            self._mark(self._answered)
-
-    def _mark(self, mark: bytes) -> None:
-        with suppress(BrokenPipeError):
-            os.write(self._marks, mark)
-
-    def end(self) -> JobResult:
-        """Have the worker end the process; return what is left of it."""
-        self._is_over = True
-        with self._stack:
-            self._pipes.close()
-            return self._finish()
-
-    def close(self) -> None:
-        """End the process, unless that was done."""
-        if not self._is_over:
-            with suppress(SandboxError):
-                self.end()
-
-    def failure(self, asked: Callable[[int], str] | None = None) -> Failure:
-        """Say why the process has ended, and what was `asked` by how far it had come."""
-        result = self.end()
-        views = self._layout.views(result.slots)
-        return failure_of(result, views, self._job, self._limits, asked) or VANISHED
-
-    @contextmanager
-    def _open(self) -> Iterator[Channel]:
-        """Open three pipes; lend the ends that are not ours until they are passed on."""
-        questions, self._questions = os.pipe()
-        self._replies, replies = os.pipe()
-        marks, self._marks = os.pipe()
-        for descriptor in (self._questions, self._replies, self._marks):
-            self._pipes.callback(os.close, descriptor)
-        self._poller = select.poll()
-        self._poller.register(self._replies, select.POLLIN)
-        try:
-            yield Channel(questions, replies, marks)
-        finally:
-            for descriptor in (questions, replies, marks):
-                os.close(descriptor)

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Literal, NamedTuple, get_args
 
 from cwm_cli.sandbox import linux
-from cwm_cli.sandbox.limits import Limits
+from cwm_cli.sandbox.job import Limits
 from cwm_cli.sandbox.linux import MACHINES, compute_only, deny_everything, for_process
 
 Layer = Literal["user", "capabilities", "landlock", "limits", "seccomp"]
@@ -64,6 +64,11 @@ class Guards:
     def leave_nothing(self) -> bool:
         """Whether a program can leave neither files nor processes."""
         return self._is_on("seccomp")
+
+    @property
+    def checks_source(self) -> bool:
+        """Whether the source of programs is checked because no kernel filter confines them."""
+        return self.layers["seccomp"].startswith(NOT_HERE)
 
     @property
     def descriptors(self) -> tuple[int, ...]:

@@ -9,21 +9,26 @@ other. Therefore
   and none beside some. What a program predicts alike there, it did not know from other episodes.
 """
 
-from contextlib import closing
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.abilities import abilities_of
-from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, shown
+from cwm_cli.sandbox.abilities import Abilities, abilities_of
+from cwm_cli.sandbox.conversation import Conversation
+from cwm_cli.sandbox.failures import Failure, shown
 from cwm_cli.sandbox.job import (
     COUNT,
     MOST_OUTCOMES,
     SIZE,
     EpisodesJob,
+    Job,
+    Limits,
     answer_bytes,
     answer_slots,
     fields_of,
@@ -44,9 +49,6 @@ from cwm_cli.sandbox.prediction import (
     starts_of,
     too_many,
 )
-
-if TYPE_CHECKING:
-    from cwm_cli.sandbox.client import Conversation, Sandbox
 
 LEAST_SHARE = 0.25
 """Of the time of a program, for a process that has few rows: each loads the program."""
@@ -70,52 +72,142 @@ ADVICE = (
 )
 
 
-def ask(
-    sandbox: "Sandbox", program: str, dataset: Dataset, seed: int, *, draws: int
-) -> ProgramAnswers:
-    """Ask a program for all that it says to every row, along the episodes of a dataset.
+class _Heard(NamedTuple):
+    """What was answered in one step of some episodes: how many answers to each row, and these."""
 
-    The answers are not confirmed.
-    """
-    rng = hidden_generator("first", dataset, seed)
-    every = episodes_of(dataset)
-    order = rng.permutation(len(every))
-    groups = [[every[number] for number in order[side::2]] for side in (0, 1)]
-    starts = starts_of(dataset, seed, draws)
-    return _Asking(sandbox, program, dataset, seed, starts).answers(groups)
+    rows: np.ndarray
+    counts: np.ndarray
+    answers: np.ndarray
 
 
-def audit(
-    sandbox: "Sandbox", program: str, dataset: Dataset, answers: ProgramAnswers, seed: int
-) -> Failure | None:
-    """Have a program confirm its answers, in processes where other episodes lie beside each.
+ConverseApart = Callable[
+    [
+        Sequence[Job],
+        Sequence[Limits],
+        Callable[[Sequence[tuple[int, Conversation]]], list[_Heard] | Failure],
+    ],
+    list[_Heard] | Failure,
+]
+"""Holds a conversation about each job, on workers of two sides (`Sandbox.converse_apart`)."""
 
-    Which these are is drawn from what the program does not know before it has answered.
-    """
-    rng = hidden_generator("audit", dataset, seed)
-    every = episodes_of(dataset)
-    order = rng.permutation(len(every))
-    lengths = np.array([len(every[number]) for number in order], int)
-    before = np.cumsum(lengths) - lengths
-    drawn = [every[number] for number in order[before < MOST_AUDITED]]
-    if not drawn:
-        return None
-    starts = starts_of(dataset, seed, answers.draws)
-    if answers.shape == "draws":  # an episode continues from its first draw, which is always made
-        others = 1 + permuted(answers.draws - 1, len(dataset), rng)[:, : MOST_DRAWN_AGAIN - 1]
-        numbers = np.concatenate([np.zeros((len(dataset), 1), int), others], axis=1)
-        answers, starts = answers.chosen(numbers), chosen(starts, numbers)
-    asking = _Asking(sandbox, program, dataset, seed, starts, checked=False)
-    rows_before = (before + lengths)[: len(drawn)]
-    alone = min(ALONE, int(np.count_nonzero(rows_before <= MOST_ALONE)))
-    groups = [[episode] for episode in drawn[:alone]]
-    groups += [drawn[alone:][place::PASSES] for place in range(PASSES)]
-    again = asking.answers(groups, share=2.0)
-    if again.failure:
-        return asked_again(again.failure, ADVICE)
-    rows, width = np.sort(np.concatenate(drawn)), max(answers.width, again.width)
-    first, second = (selected(each.compared(width), rows) for each in (answers, again))
-    return differing(first, second, lambda row: asked_along(dataset, every, rows[row]), ADVICE)
+
+class EpisodeQuestions:
+    """The questions to a program with memory: the steps of each episode of a dataset, in order."""
+
+    def __init__(
+        self, converse: ConverseApart, limits: Limits, program: str, dataset: Dataset, seed: int
+    ) -> None:
+        self._converse, self._limits = converse, limits
+        self._program, self._dataset, self._seed = program, dataset, seed
+        self._episodes = episodes_of(dataset)
+
+    def ask(self, draws: int) -> ProgramAnswers:
+        """Ask for the answers to every row, in two processes. The answers are not confirmed."""
+        rng = hidden_generator("first", self._dataset, self._seed)
+        order = rng.permutation(len(self._episodes))
+        groups = [[self._episodes[number] for number in order[side::2]] for side in (0, 1)]
+        return self._answers(self._pass(starts_of(self._dataset, self._seed, draws)), groups)
+
+    def audit(self, answers: ProgramAnswers) -> Failure | None:
+        """Ask again in processes where other episodes lie beside each, and compare.
+
+        Which these are is drawn from the recorded answers, which the program does not know before
+        it has answered.
+        """
+        dataset = self._dataset
+        rng = hidden_generator("audit", dataset, self._seed)
+        order = rng.permutation(len(self._episodes))
+        lengths = np.array([len(self._episodes[number]) for number in order], int)
+        before = np.cumsum(lengths) - lengths
+        drawn = [self._episodes[number] for number in order[before < MOST_AUDITED]]
+        if not drawn:
+            return None
+        starts = starts_of(dataset, self._seed, answers.draws)
+        if answers.shape == "draws":  # an episode continues from its first draw: always make that
+            others = 1 + permuted(answers.draws - 1, len(dataset), rng)[:, : MOST_DRAWN_AGAIN - 1]
+            numbers = np.concatenate([np.zeros((len(dataset), 1), int), others], axis=1)
+            answers, starts = answers.chosen(numbers), chosen(starts, numbers)
+        rows_before = (before + lengths)[: len(drawn)]
+        alone = min(ALONE, int(np.count_nonzero(rows_before <= MOST_ALONE)))
+        groups = [[episode] for episode in drawn[:alone]]
+        groups += [drawn[alone:][place::PASSES] for place in range(PASSES)]
+        again = self._answers(self._pass(starts, checked=False), groups, share=2.0)
+        if again.failure:
+            return asked_again(again.failure, ADVICE)
+        rows, width = np.sort(np.concatenate(drawn)), max(answers.width, again.width)
+        first, second = (selected(each.compared(width), rows) for each in (answers, again))
+        every = self._episodes
+        return differing(first, second, lambda row: asked_along(dataset, every, rows[row]), ADVICE)
+
+    def _pass(self, starts: np.ndarray, *, checked: bool = True) -> _Pass:
+        """Return the questions of one pass, for draws with these random states."""
+        dataset, able = self._dataset, abilities_of(self._program)
+        if able.tells or not able.draws:  # one answer, or all outcomes
+            starts = starts[:, :1]
+        questions = _questions(dataset, self._episodes, starts)
+        job = EpisodesJob(
+            program=self._program,
+            seed=int(self._seed),
+            observation_space=dataset.observation_space,
+            action_space=dataset.action_space,
+            valid=dataset.has_valid_actions,
+            episodes=0,
+            asked=fields_of(questions.dtype),
+            several=starts.shape[1],
+            checked=checked,
+        )
+        return _Pass(dataset, self._episodes, able, questions, job)
+
+    def _answers(
+        self, asked: _Pass, groups: list[list[np.ndarray]], share: float = 1.0
+    ) -> ProgramAnswers:
+        """Ask along groups of episodes, each group in a process that has a share of the time."""
+        groups = [group for group in groups if group]
+        jobs = [replace(asked.job, episodes=len(group)) for group in groups]
+        total = sum(map(len, self._episodes))
+        shares = [max(LEAST_SHARE, share * sum(map(len, group)) / total) for group in groups]
+        whole = self._limits.longer(asked.job.several)
+        heard = self._converse(
+            jobs,
+            [whole.part(min(1.0, each)) for each in shares],
+            lambda opened: _walked([_Walk(asked, groups[place], talk) for place, talk in opened]),
+        )
+        return ProgramAnswers({}, heard) if isinstance(heard, Failure) else asked.merged(heard)
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """The questions of one pass over the episodes of a dataset, and the job that asks them."""
+
+    dataset: Dataset
+    every: list[np.ndarray]
+    able: Abilities
+    questions: np.ndarray
+    job: EpisodesJob
+
+    def merged(self, heard: list[_Heard]) -> ProgramAnswers:
+        """Return the answers in the order of the dataset."""
+        rows, counts = np.empty(0, int), np.empty(0, int)
+        answers = np.empty(0, self.job.answer_type)
+        if heard:
+            rows, counts, answers = map(np.concatenate, zip(*heard, strict=True))
+        width = self.job.several if not self.able.tells else int(counts.max(initial=1))
+        place = np.arange(len(answers)) - np.repeat(np.cumsum(counts) - counts, counts)
+        chances = np.zeros((len(self.dataset), width))
+        chances[np.repeat(rows, counts), place] = answers["probabilities"]
+        columns: Columns = {}
+        shape = len(self.dataset), width
+        for name, dtype, whole in answer_slots(
+            self.job.observation_space, shape, self.job.allowable
+        ):
+            columns[name] = np.zeros(whole, dtype)
+            columns[name][np.repeat(rows, counts), place] = answers[name]
+        columns = as_compared(columns)
+        if self.able.tells:
+            return as_outcomes(columns, chances, rows)
+        if self.able.draws:
+            return ProgramAnswers(columns, shape="draws")
+        return ProgramAnswers({name: column[:, 0] for name, column in columns.items()})
 
 
 def episodes_of(dataset: Dataset) -> list[np.ndarray]:
@@ -144,95 +236,6 @@ def asked_along(dataset: Dataset, every: list[np.ndarray], row: int) -> str:
     return f"reset({shown(begin)}){words} and step({shown(action)})"
 
 
-class _Heard(NamedTuple):
-    """What was answered in one step of some episodes: how many answers to each row, and these."""
-
-    rows: np.ndarray
-    counts: np.ndarray
-    answers: np.ndarray
-
-
-class _Asking:
-    """Asks a program along the episodes of a dataset, in several processes at the same time."""
-
-    def __init__(
-        self,
-        sandbox: "Sandbox",
-        program: str,
-        dataset: Dataset,
-        seed: int,
-        starts: np.ndarray,
-        *,
-        checked: bool = True,
-    ) -> None:
-        self._sandbox, self.dataset = sandbox, dataset
-        self.every, self.able = episodes_of(dataset), abilities_of(program)
-        if self.able.tells or not self.able.draws:  # one answer, or all outcomes
-            starts = starts[:, :1]
-        self.questions = _questions(dataset, self.every, starts)
-        self.job = EpisodesJob(
-            program=program,
-            seed=int(seed),
-            observation_space=dataset.observation_space,
-            action_space=dataset.action_space,
-            valid=dataset.has_valid_actions,
-            episodes=0,
-            asked=fields_of(self.questions.dtype),
-            several=starts.shape[1],
-            checked=checked,
-        )
-
-    def answers(self, groups: list[list[np.ndarray]], share: float = 1.0) -> ProgramAnswers:
-        """Ask along groups of episodes, each group in a process that has a share of the time."""
-        groups = [group for group in groups if group]
-        heard = self._sandbox.insist(lambda: self._heard(groups, share))
-        if heard is None:
-            return ProgramAnswers({}, KILLED_WORKERS)
-        return ProgramAnswers({}, heard) if isinstance(heard, Failure) else self._merged(heard)
-
-    def _heard(self, groups: list[list[np.ndarray]], share: float) -> list[_Heard] | Failure:
-        """Return all that was answered, step by step, or why there is no more."""
-        jobs = [replace(self.job, episodes=len(group)) for group in groups]
-        rows = sum(map(len, self.every))
-        shares = [max(LEAST_SHARE, share * sum(map(len, group)) / rows) for group in groups]
-        whole = self._sandbox.limits.longer(self.job.several)
-        limits = [whole.part(min(1.0, each)) for each in shares]
-        heard: list[_Heard] = []
-        left = iter(groups)
-        with closing(self._sandbox.converse_apart(jobs, limits)) as turns:
-            for conversations in turns:
-                walks = [_Walk(self, next(left), each) for each in conversations]
-                found = _walked(walks)
-                if isinstance(found, Failure):
-                    return found
-                heard += found
-        return heard
-
-    def _merged(self, heard: list[_Heard]) -> ProgramAnswers:
-        """Put answers in the order of the dataset."""
-        rows, counts = np.empty(0, int), np.empty(0, int)
-        answers = np.empty(0, self.job.answer_type)
-        if heard:
-            rows, counts, answers = map(np.concatenate, zip(*heard, strict=True))
-        width = self.job.several if not self.able.tells else int(counts.max(initial=1))
-        place = np.arange(len(answers)) - np.repeat(np.cumsum(counts) - counts, counts)
-        chances = np.zeros((len(self.dataset), width))
-        chances[np.repeat(rows, counts), place] = answers["probabilities"]
-        columns: Columns = {}
-        shape = len(self.dataset), width
-        for name, dtype, whole in answer_slots(
-            self.job.observation_space, shape, self.job.allowable
-        ):
-            columns[name] = np.zeros(whole, dtype)
-            columns[name][np.repeat(rows, counts), place] = answers[name]
-        columns = as_compared(columns)
-        if self.able.tells:
-            return as_outcomes(columns, chances, rows)
-        if self.able.draws:
-            return ProgramAnswers(columns, shape="draws")
-        return ProgramAnswers({name: column[:, 0] for name, column in columns.items()})
-
-
 class _Refused(Exception):
     """An answer that cannot be: the program meddled, or tells too much."""
 
@@ -248,9 +251,9 @@ class _Walk:
     """
 
     def __init__(
-        self, asking: _Asking, episodes: list[np.ndarray], conversation: "Conversation"
+        self, asked: _Pass, episodes: list[np.ndarray], conversation: Conversation
     ) -> None:
-        self._asking, self.conversation = asking, conversation
+        self._pass, self.conversation = asked, conversation
         self._going, self._mask, self._step, self._before = episodes, b"", -1, 0
         self.heard = _Heard(np.empty(0, int), np.empty(0, int), np.empty(0))
 
@@ -266,17 +269,17 @@ class _Walk:
         """Say what followed on the step before, and ask for the next."""
         rows = np.array([episode[self._step] for episode in self._going])
         self.heard = self.heard._replace(rows=rows)
-        question = self._mask + self._asking.questions[rows].tobytes()
+        question = self._mask + self._pass.questions[rows].tobytes()
         self.conversation.send(SIZE.pack(len(question)) + question)
 
     def hear(self) -> None:
         """Receive the answers; `_Refused` where they cannot be."""
-        rows, job, able = self.heard.rows, self._asking.job, self._asking.able
+        rows, job, able = self.heard.rows, self._pass.job, self._pass.able
         counts = np.frombuffer(self.conversation.receive(COUNT.itemsize * len(rows)), COUNT)
         least, most = (1, MOST_OUTCOMES) if able.tells else (job.several,) * 2
         if counts.min() < least or counts.max() > most:
             raise _Refused(MEDDLED)
-        if failure := too_many(len(self._asking.dataset), int(counts.max()), answer_bytes(job)):
+        if failure := too_many(len(self._pass.dataset), int(counts.max()), answer_bytes(job)):
             raise _Refused(failure)
         size = int(counts.sum()) * job.answer_type.itemsize
         answers = np.frombuffer(self.conversation.receive(size), job.answer_type)
@@ -292,7 +295,7 @@ class _Walk:
         place, rows = progress - self._before, self.heard.rows
         if not 0 <= place < len(rows):
             return ""
-        return asked_along(self._asking.dataset, self._asking.every, rows[place])
+        return asked_along(self._pass.dataset, self._pass.every, rows[place])
 
 
 def _walked(walks: list[_Walk]) -> list[_Heard] | Failure:

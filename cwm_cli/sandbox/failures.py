@@ -14,8 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox.abilities import MisreadChoice
-from cwm_cli.sandbox.job import KINDS, Job, Phase
-from cwm_cli.sandbox.limits import Limits
+from cwm_cli.sandbox.job import KINDS, Job, Limits, Phase
 from cwm_cli.sandbox.pool import JobResult
 from cwm_cli.sandbox.protocol import EndReason
 

@@ -1,49 +1,71 @@
-"""What is done in the process of a program, for each kind of job."""
+"""The process of a program: its handler, the program itself, and the values that pass between.
 
+`Handler` does a job with a `ConfinedProgram`. Inputs are columns that become values of a space
+(`values`); each answer is checked and written into its slot (`writer`, `recorder`, `outcomes_of`).
+"""
+
+import math
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
-from copy import deepcopy
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
-from itertools import compress
+from itertools import islice
+from numbers import Real
 from types import CodeType, ModuleType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.sandbox.abilities import Abilities, abilities_of
-from cwm_cli.sandbox.answers import (
-    Complaint,
-    mask_writer,
-    parts,
-    recorder,
-    reward_of,
-    terminated_of,
-    values,
-    writer,
-)
-from cwm_cli.sandbox.chance import ComparedSteps, DrawGenerator, outcomes_of
-from cwm_cli.sandbox.job import (
-    COUNT,
-    MOST_OUTCOMES,
-    SIZE,
-    START_BYTES,
-    DrawsJob,
-    EpisodesJob,
-    Job,
-    ModelJob,
-    OutcomesJob,
-    Phase,
-    PredictionJob,
-    answer_slots,
-)
+from cwm_cli.sandbox.job import MOST_OUTCOMES, NEVER, Job, Phase, ReportedKind
 
 CHANNEL_DESCRIPTOR = 4
 """The first of two in a conversation: questions come in, replies go out."""
 
 J = TypeVar("J", bound=Job)
+
+Write = Callable[[int, Any], None]
+"""Puts the answer for a row into its slot."""
+
+NO_MASK = 2
+"""Stands in every place of a mask for actions that the environment does not have."""
+
+_LARGEST = 2**63 - 1
+
+
+class Handler(Generic[J]):
+    """Does a job in the process of a program: one subclass for each kind of job.
+
+    A worker imports it when it starts, so what it needs has to be imported at the top
+    of its module. `prepare` is called before the last guards are up and `run` after
+    that, once each; whatever `run` raises is the failure of the program, and a
+    `Complaint` says what is wrong with it in words.
+
+    A handler for a job that calls a function of a program once:
+
+        class CallHandler(Handler[CallJob]):
+            job_class = CallJob
+
+            def run(self, program: ConfinedProgram) -> None:
+                names: dict[str, Any] = {}
+                exec(program.code, names)
+                program.begin()
+                print(names[self.job.function]())
+    """
+
+    job_class: ClassVar[type[Job]]
+
+    def __init__(self, job: J) -> None:
+        self.job = job
+
+    def prepare(self) -> None:
+        """Do what the guards would not let; nothing of the program has run yet."""
+
+    def run(self, program: "ConfinedProgram") -> None:
+        """Do the job. For a conversation that is to answer until there is nobody left to ask."""
+        raise NotImplementedError
 
 
 class ConfinedProgram:
@@ -113,39 +135,6 @@ class ConfinedProgram:
             reply = reply[os.write(CHANNEL_DESCRIPTOR + 1, reply) :]
 
 
-class Handler(Generic[J]):
-    """Does a job in the process of a program: one subclass for each kind of job.
-
-    A worker imports it when it starts, so what it needs has to be imported at the top
-    of its module. `prepare` is called before the last guards are up and `run` after
-    that, once each; whatever `run` raises is the failure of the program, and a
-    `Complaint` says what is wrong with it in words.
-
-    A handler for a job that calls a function of a program once:
-
-        class CallHandler(Handler[CallJob]):
-            job_class = CallJob
-
-            def run(self, program: ConfinedProgram) -> None:
-                names: dict[str, Any] = {}
-                exec(program.code, names)
-                program.begin()
-                print(names[self.job.function]())
-    """
-
-    job_class: ClassVar[type[Job]]
-
-    def __init__(self, job: J) -> None:
-        self.job = job
-
-    def prepare(self) -> None:
-        """Do what the guards would not let; nothing of the program has run yet."""
-
-    def run(self, program: ConfinedProgram) -> None:
-        """Do the job. For a conversation that is to answer until there is nobody left to ask."""
-        raise NotImplementedError
-
-
 def handler_class(address: str) -> type[Handler[Any]]:
     """Return the handler at an address, module:name."""
     module, _, name = address.partition(":")
@@ -178,231 +167,311 @@ def _check_methods(environment: Any, abilities: Abilities) -> None:
         raise Complaint(words)
 
 
-class PredictionHandler(Handler[PredictionJob]):
-    """Asks for every row."""
+class DrawGenerator:
+    """The generator that a program finds as `self.rng`, and that begins anew with every draw.
 
-    job_class = PredictionJob
+    It is an attribute of the class, so that it is there before an environment is made, and copies
+    of one share it. Each draw begins at a state that the trusted side has drawn.
+    """
 
-    def run(self, program: ConfinedProgram) -> None:
-        """Ask for one row after the other; this loop is where the time goes."""
-        environment, slots, space = program.load(), program.slots, self.job.observation_space
-        write = writer(space, (slots[leaf.name] for leaf in space.leaves("next_observations")))
-        write_valid = None
-        if self.job.valid:
-            write_valid = mask_writer(self.job.action_space, slots["valid_actions"])
-        rewards, progress = slots["rewards"], program.counter
-        terminations, status = slots["terminations"].data, slots["status"].data
-        set_state, step = environment.set_state, environment.step
-        for row, (observation, action) in enumerate(self._inputs(program)):
-            set_state(observation)
-            result = step(action)
-            if write_valid:
-                *result, valid = parts(result, with_valid=True)
-                write_valid(row, valid)
-            elif type(result) is not tuple or len(result) != 3:
-                result = parts(result)
-            next_observation, reward, terminated = result
-            write(row, next_observation)
-            rewards[row] = reward if type(reward) is float else reward_of(reward)
-            terminations[row] = (
-                terminated if type(terminated) is bool else terminated_of(terminated)
+    def __init__(self, seed: int) -> None:
+        self._bits = np.random.PCG64(seed)
+        self._rng = np.random.Generator(self._bits)
+        self._state: Any = self._bits.state
+
+    def put(self, made_by: Any, environment: Any = None) -> None:
+        """Put it where a program finds it, instead of one that an environment has of its own."""
+        if isinstance(made_by, type):
+            made_by.rng = self._rng  # type: ignore[attr-defined]
+        getattr(environment, "__dict__", {}).pop("rng", None)
+
+    def begin(self, start: bytes) -> None:
+        """Begin a draw at a state of `START_BYTES` bytes."""
+        self._state["state"]["state"] = int.from_bytes(start, "little")
+        self._bits.state = self._state  # a generator of its own for each takes ten times as long
+
+
+class Complaint(Exception):
+    """What is wrong with a program, in words that need no exception type beside them.
+
+    `kind` names the failure where it has a name of its own, `line` is that of the program where
+    one is to blame.
+    """
+
+    def __init__(self, words: str, kind: ReportedKind | None = None, *, about: Any = None) -> None:
+        super().__init__(words)
+        self.kind, self.line = kind, 0
+        if about is not None:
+            self.blame(about)
+
+    def blame(self, method: Any) -> Self:
+        """Say that a method of the program is to blame, if it has a place in the text."""
+        code = getattr(getattr(method, "__func__", method), "__code__", None)
+        self.line = self.line or getattr(code, "co_firstlineno", 0)
+        return self
+
+
+def values(space: Space, columns: Iterator[np.ndarray]) -> Iterator[Any]:
+    """Return the values whose leaves lie in the next of the columns, each a copy of its own."""
+    if space.kind in ("tuple", "dict"):
+        rows = zip(*[values(child, columns) for child in space.children], strict=True)
+        if space.kind == "tuple":
+            return rows
+        return (dict(zip(space.keys, row, strict=True)) for row in rows)
+    column = next(columns)
+    if space.kind in ("discrete", "text"):
+        return iter(column.tolist())
+    return (row.copy() for row in column)
+
+
+def writer(space: Space, slots: Iterator[np.ndarray], label: str = "the observation") -> Write:
+    """Return what checks an answer and writes its leaves into the next of the slots."""
+    if space.kind == "tuple":
+        labels = [f"{label}[{index}]" for index in range(len(space.children))]
+    elif space.kind == "dict":
+        labels = [f"{label}[{key!r}]" for key in space.keys]
+    else:
+        return _leaf_writer(space, next(slots), label)
+    parts = [writer(child, slots, part) for child, part in zip(space.children, labels, strict=True)]
+    if space.kind == "tuple":
+        return _tuple_writer(parts, label)
+    return _dict_writer(dict(zip(space.keys, parts, strict=True)), label)
+
+
+def reward_of(value: Any, label: str = "the reward") -> float:
+    """Accept any number, also in an array of one element."""
+    array = _numbers(value, label)
+    if array.size != 1:
+        raise Complaint(f"{label} should be a number, got an array of shape {array.shape}")
+    return float(array.reshape(())[()])
+
+
+def terminated_of(value: Any) -> bool:
+    """Accept a bool of Python or numpy, 0 and 1."""
+    if isinstance(value, bool | np.bool_ | int | np.integer) and value in (0, 1):
+        return bool(value)
+    raise Complaint(f"terminated should be True or False, got {brief(value)}")
+
+
+def recorder(space: Space, slots: Columns, action_space: Space | None = None) -> Write:
+    """Return what checks all that a step answered and writes it into a place of the slots.
+
+    Where that says which actions are valid, it takes the space of the actions.
+    """
+    write = writer(space, (slots[leaf.name] for leaf in space.leaves("next_observations")))
+    rewards, terminations = slots["rewards"], slots["terminations"]
+    write_valid = action_space and mask_writer(action_space, slots["valid_actions"])
+
+    def record(place: int, result: Any) -> None:
+        if write_valid:
+            *result, valid = parts(result, with_valid=True)
+            write_valid(place, valid)
+        elif type(result) is not tuple or len(result) != 3:
+            result = parts(result)
+        observation, reward, terminated = result
+        write(place, observation)
+        rewards[place] = reward if type(reward) is float else reward_of(reward)
+        terminations[place] = terminated if type(terminated) is bool else terminated_of(terminated)
+
+    return record
+
+
+def parts(result: Any, *, with_valid: bool = False) -> Any:
+    """Accept what `step` returned if it has as many parts as it should have."""
+    if isinstance(result, tuple | list) and len(result) == 3 + with_valid:
+        return result
+    wanted = "(observation, reward, terminated" + ", valid actions)" * with_valid
+    raise Complaint(f"step should return {wanted.rstrip(')')}), got {brief(result)}")
+
+
+def actions_of(value: Any) -> list[int]:
+    """Accept whole numbers in any collection: a list, tuple, set or array."""
+    items = list(value) if isinstance(value, set | frozenset) else value
+    array = _numbers(items, "the valid actions")
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise Complaint(f"the valid actions should be a list of ints, got {brief(value)}")
+    actions: list[int] = array.tolist()
+    return actions
+
+
+def mask_writer(space: Space, slot: np.ndarray) -> Write:
+    """Return what writes for each action whether it is valid; others than there are match never."""
+    low, high = int(space.low[0]), int(space.high[0])
+
+    def write(row: int, value: Any) -> None:
+        actions = actions_of(value)
+        known = [action - low for action in actions if low <= action <= high]
+        slot[row] = 0
+        slot[row, known] = 1
+        if len(known) < len(actions):
+            slot[row] = NO_MASK
+
+    return write
+
+
+def _tuple_writer(parts: list[Write], label: str) -> Write:
+    """Write each part of a tuple."""
+
+    def write(row: int, value: Any) -> None:
+        if not isinstance(value, tuple | list) or len(value) != len(parts):
+            raise Complaint(f"{label} should be a tuple of {len(parts)} parts, got {brief(value)}")
+        for write_part, part in zip(parts, value, strict=True):
+            write_part(row, part)
+
+    return write
+
+
+def _dict_writer(parts: dict[str, Write], label: str) -> Write:
+    """Write each part of a dict."""
+
+    def write(row: int, value: Any) -> None:
+        if not isinstance(value, dict) or value.keys() != parts.keys():
+            keys = ", ".join(map(repr, parts))
+            raise Complaint(f"{label} should be a dict with the keys {keys}, got {brief(value)}")
+        for key, write_part in parts.items():
+            write_part(row, value[key])
+
+    return write
+
+
+def _leaf_writer(space: Space, slot: np.ndarray, label: str) -> Write:
+    """Choose the writer for a leaf."""
+    if space.kind == "text":
+        return _text_writer(slot, label)
+    if space.kind == "discrete":
+        return _integer_writer(slot, label)
+    return _float_array_writer(slot, label) if space.is_float else _int_array_writer(slot, label)
+
+
+def _float_array_writer(slot: np.ndarray, label: str) -> Write:
+    """Write arrays of real numbers; the common case is decided in three comparisons."""
+    shape, array_type = slot.shape[1:], np.ndarray
+
+    def write(row: int, value: Any) -> None:
+        if type(value) is not array_type or value.shape != shape or value.dtype.kind not in "fiub":
+            value = _shaped(value, shape, label)
+        slot[row] = value
+
+    return write
+
+
+def _int_array_writer(slot: np.ndarray, label: str) -> Write:
+    """Write arrays of integers."""
+    shape, array_type = slot.shape[1:], np.ndarray
+
+    def write(row: int, value: Any) -> None:
+        if type(value) is not array_type or value.shape != shape or value.dtype.kind not in "ib":
+            value = _whole(_shaped(value, shape, label))
+        slot[row] = value
+
+    return write
+
+
+def _integer_writer(slot: np.ndarray, label: str) -> Write:
+    """Write single integers."""
+
+    def write(row: int, value: Any) -> None:
+        if type(value) is not int or not -_LARGEST <= value <= _LARGEST:
+            value = _whole(_shaped(value, (), label))
+        slot[row] = value
+
+    return write
+
+
+def _text_writer(slot: np.ndarray, label: str) -> Write:
+    """Write texts."""
+
+    def write(row: int, value: Any) -> None:
+        if not isinstance(value, str):
+            raise Complaint(f"{label} should be a str, got {brief(value)}")
+        slot[row] = value.encode("utf-8", "surrogatepass")
+
+    return write
+
+
+def _shaped(value: Any, shape: tuple[int, ...], label: str) -> np.ndarray:
+    """Turn a value into an array of numbers of the right shape."""
+    array = _numbers(value, label)
+    if array.shape != shape:
+        raise Complaint(f"{label} should have the shape {shape}, got the shape {array.shape}")
+    return array
+
+
+def _numbers(value: Any, label: str) -> np.ndarray:
+    """Turn a value into an array of numbers."""
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind == "O" and all(isinstance(number, Real) for number in array.flat):
+            array = array.astype(np.float64)  # integers beyond 64 bits
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Complaint(f"{label} should hold numbers, got {brief(value)} ({error})") from error
+    if array.dtype.kind not in "fiub":
+        raise Complaint(f"{label} should hold numbers, got {brief(value)}")
+    return array
+
+
+def _whole(array: np.ndarray) -> np.ndarray:
+    """Turn numbers into integers; what is none becomes one that matches nothing."""
+    if array.dtype.kind in "ib":
+        return array
+    if array.dtype.kind == "u":
+        return np.where(array > _LARGEST, NEVER, array.astype(np.int64))
+    fits = (np.floor(array) == array) & (np.abs(array) < 2.0**63)
+    return np.where(fits, np.where(fits, array, 0).astype(np.int64), NEVER)
+
+
+def brief(value: Any) -> str:
+    """Name a value by its type and size, or by itself when it is a plain number."""
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} of shape {value.shape}"
+    if isinstance(value, dict):
+        return f"a dict with the keys {', '.join(map(repr, list(value)[:20]))[:200]}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)} parts"
+    if value is None or isinstance(value, bool | float) or value in range(-999, 1000):
+        return str(value)
+    return f"a value of type {type(value).__name__}"
+
+
+class PossibleAnswer(NamedTuple):
+    """What can follow, and how likely it is; `answer` has the parts that a step answers."""
+
+    probability: float
+    answer: tuple[Any, ...]
+
+
+def outcomes_of(told: Any, *, with_valid: bool = False) -> list[PossibleAnswer]:
+    """Accept what `outcomes` returned; the probabilities sum to 1 afterwards."""
+    if not isinstance(told, Iterable) or isinstance(told, str | bytes | dict | np.ndarray):
+        raise Complaint(f"outcomes should return a list of outcomes, got {brief(told)}")
+    some = list(islice(told, MOST_OUTCOMES + 1))
+    if len(some) > MOST_OUTCOMES:
+        words = f"outcomes told more than {MOST_OUTCOMES} outcomes: draw in step, from self.rng"
+        raise Complaint(words, "wrong_probabilities")
+    if not some:
+        raise Complaint("outcomes told none: something has to follow", "wrong_probabilities")
+    for each in some:
+        if not isinstance(each, tuple | list) or len(each) != 4 + with_valid:
+            wanted = (
+                "(probability, observation, reward, terminated" + ", valid actions" * with_valid
             )
-            status[row] = 1
-            progress[0] = row + 1
-
-    def _inputs(self, program: ConfinedProgram) -> Iterator[tuple[Any, Any]]:
-        """Yield observations and actions; random numbers are seeded for each."""
-        job = self.job
-        observations = values(job.observation_space, iter(job.observations))
-        actions = values(job.action_space, iter(job.actions))
-        pairs = zip(observations, actions, strict=True)
-        return pairs if job.starts is None else _seeded(program, job.starts, pairs)
+            raise Complaint(f"an outcome should be {wanted}), got {brief(each)}")
+    chances = _shares([each[0] for each in some])
+    return [PossibleAnswer(p, tuple(each[1:])) for p, each in zip(chances, some, strict=True)]
 
 
-def _seeded(
-    program: ConfinedProgram, starts: np.ndarray, pairs: Iterator[tuple[Any, Any]]
-) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs, and begin a draw before each; `starts` have the shape (rows, 1, 2)."""
-    for start, pair in zip(starts, pairs, strict=True):
-        program.begin_draw(start.tobytes())
-        yield pair
-
-
-class OutcomesHandler(Handler[OutcomesJob]):
-    """Asks what can follow on every row, and has the program take a step there if it can."""
-
-    job_class = OutcomesJob
-
-    def run(self, program: ConfinedProgram) -> None:
-        """Ask for one row after the other."""
-        environment = program.load()
-        try:
-            self._ask(program, environment)
-        except Complaint as complaint:
-            raise complaint.blame(environment.outcomes) from None
-
-    def _ask(self, program: ConfinedProgram, environment: Any) -> None:
-        job, slots, progress = self.job, program.slots, program.counter
-        every = _flattened(job, slots)
-        record = recorder(job.observation_space, every, _allowed(job))
-        compared = None
-        if job.checked and callable(getattr(environment, "step", None)):
-            compared = ComparedSteps(
-                job.observation_space, every, _allowed(job), drawn=program.abilities.draws
-            )
-        pairs: Iterator[tuple[Any, Any]] = zip(
-            values(job.observation_space, iter(job.observations)),
-            values(job.action_space, iter(job.actions)),
-            strict=True,
-        )
-        pairs = pairs if job.starts is None else _seeded(program, job.starts, pairs)
-        for row, (observation, action) in enumerate(pairs):
-            environment.set_state(observation)
-            told = outcomes_of(environment.outcomes(action), with_valid=job.valid)
-            slots["counts"][row] = len(told)
-            if len(told) <= job.places:
-                first = row * job.places
-                for place, outcome in enumerate(told, start=first):
-                    record(place, outcome.answer)
-                chances = slots["probabilities"][row, : len(told)]
-                chances[:] = [outcome.probability for outcome in told]
-                if compared is not None:
-                    compared.add(environment.step(action), chances, first)
-            slots["status"][row] = 1
-            progress[0] = row + 1
-        if compared is not None:
-            compared.judge()
-
-
-class DrawsHandler(Handler[DrawsJob]):
-    """Asks for several draws of what follows on every row."""
-
-    job_class = DrawsJob
-
-    def run(self, program: ConfinedProgram) -> None:
-        """Ask for one row after the other, and in each for one draw after the other."""
-        job, environment = self.job, program.load()
-        status, progress = program.slots["status"], program.counter
-        record = recorder(job.observation_space, _flattened(job, program.slots), _allowed(job))
-        set_state, step, begin = environment.set_state, environment.step, program.begin_draw
-        assert job.starts is not None
-        place = 0
-        for row, starts in enumerate(job.starts):
-            observations = _repeated(job.observation_space, job.observations, row, job.several)
-            actions = _repeated(job.action_space, job.actions, row, job.several)
-            for start, observation, action in zip(
-                _split(starts), observations, actions, strict=True
-            ):
-                begin(start)
-                set_state(observation)
-                record(place, step(action))
-                place += 1
-                progress[0] = place
-            status[row] = 1
-
-
-class EpisodesHandler(Handler[EpisodesJob]):
-    """Asks along episodes, each with an environment of its own."""
-
-    job_class = EpisodesJob
-
-    def run(self, program: ConfinedProgram) -> None:
-        """Answer questions about one step of all episodes until nobody asks any more."""
-        self._program, self._answers = program, np.zeros(self._most(), self.job.answer_type)
-        slots = {name: self._answers[name] for name in self._answers.dtype.names or ()}
-        self._chances = slots.pop("probabilities")
-        space, allowed = self.job.observation_space, _allowed(self.job)
-        self._record = recorder(space, slots, allowed)
-        self._compared = None
-        if self.job.checked:
-            self._compared = ComparedSteps(space, slots, allowed, drawn=program.abilities.draws)
-        first = program.load()
-        environments: list[Any] = [None] * self.job.episodes
-        try:
-            while head := program.read(SIZE.size):
-                question = program.read(*SIZE.unpack(head))
-                goes_on = question[: len(environments)]
-                asked = np.frombuffer(question, self.job.asked_type, offset=len(environments))
-                environments = list(compress(environments, goes_on))
-                program.write(self._reply(environments, asked, first))
-        except Complaint as complaint:
-            raise complaint.blame(getattr(first, "outcomes", first.step)) from None
-
-    def _most(self) -> int:
-        """Return how many answers there may be to one question."""
-        return max(MOST_OUTCOMES, self.job.several)
-
-    def _reply(self, environments: list[Any], asked: np.ndarray, first: Any) -> bytes:
-        """Say what happened to each episode, if it has begun, and have it go on."""
-        job, program = self.job, self._program
-        observations = values(
-            job.observation_space, _leaves(job.observation_space, asked, "observations")
-        )
-        actions = values(job.action_space, _leaves(job.action_space, asked, "actions"))
-        counts, answers = [], []
-        rows = zip(observations, asked["rewards"].tolist(), asked["starts"], actions, strict=True)
-        for number, (observation, reward, starts, action) in enumerate(rows):
-            environment = environments[number]
-            if environment is None:
-                environments[number] = environment = program.another() if number else first
-                environment.reset(observation)
-            else:
-                environment.correct(observation, reward)
-            counts.append(self._predict(environment, action, _split(starts)))
-            answers.append(self._answers[: counts[-1]].tobytes())
-            program.counter[0] += 1
-        if self._compared is not None:
-            self._compared.judge()
-        return np.array(counts, COUNT).tobytes() + b"".join(answers)
-
-    def _predict(self, environment: Any, action: Any, starts: list[bytes]) -> int:
-        """Have an environment predict and take a step; return how many answers it gave.
-
-        The environment makes the first draw and continues from it. Its copies make all further
-        draws.
-        """
-        program, (first, *others) = self._program, starts
-        if program.abilities.tells:
-            program.begin_draw(first)
-            told = outcomes_of(environment.outcomes(action), with_valid=self.job.valid)
-            for place, outcome in enumerate(told):
-                self._record(place, outcome.answer)
-                self._chances[place] = outcome.probability
-            result = environment.step(action)
-            if self._compared is not None:
-                self._compared.add(result, self._chances[: len(told)], 0)
-            return len(told)
-        for place, start in enumerate(others, start=1):
-            program.begin_draw(start)
-            self._record(place, deepcopy(environment).step(action))
-        program.begin_draw(first)
-        self._record(0, environment.step(action))
-        return len(starts)
-
-
-def _split(starts: np.ndarray) -> list[bytes]:
-    """Return where each draw of a row begins."""
-    data = starts.tobytes()
-    return [data[at : at + START_BYTES] for at in range(0, len(data), START_BYTES)]
-
-
-def _leaves(space: Space, records: np.ndarray, name: str) -> Iterator[np.ndarray]:
-    """Yield the columns of records that values of a space have under a name."""
-    return (records[leaf.name] for leaf in space.leaves(name))
-
-
-def _repeated(space: Space, leaves: list[np.ndarray], row: int, times: int) -> Iterator[Any]:
-    """Yield the value of a row several times, each a copy of its own."""
-    columns = (np.broadcast_to(leaf[row], (times, *leaf.shape[1:])) for leaf in leaves)
-    return values(space, columns)
-
-
-def _flattened(job: PredictionJob, slots: Columns) -> Columns:
-    """Return the slots of answers of which each row has several, one after the other."""
-    names = [name for name, *_ in answer_slots(job.observation_space, (), job.allowable)]
-    return {name: slots[name].reshape(-1, *slots[name].shape[2:]) for name in names}
-
-
-def _allowed(job: ModelJob) -> Space | None:
-    """Return the actions of which a step says whether they are valid, where it says so."""
-    return job.action_space if job.valid else None
+def _shares(told: list[Any]) -> list[float]:
+    """Return probabilities that sum to 1."""
+    numbers = [
+        float(each) if type(each) is float else reward_of(each, "a probability") for each in told
+    ]
+    for number in numbers:
+        if not math.isfinite(number) or number < 0:
+            words = f"a probability is {number:g}: none may be below 0, and all have to be finite"
+            raise Complaint(words, "wrong_probabilities")
+    most = max(numbers)
+    if not most:
+        words = "the probabilities of the outcomes sum to 0: something has to follow"
+        raise Complaint(words, "wrong_probabilities")
+    total = sum(number / most for number in numbers)
+    return [number / most / total for number in numbers]

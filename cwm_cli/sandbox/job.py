@@ -1,4 +1,4 @@
-"""What a program is asked, and the slots in which its answers come back.
+"""Jobs of programs: what is asked, the slots of the answers, and limits of time and memory.
 
 A job goes to the process of a program as raw bytes. Answers come back in shared
 memory of fixed size, where each has one slot of known type and width: there is
@@ -7,16 +7,17 @@ nothing to parse, and whatever a program writes there is at worst a wrong answer
 
 import marshal
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from math import prod
 from mmap import mmap
 from struct import Struct
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
 from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.abilities import abilities_of
 
 MOST_OUTCOMES = 256
@@ -195,16 +196,16 @@ class Job:
         """Return at which row a program is that has come so far."""
         return progress
 
-    def encode(self, *, checks_source: bool = False) -> bytes:
+    def encode(self, *, trusted: bool = False) -> bytes:
         """Return the length of a header, the header, and the arrays one after the other.
 
-        With `checks_source` a program is refused whose text reaches beyond computing.
+        The source of a `trusted` program, such as the probe, is not checked.
         """
         arrays: list[np.ndarray] = []
         parts = {each.name: _flat(getattr(self, each.name), arrays) for each in fields(self)}
         parts["program"] = self.program.removeprefix("\ufeff")  # as Python does with files
         shapes = [[array.dtype.str, list(array.shape)] for array in arrays]
-        text = marshal.dumps((self.handler, checks_source, parts, shapes))
+        text = marshal.dumps((self.handler, trusted, parts, shapes))
         pieces = [len(text).to_bytes(8, "little"), text]
         size = 8 + len(text)
         for array in arrays:
@@ -217,7 +218,7 @@ class ReceivedJob(NamedTuple):
     """A job as it reaches the process of a program: the fields of it, for a handler."""
 
     handler: str
-    checks_source: bool
+    trusted: bool
     parts: dict[str, Any]
 
     @classmethod
@@ -225,14 +226,14 @@ class ReceivedJob(NamedTuple):
         """Read what `Job.encode` wrote; arrays are views of the buffer."""
         offset = 8 + int.from_bytes(buffer[:8], "little")
         read = marshal.loads(buffer[8:offset])  # noqa: S302  # the trusted side wrote it
-        handler, checks_source, parts, shapes = read
+        handler, trusted, parts, shapes = read
         arrays = []
         for dtype, shape in shapes:
             offset += -offset % _ALIGNMENT
             array: np.ndarray = np.ndarray(shape, dtype, buffer, offset)
             arrays.append(array)
             offset += array.nbytes
-        return cls(handler, checks_source, _restored(parts, arrays))
+        return cls(handler, trusted, _restored(parts, arrays))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +277,7 @@ class PredictionJob(ModelJob):
     program cannot infer the number of a draw.
     """
 
-    handler: ClassVar[str] = "cwm_cli.sandbox.handlers:PredictionHandler"
+    handler: ClassVar[str] = "cwm_cli.sandbox.candidate:PredictionHandler"
     aim: ClassVar[str] = "every row was answered"
     starts: np.ndarray | None = None
 
@@ -319,7 +320,7 @@ class OutcomesJob(PredictionJob):
     and one that has more is left empty. With `checked` steps have to lead to one of them.
     """
 
-    handler: ClassVar[str] = "cwm_cli.sandbox.handlers:OutcomesHandler"
+    handler: ClassVar[str] = "cwm_cli.sandbox.candidate:OutcomesHandler"
     method: ClassVar[str] = "outcomes"
     places: int = FEW_OUTCOMES
     checked: bool = True
@@ -342,7 +343,7 @@ class OutcomesJob(PredictionJob):
 class DrawsJob(PredictionJob):
     """Several draws of the next observation of each row, one for each of its starts."""
 
-    handler: ClassVar[str] = "cwm_cli.sandbox.handlers:DrawsHandler"
+    handler: ClassVar[str] = "cwm_cli.sandbox.candidate:DrawsHandler"
 
     @property
     def layout(self) -> SlotLayout:
@@ -367,7 +368,7 @@ class EpisodesJob(ModelJob):
     or all outcomes that a program returns.
     """
 
-    handler: ClassVar[str] = "cwm_cli.sandbox.handlers:EpisodesHandler"
+    handler: ClassVar[str] = "cwm_cli.sandbox.candidate:EpisodesHandler"
     episodes: int
     asked: Fields
     several: int = 1
@@ -417,3 +418,102 @@ def _restored(value: Any, arrays: list[np.ndarray]) -> Any:
         case list():
             return [_restored(part, arrays) for part in value]
     return value
+
+
+DRAWS_IN_TIME = 16
+"""Draws of each row for which there is as much time again: a program that answers a row in 30
+microseconds makes 64 of each of 20,000 rows."""
+
+_DAY_SECONDS = 86400.0
+
+_SHORTEST, _LONGEST = 0.01, 1e6
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "wall_seconds": (_SHORTEST, _LONGEST),
+    "cpu_seconds": (_SHORTEST, _LONGEST),
+    "stall_seconds": (_SHORTEST, _LONGEST),
+    "sleep_seconds": (_SHORTEST, _LONGEST),
+    "memory_mb": (1, 1 << 20),
+    "output_bytes": (0, 1 << 30),
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on one program doing one job, or answering one question of a conversation.
+
+    CPU time is what counts, because it does not depend on how busy the machine
+    is; wall-clock time is the backstop for programs that sleep. Where the CPU time of
+    another process cannot be read (macOS), stalls are measured by the wall clock.
+
+    What a program writes about its progress may be forged, so a step that takes too long is
+    found at once only in an honest one. What holds for all is the sum: the processes in which
+    the rows of a dataset are answered share the time by their rows, and those in which the
+    answers are confirmed have it once more for each worker, as each loads the program. Whoever
+    asks for several datasets asks for no more once a program has run out of time, and all
+    rollouts of a program together may take as long as one process by the clock.
+    """
+
+    wall_seconds: float = 60.0
+    """Seconds that a program may take by the clock."""
+
+    cpu_seconds: float = 10.0
+    """Seconds of CPU time that a program may take for the rows of a dataset."""
+
+    stall_seconds: float = 1.0
+    """Seconds of CPU time that loading a program or a single step may take."""
+    # One second is some hundred thousand times what a step of a written-out environment
+    # takes, leaves room for tables built at import, and ends a hang ten times sooner.
+
+    sleep_seconds: float = 2.0
+    """Seconds that a program may sleep or wait, of which no model has a need."""
+
+    memory_mb: int = 512
+    """Megabytes of memory that a program may take beyond what an idle process has."""
+
+    output_bytes: int = 1 << 20
+    """Bytes that a program may print."""
+
+    def part(self, share: float) -> Self:
+        """Return the limits of a process that has a share of the time."""
+        return self.less(
+            used=(1 - share) * self.cpu_seconds, slept=(1 - share) * self.sleep_seconds
+        )
+
+    def without_time(self) -> Self:
+        """Return limits without the remaining time, which depends on earlier processes."""
+        return type(self)(
+            memory_mb=self.memory_mb, output_bytes=self.output_bytes, cpu_seconds=_DAY_SECONDS
+        )
+
+    def longer(self, draws: int) -> Self:
+        """Return the limits where each row is drawn so often."""
+        factor = 1 + draws // DRAWS_IN_TIME
+        return replace(
+            self,
+            cpu_seconds=min(_LONGEST, factor * self.cpu_seconds),
+            wall_seconds=min(_LONGEST, factor * self.wall_seconds),
+        )
+
+    def less(self, *, used: float, slept: float, passed: float = 0.0) -> Self:
+        """Return what is left for the next process after one that took some time."""
+        return replace(
+            self,
+            cpu_seconds=max(_SHORTEST, self.cpu_seconds - used),
+            sleep_seconds=max(_SHORTEST, self.sleep_seconds - slept),
+            wall_seconds=max(_SHORTEST, self.wall_seconds - passed),
+        )
+
+    def __post_init__(self) -> None:
+        """Refuse what no kernel or no program could make sense of, with a ValueError."""
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise ValueError(f"{name} is {value:g}, and may be from {least:g} to {most:.0f}")
+
+    @classmethod
+    def chosen(cls, options: Mapping[str, Any]) -> Self:
+        """Return the limits that a user named, the others as they usually are."""
+        try:
+            return cls(**options)
+        except (TypeError, ValueError) as error:
+            raise CwmError(f"the sandbox refuses its limits: {error}") from error

@@ -25,8 +25,7 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox import probe
-from cwm_cli.sandbox.job import PredictionJob
-from cwm_cli.sandbox.limits import Limits
+from cwm_cli.sandbox.job import Limits, PredictionJob
 from cwm_cli.sandbox.protection import GAPS, Protection
 from cwm_cli.sandbox.protocol import (
     BEGINNING,
@@ -102,7 +101,7 @@ class WorkerPool:
         self._accepted = accepted
         self._protection: Protection | None = None
         self._lock = Lock()
-        self._closed = False
+        self.is_closed = False
         self._alive: set[WorkerHandle] = set()
         self._vetted: set[WorkerHandle] = set()
         self._free: tuple[list[WorkerHandle], ...] = tuple([] for _ in range(SIDES))
@@ -122,18 +121,6 @@ class WorkerPool:
             wanted = self._setup._replace(handlers=tuple(known))
             if wanted != self._setup:
                 self._setup, self._protection = wanted, None
-
-    def insist(self, attempt: Callable[[], T]) -> T | None:
-        """Attempt something, again if the sandbox fails; None when two workers died of it."""
-        try:
-            return attempt()
-        except SandboxError as first:
-            try:
-                return attempt()
-            except WorkerLost:
-                if isinstance(first, WorkerLost) and not self._closed:
-                    return None
-                raise
 
     @contextmanager
     def lend_any(self, side: int = 0) -> Iterator[WorkerHandle]:
@@ -174,7 +161,7 @@ class WorkerPool:
     def close(self) -> None:
         """End every worker, also those at work."""
         with self._lock:
-            self._closed = True
+            self.is_closed = True
             alive = list(self._alive)
         for worker in alive:
             self._retire(worker)
@@ -182,7 +169,7 @@ class WorkerPool:
     def _take(self, side: int) -> WorkerHandle:
         """Return a free worker, or a new one."""
         with self._lock:
-            if self._closed:
+            if self.is_closed:
                 raise SandboxError("the sandbox is closed")
             free = self._free[side]
             others = [worker for worker in free if worker.setup != self._setup]
@@ -221,7 +208,7 @@ class WorkerPool:
     def _keep(self, twin: WorkerHandle, side: int) -> None:
         """Have a worker that another one has forked, unless all have to end."""
         with self._lock:
-            if not self._closed:
+            if not self.is_closed:
                 self._alive.add(twin)
                 self._free[side].append(twin)
                 return
@@ -250,7 +237,7 @@ def examine(worker: WorkerHandle, hello: Hello) -> Protection:
         program=_probe(), observation_space=space, action_space=space, columns=columns
     )
     layout = job.layout
-    result = worker.run(job.encode(), layout.size, Limits(memory_mb=64))
+    result = worker.run(job.encode(trusted=True), layout.size, Limits(memory_mb=64))
     slots = layout.views(result.slots)
     if slots["kind"]:
         message = bytes(slots["message"][()]).decode("utf-8", "replace")

@@ -11,30 +11,30 @@ program that runs in it, nor can it be kept from remembering. Therefore
   counts only with an audit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox.abilities import abilities_of
+from cwm_cli.sandbox.conversation import Reply
 from cwm_cli.sandbox.failures import Failure, asked_for, shown
 from cwm_cli.sandbox.job import (
     MOST_OUTCOMES,
     START_BYTES,
     DrawsJob,
+    Job,
+    Limits,
     OutcomesJob,
     PredictionJob,
     answer_bytes,
     answer_slots,
 )
-
-if TYPE_CHECKING:
-    from cwm_cli.sandbox.client import Sandbox
 
 APART = 22
 """How many steps lie at least between rows of an episode that one process is audited with.
@@ -135,156 +135,145 @@ class ProgramAnswers(NamedTuple):
         }
 
 
-def ask(
-    sandbox: "Sandbox", program: str, dataset: Dataset, seed: int, *, draws: int
-) -> ProgramAnswers:
-    """Ask a program for all that it says to every row, in the way that its text says it can be.
-
-    The answers are not confirmed.
-    """
-    job = _asking(program, dataset, seed, draws)
-    sides = [[part] for part in split_rows(dataset, 2, hidden_generator("first", dataset, seed))]
-    return _answers(sandbox, dataset, job, sides)
-
-
-def audit(
-    sandbox: "Sandbox", program: str, dataset: Dataset, answers: ProgramAnswers, seed: int
-) -> Failure | None:
-    """Have a program confirm its answers, in processes where rows of an episode lie far apart.
-
-    Which rows are asked in which process and order is drawn from what the program does not
-    know: the recorded answers. So are the draws of a row that are repeated, and their order.
-    """
-    if not len(dataset):
-        return None
-    rng = hidden_generator("audit", dataset, seed)
-    parts = split_rows(dataset, APART, rng)
-    if len(dataset) > MOST_AUDITED:
-        drawn = rng.permutation(len(dataset)) < MOST_AUDITED
-        parts = [part[drawn[part]] for part in parts]
-    rows, draws, numbers = np.sort(np.concatenate(parts)), 1, None
-    if answers.shape == "draws":
-        draws = answers.draws
-        numbers = permuted(draws, len(dataset), rng)[:, :MOST_DRAWN_AGAIN]
-        answers = answers.chosen(numbers)
-    job = _asking(program, dataset, seed, draws, numbers, checked=False)
-    again = _answers(sandbox, dataset, job, [parts[0::2], parts[1::2]], whole=True)
-    if again.failure:
-        return asked_again(again.failure)
-    width = max(answers.width, again.width)
-    first, second = (selected(each.compared(width), rows) for each in (answers, again))
-    return contradiction(job(rows), first, second)
-
-
-Asking = Callable[[np.ndarray], PredictionJob]
-"""Makes the job that asks for some rows of a dataset."""
-
-
-def _asking(
-    program: str,
-    dataset: Dataset,
-    seed: int,
-    draws: int,
-    numbers: np.ndarray | None = None,
-    *,
-    checked: bool = True,
-) -> Asking:
-    """Return a function that makes the jobs for some rows, of the kind that a program needs.
-
-    With `numbers` (rows, some) the jobs make only these of the `draws` of each row.
-    """
-    able, inputs = abilities_of(program), dataset.select("observations", "actions")
-    make: Callable[..., PredictionJob] = PredictionJob
-    if able.tells:
-        make = partial(OutcomesJob, checked=checked)
-    elif able.draws:
-        make = DrawsJob
-    starts: np.ndarray | None = None
-    if able.draws or "random" in program:
-        starts = starts_of(dataset, seed, draws if make is DrawsJob else 1)
-    if starts is not None and numbers is not None:
-        starts = chosen(starts, numbers)
-
-    def job(rows: np.ndarray) -> PredictionJob:
-        return make(
-            program=program,
-            seed=int(seed),
-            observation_space=dataset.observation_space,
-            action_space=dataset.action_space,
-            columns=selected(inputs, rows),
-            valid=dataset.has_valid_actions,
-            starts=None if starts is None else starts[rows],
-        )
-
-    return job
-
-
 Answered = list[tuple[np.ndarray, Columns]]
 """Rows, and the slots of the answers to them."""
 
+JobMaker = Callable[[np.ndarray], PredictionJob]
+"""Makes the job that asks for some rows of a dataset."""
 
-def _answers(
-    sandbox: "Sandbox",
-    dataset: Dataset,
-    job: Asking,
-    sides: list[list[np.ndarray]],
-    *,
-    whole: bool = False,
-) -> ProgramAnswers:
-    """Ask for the parts of two sides, which share the time, or have the `whole` of it each."""
-    empty = job(np.arange(0))
-    answered, failure = _asked(sandbox, dataset, job, sides, whole=whole)
-    if isinstance(empty, OutcomesJob) and not failure:
-        crowded = np.zeros(len(dataset), bool)
-        for rows, slots in answered:
-            crowded[rows] = slots["counts"] > empty.places
-        if crowded.any():
-            wide = [[part[crowded[part]] for part in side] for side in sides]
-            more, failure = _asked(
-                sandbox, dataset, lambda rows: _with_room(job(rows)), wide, whole=whole
+RunApart = Callable[[Sequence[Sequence[Job]], Sequence[Limits]], list[list[Reply]]]
+"""Does the jobs of two sides, each within its limits (`Sandbox.run_apart`)."""
+
+
+class RowQuestions:
+    """The questions to a program without memory: one for each row of a dataset."""
+
+    def __init__(
+        self, run_apart: RunApart, limits: Limits, program: str, dataset: Dataset, seed: int
+    ) -> None:
+        self._run_apart, self._limits = run_apart, limits
+        self._program, self._dataset, self._seed = program, dataset, seed
+
+    def ask(self, draws: int) -> ProgramAnswers:
+        """Ask for the answers to every row, in the way that the text of the program allows.
+
+        The answers are not confirmed.
+        """
+        rng = hidden_generator("first", self._dataset, self._seed)
+        sides = [[part] for part in split_rows(self._dataset, 2, rng)]
+        return self._answers(self._job_maker(draws), sides)
+
+    def audit(self, answers: ProgramAnswers) -> Failure | None:
+        """Ask again in processes where the rows of an episode lie far apart, and compare.
+
+        Which rows are asked in which process and order is drawn from the recorded answers, which
+        the program does not know. So are the draws of a row that are repeated, and their order.
+        """
+        dataset = self._dataset
+        if not len(dataset):
+            return None
+        rng = hidden_generator("audit", dataset, self._seed)
+        parts = split_rows(dataset, APART, rng)
+        if len(dataset) > MOST_AUDITED:
+            drawn = rng.permutation(len(dataset)) < MOST_AUDITED
+            parts = [part[drawn[part]] for part in parts]
+        rows, draws, numbers = np.sort(np.concatenate(parts)), 1, None
+        if answers.shape == "draws":
+            draws = answers.draws
+            numbers = permuted(draws, len(dataset), rng)[:, :MOST_DRAWN_AGAIN]
+            answers = answers.chosen(numbers)
+        job = self._job_maker(draws, numbers, checked=False)
+        again = self._answers(job, [parts[0::2], parts[1::2]], whole=True)
+        if again.failure:
+            return asked_again(again.failure)
+        width = max(answers.width, again.width)
+        first, second = (selected(each.compared(width), rows) for each in (answers, again))
+        return contradiction(job(rows), first, second)
+
+    def _job_maker(
+        self, draws: int, numbers: np.ndarray | None = None, *, checked: bool = True
+    ) -> JobMaker:
+        """Return a function that makes the jobs for some rows, of the kind of the program.
+
+        With `numbers` (rows, some) the jobs make only these of the `draws` of each row.
+        """
+        program, dataset = self._program, self._dataset
+        able, inputs = abilities_of(program), dataset.select("observations", "actions")
+        make: Callable[..., PredictionJob] = PredictionJob
+        if able.tells:
+            make = partial(OutcomesJob, checked=checked)
+        elif able.draws:
+            make = DrawsJob
+        starts: np.ndarray | None = None
+        if able.draws or "random" in program:
+            starts = starts_of(dataset, self._seed, draws if make is DrawsJob else 1)
+        if starts is not None and numbers is not None:
+            starts = chosen(starts, numbers)
+
+        def job(rows: np.ndarray) -> PredictionJob:
+            return make(
+                program=program,
+                seed=int(self._seed),
+                observation_space=dataset.observation_space,
+                action_space=dataset.action_space,
+                columns=selected(inputs, rows),
+                valid=dataset.has_valid_actions,
+                starts=None if starts is None else starts[rows],
             )
-            answered += more
-    if failure:
-        return ProgramAnswers({}, failure)
-    if isinstance(empty, OutcomesJob):
-        return _told(dataset, answered, answer_bytes(empty))
-    if isinstance(empty, DrawsJob):
-        columns = merge_answers(dataset, answered, empty.several)
-        return ProgramAnswers(columns, shape="draws")
-    return ProgramAnswers(merge_answers(dataset, answered))
 
+        return job
 
-def _asked(
-    sandbox: "Sandbox",
-    dataset: Dataset,
-    job: Asking,
-    sides: list[list[np.ndarray]],
-    *,
-    whole: bool,
-) -> tuple[Answered, Failure | None]:
-    """Have the two sides asked at the same time, by jobs of which none takes too much."""
-    most, limits = max(1, len(dataset)), sandbox.limits
-    if isinstance(empty := job(np.arange(0)), OutcomesJob | DrawsJob):
-        most = max(1, MOST_BYTES // (empty.several * (START_BYTES + answer_bytes(empty))))
-    if isinstance(empty, DrawsJob):
-        limits = limits.longer(empty.several)
-    pieces = [
-        [part[at : at + most] for part in side for at in range(0, len(part), most)]
-        for side in sides
-    ]
-    pieces = [side for side in pieces if side]
-    shares = [1.0 if whole else sum(map(len, side)) / len(dataset) for side in pieces]
-    replies = sandbox.run_apart(
-        [[job(rows) for rows in side] for side in pieces], [limits.part(share) for share in shares]
-    )
-    found = [reply.failure for side in replies for reply in side if reply.failure]
-    if found:
-        return [], found[0]
-    return [
-        (rows, reply.slots)
-        for side, done in zip(pieces, replies, strict=True)
-        for rows, reply in zip(side, done, strict=True)
-    ], None
+    def _answers(
+        self, job: JobMaker, sides: list[list[np.ndarray]], *, whole: bool = False
+    ) -> ProgramAnswers:
+        """Ask for the parts of two sides, which share the time, or have the `whole` of it each."""
+        dataset, empty = self._dataset, job(np.arange(0))
+        answered, failure = self._asked(job, sides, whole=whole)
+        if isinstance(empty, OutcomesJob) and not failure:
+            crowded = np.zeros(len(dataset), bool)
+            for rows, slots in answered:
+                crowded[rows] = slots["counts"] > empty.places
+            if crowded.any():
+                wide = [[part[crowded[part]] for part in side] for side in sides]
+                more, failure = self._asked(lambda rows: _with_room(job(rows)), wide, whole=whole)
+                answered += more
+        if failure:
+            return ProgramAnswers({}, failure)
+        if isinstance(empty, OutcomesJob):
+            return _told(dataset, answered, answer_bytes(empty))
+        if isinstance(empty, DrawsJob):
+            columns = merge_answers(dataset, answered, empty.several)
+            return ProgramAnswers(columns, shape="draws")
+        return ProgramAnswers(merge_answers(dataset, answered))
+
+    def _asked(
+        self, job: JobMaker, sides: list[list[np.ndarray]], *, whole: bool
+    ) -> tuple[Answered, Failure | None]:
+        """Ask the two sides at the same time, in jobs that each take a bounded amount of memory."""
+        total, limits = len(self._dataset), self._limits
+        most = max(1, total)
+        if isinstance(empty := job(np.arange(0)), OutcomesJob | DrawsJob):
+            most = max(1, MOST_BYTES // (empty.several * (START_BYTES + answer_bytes(empty))))
+        if isinstance(empty, DrawsJob):
+            limits = limits.longer(empty.several)
+        pieces = [
+            [part[at : at + most] for part in side for at in range(0, len(part), most)]
+            for side in sides
+        ]
+        pieces = [side for side in pieces if side]
+        shares = [1.0 if whole else sum(map(len, side)) / total for side in pieces]
+        replies = self._run_apart(
+            [[job(rows) for rows in side] for side in pieces],
+            [limits.part(share) for share in shares],
+        )
+        found = [reply.failure for side in replies for reply in side if reply.failure]
+        if found:
+            return [], found[0]
+        return [
+            (rows, reply.slots)
+            for side, done in zip(pieces, replies, strict=True)
+            for rows, reply in zip(side, done, strict=True)
+        ], None
 
 
 def _with_room(job: PredictionJob) -> PredictionJob:

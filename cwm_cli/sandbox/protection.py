@@ -7,7 +7,6 @@ from typing import NamedTuple, Self
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.sandbox.confinement import NOT_HERE
 
 
 class Gap(NamedTuple):
@@ -77,11 +76,6 @@ class Protection(BaseModel):
     def gaps(self) -> list[str]:
         """The names of the open gaps."""
         return [name for name, blocked in self.blocked.items() if not blocked]
-
-    @property
-    def checks_source(self) -> bool:
-        """Whether the source of programs is checked because no kernel filter confines them."""
-        return self.layers["seccomp"].startswith(NOT_HERE)
 
     def accepting(self, names: Iterable[str]) -> Self:
         """Return a copy with these gaps accepted; `ALL_GAPS` adds the open gaps."""

@@ -13,8 +13,7 @@ from struct import Struct
 from typing import NamedTuple, Self
 
 from cwm_cli.sandbox.confinement import LAYERS
-from cwm_cli.sandbox.job import DrawsJob, EpisodesJob, OutcomesJob, PredictionJob
-from cwm_cli.sandbox.limits import Limits
+from cwm_cli.sandbox.job import DrawsJob, EpisodesJob, Limits, OutcomesJob, PredictionJob
 
 FLAGS = ("-s", "-P", *(["-B"] if sys.dont_write_bytecode else []), "-c")
 """How Python is started: without what the user or the folder would add to it.

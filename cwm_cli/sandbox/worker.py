@@ -30,8 +30,7 @@ from cwm_cli.sandbox import candidate
 from cwm_cli.sandbox.candidate import MOST_DESCRIPTORS, READY
 from cwm_cli.sandbox.confinement import Guards
 from cwm_cli.sandbox.handlers import handler_class
-from cwm_cli.sandbox.job import CONTROL_BYTES, Phase
-from cwm_cli.sandbox.limits import Limits
+from cwm_cli.sandbox.job import CONTROL_BYTES, Limits, Phase
 from cwm_cli.sandbox.linux import adopt_orphans, fork_sibling, landlock_version, process_stat
 from cwm_cli.sandbox.protocol import (
     BEGINNING,

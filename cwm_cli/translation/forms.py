@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.model import FORMS, Batch, Model, Unbatched
+from cwm_cli.planning.model import Batch, Model, Unbatched
 from cwm_cli.planning.program import Program
 from cwm_cli.translation.emission import plain
 from cwm_cli.translation.expressions import Refused
@@ -38,11 +38,6 @@ class Form(NamedTuple):
 
     model: Model
     program: Program
-
-    @property
-    def used(self) -> int:
-        """A bit for each of `FORMS` in which steps were taken."""
-        return sum(1 << bit for bit, name in enumerate(FORMS) if name in self.program.used)
 
 
 class Noted:

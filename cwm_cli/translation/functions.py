@@ -16,8 +16,11 @@ from cwm_cli.translation.numbers import (
     Number,
     _own,
     array_of,
+    augmented,
+    binary,
     cast,
     is_number,
+    is_python,
     kind_for,
     lonely,
     node_of,
@@ -759,6 +762,39 @@ def _finite(value: Any) -> Any:
 NUMPY: Any = Module(np, _NAMES | {"linalg": Module(np.linalg, _LINEAR)})
 
 
+def _method_of_array(self: Array, name: str) -> Any:
+    """Return the method of an array that a function of numpy implements."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name in METHODS:
+        return lambda *args, **options: METHODS[name](self, *args, **options)
+    if hasattr(np.ndarray, name):
+        raise Refused(f"the attribute {name} of an array")
+    raise _own(AttributeError(f"'numpy.ndarray' object has no attribute {name!r}"))
+
+
+def _called_by_numpy(self: Any, ufunc: Any, method: str, *args: Any, **options: Any) -> Any:
+    """Compute a ufunc that numpy calls with an unknown number or array."""
+    return called(ufunc, method, args, options)
+
+
+def _routed_by_numpy(self: Any, func: Any, kinds: Any, args: Any, options: Any) -> Any:
+    """Compute another function of numpy that has an unknown number or array as argument."""
+    return getattr(NUMPY, func.__name__)(*args, **options)
+
+
+_FUNCTION_METHODS: dict[str, Callable[..., Any]] = dict(
+    zip(("__matmul__", "__rmatmul__"), binary(dot), strict=True),
+    __array_ufunc__=_called_by_numpy,
+    __array_function__=_routed_by_numpy,
+)
+for _class in (Number, Array):
+    for _name, _function in _FUNCTION_METHODS.items():
+        setattr(_class, _name, _function)
+for _name, _function in {"__imatmul__": augmented(dot), "__getattr__": _method_of_array}.items():
+    setattr(Array, _name, _function)
+
+
 def _mathematical(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of `math`: the own one where all is known."""
     plain = getattr(math, name)
@@ -849,8 +885,6 @@ def chosen(condition: Any, x: Any, y: Any) -> Any:
 
 def is_python_of(x: Any, y: Any) -> bool | None:
     """Whether both numbers are Python's or both numpy's, None where they differ."""
-    from cwm_cli.translation.numbers import is_python
-
     one, other = is_python(x), is_python(y)
     return one if one is other else None
 

@@ -2,11 +2,12 @@
 
 Where plain numbers would fail and arrays go on (a division by zero, a root of a
 negative number, NaN, more than 64 bits) the path notes that the step is the
-program's.
+program's. The functions, methods and products of numpy are added by `functions`.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -181,8 +182,6 @@ def lonely(value: Any) -> np.ndarray:
 
 def op(name: str, *args: Any) -> Any:
     """Do an operation on numbers or arrays, as numpy or as Python does."""
-    if name == "matmul":
-        return _method("dot")(*args)
     if any(isinstance(arg, Array | np.ndarray | list | tuple) for arg in args):
         return elementwise(name, *args)
     flags = [is_python(arg) for arg in args]
@@ -638,18 +637,6 @@ class Array:
         """Put one number everywhere."""
         self[...] = value
 
-    def __getattr__(self, name: str) -> Any:
-        """Return a method that a function of numpy stands for."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        from cwm_cli.translation.functions import METHODS
-
-        if name in METHODS:
-            return lambda *args, **options: METHODS[name](self, *args, **options)
-        if hasattr(np.ndarray, name):
-            raise Refused(f"the attribute {name} of an array")
-        raise _own(AttributeError(f"'numpy.ndarray' object has no attribute {name!r}"))
-
 
 def _pythons(value: Any) -> Any:
     """Return a number as one of Python's."""
@@ -676,12 +663,17 @@ def _plain_place(value: Any) -> Any:
     return bool(value) if value.node.kind == "b" else tracer().value_of(value.node)
 
 
-def _binary(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+Operation = Callable[[Any, Any], Any]
+
+
+def binary(compute: Operation) -> tuple[Operation, Operation]:
+    """Return the methods of an operator: with the object on the left, and on the right."""
+
     def forward(self: Any, other: Any) -> Any:
-        return op(name, self, other) if _computable(self, other) else NotImplemented
+        return compute(self, other) if _computable(self, other) else NotImplemented
 
     def backward(self: Any, other: Any) -> Any:
-        return op(name, other, self) if _computable(self, other) else NotImplemented
+        return compute(other, self) if _computable(self, other) else NotImplemented
 
     return forward, backward
 
@@ -692,9 +684,11 @@ def _computable(self: Any, other: Any) -> bool:
     return isinstance(other, list | tuple) and (isinstance(self, Array) or self.python is False)
 
 
-def _augmented(name: str) -> Callable[[Array, Any], Array]:
+def augmented(compute: Operation) -> Callable[[Array, Any], Array]:
+    """Return the method of an operator that changes an array in place."""
+
     def change(self: Array, other: Any) -> Array:
-        made = op(name, self, other)
+        made = compute(self, other)
         if not isinstance(made, Array) or made.shape != self.shape:
             if not self.ndim:
                 made = Array(lonely(made))
@@ -711,25 +705,6 @@ def _augmented(name: str) -> Callable[[Array, Any], Array]:
     return change
 
 
-def _method(name: str) -> Any:
-    from cwm_cli.translation.functions import METHODS
-
-    return METHODS[name]
-
-
-def _dispatched(self: Any, ufunc: Any, method: str, *args: Any, **options: Any) -> Any:
-    """Do what a function of numpy does, when a known array or number called it."""
-    from cwm_cli.translation.functions import called
-
-    return called(ufunc, method, args, options)
-
-
-def _routed(self: Any, func: Any, kinds: Any, args: Any, options: Any) -> Any:
-    from cwm_cli.translation.functions import NUMPY
-
-    return getattr(NUMPY, func.__name__)(*args, **options)
-
-
 _ARITHMETIC = {
     "add": "add",
     "sub": "subtract",
@@ -741,7 +716,6 @@ _ARITHMETIC = {
     "and": "bitwise_and",
     "or": "bitwise_or",
     "xor": "bitwise_xor",
-    "matmul": "matmul",
 }
 _COMPARISONS = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
 
@@ -756,18 +730,16 @@ _OTHERS: dict[str, Callable[..., Any]] = {
     "__invert__": lambda self: op("invert", self),
     "__divmod__": lambda self, other: (self // other, self % other),
     "__rdivmod__": lambda self, other: (other // self, other % self),
-    "__array_ufunc__": _dispatched,
-    "__array_function__": _routed,
 }
 
 for _class in (Number, Array):
     for _short, _name in _ARITHMETIC.items():
-        _forward, _backward = _binary(_name)
+        _forward, _backward = binary(partial(op, _name))
         setattr(_class, f"__{_short}__", _forward)
         setattr(_class, f"__r{_short}__", _backward)
     for _short, _name in _COMPARISONS.items():
-        setattr(_class, f"__{_short}__", _binary(_name)[0])
+        setattr(_class, f"__{_short}__", binary(partial(op, _name))[0])
     for _name, _function in _OTHERS.items():
         setattr(_class, _name, _function)
 for _short, _name in _ARITHMETIC.items():
-    setattr(Array, f"__i{_short}__", _augmented(_name))
+    setattr(Array, f"__i{_short}__", augmented(partial(op, _name)))

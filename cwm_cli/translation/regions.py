@@ -6,16 +6,15 @@ results have no common shape, the paths stay apart.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import lru_cache
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from cwm_cli.translation.expressions import Refused, TraceNode
-from cwm_cli.translation.functions import BUILTINS, Module, Type, Ufunc, chosen
+from cwm_cli.translation.functions import BUILTINS, Type, chosen
 from cwm_cli.translation.numbers import (
     Array,
     Number,
@@ -31,9 +30,7 @@ from cwm_cli.translation.numbers import (
 )
 from cwm_cli.translation.paths import Abandoned, merged_by_decisions
 from cwm_cli.translation.rewriting import PREFIX, rewritten
-
-CACHED_FUNCTION: Any = type(lru_cache(len))
-"""The class of functions whose results are cached."""
+from cwm_cli.translation.values import ATOMS, cells, changeable, flatten, owner, visited
 
 MOST_ROUNDS = 3
 """Rounds of a loop whose end is not known; more are left to the program."""
@@ -56,45 +53,6 @@ UNKNOWN = SimpleNamespace(what="what a path that failed would have had")
 
 class Unmergeable(BaseException):
     """Results of paths that cannot become one value."""
-
-
-_ATOMS = (
-    str,
-    bytes,
-    type,
-    type(None),
-    ModuleType,
-    Module,
-    BuiltinFunctionType,
-    np.ufunc,
-    np.dtype,
-    range,
-    slice,
-    frozenset,
-    property,
-    SimpleNamespace,
-    BaseException,
-    type(Ellipsis),
-    np.random.Generator,
-)
-
-
-def visited(roots: Iterable[Any]) -> list[Any]:
-    """Return everything that is not of one piece; what is of no known kind is refused."""
-    seen: dict[int, Any] = {}
-    stack = list(roots)
-    while stack:
-        value = stack.pop()
-        if is_number(value) or isinstance(value, _ATOMS) or id(value) in seen:
-            continue
-        seen[id(value)] = value
-        stack += _parts(value)
-    return list(seen.values())
-
-
-def changeable(values: Iterable[Any]) -> list[Any]:
-    """Return those of some values that can change in place."""
-    return [each for each in values if isinstance(each, list | dict | set | Array)]
 
 
 class _Known:
@@ -120,7 +78,7 @@ class _Known:
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:  # noqa: PLR0911  # a case for each kind
     """Return a copy; what has a counterpart is not copied. `Unmergeable` where that cannot be."""
-    if is_number(value) or isinstance(value, _ATOMS):
+    if is_number(value) or isinstance(value, ATOMS):
         return value
     if id(value) in memo:
         return memo[id(value)]
@@ -144,46 +102,6 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:  # noqa: PLR0911  # a case f
     raise Unmergeable
 
 
-def _parts(value: Any) -> Iterable[Any]:  # noqa: C901, PLR0911  # a case for each kind
-    """Return what a value leads to."""
-    if isinstance(value, dict):
-        return [*value.keys(), *value.values()]
-    if isinstance(value, list | tuple | set):
-        return value
-    if isinstance(value, Array):
-        return ()
-    if isinstance(value, FunctionType):
-        return [*_cells(value), *(value.__defaults__ or ())]
-    if isinstance(value, staticmethod | classmethod):
-        return [value.__func__]
-    if isinstance(value, MethodType):
-        return [value.__self__, value.__func__]
-    if hasattr(type(value), "__traced__"):
-        return [vars(value)]
-    if isinstance(value, np.ndarray) and value.dtype.kind in "US":
-        return ()
-    if type(value).__module__ in ("builtins", "collections") and isinstance(value, Iterator):
-        raise Refused("an iterator is shared")
-    if isinstance(value, CACHED_FUNCTION):
-        return [value.__wrapped__]
-    if isinstance(value, Ufunc):
-        return ()
-    if type(value).__module__ in ("operator", "typing", "re", "enum"):
-        return ()
-    raise Refused(f"a {type(value).__name__} may change")
-
-
-def _cells(function: FunctionType) -> list[Any]:
-    """Return what a function sees of those around it."""
-    found = []
-    for cell in function.__closure__ or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # not assigned to yet
-            continue
-    return found
-
-
 def _contents(value: Any) -> Any:
     return value.data.copy() if isinstance(value, Array) else value.copy()
 
@@ -197,14 +115,6 @@ def _restore(value: Any, saved: Any) -> None:
     else:
         value.clear()
         value.update(saved)
-
-
-def owner(array: Array) -> np.ndarray:
-    """Return whose memory an array is."""
-    data = array.data
-    while isinstance(data.base, np.ndarray):
-        data = data.base
-    return data
 
 
 class _Merging:
@@ -434,8 +344,6 @@ class _Outcome:
 
     def _shape(self, place: int) -> Any:
         """Return the shape of what a path left behind."""
-        from cwm_cli.translation.states import flatten
-
         result, contents = self._found[place][2]
         parts = [Array(each) if isinstance(each, np.ndarray) else each for each in contents]
         try:
@@ -472,7 +380,7 @@ def statement(run: Any, given: Sequence[Any]) -> Any:
     """Do a statement with all its paths."""
     if tracer().path is None:
         return run(*given)
-    roots = [*_locals(sys._getframe(1)), *given, *_cells(run)]
+    roots = [*_locals(sys._getframe(1)), *given, *cells(run)]
     return rejoined(lambda: run(*given), roots, tagged=True)
 
 
@@ -485,7 +393,7 @@ def function(made: Any) -> Any:
         outermost = tracer().depth == 0 and made.__name__ in ("step", "set_state")
         if tracer().path is None or outermost:
             return made(*args, **options)
-        return rejoined(lambda: made(*args, **options), [*args, *options.values(), *_cells(made)])
+        return rejoined(lambda: made(*args, **options), [*args, *options.values(), *cells(made)])
 
     call.__name__ = made.__name__
     call.__traced_function__ = made  # type: ignore[attr-defined]

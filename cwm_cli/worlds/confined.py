@@ -13,20 +13,21 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning import PLANNERS, Decider, Moment, Unsuited, find_planner
 from cwm_cli.planning.memory import ProgramWithMemory
-from cwm_cli.planning.model import LARGEST, Batch, Here, Model, Step, Unbatched, name
+from cwm_cli.planning.model import FORMS, LARGEST, Batch, Here, Model, Step, Unbatched, name
 from cwm_cli.planning.program import Checks, Program
 from cwm_cli.sandbox.abilities import abilities_of
-from cwm_cli.sandbox.answers import (
+from cwm_cli.sandbox.handlers import (
     Complaint,
+    ConfinedProgram,
+    Handler,
     actions_of,
+    outcomes_of,
     parts,
     reward_of,
     terminated_of,
     values,
     writer,
 )
-from cwm_cli.sandbox.chance import outcomes_of
-from cwm_cli.sandbox.handlers import ConfinedProgram, Handler
 from cwm_cli.sandbox.job import ModelJob, slot_type
 from cwm_cli.translation import Form, Rows, Source, fastest
 from cwm_cli.worlds.messages import (
@@ -99,7 +100,8 @@ def _reply(decider: Decider, form: Form, moments: list[Moment]) -> PlanningReply
         return PlanningReply([], [], 0, 0, str(reason))
     passed_over = decider.passed_over
     note = "; ".join([*passed_over, *form.program.notes])
-    return PlanningReply(plans, decider.steps, len(passed_over), form.used, note)
+    used = sum(1 << bit for bit, name in enumerate(FORMS) if name in form.program.used)
+    return PlanningReply(plans, decider.steps, len(passed_over), used, note)
 
 
 def made_program(environment: Any, job: ModelJob, counter: Any) -> Program:

@@ -20,7 +20,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.planning.planner import Moment
 from cwm_cli.sandbox.abilities import abilities_of
-from cwm_cli.sandbox.answers import values
+from cwm_cli.sandbox.handlers import values
 from cwm_cli.sandbox.job import ModelJob
 
 SIZE = Struct("<I")

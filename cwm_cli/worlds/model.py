@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
+from pydantic import BaseModel
 
 from cwm_cli.data.dataset import VALID, VECTORS, Dataset
 from cwm_cli.data.spaces import Columns
@@ -14,6 +15,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.planning import Decider, Moment, find_planner
 from cwm_cli.planning.model import EpisodeHistory, Model
 from cwm_cli.sandbox.failures import Failure
+from cwm_cli.text import Grid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from cwm_cli.envs.tasks import Task
-    from cwm_cli.runs.report import ExtraScores
     from cwm_cli.sandbox import Sandbox
 
 Shape = Literal["certain", "draws", "outcomes"]
@@ -344,6 +345,25 @@ class TrustedSession(PlanningSession):
         notes = [f"not {name}: it {reason}" for name, reason in pairs]
         self.report = PlannedWith(self._names[len(reasons)], (self._form,), "; ".join(notes))
         return [Plan(actions, None) for actions in plans]
+
+
+class ExtraScores(BaseModel):
+    """Scores that only some kinds of world model have; `cwm evaluate` prints them.
+
+    Each object holds the scores of one part of the recorded transitions. `key` is their name in
+    `cwm evaluate --json`.
+    """
+
+    key: ClassVar[str]
+
+    @classmethod
+    def grid(cls, parts: Mapping[str, Self]) -> Grid:
+        """Return one table of all parts, by name."""
+        raise NotImplementedError
+
+    def line(self, part: str) -> str:
+        """Return one line about a part, to print below the table."""
+        raise NotImplementedError
 
 
 class WorldModel:

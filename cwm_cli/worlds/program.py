@@ -21,14 +21,15 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import read_text
-from cwm_cli.data.spaces import Columns, Space
-from cwm_cli.envs.spec import refuse_pictures, space_of
+from cwm_cli.data.spaces import Columns, Space, refuse_pictures
+from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task, random_action
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.planning.model import FORMS, EpisodeHistory
 from cwm_cli.sandbox.abilities import Abilities, abilities_of
-from cwm_cli.sandbox.client import Conversation, Sandbox
+from cwm_cli.sandbox.client import Sandbox
+from cwm_cli.sandbox.conversation import Conversation
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, printable
 from cwm_cli.sandbox.job import slot_type
 from cwm_cli.sandbox.pool import WorkerLost
@@ -146,8 +147,6 @@ class ProgramModel(WorldModel):
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
         """Ask the program for every row, in the way that its text says it can be asked."""
         refuse_pictures(rows.observation_space, "a program")
-        if self.abilities.is_plain:
-            return Predictions(*self.sandbox.predict(self.text, rows, seed=seed))
         return Predictions(*self.sandbox.ask(self.text, rows, seed=seed, draws=draws))
 
     def audit(self, rows: Dataset, predictions: Predictions, *, seed: int = 0) -> Predictions:

@@ -16,8 +16,7 @@ from zlib import crc32
 
 import numpy as np
 
-from cwm_cli.sandbox.answers import values
-from cwm_cli.sandbox.handlers import ConfinedProgram, Handler, reseed
+from cwm_cli.sandbox.handlers import ConfinedProgram, Handler, reseed, values
 from cwm_cli.sandbox.job import ModelJob, SlotLayout
 
 if TYPE_CHECKING:

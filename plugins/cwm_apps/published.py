@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.sandbox.answers import Complaint
+from cwm_cli.sandbox.handlers import Complaint
 
 HEADER = """
 import sys, time, itertools, collections, math, fractions, random, heapq

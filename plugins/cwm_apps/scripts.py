@@ -33,8 +33,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cwm_apps import published
-from cwm_cli.sandbox.answers import Complaint
-from cwm_cli.sandbox.handlers import ConfinedProgram, Handler, reseed
+from cwm_cli.sandbox.handlers import Complaint, ConfinedProgram, Handler, reseed
 from cwm_cli.sandbox.job import Job
 
 _STACK_BYTES = 512 << 20

@@ -23,9 +23,8 @@ from cwm_cli.commands.data_import import Importer, Origin, TransitionShape
 from cwm_cli.data.dataset import DONE, VALID, Dataset
 from cwm_cli.data.reading import parsed, read_json
 from cwm_cli.data.spaces import Columns, Space, refuse
-from cwm_cli.envs.disturbances import HIDE, NOISE
-from cwm_cli.envs.shifts import SHIFT
 from cwm_cli.envs.spec import EnvironmentSpec, gym_space_of, space_of
+from cwm_cli.envs.variants import HIDE, NOISE, SHIFT
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
 from cwm_cli.runs.observer import Observer

@@ -29,7 +29,8 @@ from cwm_cli.commands.synthesize import (
 )
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
-from cwm_cli.envs.spec import EnvironmentSpec, refuse_pictures, space_of
+from cwm_cli.data.spaces import refuse_pictures
+from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.feedback import documented_names

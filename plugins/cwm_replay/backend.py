@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from cwm_cli.data.reading import read_text
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.searches import SearchLine, SearchRecord, SearchRun, read_answers
+from cwm_cli.runs.nodes import SearchRecord
+from cwm_cli.runs.searches import SearchLine, SearchRun, read_answers
 from cwm_cli.runs.store import DATASET
 from cwm_cli.sandbox.failures import NO_ANSWER
 from cwm_cli.search.contracts import ROOT, Backend, Completion, Remark, Request, Switch, Turn

@@ -15,8 +15,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.report import ExtraScores, Grid
+from cwm_cli.runs.report import Grid
 from cwm_cli.text import UNKNOWN
+from cwm_cli.worlds.model import ExtraScores
 from cwm_theorize.statistician import normalised
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from pydantic import Field
 
 from cwm_cli.data.dataset import Transition
 from cwm_cli.data.objects import MISSION
-from cwm_cli.envs.spec import refuse_pictures, space_of
+from cwm_cli.data.spaces import refuse_pictures
+from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import random_action, seeds_of
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import GENERATE, Backend, Move, Request

@@ -23,11 +23,12 @@ from cwm_cli.bench.configuration import (
     slug,
 )
 from cwm_cli.bench.executor import Command, LocalProcesses
+from cwm_cli.bench.folder import TaskRecord
 from cwm_cli.bench.results import PlayOutcome, TrialRow, groups_of, ratio_error, rows_of, side_of
-from cwm_cli.bench.run import BenchmarkRun, TaskRecord
+from cwm_cli.bench.run import BenchmarkRun, group_grids
 from cwm_cli.bench.standings import Standings, TrialStanding
-from cwm_cli.bench.tables import group_grids
 from cwm_cli.bench.worker import TASKS, TaskWork, group_of
+from cwm_cli.cli.benchmark_view import BenchmarkView
 from cwm_cli.cli.runs import report
 from cwm_cli.commands.comparison import Mean, relative_return
 from cwm_cli.data.spaces import Space
@@ -37,7 +38,6 @@ from cwm_cli.registry import find
 from cwm_cli.runs.report import Grid
 from cwm_cli.runs.searches import JOURNAL, JournalTail
 from cwm_cli.runs.store import BusyError
-from cwm_cli.views.benchmark import BenchmarkView
 from cwm_cli.views.tables import GridTable, chunks
 from processes import wait_until
 from shell import Shell

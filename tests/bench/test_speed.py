@@ -13,13 +13,13 @@ from rich.console import Console
 
 from cwm_cli.bench.asking import Inquiry, Questioner
 from cwm_cli.bench.speed import FEWEST_ROUNDS, ROUNDS, SpeedRatio, bench_speed, paces, walks_of
+from cwm_cli.cli.speed_view import ratio_words, seconds_words, speed_parts
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Setting
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.registry import environment
-from cwm_cli.views.speed import ratio_words, seconds_words, speed_parts
 from cwm_cli.worlds.messages import PACED
 from cwm_cli.worlds.program import BETWEEN, OTHERWISE, Timer
 from cwm_cli.worlds.remote import Broke

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, ROOT, START, Move
-from cwm_gif_mcts.gains import NEAR
-from cwm_gif_mcts.strategy import GifMcts
+from cwm_gif_mcts.strategy import NEAR, GifMcts
 from gif_mcts_trees import BUG, Grown
 
 FLOOR = 1 / 3

@@ -9,8 +9,9 @@ from gymnasium.utils.env_checker import check_env
 from cwm_cli import learn, synthesize
 from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import refuse_pictures
 from cwm_cli.envs.simulators import Opening
-from cwm_cli.envs.spec import refuse_pictures, space_of
+from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
 from cwm_cli.worlds.environment import EnvironmentModel

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.problems.contract_requests import request_words, requested_contract
+from cwm_cli.problems.world_model import request_words, requested_contract
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.search.contracts import Switch
 

@@ -29,7 +29,7 @@ LOOSE = {
 
 MEANT = {
     "cwm_cli/bench/configuration.py": set(SUITES["cwmb"]),  # the paper's, whoever makes them
-    "cwm_cli/bench/tables.py": {"simulated"},  # a key of the report
+    "cwm_cli/bench/run.py": {"simulated"},  # a key of the report
     "plugins/cwm_play/play.py": {"replay"},  # a mode of playing
     "cwm_cli/cli/doctor.py": {"litellm", "transformers"},  # Python packages that extras install
     "cwm_cli/testing/test_training.py": {"MiniGrid-Empty-5x5-v0", "Catch-v0", "tiny"},

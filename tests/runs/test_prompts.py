@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.nodes import find_node, node_details, tree_data
+from cwm_cli.runs.nodes import tree_data
 from cwm_cli.runs.prompts import PROMPTS, PromptFile, pieces
 from cwm_cli.runs.searches import JOURNAL, SearchConfig, SearchHeader, SearchRun
 from cwm_cli.sandbox.failures import Failure
@@ -88,14 +88,14 @@ def test_a_run_without_its_prompts_is_whole_but_for_them(tmp_path: Path) -> None
     journal = (run.folder / JOURNAL).read_bytes()
     (run.folder / PROMPTS).unlink()
     again = SearchRun.load(run.folder)
-    assert [one.prompt for one in node_details(again)] == [None] * 3
-    assert {one.prompt_words for one in node_details(again)} == {"prompt not kept"}
+    assert [one.prompt for one in again.node_details()] == [None] * 3
+    assert {one.prompt_words for one in again.node_details()} == {"prompt not kept"}
     assert b"environment works" not in journal
 
 
 def test_a_node_is_found_with_what_was_asked_and_what_changed(tmp_path: Path) -> None:
     run = started(tmp_path / "run", 3)
-    node = find_node(run, 1)
+    node = run.node_detail(1)
     assert node.prompt == asked(1) and node.completion.startswith("Here:")
     assert node.difference() == [
         "--- #0",
@@ -105,16 +105,16 @@ def test_a_node_is_found_with_what_was_asked_and_what_changed(tmp_path: Path) ->
         "+a = 1",
         " b = 2",
     ]
-    assert node.state == "bug" and find_node(run, 2).is_best
-    assert find_node(run, 0).difference() is None
+    assert node.state == "bug" and run.node_detail(2).is_best
+    assert run.node_detail(0).difference() is None
     assert node.figures()["cost in US dollars"] == "unknown"
     assert node.as_json()["prompt"][1]["content"] == asked(1)[1].content
     with pytest.raises(CwmError, match="has no node 3: they are 0 to 2"):
-        find_node(run, 3)
+        run.node_detail(3)
 
 
 def test_a_tree_holds_each_text_once(tmp_path: Path) -> None:
-    data = tree_data(node_details(started(tmp_path / "run", 3)))
+    data = tree_data(started(tmp_path / "run", 3).node_details())
     texts = data["texts"]
     assert len(texts) == len(set(texts)) and sum("it takes some words" in t for t in texts) == 1
     for number, node in enumerate(data["nodes"]):
@@ -129,4 +129,4 @@ def test_a_search_goes_on_where_prompts_cannot_be_kept(tmp_path: Path) -> None:
     with SearchRun.load(run.folder) as again:
         again.learn(found(1, 0))
     assert "the prompt of node 1 is not kept" in (run.folder / "log.txt").read_text()
-    assert [one.node.id for one in node_details(again)] == [0, 1]
+    assert [one.node.id for one in again.node_details()] == [0, 1]

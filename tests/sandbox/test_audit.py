@@ -146,10 +146,8 @@ def test_a_program_that_feigns_progress_is_asked_for_no_more_than_one_part(tmp_p
     import cwm_cli
 
     asked = []
-    ask = Sandbox.predict
-    monkeypatch.setattr(
-        Sandbox, "predict", lambda self, *a, **k: asked.append(a) or ask(self, *a, **k)
-    )
+    ask = Sandbox.ask
+    monkeypatch.setattr(Sandbox, "ask", lambda self, *a, **k: asked.append(a) or ask(self, *a, **k))
     columns = BOX.columns | {"split": np.arange(20) % 2, "episodes": np.arange(20) % 2}
     feigning = program(
         "slots = sys._getframe(1).f_locals['slots']\n"

@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.sandbox.answers import Complaint
+from cwm_cli.sandbox.handlers import Complaint
 from cwm_cli.sandbox.handlers import Handler
 from cwm_cli.sandbox.job import Job, SlotLayout
 

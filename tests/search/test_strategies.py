@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from cwm_cli.runs.searches import SearchRecord
+from cwm_cli.runs.nodes import SearchRecord
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import (
     FIX,

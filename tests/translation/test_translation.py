@@ -14,7 +14,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning.model import LARGEST, Unbatched
 from cwm_cli.planning.program import Checks, Program, returns
-from cwm_cli.sandbox.answers import Complaint
+from cwm_cli.sandbox.handlers import Complaint
 from cwm_cli.translation import Rows, Source, fastest
 from cwm_cli.translation.emission import plain
 from cwm_cli.translation.expressions import Refused

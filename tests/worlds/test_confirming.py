@@ -77,7 +77,7 @@ PATCHED = (
 def prepare(environment):
     if handler() != "PlanningHandler":
         return
-    decider = sys.modules["cwm_cli.planning.deciding"].Decider
+    decider = sys.modules["cwm_cli.planning.planner"].Decider
 
     def plan(self, moments):
         self.steps = [999 for _ in moments]
@@ -112,7 +112,7 @@ COUNTING = (
 def prepare(environment):
     if handler() != "PlanningHandler":
         return
-    decider = sys.modules["cwm_cli.planning.deciding"].Decider
+    decider = sys.modules["cwm_cli.planning.planner"].Decider
     plan = decider.plan
 
     def counting(self, moments):
@@ -196,7 +196,7 @@ def prepare(environment):
     stepping = handler() == "SteppingHandler"
     if handler() != "PlanningHandler":
         return
-    decider = sys.modules["cwm_cli.planning.deciding"].Decider
+    decider = sys.modules["cwm_cli.planning.planner"].Decider
     real = decider.plan
 
     def plan(self, moments):

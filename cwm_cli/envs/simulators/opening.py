@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import numpy as np
 
-from cwm_cli.envs.disturbances import disturbance_of
 from cwm_cli.envs.simulators.chance import GLOBAL, fingerprint, reseed
 from cwm_cli.envs.simulators.saving import OWN, Attributes, Findings, aliased, owned, surveyed
 from cwm_cli.envs.simulators.simulator import Binder, Remembering, Simulator
 from cwm_cli.envs.spec import EnvironmentSpec, Rewinder
+from cwm_cli.envs.variants import disturbance_of
 from cwm_cli.errors import CwmError
 from cwm_cli.planning.model import countable, key
 

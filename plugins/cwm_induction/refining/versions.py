@@ -14,15 +14,25 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.answers import mask_writer, parts, reward_of, terminated_of, values, writer
 from cwm_cli.sandbox.candidate import PROGRAM
 from cwm_cli.sandbox.failures import LONGEST_PROGRAM
-from cwm_cli.sandbox.handlers import ConfinedProgram, Handler, reseed
+from cwm_cli.sandbox.handlers import (
+    ConfinedProgram,
+    Handler,
+    mask_writer,
+    parts,
+    reseed,
+    reward_of,
+    terminated_of,
+    values,
+    writer,
+)
 from cwm_cli.sandbox.job import ModelJob, SlotLayout, prediction_layout
 from cwm_cli.sandbox.prediction import merge_answers, split_rows
 
 if TYPE_CHECKING:
-    from cwm_cli.sandbox.client import Reply, Sandbox
+    from cwm_cli.sandbox.client import Sandbox
+    from cwm_cli.sandbox.conversation import Reply
 
 STEPS_AT_ONCE = 8192
 """Steps of a process: a second's worth for a slow program, of the ten that a process has."""

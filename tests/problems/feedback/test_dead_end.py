@@ -14,7 +14,8 @@ import pytest
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRecord, SearchRun
+from cwm_cli.runs.nodes import SearchRecord
+from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.search.contracts import (
     FIX,
     GENERATE,

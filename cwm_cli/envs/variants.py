@@ -1,9 +1,14 @@
-"""Disturbed environments: a part of what is observed is hidden, and noise is added.
+"""Variants of environments: other constants (`shift`), hidden components (`hide`) and `noise`.
 
-`hide` and `noise` are arguments of every environment beside its own, and so they are kept wherever
-these are. Both act beneath the wrappers, in a class that takes the place of that of the
-environment: noise is drawn from its own random generator, what is saved and restored is all of its
-state, and what plans in the environment itself sees all of it.
+Every environment takes these arguments beside its own, so datasets, run configurations and cache
+keys contain them.
+
+`shift` draws other constants and rules for the same system from a seed. A language model that
+knows an environment by heart predicts it without any data, but not its shifted variants.
+
+`hide` and `noise` act beneath the wrappers, in a subclass of the environment's class. Noise has a
+random generator of its own, saving and restoring covers the full state, and planners that simulate
+the environment itself see the full state.
 """
 
 from __future__ import annotations
@@ -27,6 +32,9 @@ if TYPE_CHECKING:
     from cwm_cli.envs.spec import EnvironmentSpec
     from cwm_cli.envs.text_view import TextView
 
+SHIFT = "shift"
+"""The argument that is reserved for the seed of a shift."""
+
 HIDE, NOISE = "hide", "noise"
 """The arguments that are reserved for names of what is hidden, and for standard deviations by
 name."""
@@ -49,6 +57,32 @@ of an array; nothing for all of it."""
 
 Eye = Callable[[Any, Any], Any]
 """Turns an observation into what is seen of it, with noise from a random generator."""
+
+
+def with_variants(spec: EnvironmentSpec) -> EnvironmentSpec:
+    """Let `make` take the arguments `shift`, `hide` and `noise`."""
+    return with_disturbances(replace(spec, make=partial(_shifted, spec)))
+
+
+def check_shift(spec: EnvironmentSpec, seed: int | None) -> None:
+    """Raise `CwmError` if a seed is given that is invalid or that the environment cannot use."""
+    if seed is None:
+        return
+    if spec.shift is None:
+        raise CwmError(f"{spec.id} has no shifted variants: leave --shift out")
+    if type(seed) is not int or seed < 0:
+        raise CwmError(f"--shift {seed!r} is no seed: give a whole number from 0 on")
+
+
+def _shifted(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
+    import numpy as np  # the command line imports this module for the names of the arguments
+
+    seed = env_args.pop(SHIFT, None)
+    check_shift(spec, seed)
+    env = spec.make(**env_args)
+    if seed is not None and spec.shift is not None:
+        spec.shift(env, np.random.default_rng(seed))
+    return env
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from cwm_cli.bench.benchmarking import ERRANDS, BenchmarkWork, TaskEvent
 from cwm_cli.bench.configuration import BenchmarkConfig, BenchmarkTask
-from cwm_cli.bench.run import AUTOMATIC
+from cwm_cli.bench.folder import AUTOMATIC
 from cwm_cli.bench.standings import FAILED, FINISHED, StandingCounts, TrialStanding
 from cwm_cli.text import money, share
 from cwm_cli.views.lines import Lines, Pulse, progress_console
