@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from folders import ROOT
 
 
 def modules_of(*folders: Path) -> dict[str, Path]:
