@@ -13,16 +13,13 @@ from cwm_cli.data.objects import OBJECTS, SIDES, relations
 from cwm_cli.planning.model import Step
 from cwm_learn.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
 from cwm_learn.contacts import Contacts
+from cwm_learn.dice import DiceActor
 from cwm_learn.factors import digits_of, split
 from cwm_learn.novelty import Level, Novelty
-from cwm_learn.situations import NARROW, WHOLE, Situations, Ways
+from cwm_learn.situations import NARROW, WHOLE, Situations, TabularActor, Ways
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
-    from cwm_cli.data.spaces import Space
-
-MOST_ACTIONS = 512
-"""Actions above which most would hardly be tried."""
 
 SLACK = 1e-6
 """By how much of the rewards returns have to differ to be different."""
@@ -35,15 +32,12 @@ SHOWN = 3
 """Open questions of one kind that are told."""
 
 
-class Counted(Actor):
+class Counted(TabularActor):
     """Plays by value iteration over all situations that can be reached in the program.
 
     It goes for the unknown by the shortest way in the program, the most telling first. What is
     unknown is a question of small tuples of factors, see `novelty`.
     """
-
-    WARM = 10
-    REPLAYS = True
 
     def __init__(self, known: Knowledge) -> None:
         super().__init__(known)
@@ -59,16 +53,8 @@ class Counted(Actor):
         self._rng = np.random.default_rng([known.seed, 0])
 
     @classmethod
-    def serves(cls, observation_space: Space, action_space: Space) -> bool:
-        """Whether nothing is a real number, and actions are few."""
-        real = any(leaf.space.is_float for leaf in observation_space.leaves(""))
-        return not real and action_space.cardinality <= MOST_ACTIONS
-
-    @classmethod
     def under_chance(cls) -> type[Actor]:
-        """Return who counts chances as well."""
-        from cwm_learn.dice import DiceActor  # which builds on this class
-
+        """Return the actor that also counts probabilities."""
         return DiceActor
 
     def learn(self) -> None:

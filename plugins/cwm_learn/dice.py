@@ -10,12 +10,10 @@ import numpy as np
 from cwm_cli.planning.model import Step
 from cwm_cli.worlds.remote import NO_PLAN, Broke
 from cwm_learn.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
-from cwm_learn.counted import Counted
-from cwm_learn.situations import Situations
+from cwm_learn.situations import Situations, TabularActor
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
-    from cwm_cli.data.spaces import Space
 
 TRUST = 30.0
 """So many rows of a pair count as much as what the program tells of it: it was written from all
@@ -57,16 +55,13 @@ class Odds(NamedTuple):
     ended: np.ndarray
 
 
-class DiceActor(Actor):
+class DiceActor(TabularActor):
     """Plays by value iteration with the chances of what can follow.
 
     Those that the program tells are bettered by counting rows, as by a Dirichlet prior. What no row
     has shown, situations and actions, is gone for as long as something is known of how to get
     there: first of all, and later in some episodes.
     """
-
-    WARM = Counted.WARM
-    REPLAYS = True
 
     def __init__(self, known: Knowledge) -> None:
         super().__init__(known)
@@ -79,11 +74,6 @@ class DiceActor(Actor):
         self._net, self._silent = np.zeros(0), np.zeros((0, 0), bool)
         self._unknown: np.ndarray | None = None
         self._rng = np.random.default_rng([known.seed, 2])
-
-    @classmethod
-    def serves(cls, observation_space: Space, action_space: Space) -> bool:
-        """Whether situations and actions can be counted."""
-        return Counted.serves(observation_space, action_space)
 
     @classmethod
     def under_chance(cls) -> type[Actor]:

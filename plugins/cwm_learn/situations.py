@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cwm_cli.worlds.remote import NO_PLAN, Broke
+from cwm_learn.actor import Actor
 from cwm_learn.search.tables import actions_of
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition
     from cwm_cli.data.spaces import Space
     from cwm_learn.imagination import SearchImagination
+
+MAX_ACTIONS = 512
+"""Largest number of actions: with more, most actions would never be tried."""
 
 MOST = 6_000
 """New situations at once; where there are more, those with new pairs of numbers are followed."""
@@ -300,6 +304,18 @@ class Situations:
                 column = np.array(texts, np.int64)
             parts.append(column.reshape(len(column), leaf.space.size).astype(np.int64))
         return np.concatenate(parts, axis=1)
+
+
+class TabularActor(Actor):
+    """Base class of actors that number all observations and actions."""
+
+    REPLAYS = True
+
+    @classmethod
+    def serves(cls, observation_space: Space, action_space: Space) -> bool:
+        """Return True if observations have no real numbers, and there are few actions."""
+        real = any(leaf.space.is_float for leaf in observation_space.leaves(""))
+        return not real and action_space.cardinality <= MAX_ACTIONS
 
 
 def _plain(action: Any) -> Any:

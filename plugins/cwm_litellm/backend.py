@@ -19,7 +19,7 @@ from cwm_cli.search.contracts import (
 from cwm_cli.search.spending import RateLimit
 from cwm_litellm import spans
 from cwm_litellm.library import check, load
-from cwm_litellm.limits import ModelLimits
+from cwm_litellm.limits import ModelLimits, ScoringState
 from cwm_litellm.models import (
     address_in_environment,
     answer_length,
@@ -33,21 +33,6 @@ if TYPE_CHECKING:
     from cwm_litellm.scoring import Weigher
 
 _probing = threading.Lock()
-
-
-@dataclass
-class Weighing:
-    """What is known of a server that texts are weighed by, and what that took so far."""
-
-    can: bool | None = None
-    """Whether it echoes log-probabilities; None before it was asked."""
-    generated: int = 0
-    """Tokens that it writes after each prompt: some do not take 0."""
-    forced: bool = False
-    """Whether it echoes nothing, but writes what a grammar leaves it no choice but to write."""
-    format: Any = None
-    """How it words conversations."""
-    usage: Usage = field(default_factory=Usage)
 
 
 NOT_IDENTITY = {"identity": False}
@@ -109,7 +94,9 @@ class LiteLLM(Backend):
     votes: int = 3
     """How often it chooses among what may follow, where the server echoes no log-probabilities."""
     _fit: ModelLimits = field(default_factory=ModelLimits, init=False, repr=False, compare=False)
-    _weighing: Weighing = field(default_factory=Weighing, init=False, repr=False, compare=False)
+    _weighing: ScoringState = field(
+        default_factory=ScoringState, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         check()

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cwm_cli.search.contracts import Message
+from cwm_cli.search.contracts import Message, Usage
 
 if TYPE_CHECKING:
     import httpx
@@ -103,6 +103,22 @@ class ModelLimits:
     """Tokens of prompt and answer together that Ollama is asked to hold."""
     longest_context: int | None = None
     """Tokens that the model can hold, where Ollama says it."""
+
+
+@dataclass
+class ScoringState:
+    """How a server returns log-probabilities of given texts, and the usage of scoring so far."""
+
+    can: bool | None = None
+    """Whether the server returns them; None before the first request."""
+    generated: int = 0
+    """Tokens that the server generates after each prompt: some servers refuse 0."""
+    forced: bool = False
+    """Whether the server echoes no prompt, but generates the text under a grammar that allows
+    only this text."""
+    format: Any = None
+    """The chat format (`scoring.Format`) of the server."""
+    usage: Usage = field(default_factory=Usage)
 
 
 def adapted(limits: ModelLimits, asked: Mapping[str, Any], told: str, param: str) -> str | None:

@@ -29,9 +29,9 @@ from cwm_cli.search import threads
 from cwm_cli.search.contracts import Message, Request, ScoreRequest, Usage, total
 from cwm_cli.search.spending import RateLimit
 from cwm_litellm.asking import usage_of
-from cwm_litellm.backend import Weighing
 from cwm_litellm.failures import Kind, classify, explain, refusal_text
 from cwm_litellm.library import load
+from cwm_litellm.limits import ScoringState
 from cwm_litellm.models import listed
 from cwm_litellm.retrying import Patience
 from cwm_litellm.transport import begin_attempt
@@ -144,7 +144,7 @@ class Weigher:
     settings: Mapping[str, Any]
     patience: Patience
     rate: RateLimit
-    known: Weighing
+    known: ScoringState
     timeout: float
     batch: int
     in_flight: int

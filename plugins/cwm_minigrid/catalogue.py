@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from cwm_cli.envs.text_view import TextView
     from cwm_minigrid.grid import GridRewinder
 
-ACTIONS = ("turn left", "turn right", "move forward", "pick up", "drop", "toggle", "nothing")
-"""What the actions are called, in their order."""
-
 
 def specify(name: str) -> EnvironmentSpec:
     """Describe how to make an environment, and what can be done with it."""
@@ -33,7 +30,7 @@ def specify(name: str) -> EnvironmentSpec:
         rewinder=_rewinder,
         restore=_restore,
         objects=_objects,
-        action_names=lambda env: ACTIONS,
+        action_names=_action_names,
         text=_words,
     )
 
@@ -93,6 +90,12 @@ def _describe(env: gym.Env[Any, Any]) -> str:
 def _versions() -> Mapping[str, str]:
     """Name the packages that decide how a grid behaves, with their versions."""
     return {name: version(name) for name in ("gymnasium", "minigrid", "numpy")}
+
+
+def _action_names(env: gym.Env[Any, Any]) -> tuple[str, ...]:
+    from cwm_minigrid.grid import ACTIONS
+
+    return ACTIONS
 
 
 def _grid(env: gym.Env[Any, Any]) -> Any:

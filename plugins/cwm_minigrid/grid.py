@@ -25,6 +25,9 @@ from cwm_minigrid.pixels import TILE, cells_of, drawn
 if TYPE_CHECKING:
     from minigrid.minigrid_env import MiniGridEnv
 
+ACTIONS = ("turn left", "turn right", "move forward", "pick up", "drop", "toggle", "nothing")
+"""Names of the actions, in the order of their numbers."""
+
 COLORS = ("none", "red", "green", "blue", "purple", "yellow", "grey")
 DIRECTIONS = ("none", "right", "down", "left", "up")
 STATES = ("none", "open", "closed", "locked", "hidden")

@@ -16,8 +16,16 @@ from cwm_cli.data.dataset import Transition
 from cwm_cli.data.objects import MISSION, OBJECTS
 from cwm_cli.envs.text_view import Change, Consequence, TextView
 from cwm_cli.errors import CwmError
-from cwm_minigrid.catalogue import ACTIONS
-from cwm_minigrid.grid import CLASSES, COLORS, DIRECTIONS, SCHEMA, STATES, GridRewinder, ObjectGrid
+from cwm_minigrid.grid import (
+    ACTIONS,
+    CLASSES,
+    COLORS,
+    DIRECTIONS,
+    SCHEMA,
+    STATES,
+    GridRewinder,
+    ObjectGrid,
+)
 
 GUIDE = """A grid of cells with walls, seen from above, and an agent in it that looks right, down, \
 left or up. It can turn left or right, move forward, pick up what is before it, drop what it \

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.tasks import Task
-from cwm_cli.presets import FROM_PRESET
 from cwm_cli.worlds.model import PlanningSession, WorldModel
+from cwm_neural.cql_options import CqlOptions
 from cwm_neural.states import EXTRA, drawing, finite, load_state, restoring, save_state, shape_of
 from cwm_neural.training.trainer import Agent, AgentTrainer, TrainingTask
 
@@ -24,7 +24,7 @@ SHAPING = ("width", "layers", "channels")
 
 
 @dataclass
-class CqlTrainer(AgentTrainer):
+class CqlTrainer(CqlOptions, AgentTrainer):
     """Values of actions that are low for what no row did, and the policy that follows them.
 
     It learns offline, in no world model. Kumar et al. (2020), with the losses of torchrl: for one
@@ -34,34 +34,6 @@ class CqlTrainer(AgentTrainer):
     needs_model: ClassVar[bool] = False
     requires: ClassVar[tuple[str, ...]] = ("torch", "torchrl")
     extra: ClassVar[str] = EXTRA
-
-    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "tiny": {"batch": 64, "width": 64, "layers": 1, "channels": 16, "rate": 1e-3},
-        "small": {"batch": 256, "width": 256, "layers": 2, "channels": 32, "rate": 3e-4},
-    }
-
-    preset: Literal["tiny", "small"] = "tiny"
-    """tiny for vectors and small boards, small for pictures."""
-    updates: float = 1.0
-    """Updates for each step."""
-    batch: int = FROM_PRESET
-    """Rows of an update."""
-    width: int = FROM_PRESET
-    """Units of each layer."""
-    layers: int = FROM_PRESET
-    """Layers above what was observed."""
-    channels: int = FROM_PRESET
-    """Channels of the first two convolutions of a picture; the others have twice as many."""
-    rate: float = FROM_PRESET
-    """Learning rate of Adam."""
-    discount: float = 0.99
-    """What a reward is worth a step later."""
-    conservatism: float = 1.0
-    """Weight of the values of all actions, less those that rows did."""
-    follow: float = 0.01
-    """Share by which the slow values follow the others with each update."""
-    clip: float = 10.0
-    """The largest norm of a gradient."""
 
     def begin(self, task: TrainingTask) -> Agent:
         """Make an agent that has learned nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,10 +25,8 @@ from cwm_neural.actor_networks import (
     ObservationEncoder,
     policy_of,
 )
+from cwm_neural.cql_options import CqlOptions
 from cwm_neural.training.trainer import TrainingTask
-
-if TYPE_CHECKING:
-    from cwm_neural.cql import CqlTrainer
 
 PARTS = {
     "loss_qvalue": "values",
@@ -98,7 +96,7 @@ class ConservativeLosses:
     Real numbers are measured by those of the `rows`, for good: the slow values know no others.
     """
 
-    def __init__(self, task: TrainingTask, options: CqlTrainer, rows: Dataset | None) -> None:
+    def __init__(self, task: TrainingTask, options: CqlOptions, rows: Dataset | None) -> None:
         self._options, self._shown, self._device = options, ShownColumns(), task.device
         self._task, self._rows = task, rows
         policy = policy_of(task.action_space)

@@ -50,10 +50,10 @@ from torchrl.objectives.utils import SoftUpdate, ValueEstimators
 
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.errors import CwmError
+from cwm_neural.dreamer_options import DreamerOptions
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Dataset
-    from cwm_neural.dreamer import DreamerTrainer
     from cwm_neural.sampling import EpisodeSampler
 
 UNIMIX, BINS = 0.01, 255
@@ -182,7 +182,7 @@ class Latent(NamedTuple):
 class DreamerNetworks(nn.Module):
     """A world model, an actor and a critic, and what they are all trained for."""
 
-    def __init__(self, options: DreamerTrainer, coding: Coding) -> None:
+    def __init__(self, options: DreamerOptions, coding: Coding) -> None:
         super().__init__()
         self.coding, self._options = coding, options
         units, layers = options.units, options.layers
@@ -455,7 +455,7 @@ class _PictureTeller(nn.Module):
         return self.inner(*inputs)[..., :height, :width] - GREY + self.mean
 
 
-def _eyes(options: DreamerTrainer, coding: Coding, latent: int) -> tuple[nn.Module, nn.Module, int]:
+def _eyes(options: DreamerOptions, coding: Coding, latent: int) -> tuple[nn.Module, nn.Module, int]:
     """Return what reads observations and what tells them, and by how many numbers they are read."""
     units, layers = options.units, options.layers
     if coding.picture is None:
@@ -483,7 +483,7 @@ def _eyes(options: DreamerTrainer, coding: Coding, latent: int) -> tuple[nn.Modu
 class _Gaussian(nn.Module):
     """Says where a normal distribution of actions lies, and how wide it is, as published."""
 
-    def __init__(self, options: DreamerTrainer, latent: int, width: int) -> None:
+    def __init__(self, options: DreamerOptions, latent: int, width: int) -> None:
         super().__init__()
         self._net = DreamerV3MLP(latent, 2 * width, options.layers, options.units, outscale=0.01)
 
@@ -492,7 +492,7 @@ class _Gaussian(nn.Module):
         return mean.tanh(), 0.9 * torch.sigmoid(spread + 2) + 0.1
 
 
-def _actor(options: DreamerTrainer, coding: Coding, latent: int) -> TensorDictModuleBase:
+def _actor(options: DreamerOptions, coding: Coding, latent: int) -> TensorDictModuleBase:
     """Return what acts: by classes, or by real numbers."""
     if coding.is_discrete:
         return DreamerV3DiscreteActor(

@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import ClassVar
 
-from pydantic import Field
-
-from cwm_cli.presets import FROM_PRESET
+from cwm_neural.ensemble_options import EnsembleOptions
 from cwm_neural.states import EXTRA
 from cwm_neural.training.trainer import Trainer, Training, TrainingTask
 
 
 @dataclass
-class EnsembleTrainer(Trainer):
+class EnsembleTrainer(EnsembleOptions, Trainer):
     """Learns what numbers change by, from rows, with several networks (Chua et al., 2018)."""
 
     requires: ClassVar[tuple[str, ...]] = ("torch",)
     extra: ClassVar[str] = EXTRA
-    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "tiny": {"members": 2, "width": 32, "layers": 1},
-        "small": {"members": 5, "width": 64, "layers": 2},
-        "iris": {"members": 5, "width": 200, "layers": 3},
-    }
-
-    preset: Literal["tiny", "small", "iris"] = "small"
-    """Values of what is not set; iris is as large as published ensembles are."""
-    members: Annotated[int, Field(ge=1)] = FROM_PRESET
-    """Networks, each with rows of its own drawn from all (B)."""
-    width: Annotated[int, Field(ge=1)] = FROM_PRESET
-    """Units of a layer."""
-    layers: Annotated[int, Field(ge=0)] = FROM_PRESET
-    """Hidden layers."""
-    ratio: Annotated[float, Field(gt=0)] = 5.0
-    """Updates for each step of the environment."""
-    batch: Annotated[int, Field(ge=1)] = 64
-    """Rows of an update, for each member."""
-    rate: Annotated[float, Field(gt=0)] = 1e-3
-    """Learning rate of AdamW."""
-    decay: Annotated[float, Field(ge=0)] = 1e-4
-    """Weight decay."""
-    discount: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    """What a reward is worth a step later, where members value how plans end; 0: they do not."""
-    noise: bool = False
-    """Whether plans meet the noise that members foresee, too, as published, at a higher cost.
-
-    Members differ either way, and each plan goes on in every one of them.
-    """
 
     def begin(self, task: TrainingTask) -> Training:
         """Make networks that have learned nothing; pictures are refused."""

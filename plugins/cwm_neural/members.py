@@ -24,6 +24,7 @@ from cwm_cli.worlds.model import (
     TrustedSession,
     WorldModel,
 )
+from cwm_neural.ensemble_options import EnsembleOptions
 from cwm_neural.features import RowFeatures, refuse_what_is_seen
 from cwm_neural.networks import Foreseen, MemberNetworks, NoiseSource, RowBatch
 from cwm_neural.states import drawing, finite, load_state, restoring, save_state, shape_of
@@ -31,7 +32,6 @@ from cwm_neural.training.trainer import Training, TrainingTask
 
 if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
-    from cwm_neural.ensemble import EnsembleTrainer
 
 AT_ONCE = 100_000
 """Rows that are predicted at once, so that memory stays bounded."""
@@ -60,7 +60,7 @@ that have learned little hold everything to be possible."""
 class EnsembleTraining(Training):
     """Fits every member to rows that are drawn for it, with repetition."""
 
-    def __init__(self, options: EnsembleTrainer, task: TrainingTask) -> None:
+    def __init__(self, options: EnsembleOptions, task: TrainingTask) -> None:
         refuse_what_is_seen(task.observation_space, "an ensemble")
         self._options, self._task = options, task
         seen = RowFeatures("observations", task.observation_space)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cwm_cli.presets import FROM_PRESET
-from cwm_neural.transformer import LEARNING, TokenOptions
+from cwm_neural.token_options import LEARNING
+from cwm_neural.transformer import TokenTrainer
 from cwm_neural.vq_options import VQ_PRESETS
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _presets(own: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, 
 
 
 @dataclass
-class NcpTrainer(TokenOptions):
+class NcpTrainer(TokenTrainer):
     """A recurrent circuit that says all tokens of the next frame at once."""
 
     requires: ClassVar[tuple[str, ...]] = ("torch", "ncps")
@@ -66,7 +67,7 @@ class NcpTrainer(TokenOptions):
 
 
 @dataclass
-class NcpMultiTrainer(TokenOptions):
+class NcpMultiTrainer(TokenTrainer):
     """A recurrent circuit that says one token after the other."""
 
     requires: ClassVar[tuple[str, ...]] = ("torch", "ncps")

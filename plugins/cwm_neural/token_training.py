@@ -17,6 +17,7 @@ from cwm_neural.grid import GridTokenizer
 from cwm_neural.sampling import EpisodeSampler
 from cwm_neural.sequence import FrameSequence, Taught, TokenSizes, weights_of_layers
 from cwm_neural.states import drawing, finite, load_state, restoring, save_state, shape_of
+from cwm_neural.token_options import TokenOptions
 from cwm_neural.token_world import (
     SIGNS,
     ActionCodes,
@@ -29,7 +30,6 @@ from cwm_neural.training.trainer import Training, TrainingTask
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Dataset
-    from cwm_neural.transformer import TokenOptions
 
 FEWEST_FRAMES = 2
 """Frames of a context: one is seen, and the next one is predicted."""
@@ -58,7 +58,6 @@ class TokenTraining(Training):
         task: TrainingTask,
         made: Callable[[TokenSizes, Tensor], FrameSequence],
     ) -> None:
-        options.check()
         self._options, self._task = options, task
         self._tokenizer = _tokenizer(options, task)
         actions = ActionCodes(task.action_space)

@@ -1,0 +1,119 @@
+"""Options of world models of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+from cwm_cli.presets import FROM_PRESET
+from cwm_neural.vq_options import VqOptions
+
+LEARNING: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {
+        "pictures": 10,
+        "refilled": 0,
+        "updates": 0.5,
+        "tokenizer_updates": 0.5,
+        "model_from": 0,
+        "batch_tokens": 2720,
+        "rate": 1e-3,
+        "whole": False,
+        "signs": False,
+        "dropout": 0.0,
+        "aligned": True,
+    },
+    "small": {
+        "pictures": 16,
+        "refilled": 0,
+        "updates": 0.5,
+        "tokenizer_updates": 0.5,
+        "model_from": 0,
+        "batch_tokens": 16384,
+        "rate": 3e-4,
+        "whole": False,
+        "signs": False,
+        "dropout": 0.1,
+        "aligned": True,
+    },
+    "iris": {
+        "pictures": 20,
+        "refilled": 1,
+        "updates": 1.0,
+        "tokenizer_updates": 1.0,
+        "model_from": 4000,
+        "batch_tokens": 21760,
+        "rate": 1e-4,
+        "whole": True,
+        "signs": True,
+        "dropout": 0.1,
+        "aligned": False,
+    },
+}
+"""How each profile learns: 16 segments of 170 tokens are what two cores do in 0.2 s; 64 of 340 are
+published, from the 25th epoch of 200 steps on, 20 after the tokenizer."""
+
+NETWORK = (
+    "preset",
+    "layers",
+    "width",
+    "heads",
+    "shape",
+    "units",
+    "unfrozen",
+    "aligned",
+    "embedding",
+)
+"""Options that a saved network has to agree with."""
+
+
+@dataclass
+class TokenOptions(VqOptions):
+    """Options that all world models of tokens have."""
+
+    name: ClassVar[str] = ""
+    """Name of the network."""
+
+    tokenizer: Literal["auto", "grid", "vq"] = "auto"
+    """What becomes a token: cells and numbers (grid), or codes of pictures (vq)."""
+    contents: int = 256
+    """Contents of cells that a grid tells apart."""
+    codes: int = 64
+    """Values of a real number that are told apart."""
+    reward_classes: int = 64
+    """Rewards that are told apart."""
+    context: int = 0
+    """Frames that are seen, with the one predicted; 0: `pictures`, or 2 where there are none."""
+    pictures: int = FROM_PRESET
+    """Frames of a context of pictures."""
+    refilled: int = FROM_PRESET
+    """Frames that imagination goes on from when the context is full; 0: half of it."""
+    updates: float = FROM_PRESET
+    """Updates of the sequence model for each step of the environment."""
+    tokenizer_updates: float = FROM_PRESET
+    """Updates of the tokenizer for each step of the environment, where it is a network."""
+    model_from: int = FROM_PRESET
+    """Steps of the environment after which the sequence model begins to learn."""
+    batch_tokens: int = FROM_PRESET
+    """Tokens of an update, in segments as long as the context."""
+    rate: float = FROM_PRESET
+    """Learning rate of AdamW."""
+    decay: float = 0.01
+    """Weight decay, of the weights of linear layers only."""
+    clip: float = 10.0
+    """Norm that gradients are cut to."""
+    whole: bool = FROM_PRESET
+    """Learn what first frames of segments are like, too."""
+    signs: bool = FROM_PRESET
+    """Learn only the sign of rewards."""
+    dropout: float = FROM_PRESET
+    """Share of activations that are dropped while it learns."""
+    aligned: bool = FROM_PRESET
+    """Predict each token also from the action and from what was near its place a frame earlier."""
+    recent: bool = False
+    """Draw episodes of the last quarter in half of all cases."""
+
+    def network(self) -> dict[str, Any]:
+        """Return the options that decide what the network is."""
+        names = {each.name for each in fields(self)}
+        return {name: getattr(self, name) for name in NETWORK if name in names}
