@@ -33,9 +33,9 @@ from typing import Any
 import cwm_cli
 from benchmarks.machine import machine
 from benchmarks.world_models import PROGRAMS
-from cwm_cli.bench.benchmarking import BenchmarkResult
+from cwm_benchmark.benchmarking import BenchmarkResult
+from cwm_benchmark.results import TrialRow
 from cwm_cli.bench.executor import Command, Ended, carried_out
-from cwm_cli.bench.results import TrialRow
 from cwm_cli.registry import find
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import JOURNAL

@@ -18,7 +18,7 @@ import pluggy
 from cwm_cli._version import __version__
 
 if TYPE_CHECKING:
-    from cwm_cli.bench.benchmarking import benchmark
+    from cwm_benchmark.benchmarking import benchmark
     from cwm_cli.bench.speed import bench_speed
     from cwm_cli.commands.collect import collect
     from cwm_cli.commands.data_export import export_transitions
@@ -71,7 +71,6 @@ _HOMES = {
     "CwmError": "errors",
     "Observer": "runs.observer",
     "bench_speed": "bench.speed",
-    "benchmark": "bench.benchmarking",
     "load": "runs.listing",
     "new_plugin": "export.plugins",
     "collect": "commands.collect",

@@ -77,7 +77,6 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
     "executor": {"local": "cwm_cli.bench.executor:LocalProcesses"},
     "run kind": {
         "search": "cwm_cli.runs.searches:SearchRun",
-        "benchmark": "cwm_cli.bench.run:BenchmarkRun",
         "plan": "cwm_cli.commands.plays:PlayRun",
     },
     "tracker": {

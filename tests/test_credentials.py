@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cwm_cli.bench.configuration import BenchmarkConfig
+from cwm_benchmark.configuration import BenchmarkConfig
 from cwm_cli.bench.executor import Command
 from cwm_cli.credentials import without_credentials
 from cwm_cli.errors import CwmError

@@ -363,7 +363,12 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "Rules in words": ("plugins/cwm_theorize", "plugins/cwm_theorize/theories"),
     "Neural world models": ("plugins/cwm_neural/training", "plugins/cwm_neural"),
     "Run folders": ("cwm_cli/runs", "cwm_cli/commands/trackers", "plugins/cwm_remote"),
-    "Benchmarks": ("cwm_cli/bench", "plugins/cwm_slurm", "plugins/cwm_ray"),
+    "Benchmarks": (
+        "cwm_cli/bench",
+        "plugins/cwm_benchmark",
+        "plugins/cwm_slurm",
+        "plugins/cwm_ray",
+    ),
     "Coding problems": ("plugins/cwm_apps",),
     "Exported packages": ("cwm_cli/export", "cwm_cli/commands/imagine"),
 }

@@ -1,6 +1,5 @@
-"""Many jobs at once, searches over environments x strategies x models x seeds, and speed.
+"""Many jobs at once, what they may cost, and speed.
 
-`benchmarking.benchmark` is what `cwm benchmark` does: each job is a run folder like
-any other, below one folder for all, and is worked on by processes of its own.
-`speed.bench_speed` is what `cwm bench-speed` does.
+`executor.Executor` runs the jobs of `cwm benchmark` and `cwm apps`, `estimate` asks before searches
+that cost much, and `speed.bench_speed` is the function of `cwm bench-speed`.
 """

@@ -19,6 +19,14 @@ from cwm_cli.runs.storage import BusyError
 from cwm_cli.search.spending import SPENDING, lapse
 from cwm_cli.text import clean
 
+LOST = "its process ended without a result"
+
+READ_SECONDS = 0.2
+"""The journals of jobs at work are not read more often."""
+
+BRING_SECONDS = 5.0
+"""Journals that are kept at a URL are not brought more often: each time is a request."""
+
 LONGEST_WAIT = 1.0
 """Seconds after which `LocalProcesses.wait` returns though no process has ended."""
 

@@ -12,7 +12,6 @@ from typer.core import TyperGroup
 from cwm_cli._version import __version__, code_version
 from cwm_cli.cli import shared
 from cwm_cli.cli.bench_speed import bench_speed
-from cwm_cli.cli.benchmark import benchmark
 from cwm_cli.cli.cache import cache
 from cwm_cli.cli.collect import collect
 from cwm_cli.cli.completion import complete, for_shell, is_asked
@@ -86,7 +85,6 @@ COMMANDS = (
     evaluate,
     plan,
     bench_speed,
-    benchmark,
     options,
     cache,
     doctor,

@@ -17,13 +17,14 @@ from cwm_cli.cli.shared import (
     emit,
     emit_json,
     guarded,
+    print_report,
     run_folder,
 )
 from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
     from cwm_cli.export import Export
-    from cwm_cli.runs.report import RunReport, RunSummary
+    from cwm_cli.runs.report import RunSummary
     from cwm_cli.runs.store import Run
 
 
@@ -438,15 +439,3 @@ def rm(folder: FoldersArgument, json: JsonOption = False) -> None:
 
 
 runs.command("export")(guarded(export))
-
-
-def print_report(report: RunReport, *, json: bool) -> None:
-    """Print the tables of a report, or one JSON object."""
-    from cwm_cli.cli.shared import console
-    from cwm_cli.views.tables import report_parts
-
-    out = console(json=json)
-    for part in report_parts(report):
-        out.print(part)
-    if json:
-        emit_json(report.as_json())

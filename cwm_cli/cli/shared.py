@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from cwm_cli.bench.estimate import Ask, CostEstimate
     from cwm_cli.runs.observer import Observer
+    from cwm_cli.runs.report import RunReport
 
 ALLOW_GAP = "CWM_ALLOW_GAP"
 """The environment variable with the gaps that are accepted, a space between any two."""
@@ -433,3 +434,14 @@ def console(*, json: bool) -> "Console":
     from rich.console import Console
 
     return Console(stderr=json)
+
+
+def print_report(report: "RunReport", *, json: bool) -> None:
+    """Print the tables of a report, or one JSON object."""
+    from cwm_cli.views.tables import report_parts
+
+    out = console(json=json)
+    for part in report_parts(report):
+        out.print(part)
+    if json:
+        emit_json(report.as_json())

@@ -14,8 +14,10 @@ from cwm_apps.progress import FAILED, JUDGING, SEARCHING, SKIPPED, WAITING, Prob
 from cwm_apps.runs import CodingRun
 from cwm_apps.tasks import CodingTask
 from cwm_apps.work import OUT_OF_MONEY, SearchWork, ended
-from cwm_cli.bench.benchmarking import BRING_SECONDS, LOST, READ_SECONDS
 from cwm_cli.bench.executor import (
+    BRING_SECONDS,
+    LOST,
+    READ_SECONDS,
     Command,
     CommandEvent,
     Ended,

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cwm_cli.bench.configuration import SUITES, shift_of
+from cwm_benchmark.configuration import shift_of
 from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.simulators import Attributes
 from cwm_cli.envs.simulators.opening import is_exact
+from cwm_cli.envs.suites import SUITES
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import PaperMetric
 from cwm_cli.registry import environment

@@ -10,11 +10,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.bench.configuration import SUITES
 from cwm_cli.envs.simulators import Attributes, Findings, Remembering, simulator
 from cwm_cli.envs.simulators.chance import fingerprint
 from cwm_cli.envs.simulators.saving import content
 from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_cli.envs.suites import SUITES
 from cwm_cli.errors import CwmError
 from cwm_cli.planning.mcts import Mcts, PlanTree
 from cwm_cli.planning.model import key

@@ -19,8 +19,8 @@ import recordings
 import rtfm_program
 import worlds
 from coding_problems import PROBLEMS
-from cwm_cli.bench.configuration import BenchmarkConfig, BenchmarkHeader, BenchmarkTerms
-from cwm_cli.bench.run import BenchmarkRun
+from cwm_benchmark.configuration import BenchmarkConfig, BenchmarkHeader, BenchmarkTerms
+from cwm_benchmark.run import BenchmarkRun
 from cwm_cli.commands.collect import collect
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space

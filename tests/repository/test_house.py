@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 import pytest
 
 from cwm_cli import registry
-from cwm_cli.bench.configuration import SUITES
+from cwm_cli.envs.suites import SUITES
 from folders import ROOT
 
 CORE = ROOT / "cwm_cli"
@@ -28,8 +28,8 @@ LOOSE = {
 """Modules that belong to no folder: everyone may use them."""
 
 MEANT = {
-    "cwm_cli/bench/configuration.py": set(SUITES["cwmb"]),  # the paper's, whoever makes them
-    "cwm_cli/bench/run.py": {"simulated"},  # a key of the report
+    "cwm_cli/envs/suites.py": set(SUITES["cwmb"]),  # the paper's, whoever makes them
+    "plugins/cwm_benchmark/run.py": {"simulated"},  # a key of the report
     "plugins/cwm_play/play.py": {"replay"},  # a mode of playing
     "cwm_cli/cli/doctor.py": {"litellm", "transformers"},  # Python packages that extras install
     "cwm_cli/testing/test_training.py": {"MiniGrid-Empty-5x5-v0", "Catch-v0", "tiny"},

@@ -4,16 +4,16 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cwm_cli.bench.benchmarking import BenchmarkWork
-from cwm_cli.bench.configuration import (
+from cwm_benchmark.benchmarking import BenchmarkWork
+from cwm_benchmark.configuration import (
     BenchmarkAccess,
     BenchmarkConfig,
     BenchmarkHeader,
     BenchmarkTask,
     BenchmarkTerms,
 )
+from cwm_benchmark.run import BenchmarkRun
 from cwm_cli.bench.executor import BUSY, Command, Ended, Executor
-from cwm_cli.bench.run import BenchmarkRun
 
 
 @dataclass

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from rich.console import Console
 
-from cwm_cli.bench.benchmarking import BenchmarkWork
-from cwm_cli.bench.configuration import (
+from cwm_benchmark.benchmarking import BenchmarkWork
+from cwm_benchmark.configuration import (
     BenchmarkAccess,
     BenchmarkConfig,
     BenchmarkHeader,
@@ -22,13 +22,13 @@ from cwm_cli.bench.configuration import (
     Trial,
     slug,
 )
+from cwm_benchmark.folder import TaskRecord
+from cwm_benchmark.results import PlayOutcome, TrialRow, groups_of, ratio_error, rows_of, side_of
+from cwm_benchmark.run import BenchmarkRun, group_grids
+from cwm_benchmark.standings import Standings, TrialStanding
+from cwm_benchmark.view import BenchmarkView
+from cwm_benchmark.worker import TASKS, TaskWork, group_of
 from cwm_cli.bench.executor import Command, LocalProcesses
-from cwm_cli.bench.folder import TaskRecord
-from cwm_cli.bench.results import PlayOutcome, TrialRow, groups_of, ratio_error, rows_of, side_of
-from cwm_cli.bench.run import BenchmarkRun, group_grids
-from cwm_cli.bench.standings import Standings, TrialStanding
-from cwm_cli.bench.worker import TASKS, TaskWork, group_of
-from cwm_cli.cli.benchmark_view import BenchmarkView
 from cwm_cli.cli.runs import report
 from cwm_cli.commands.comparison import Mean, relative_return
 from cwm_cli.data.spaces import Space
@@ -404,7 +404,7 @@ class Here(Executor):
         return not self.ended
 
     def start(self, command):
-        from cwm_cli.bench.worker import main
+        from cwm_benchmark.worker import main
 
         os.environ |= command.environment
         before, sys.argv = sys.argv, list(command.words[2:])

@@ -9,10 +9,10 @@ from typing import NamedTuple, Protocol
 from rich.console import Console
 from rich.text import Text
 
-from cwm_cli.bench.benchmarking import ERRANDS, BenchmarkWork, TaskEvent
-from cwm_cli.bench.configuration import BenchmarkConfig, BenchmarkTask
-from cwm_cli.bench.folder import AUTOMATIC
-from cwm_cli.bench.standings import FAILED, FINISHED, StandingCounts, TrialStanding
+from cwm_benchmark.benchmarking import ERRANDS, BenchmarkWork, TaskEvent
+from cwm_benchmark.configuration import BenchmarkConfig, BenchmarkTask
+from cwm_benchmark.folder import AUTOMATIC
+from cwm_benchmark.standings import FAILED, FINISHED, StandingCounts, TrialStanding
 from cwm_cli.text import money, share
 from cwm_cli.views.lines import Lines, Pulse, progress_console
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above

@@ -1,7 +1,7 @@
 """What a benchmark is: its choices, the terms on which it goes on, its jobs and their tasks."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from hashlib import sha256
 from itertools import product
@@ -11,40 +11,11 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from cwm_cli.commands.synthesize import Choices, check_choices, check_names, owners_of
 from cwm_cli.credentials import without_credentials
+from cwm_cli.envs.suites import SHIFTED, SUITES
 from cwm_cli.envs.variants import HIDE, NOISE, SHIFT, check_shift
 from cwm_cli.errors import UnknownNameError
 from cwm_cli.registry import environment, find, read_options
 from cwm_cli.runs.store import RunHeader
-
-_CWMB = (
-    "Blackjack-v1",
-    "CliffWalking-v1",
-    "Taxi-v4",
-    "CartPole-v1",
-    "MountainCar-v0",
-    "Acrobot-v1",
-    "Pendulum-v1",
-    "Reacher-v5",
-    "Pusher-v5",
-    "InvertedPendulum-v5",
-    "InvertedDoublePendulum-v5",
-    "HalfCheetah-v5",
-    "Hopper-v5",
-    "Swimmer-v5",
-    "Walker2d-v5",
-    "Ant-v5",
-    "Humanoid-v5",
-    "HumanoidStandup-v5",
-    "RTFM-v0",
-)
-
-SUITES: Mapping[str, tuple[str, ...]] = {"cwmb": _CWMB, "cwmb-shifted": _CWMB[:-1]}
-"""Sets of environments by name; `cwmb` is the Code World Models Benchmark in the order of the
-paper, on ids that Gymnasium makes today, `cwmb-shifted` those of it that can be shifted."""
-
-SHIFTED = ("cwmb-shifted",)
-"""Suites whose environments are shifted, by seed 0 where no other is named."""
-
 
 START_OPTION = "search.start="
 """The option behind `--start`."""

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from cwm_cli.bench.configuration import Trial
+from cwm_benchmark.configuration import Trial
 
 WORKING = {
     "search": "searching",

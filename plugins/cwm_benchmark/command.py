@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from cwm_cli.cli.runs import print_report
 from cwm_cli.cli.shared import (
     AllowGapOption,
     ApiBaseOption,
@@ -31,6 +30,7 @@ from cwm_cli.cli.shared import (
     YesOption,
     asking,
     parse_env_args,
+    print_report,
     run_folder,
     tracked,
 )
@@ -128,8 +128,8 @@ def benchmark(
 
     Example: cwm benchmark --env CartPole-v1 --env Acrobot-v1 --strategy gif-mcts --seeds 3
     """
-    from cwm_cli.bench.benchmarking import benchmark as compare
-    from cwm_cli.cli.benchmark_view import BenchmarkView
+    from cwm_benchmark.benchmarking import benchmark as compare
+    from cwm_benchmark.view import BenchmarkView
 
     result = compare(
         suite,

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, PlainSerializer
 
-from cwm_cli.bench.configuration import BenchmarkTask, Trial
-from cwm_cli.bench.folder import AUTOMATIC, BenchmarkFolder, TaskRecord
+from cwm_benchmark.configuration import BenchmarkTask, Trial
+from cwm_benchmark.folder import AUTOMATIC, BenchmarkFolder, TaskRecord
 from cwm_cli.commands.comparison import Mean, Side, mean_of, relative_return
 from cwm_cli.commands.episodes import Episode
 from cwm_cli.evaluation import Score

@@ -1,4 +1,4 @@
-"""A process of a benchmark: `python -m cwm_cli.bench.worker FOLDER KIND NAME [PLANNER]`.
+"""A process of a benchmark: `python -m cwm_benchmark.worker FOLDER KIND NAME [PLANNER]`.
 
 It does one task, and ends when whoever started it does. What it found is in the folder
 before it ends with exit code 0; it may be repeated at any time.
@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cwm_cli.bench.configuration import BenchmarkAccess, BenchmarkTask, Group, Trial
+from cwm_benchmark.configuration import BenchmarkAccess, BenchmarkTask, Group, Trial
+from cwm_benchmark.folder import BenchmarkFolder
 from cwm_cli.bench.executor import Command, job_process
-from cwm_cli.bench.folder import BenchmarkFolder
 from cwm_cli.commands.collect import default_dataset
 from cwm_cli.commands.plan import plan
 from cwm_cli.commands.synthesize import Choices, Order, open_job
@@ -48,7 +48,7 @@ class TaskWork(NamedTuple):
 
     def command(self) -> Command:
         """Return the command that does the task."""
-        words = (sys.executable, "-m", "cwm_cli.bench.worker", self.run.place)
+        words = (sys.executable, "-m", "cwm_benchmark.worker", self.run.place)
         return Command(
             name=self.task.key,
             words=(*words, *filter(None, self.task)),

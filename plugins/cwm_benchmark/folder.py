@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from cwm_cli.bench.configuration import (
+from cwm_benchmark.configuration import (
     BenchmarkConfig,
     BenchmarkHeader,
     BenchmarkTask,

@@ -5,12 +5,12 @@ Files are counted as the interpreter opens them; the jobs are done at once, in t
 
 import json
 
-from cwm_cli.bench.configuration import (
+from cwm_benchmark.configuration import (
     BenchmarkTask,
     Trial,
 )
-from cwm_cli.bench.results import rows_of
-from cwm_cli.bench.standings import Running, TaskTimes, left_seconds
+from cwm_benchmark.results import rows_of
+from cwm_benchmark.standings import Running, TaskTimes, left_seconds
 from cwm_cli.search.spending import read_spending
 from instant_jobs import work_on
 from opened_files import opened

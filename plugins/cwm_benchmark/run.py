@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan
 from typing import Any, NamedTuple, Self
 
-from cwm_cli.bench.folder import BenchmarkFolder
-from cwm_cli.bench.results import GroupMean, TrialGroup, TrialRow, groups_of, rows_of
+from cwm_benchmark.folder import BenchmarkFolder
+from cwm_benchmark.results import GroupMean, TrialGroup, TrialRow, groups_of, rows_of
 from cwm_cli.commands.comparison import Mean
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.charts import rounded, table, table_of

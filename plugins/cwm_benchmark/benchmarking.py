@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cwm_cli.bench.configuration import (
+from cwm_benchmark.configuration import (
     START_OPTION,
     BenchmarkAccess,
     BenchmarkConfig,
@@ -24,22 +24,10 @@ from cwm_cli.bench.configuration import (
     environments_of,
     shift_of,
 )
-from cwm_cli.bench.estimate import Ask, CostEstimate, SearchesToCome, agreed, estimated
-from cwm_cli.bench.executor import (
-    Command,
-    Ended,
-    Executor,
-    Idle,
-    Postponed,
-    Started,
-    carried_out,
-    chosen_executor,
-    stopping_words,
-)
-from cwm_cli.bench.folder import TaskRecord, TasksLeft
-from cwm_cli.bench.results import NOTHING, TrialGroup, TrialRow, groups_of, rows_of
-from cwm_cli.bench.run import BenchmarkRun
-from cwm_cli.bench.standings import (
+from cwm_benchmark.folder import TaskRecord, TasksLeft
+from cwm_benchmark.results import NOTHING, TrialGroup, TrialRow, groups_of, rows_of
+from cwm_benchmark.run import BenchmarkRun
+from cwm_benchmark.standings import (
     FAILED,
     FINISHED,
     TO_PLAY,
@@ -52,7 +40,22 @@ from cwm_cli.bench.standings import (
     TrialStanding,
     left_seconds,
 )
-from cwm_cli.bench.worker import TaskWork
+from cwm_benchmark.worker import TaskWork
+from cwm_cli.bench.estimate import Ask, CostEstimate, SearchesToCome, agreed, estimated
+from cwm_cli.bench.executor import (
+    BRING_SECONDS,
+    LOST,
+    READ_SECONDS,
+    Command,
+    Ended,
+    Executor,
+    Idle,
+    Postponed,
+    Started,
+    carried_out,
+    chosen_executor,
+    stopping_words,
+)
 from cwm_cli.commands.synthesize import backend_of, choose_backend, uncached
 from cwm_cli.registry import default, find
 from cwm_cli.runs.observer import SILENT, Measures, Observer
@@ -61,8 +64,6 @@ from cwm_cli.runs.report import RunReport
 from cwm_cli.runs.searches import JournalTail
 from cwm_cli.runs.storage import StorageError
 from cwm_cli.runs.store import fresh_folder
-
-LOST = "its process ended without a result"
 
 ERRANDS = {
     "prepare": "transitions of {}",
@@ -74,12 +75,6 @@ ERRANDS = {
 
 LOOK_SECONDS = 60.0
 """After so long the whole folder is looked at again, in case that others work on it, too."""
-
-READ_SECONDS = 0.2
-"""The journals of the searches at work are not read more often, whoever asks for standings."""
-
-BRING_SECONDS = 5.0
-"""How often that is where they are kept on an object store: each is a request."""
 
 LOOK_SHARE = 0.02
 """The share of the time that this may take, however many jobs there are."""

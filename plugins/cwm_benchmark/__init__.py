@@ -1,0 +1,33 @@
+"""Search with many strategies and models in many environments, and compare: `cwm benchmark`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cwm_cli import hookimpl
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import typer
+
+
+@hookimpl
+def cwm_functions() -> Mapping[str, str]:
+    """Offer `cwm.benchmark`."""
+    return {"benchmark": "cwm_benchmark.benchmarking:benchmark"}
+
+
+@hookimpl
+def cwm_run_kinds() -> Mapping[str, str]:
+    """Offer the folders of benchmarks, whose jobs are run folders of their own."""
+    return {"benchmark": "cwm_benchmark.run:BenchmarkRun"}
+
+
+@hookimpl
+def cwm_commands(app: typer.Typer, api: ModuleType) -> None:
+    """Add `cwm benchmark`."""
+    from cwm_benchmark.command import benchmark
+
+    app.command("benchmark")(api.guarded(benchmark))
