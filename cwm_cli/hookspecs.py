@@ -23,6 +23,9 @@ hookspec = pluggy.HookspecMarker("cwm")
 Parts = Mapping[str, Callable[..., object] | str]
 """Classes or functions by name, or their addresses (`package.module:name`)."""
 
+Kind = str
+"""The name of an extension point, such as `"strategy"` or `"world model"`."""
+
 
 class ExtensionPoint(NamedTuple):
     """A kind of part that plugins provide, such as planners.
@@ -35,6 +38,57 @@ class ExtensionPoint(NamedTuple):
     hook: str
     base: str | None = None
     has_options: bool = False
+
+
+CORE_POINTS: Mapping[Kind, ExtensionPoint] = {
+    "environment": ExtensionPoint("cwm_environments"),
+    "backend": ExtensionPoint("cwm_backends", "cwm_cli.search.contracts:Backend", True),
+    "strategy": ExtensionPoint("cwm_strategies", "cwm_cli.search.contracts:Strategy", True),
+    "refiner": ExtensionPoint("cwm_refiners", "cwm_cli.search.contracts:Refiner", True),
+    "problem": ExtensionPoint("cwm_problems", "cwm_cli.search.contracts:Problem", True),
+    "world model": ExtensionPoint("cwm_world_models", "cwm_cli.worlds:WorldModel"),
+    "contract": ExtensionPoint("cwm_contracts", "cwm_cli.worlds:Contract"),
+    "metric": ExtensionPoint("cwm_metrics", "cwm_cli.evaluation:Metric"),
+    "planner": ExtensionPoint("cwm_planners", "cwm_cli.planning:Planner", True),
+    "policy": ExtensionPoint("cwm_policies", "cwm_cli.commands.policies:Policy", True),
+    "executor": ExtensionPoint("cwm_executors", "cwm_cli.bench.executor:Executor", True),
+    "importer": ExtensionPoint("cwm_importers", "cwm_cli.commands.data_import:Importer", True),
+    "exporter": ExtensionPoint("cwm_exporters", "cwm_cli.commands.data_export:Exporter", True),
+    "run kind": ExtensionPoint("cwm_run_kinds", "cwm_cli.runs.store:Run"),
+    "storage": ExtensionPoint("cwm_storages", "cwm_cli.runs.storage:Storage"),
+    "tracker": ExtensionPoint("cwm_trackers", "cwm_cli.commands.trackers:Tracker"),
+}
+"""The extension points of the core; plugins add others by the hook `cwm_extension_points`."""
+
+CORE: Mapping[Kind, Mapping[str, str] | str] = {
+    "policy": {
+        "random": "cwm_cli.commands.policies:RandomPolicy",
+    },
+    "problem": {
+        "world-model": "cwm_cli.problems.world_model:WorldModelProblem",
+    },
+    "planner": "cwm_cli.planning:PLANNERS",
+    "world model": "cwm_cli.worlds:WORLD_MODELS",
+    "contract": "cwm_cli.worlds:CONTRACTS",
+    "metric": "cwm_cli.evaluation:METRICS",
+    "executor": {"local": "cwm_cli.bench.executor:LocalProcesses"},
+    "run kind": {
+        "search": "cwm_cli.runs.searches:SearchRun",
+        "plan": "cwm_cli.commands.plays:PlayRun",
+    },
+    "tracker": {
+        "trackio": "cwm_cli.commands.trackers:TrackioTracker",
+        "wandb": "cwm_cli.commands.trackers:WandbTracker",
+    },
+}
+"""The parts that the core provides, or the address of such a mapping, by the rules for plugins."""
+
+CORE_EXAMPLES: Mapping[str, str] = {
+    "world model program": "cwm_cli.testing.examples:program_model",
+    "world model environment": "cwm_cli.testing.examples:environment_model",
+    "problem world-model": "cwm_cli.testing.examples:world_model_problem",
+}
+"""Functions that make examples of parts for the conformance suite, by kind and name."""
 
 
 class Hooks(Protocol):

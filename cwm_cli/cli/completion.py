@@ -27,7 +27,7 @@ import typer
 from cwm_cli.cli.next_steps import RUNS, runs_here
 
 if TYPE_CHECKING:
-    from cwm_cli.registry import Kind
+    from cwm_cli.hookspecs import Kind
 
 VARIABLE = "_CWM_COMPLETE"
 """The environment variable by which a shell asks, as Typer's scripts set it."""

@@ -23,8 +23,7 @@ from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.evaluation import Evaluation, Metric, Score, evaluate, unseen
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, find_contract
-from cwm_cli.evaluation.gaps import gaps, unverified
-from cwm_cli.evaluation.support import survey
+from cwm_cli.evaluation.support import gaps, survey, unverified
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import (

@@ -16,8 +16,7 @@ import numpy as np
 
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.evaluation.gaps import gaps
-from cwm_cli.evaluation.support import survey
+from cwm_cli.evaluation.support import gaps, survey
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, default, find, names

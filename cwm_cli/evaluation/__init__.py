@@ -22,8 +22,7 @@ from cwm_cli.evaluation.metric import (
     match,
     unseen,
 )
-from cwm_cli.evaluation.rollouts import Rollout, rollouts
-from cwm_cli.evaluation.trajectories import FollowedEpisode, trajectories
+from cwm_cli.evaluation.rollouts import FollowedEpisode, Rollout, rollouts, trajectories
 
 __all__ = [
     "METRICS",

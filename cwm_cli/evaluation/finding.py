@@ -17,8 +17,13 @@ from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.evaluation.context_tests import MAX_P_VALUE, ContextTests, ShuffledOutcomes
-from cwm_cli.evaluation.history import RecordedPast, paired
+from cwm_cli.evaluation.history import (
+    MAX_P_VALUE,
+    ContextTests,
+    RecordedPast,
+    ShuffledOutcomes,
+    paired,
+)
 from cwm_cli.evaluation.metric import match
 from cwm_cli.evaluation.similar_rows import MAX_INPUTS, MIN_FITTED, SimilarRows, choose_rows
 from cwm_cli.text import percent

@@ -14,12 +14,14 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.spatial import cKDTree
 from scipy.stats import mannwhitneyu, pearsonr, rankdata
 
-from cwm_cli.evaluation.context_tests import ContextTests, Explanation, ShuffledOutcomes
 from cwm_cli.evaluation.history import (
     MAX_COMPONENTS,
     MAX_LAG,
     MAX_PERIOD,
+    ContextTests,
+    Explanation,
     RecordedPast,
+    ShuffledOutcomes,
     steps_words,
 )
 from cwm_cli.evaluation.metric import MOST_CLASSES

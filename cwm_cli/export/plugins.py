@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.export.publishing import Export, publish, template
-from cwm_cli.registry import Kind, names
+from cwm_cli.hookspecs import Kind
+from cwm_cli.registry import names
 
 
 class PluginKind(NamedTuple):

@@ -24,9 +24,10 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
+from cwm_cli.hookspecs import Kind
 from cwm_cli.planning import Decider, Moment
 from cwm_cli.planning.model import Counter, Model, Step
-from cwm_cli.registry import Kind, Owner, find, provided
+from cwm_cli.registry import Owner, find, provided
 from cwm_cli.runs.observer import SILENT
 from cwm_cli.runs.storage import HEADER, BusyError
 from cwm_cli.runs.store import RunHeader

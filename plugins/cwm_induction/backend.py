@@ -12,7 +12,7 @@ from pydantic import Field
 
 from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation.gaps import gaps
+from cwm_cli.evaluation.support import gaps
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox.abilities import abilities_of

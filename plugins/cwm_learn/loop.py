@@ -22,7 +22,7 @@ from cwm_cli.data.spaces import Space, UnfitError
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.finding import find_contract
-from cwm_cli.evaluation.gaps import gaps
+from cwm_cli.evaluation.support import gaps
 from cwm_cli.planning.model import Step, close, key
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox.failures import Failure, printable

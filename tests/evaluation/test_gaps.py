@@ -7,7 +7,7 @@ import pytest
 
 import cwm_cli
 from cwm_cli.commands.recording import record
-from cwm_cli.evaluation.gaps import unverified
+from cwm_cli.evaluation.support import unverified
 from cwm_cli.registry import environment
 from openai_server import OpenAIServer
 from recordings import dataset

@@ -18,7 +18,7 @@ from cwm_cli.sandbox.handlers import Complaint
 from cwm_cli.translation import Rows, Source, fastest
 from cwm_cli.translation.emission import plain
 from cwm_cli.translation.expressions import Refused
-from cwm_cli.translation.lanes import Lanes
+from cwm_cli.translation.forms import Lanes
 from cwm_cli.translation.scalar import FAILURES, Arithmetic
 from cwm_cli.translation.states import Trace
 from cwm_cli.translation.tables import Table, TableLanes, countable

@@ -11,8 +11,7 @@ import cwm_cli
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
-from cwm_cli.evaluation.gaps import gaps
-from cwm_cli.evaluation.support import doubting, supported, survey
+from cwm_cli.evaluation.support import doubting, gaps, supported, survey
 from cwm_cli.export.package import package_of
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.sandbox import Sandbox

@@ -15,9 +15,10 @@ from cwm_cli.data.spaces import Columns
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.envs.tasks import Task
 from cwm_cli.errors import CwmError
+from cwm_cli.hookspecs import Kind
 from cwm_cli.planning import Moment
 from cwm_cli.planning.model import EpisodeHistory
-from cwm_cli.registry import Kind, conformance_example, environment, find
+from cwm_cli.registry import conformance_example, environment, find
 from cwm_cli.testing.conftest import Material
 from cwm_cli.testing.test_conformance import every
 from cwm_cli.worlds.environment import EnvironmentModel
