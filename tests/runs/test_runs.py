@@ -173,7 +173,8 @@ FULL = """
 import resource, signal, sys
 sys.path[:0] = {path!r}
 from pathlib import Path
-from search_runs import SearchRun, record
+from cwm_cli.runs.searches import SearchRun
+from search_runs import record
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with SearchRun.load(Path({folder!r})) as run:
     resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
@@ -216,7 +217,8 @@ WRITER = """
 import os, sys
 sys.path[:0] = {path!r}
 from pathlib import Path
-from search_runs import FILES, HEADER, SearchRun, record, rows
+from cwm_cli.runs.searches import SearchRun
+from search_runs import FILES, HEADER, record, rows
 run = SearchRun.start(Path({folder!r}), HEADER, FILES)
 run.__enter__()
 run.learn(record(0))
