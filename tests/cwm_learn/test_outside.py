@@ -37,21 +37,19 @@ def install_outside(packages: Path) -> None:
 def test_learn_works_as_a_plugin_of_another_package(cwm):
     install_outside(cwm.packages)
     lake = ("FrozenLake-v1", "--env-arg", "is_slippery=False")
-    learned = cwm("learn", "--env", *lake, "--steps", "150", "--run", "lake", "--json")
+    learned = cwm("learn", "--env", *lake, "--steps", "60", "--run", "lake", "--json")
     assert learned.returncode == 0, learned.stderr
     found = json.loads(learned.stdout)
-    assert found["steps"] <= 150
+    assert found["steps"] <= 60
     assert found["program"] == "lake/best.py"
 
-    again = cwm("learn", "--env", *lake, "--steps", "150", "--run", "lake", "--json")
+    again = cwm("learn", "--env", *lake, "--steps", "60", "--run", "lake", "--json")
     assert {**json.loads(again.stdout), "seconds": 0} == {**found, "seconds": 0}
-    assert cwm("evaluate", "lake").returncode == 0
     (listed,) = json.loads(cwm("runs", "list", ".", "--json").stdout)["runs"]
     assert (listed["kind"], listed["environment"]) == ("learn", "FrozenLake-v1")
     assert "promised" in cwm("runs", "show", "lake").stdout
     assert cwm("runs", "report", "lake", "--html", "page.html").returncode == 0
     assert "FrozenLake-v1 · learning" in (cwm.folder / "page.html").read_text()
-    assert "outside 1.0 (outside)" in cwm("plugins").stdout
 
 
 def test_function_of_another_package_is_part_of_the_python_api(cwm):
