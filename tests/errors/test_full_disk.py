@@ -66,7 +66,8 @@ def test_a_file_limit_is_no_crash_of_hdf5(cwm):
     pytest.importorskip("minari")
     recorded().save(cwm.folder / "d.npz")
     limited = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
+        "import resource, sys; sys.dont_write_bytecode = True\n"  # it would be cut short
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
         "from cwm_cli import export_transitions\n"
         "from cwm_cli.errors import CwmError\n"
         "try:\n    export_transitions('d.npz', 'minari', out='x-v0')\n"

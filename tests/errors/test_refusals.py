@@ -100,7 +100,7 @@ def test_a_search_whose_journal_finds_no_room_goes_on_where_it_was(shell):
     done = subprocess.run(
         [sys.executable, "-m", "cwm_cli", *SEARCH, "--run", "run"],
         cwd=shell.folder,
-        env=shell.variables(),
+        env=shell.variables() | {"PYTHONDONTWRITEBYTECODE": "1"},  # it would be cut short
         capture_output=True,
         text=True,
         preexec_fn=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit)),

@@ -171,6 +171,7 @@ class TestDamagedJournals:
 
 FULL = """
 import resource, signal, sys
+sys.dont_write_bytecode = True  # it would be cut short
 sys.path[:0] = {path!r}
 from pathlib import Path
 from cwm_cli.runs.searches import SearchRun
