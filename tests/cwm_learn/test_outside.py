@@ -11,6 +11,8 @@ import pytest
 
 import cwm_learn
 
+pytestmark = pytest.mark.slow  # several commands, each a process
+
 BUILT_IN = Path(cwm_learn.__file__).parent
 
 
@@ -33,7 +35,6 @@ def install_outside(packages: Path) -> None:
         (info / "entry_points.txt").write_text("\n".join(["[cwm]", *entries, ""]))
 
 
-@pytest.mark.slow
 def test_learn_works_as_a_plugin_of_another_package(cwm):
     install_outside(cwm.packages)
     lake = ("FrozenLake-v1", "--env-arg", "is_slippery=False")

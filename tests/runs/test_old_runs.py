@@ -17,7 +17,7 @@ FINISHED = json.loads((OLD_RUNS / "finished.json").read_text())
     [
         "synthesize",
         "theorize",
-        "learn",
+        pytest.param("learn", marks=pytest.mark.slow),
         pytest.param("train", marks=pytest.mark.slow),
         pytest.param("benchmark", marks=pytest.mark.slow),
     ],
@@ -32,7 +32,7 @@ def test_run_of_an_older_version_is_continued_to_the_same_end(name, cwm):
     (journal,) = (run / file for file in ("nodes.jsonl", "journal.jsonl") if (run / file).exists())
     written = journal.read_text()
 
-    done = cwm(*json.loads((run / "run.json").read_text())["command"])
+    done = cwm.inside(*json.loads((run / "run.json").read_text())["command"])
 
     assert done.returncode == 0, done.stderr
     expected = FINISHED[name]

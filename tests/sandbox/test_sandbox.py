@@ -24,11 +24,21 @@ from cwm_cli.sandbox.protection import GAPS
 from cwm_cli.sandbox.protocol import EndReason, JobReport
 from cwm_cli.worlds.messages import PlanningJob
 from folders import ROOT, SUPPORT
-from processes import AT_REST, PER_WORKER, WORKERS, children, processes, stays, wait_until
+from processes import (
+    AT_REST,
+    PER_WORKER,
+    WORKERS,
+    children,
+    ignore_running,
+    processes,
+    stays,
+    wait_until,
+)
 
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
+    ignore_running()
     with Sandbox(LIMITS) as sandbox:
         yield sandbox
 

@@ -6,6 +6,7 @@ each of them is three processes: itself, and two that wait for programs.
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import resource_tracker
 
 import psutil
@@ -15,15 +16,25 @@ PER_WORKER = 3
 AT_REST = WORKERS * PER_WORKER
 
 
+_of_other_tests: set[psutil.Process] = set()
+
+
+def ignore_running() -> None:
+    """Leave the children that other tests started, such as a cluster, out of all counts."""
+    _of_other_tests.update(psutil.Process().children())
+
+
 def processes() -> list[psutil.Process]:
     """Return what descends from this process, without the dead and Python's own helper."""
-    alive, helper = [], resource_tracker._resource_tracker._pid
-    for child in psutil.Process().children(recursive=True):
-        try:
-            if child.status() != psutil.STATUS_ZOMBIE and child.pid != helper:
-                alive.append(child)
-        except psutil.NoSuchProcess:
-            continue
+    found, helper = [], resource_tracker._resource_tracker._pid
+    for child in set(psutil.Process().children()) - _of_other_tests:
+        with suppress(psutil.NoSuchProcess):
+            found += [child, *child.children(recursive=True)]
+    alive = []
+    for each in sorted(found, key=lambda process: process.pid):
+        with suppress(psutil.NoSuchProcess):
+            if each.status() != psutil.STATUS_ZOMBIE and each.pid != helper:
+                alive.append(each)
     return alive
 
 

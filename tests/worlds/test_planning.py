@@ -14,7 +14,15 @@ from cwm_cli.sandbox import Limits, Sandbox, SandboxError
 from cwm_cli.worlds.messages import Codec
 from cwm_cli.worlds.model import Plan
 from cwm_cli.worlds.program import ProgramSession
-from processes import AT_REST, PER_WORKER, WORKERS, processes, stays, wait_until
+from processes import (
+    AT_REST,
+    PER_WORKER,
+    WORKERS,
+    ignore_running,
+    processes,
+    stays,
+    wait_until,
+)
 
 LIMITS = Limits(wall_seconds=30, cpu_seconds=1, stall_seconds=0.3, sleep_seconds=1, memory_mb=128)
 TWO = space_of(spaces.Discrete(2))
@@ -52,6 +60,7 @@ GOOD = program()
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
+    ignore_running()
     with Sandbox(LIMITS) as sandbox:
         yield sandbox
 
