@@ -44,7 +44,7 @@ SUITES = {
         *map(Case, ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")),
         *map(Case, ("InvertedPendulum-v5", "Acrobot-v1", "CliffWalking-v1", "Taxi-v4")),
         Case("FrozenLake-v1", (FLAT,)),
-        Case("FrozenLake-v1", (FLAT, "map_name=8x8")),
+        Case("FrozenLake-v1", (FLAT, 'map_name="8x8"')),
         *map(Case, ("InvertedDoublePendulum-v5", "Reacher-v5")),
     ],
     "changed": [
