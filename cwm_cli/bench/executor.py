@@ -15,17 +15,13 @@ from typing import Any, NamedTuple
 from cwm_cli.bench.processes import TICK_SECONDS, JobProcess, end_with_starter, fresh_log
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, read_options
+from cwm_cli.runs.places import storage_of
 from cwm_cli.runs.storage import BusyError
 from cwm_cli.search.spending import SPENDING, lapse
 from cwm_cli.text import clean
 
 LOST = "its process ended without a result"
-
-READ_SECONDS = 0.2
-"""The journals of jobs at work are not read more often."""
-
-BRING_SECONDS = 5.0
-"""Journals that are kept at a URL are not brought more often: each time is a request."""
+"""Reason of a failed job whose process gave none."""
 
 LONGEST_WAIT = 1.0
 """Seconds after which `LocalProcesses.wait` returns though no process has ended."""
@@ -389,6 +385,11 @@ def job_process() -> Iterator[None]:
     except CwmError as error:
         busy = f"{BUSY}: " if isinstance(error, BusyError) else ""
         sys.exit(f"{ERROR}{busy}{' '.join(str(error).split())}")
+
+
+def seconds_between_reads(folder: Path) -> float:
+    """Return how long to wait before the journals of running jobs in a folder are read again."""
+    return 5.0 if storage_of(folder) else 0.2  # from a URL, each read is a request
 
 
 def logged_reason(code: int, log: Path) -> str | None:

@@ -1,7 +1,7 @@
-"""Who acts while data are collected: the contract of policies, and random actions.
+"""Policies that act while data are collected: the base class, and random actions.
 
-A `Policy` begins every episode of a `Stage`, the environment that is recorded with a copy to plan
-in. Plugins offer others by the hook `cwm_policies`; `cwm_curated` has those that plan.
+A `Policy` begins every episode of a `Stage`: the recorded environment, with a copy to plan in.
+Plugins offer policies through the hook `cwm_policies`; the policies of `cwm_curated` plan.
 """
 
 from __future__ import annotations
@@ -12,16 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import process_time
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Literal,
-    NamedTuple,
-    Protocol,
-    Self,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 

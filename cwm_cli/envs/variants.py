@@ -60,7 +60,7 @@ Eye = Callable[[Any, Any], Any]
 
 
 def with_variants(spec: EnvironmentSpec) -> EnvironmentSpec:
-    """Let `make` take the arguments `shift`, `hide` and `noise`."""
+    """Add the arguments `shift`, `hide` and `noise` to `make`."""
     return with_disturbances(replace(spec, make=partial(_shifted, spec)))
 
 

@@ -233,12 +233,12 @@ TOO_LONG = "it took too long"
 
 
 class FollowedEpisode(NamedTuple):
-    """A recorded episode, and what a model says from its first observation and its actions.
+    """A recorded episode, and the predictions of a model from its first observation and actions.
 
-    `rows` are the recorded steps that were followed. Of the model there are `draws` episodes side
-    by side: `columns` (steps, draws, ...) hold what it observed after each step, named
-    `observations` as in a dataset, `rewards` and `ends`. Where it failed before the recording
-    ended `failure` says why, and there are fewer steps than rows.
+    `rows` are the recorded steps. The model predicts `draws` episodes in parallel: `columns`
+    (steps, draws, ...) have the observations after each step (`observations`, named as in a
+    dataset), `rewards` and `ends`. If the model fails before the recording ends, `failure` has the
+    reason, and there are fewer steps than rows.
     """
 
     rows: Dataset
@@ -268,11 +268,19 @@ def trajectories(
     draws: int = 1,
     seconds: float = math.inf,
 ) -> list[FollowedEpisode]:
-    """Follow `count` recorded episodes of a dataset, or as many as it has, spread evenly.
+    """Predict up to `count` recorded episodes of a dataset, spread evenly over it.
 
-    A model gets the first observation and then only the recorded actions, one after the other.
-    `known` are rows that it may see whole, such as those it was fitted to: faster forms of a
-    program have to agree with it there. After `seconds`, over all episodes, it is told no more.
+    The model gets the first observation of an episode, and then only the recorded actions, one
+    after the other.
+
+    Args:
+        model: The world model.
+        dataset: The recorded episodes.
+        count: Largest number of episodes.
+        known: Rows that the model may see whole, such as the fitted rows. Faster forms of a program
+            have to agree with the program on them.
+        draws: Number of episodes to predict in parallel from each recorded one.
+        seconds: Time limit for all episodes together. The model gets no actions after it.
     """
     episodes = dataset.columns["episodes"]
     firsts = np.sort(np.unique(episodes, return_index=True)[1])

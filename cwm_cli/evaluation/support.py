@@ -1,7 +1,7 @@
 """Data support of a program: the rows behind its rules, and statements about missing data.
 
-A rule is a path through the program's text: the branches that were taken. Rows support a rule if
-they took the same path and looked up the same keys.
+A rule is a path of branches through the program's text. Rows support a rule if they took the same
+path and looked up the same keys.
 
 A program can be right on every recorded row and still be wrong elsewhere. `gaps` describes what
 the rows do not show; the description is printed with each score and written into the docstring of
@@ -237,10 +237,10 @@ NEAR = 0.05
 """A row comes near a bound within this share of the range: where limits act, they show."""
 
 FEW_ENDS = 10
-"""With more ends than this of several causes, another cause would likely have shown."""
+"""With more ends than this, of several causes, another cause would likely have occurred."""
 
 MOST_NAMED = 3
-"""Components, actions or lines that a sentence names; of more it says how many there are."""
+"""Components, actions or lines that a sentence names; it counts the others."""
 
 
 def gaps(
@@ -250,10 +250,13 @@ def gaps(
     found: ProgramSurvey | None = None,
     program: str = "",
 ) -> list[str]:
-    """Say what some rows do not show, the most important first; none where there are no rows.
+    """Return sentences on missing data, the most important first; none if there are no rows.
 
-    `names` are those of the observation's components. With what is `found` of a program, also
-    which of its lines have few rows behind them.
+    Args:
+        rows: Recorded transitions.
+        names: Names of the observation's components.
+        found: The survey of a program, to name also its lines with few rows behind them.
+        program: The text of that program.
     """
     if not len(rows):
         return []
@@ -306,7 +309,7 @@ def unverified(train: Dataset, test: Dataset) -> list[str]:
 
 
 Components = list[np.ndarray]
-"""The numbers of each component, row by row; those of texts are left empty."""
+"""The numbers of each component, row by row. Components that are texts have none."""
 
 
 def _columns(rows: Dataset, field: str) -> Components:
@@ -319,7 +322,7 @@ def _columns(rows: Dataset, field: str) -> Components:
 
 
 def _on_ends(rows: Dataset, names: Sequence[str], columns: tuple[Components, Components]) -> str:
-    """Say on how many ends, of how many causes, the rule for the end rests."""
+    """Return on how many terminal transitions, of how many causes, the rule for the end rests."""
     ended = rows.columns["terminations"]
     count = int(ended.sum())
     if not count:
@@ -334,7 +337,7 @@ def _on_ends(rows: Dataset, names: Sequence[str], columns: tuple[Components, Com
 
 
 def _cause(ended: np.ndarray, names: Sequence[str], columns: tuple[Components, Components]) -> str:
-    """Name the component which is, at every end, where it is nowhere else."""
+    """Return the component whose values at all ends occur nowhere else, if any."""
     if columns[1] and all(len(after) and len(np.unique(after[ended])) == 1 for after in columns[1]):
         return "the same observation"
     for name, before, after in zip(names, *columns, strict=True):
@@ -348,7 +351,7 @@ def _cause(ended: np.ndarray, names: Sequence[str], columns: tuple[Components, C
 
 
 def _on_rewards(rows: Dataset) -> str:
-    """Say that rewards did not vary."""
+    """Return a sentence if rewards did not vary."""
     rewards = np.unique(rows.columns["rewards"])
     if len(rewards) > 1:
         return ""
@@ -422,7 +425,7 @@ def _on_what_stays(names: Sequence[str], columns: tuple[Components, Components])
 
 
 def _on_coverage(rows: Dataset) -> str:
-    """Say how many of the situations there are were recorded, with each action, if not all."""
+    """Return how many (observation, action) pairs were recorded, if not all."""
     spaces = rows.observation_space, rows.action_space
     if not countable(*spaces):
         return ""

@@ -140,18 +140,19 @@ def automatic(
 
 
 MEMORIES = 16
-"""Episodes that are remembered: twice as many as are played at a time."""
+"""Number of episodes with a memory: at least twice the number of parallel episodes."""
 
 
 class Decider:
-    """Plans with the first planner that the model suits, and keeps what it remembers.
+    """Plans with the first planner that suits the model, and keeps the memory of each episode.
 
-    `passed_over` says of each planner before that one why it was none, `steps` how many
-    steps of the model each of the last decisions took. What is remembered of an episode is
-    forgotten after as many decisions as the planner's `SEGMENT`, and after one that was
-    not made here. The random numbers of a decision depend on the seed, the episode and the
-    number of the decision only. What a model draws by itself follows from the same before
-    each decision, or from what `begin` does in its place, and decisions are made one by one.
+    `passed_over` has the reason why each planner before that one was not used, `steps` the number
+    of model steps of each of the last decisions. The memory of an episode is dropped after
+    `SEGMENT` decisions of the planner, and after a decision that was made elsewhere.
+
+    The random numbers of a decision depend only on the seed, the episode and the number of the
+    decision. If the model draws random numbers itself, its generator is set from these before
+    each decision, or by `begin`, and decisions are made one by one.
     """
 
     def __init__(
@@ -191,14 +192,14 @@ class Decider:
         return plans
 
     def _together(self, moments: Sequence[Moment]) -> list[Sequence[Moment]]:
-        """Return the moments that are planned for at once, where that makes them faster."""
+        """Return groups of moments to plan together, if that is faster."""
         planner = self._planners[len(self.passed_over)]
         if self._begin is None and self._model.deterministic and not planner.ALONE:
             return [moments]
         return [[moment] for moment in moments]
 
     def _decide(self, moments: Sequence[Moment]) -> list[list[Any]]:
-        """Plan with the first planner that can, and keep what it remembers."""
+        """Plan with the first planner that can, and keep its memories."""
         situations = [self._situation(moment) for moment in moments]
         try:
             plans = self._planners[len(self.passed_over)].plan(self._model, situations)
@@ -227,7 +228,7 @@ class Decider:
         return Situation(state, moment.horizon, seeds, memory, moment.valid)
 
     def _forget(self, asked: int) -> None:
-        """Forget episodes that were not asked about for long."""
+        """Drop the memories of the episodes whose last decision is longest ago."""
         self._most = max(self._most, 2 * asked)
         for episode in list(self._memories)[: -self._most]:
             del self._memories[episode]

@@ -1,4 +1,4 @@
-"""Steps of imagined episodes from many observations at once, for every form of a model."""
+"""Parallel steps of imagined episodes from many observations, for every form of a model."""
 
 from __future__ import annotations
 

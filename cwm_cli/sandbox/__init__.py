@@ -1,10 +1,10 @@
 """Run generated programs in processes of their own and hand back what comes of them.
 
 The trusted side is `client`, `conversation`, `prediction` of rows, `episodes`, `pool`, `protection`
-and `failures`. `worker` makes and watches the processes of programs; in such a process run
-`candidate` and `handlers`; `probe` is itself a program. Both sides share `job`, `abilities` and
-`protocol`. What a program is asked is a `Job`, done by a `Handler`: a new
-kind of job needs one of each, and no change here.
+and `failures`. `worker` starts and watches the processes of programs. `candidate` and `handlers`
+run in such a process; `probe` is itself a program. Both sides share `job`, `abilities` and
+`protocol`. A `Job` is a request to a program, and its `Handler` carries it out: a new kind of job
+needs one of each, and no change here.
 
 The exports are lazy because the worker imports this package too and must stay small: no
 pydantic, no Gymnasium.

@@ -247,15 +247,19 @@ _ATTRIBUTES, _HARMLESS = frozenset(ATTRIBUTES.split()), frozenset(HARMLESS.split
 
 
 class ForbiddenName(SyntaxError):
-    """A program uses what it may not use on this machine, at a line."""
+    """A program uses a name that is forbidden on this machine, at a line."""
 
 
 def check_source(program: str, file: str) -> None:
-    """Refuse a program that reaches beyond computing; SyntaxError if it is none.
+    """Refuse a program that does more than compute.
 
-    This is done where the kernel cannot hold a program back (macOS, old kernels). It stops
-    accidents, such as a program that reads files because a language model thinks that
-    it helps. It is no boundary: whoever wants to get around it can.
+    This is done if the kernel cannot confine a program (macOS, old kernels). It stops accidents,
+    such as a program that reads files because a language model thinks that it helps. It is no
+    boundary: a hostile program can get around it.
+
+    Raises:
+        ForbiddenName: The program uses a name that is not allowed.
+        SyntaxError: The text is not Python.
     """
     for node in ast.walk(ast.parse(program, file)):
         for name in _names(node):
@@ -268,7 +272,7 @@ def check_source(program: str, file: str) -> None:
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """Yield what a part of a program uses that it may not."""
+    """Yield the forbidden names that a part of a program uses."""
     if isinstance(node, ast.Import):
         yield from (a.name for a in node.names if a.name.partition(".")[0] in _MODULES)
     elif isinstance(node, ast.ImportFrom):

@@ -76,8 +76,10 @@ _MESSAGE_CHARACTERS = 4000
 """What has room in the slot of the message."""
 
 TOLERANCE = 1e-6
-"""By how much what a step answers may differ from the outcome that it is, absolutely plus
-relatively: the same arithmetic in another order, and less than the metric forgives."""
+"""Largest difference between a step and its outcome, absolute plus relative.
+
+It allows for arithmetic in another order, and is less than the metric tolerates.
+"""
 
 SURPRISE = 6.0
 """Standard deviations by which outcomes may come more or less often than told: by chance one of a
@@ -326,7 +328,7 @@ def _seeded(
 
 
 class OutcomesHandler(Handler[OutcomesJob]):
-    """Asks what can follow on every row, and has the program take a step there if it can."""
+    """Asks for the possible outcomes of every row, and for a step there if the program has one."""
 
     job_class = OutcomesJob
 
@@ -372,7 +374,7 @@ class OutcomesHandler(Handler[OutcomesJob]):
 
 
 class DrawsHandler(Handler[DrawsJob]):
-    """Asks for several draws of what follows on every row."""
+    """Asks for several draws of the outcome of every row."""
 
     job_class = DrawsJob
 

@@ -25,7 +25,7 @@ ROOM = 1 << 15
 
 
 class Reply(NamedTuple):
-    """What came of a job: the slots of its answers, what went wrong, and what it printed.
+    """The reply to a job: the slots of its answers, its failure, and its printed output.
 
     `used` and `slept` are seconds of CPU time and of waiting.
     """
@@ -40,8 +40,8 @@ class Reply(NamedTuple):
 class Conversation:
     """A confined process of the program, and the pipes to it and to the worker that watches it.
 
-    The limits hold for each question, the first of which includes loading the program, or
-    `for_all` questions together.
+    The limits hold for each question, or `for_all` questions together. The time of the first
+    question includes loading the program.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Conversation:
 
     @classmethod
     def as_answered(cls, asked: Sequence[Self]) -> Iterator[Self]:
-        """Yield conversations that were asked in the order in which their replies begin to come."""
+        """Yield conversations as soon as their replies begin to arrive."""
         waiting = {each._replies: each for each in asked}
         while waiting:
             poller = select.poll()

@@ -15,9 +15,7 @@ from cwm_apps.runs import CodingRun
 from cwm_apps.tasks import CodingTask
 from cwm_apps.work import OUT_OF_MONEY, SearchWork, ended
 from cwm_cli.bench.executor import (
-    BRING_SECONDS,
     LOST,
-    READ_SECONDS,
     Command,
     CommandEvent,
     Ended,
@@ -25,6 +23,7 @@ from cwm_cli.bench.executor import (
     Idle,
     Started,
     carried_out,
+    seconds_between_reads,
     stopping_words,
 )
 from cwm_cli.errors import CwmError
@@ -165,7 +164,7 @@ class SearchJobs(SearchWork):
         return state._replace(state=FAILED, reason=reason)
 
     def _read(self) -> None:
-        """Read what the journals of problems at work say, if that is some time ago."""
+        """Read the journals of running problems, unless they were read a moment ago."""
         began = time.monotonic()
         if began < self._due:
             return
@@ -180,8 +179,7 @@ class SearchJobs(SearchWork):
             if self._at_work[name].state != work.state:
                 self._news.append(self._at_work[name].state)
         taken = time.monotonic() - began
-        least = BRING_SECONDS if is_elsewhere else READ_SECONDS
-        self._due = began + max(least, taken / READING_SHARE)
+        self._due = began + max(seconds_between_reads(self.run.folder), taken / READING_SHARE)
 
     def _look(self, name: str, work: _AtWork) -> None:
         """Find out from its journal how far a problem at work is."""

@@ -43,9 +43,7 @@ from cwm_benchmark.standings import (
 from cwm_benchmark.worker import TaskWork
 from cwm_cli.bench.estimate import Ask, CostEstimate, SearchesToCome, agreed, estimated
 from cwm_cli.bench.executor import (
-    BRING_SECONDS,
     LOST,
-    READ_SECONDS,
     Command,
     Ended,
     Executor,
@@ -54,12 +52,13 @@ from cwm_cli.bench.executor import (
     Started,
     carried_out,
     chosen_executor,
+    seconds_between_reads,
     stopping_words,
 )
 from cwm_cli.commands.synthesize import backend_of, choose_backend, uncached
 from cwm_cli.registry import default, find
 from cwm_cli.runs.observer import SILENT, Measures, Observer
-from cwm_cli.runs.places import placed, storage_of
+from cwm_cli.runs.places import placed
 from cwm_cli.runs.report import RunReport
 from cwm_cli.runs.searches import JournalTail
 from cwm_cli.runs.storage import StorageError
@@ -486,10 +485,9 @@ class BenchmarkWork:
         return before is None or before.state != state
 
     def _read(self) -> None:
-        """Read what the journals of the searches at work say, if that is some time ago."""
+        """Read the journals of running searches, unless they were read a moment ago."""
         now = time.monotonic()
-        is_elsewhere = storage_of(self.run.folder) is not None
-        if now - self._read_at < (BRING_SECONDS if is_elsewhere else READ_SECONDS):
+        if now - self._read_at < seconds_between_reads(self.run.folder):
             return
         self._read_at = now
         for task, _, _ in self._running.values():

@@ -1,4 +1,4 @@
-"""The folder of a benchmark: its files, their contents, and the tasks that are left."""
+"""The folder of a benchmark: its files, their contents, and the remaining tasks."""
 
 import heapq
 from collections import defaultdict

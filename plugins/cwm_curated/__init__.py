@@ -1,4 +1,4 @@
-"""Policies for `cwm collect` that plan what an episode shows."""
+"""Policies for `cwm collect` that plan informative episodes."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
 """Aims of an episode other than reward: new observations, and numbers at their extremes.
 
 `Curious` and `Driven` are copies of the environment with a reward for such an aim. Summaries of
-earlier rows tell which observations are new.
+earlier rows distinguish new observations from known ones.
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 ENDLESS = 30.0
-"""Steps that the end of an episode counts for where it is new.
+"""Steps that a new way to end an episode counts for.
 
 With more, episodes end soon rather than go far; with none they avoid their end.
 """
 
 MISSING = 100.0
-"""Steps that it counts for as long as no episode has come to an end."""
+"""Steps that the end counts for as long as no episode has ended."""
 
 WALKS = 3
-"""Random walks from the start of an episode, which tell how far each number goes by itself."""
+"""Random walks from the start of an episode, to measure how far each number moves unaided."""
 
 STRAYING = 0.02
-"""What a step costs an episode that drives one number, for each random walk's way by which the
-others are off on average. A way of its own is worth one: with more nothing dares to go."""
+"""Cost of a step if the other numbers are off their start by the range of the random walks.
+
+The unit is the reward for moving the driven number by its own such range. With a higher cost no
+number is driven anywhere.
+"""
 
 STRAYED_END = 20.0
-"""Steps that they are charged for where the episode ends: those that it might have gone on."""
+"""Steps with this cost that the end of an episode is charged, for the steps that it prevents."""
 
 STILL = 1e-9
-"""A number that changes by less, relative to its size, does not change: its digits do."""
+"""Relative change below which a number counts as constant, since only its digits change."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ class Seen:
             self._width = np.where(width > 0, width, 1.0)
 
     def novelty(self, observation: Any) -> float:
-        """Return how far an observation is from all that was seen."""
+        """Return the distance of an observation from all recorded observations."""
         numbers, other = told(observation)
         new = other not in self._others
         if all(map(le, self._least, numbers)) and all(map(le, numbers, self._most)):
@@ -130,7 +133,7 @@ class Seen:
 
 
 class Curious(Model):
-    """A simulator that rewards observations for being unlike those that were seen."""
+    """A simulator that rewards observations for their distance from the recorded observations."""
 
     def __init__(self, simulator: Simulator | Remembering, seen: Seen, *, ended: bool) -> None:
         self._simulator = simulator
@@ -145,28 +148,29 @@ class Curious(Model):
         self._simulator.stand(state)
 
     def here(self) -> Any:
-        """Return the state in which the simulator is."""
+        """Return the state of the simulator."""
         return self._simulator.here()
 
     def step(self, action: Any) -> Step:
-        """Take an action; the end counts as if the episode went on there."""
+        """Take an action; an end counts as many steps at that observation."""
         observation, _, terminated, valid = self._simulator.step(action)
         novelty = self._seen.novelty(observation)
         return Step(observation, novelty * (self._end if terminated else 1.0), terminated, valid)
 
 
 class Driven(Model):
-    """A simulator that rewards each number of the observation for going farther than it has.
+    """A simulator that rewards each number of the observation for a new extreme.
 
-    Each goes up or down, as the corner says, and counts in units of how far it goes by itself,
-    in random walks. The first corner has all up, the second all down, the next two every other
-    one, then pairs, and so on: any two numbers meet in each way. A state is that of the simulator
-    with how far each number has gone.
+    The corner chooses the direction of each number, up or down. The unit of a number is its range
+    in random walks. In the first corner all numbers go up, in the second all go down, in the next
+    two every other one goes up, then pairs, and so on: any two numbers are combined in each way. A
+    state is the state of the simulator with the extreme of each number so far.
 
-    With the widths of `bounds` one number goes alone, at a small charge for what the others stray
-    from where they began: the limit of a track is told from a fall only where nothing falls
-    there. First goes the one that random walks leave farthest from its bounds, up in the first
-    corner, down in the second, then the next one; those without bounds go last.
+    With the widths of `bounds`, one number is driven alone, at a small cost for the distance of the
+    other numbers from their start: the limit of a track is distinguished from a fall only if
+    nothing falls there. The number that random walks leave farthest from its bounds comes first, up
+    in the first corner and down in the second, then the next number. Numbers without bounds are
+    last.
     """
 
     def __init__(
@@ -183,7 +187,7 @@ class Driven(Model):
     def measure(
         self, state: Any, observation: Any, valid: Any, actions: gym.Space[Any], steps: int
     ) -> None:
-        """Find out where an episode starts, and how far each number goes from there by itself."""
+        """Measure the start of an episode, and the range of each number in random walks from it."""
         found = [np.array(told(observation).numbers)]
         for _ in range(WALKS):
             self._simulator.stand(state)
@@ -220,11 +224,11 @@ class Driven(Model):
         self._simulator.stand(inner)
 
     def here(self) -> Any:
-        """Return the state in which the simulator is, with how far each number has gone."""
+        """Return the state of the simulator, with the extreme of each number so far."""
         return self._simulator.here(), self._far
 
     def step(self, action: Any) -> Step:
-        """Take an action; what is new of the way of each number is its reward."""
+        """Take an action; the reward is the distance of each number beyond its extreme so far."""
         observation, _, terminated, valid = self._simulator.step(action)
         before, numbers = self._far, np.array(told(observation).numbers)
         self._far = np.maximum(before, self._scale * numbers)

@@ -47,36 +47,38 @@ SEARCH = 1000
 """Model steps of a decision among discrete actions."""
 
 SAMPLES: Mapping[Aim, int] = {"reward": 500, "extremes": 100}
-"""Model steps of a decision of real numbers; with more, nothing goes farther."""
+"""Model steps of a decision of real numbers; more do not drive numbers farther."""
 
 FEWEST = 12
-"""Model steps that such a decision takes at least."""
+"""Least number of model steps of a decision of real numbers."""
 
 MOST = 10_000
-"""States that are tried all, where observations tell them."""
+"""Largest number of states that a search for untried actions, or value iteration, visits."""
 
 ROLLOUTS = 5
-"""Rollouts that a decision takes at least."""
+"""Least number of rollouts of a decision."""
 
 WELL = 0.1
-"""An end that is beyond earlier ones by less of their range may have the same cause."""
+"""An end beyond earlier ends by less than this fraction of their range may share their cause."""
 
 RESERVE = 2
-"""Steps to spare at which an episode turns to an end that no episode has shown."""
+"""Spare steps with which an episode heads for an end that no earlier episode reached."""
 
 LENGTHS = 6
-"""Mean lengths of repeated actions are 1, 2, 4, ..., so many of them: none serves every task."""
+"""Number of mean lengths of repeated actions (1, 2, 4, ...): no length suits every task."""
 
 
 class Way(NamedTuple):
-    """What the actions of an episode are planned for, and how well.
+    """The aim of the plans of an episode, and their quality.
 
-    `reward` is as much of it as possible, `extremes` is to drive every number of
-    the observation to one of its ends, the `corner` says which, or one number `alone`;
-    where there are no real numbers it is to see what no earlier episode has seen. `effort`
-    is the share of the budget that is spent. A share `chance` of the actions is random.
-    As long as no earlier episode came to an end, up to so many `starts` are tried
-    for one that does; for a number alone, once one did, for an end of which it is the cause.
+    With the aim `reward`, plans maximise the return. With `extremes`, they drive every number of
+    the observation, or one number `alone`, to an extreme that the `corner` chooses; if there are no
+    real numbers, they look for new observations. Plans take the share `effort` of the budget, and
+    the share `chance` of the actions is random.
+
+    As long as no earlier episode ended, up to `starts` episodes are tried to find one that ends.
+    With a number `alone` they are tried once an episode ended, to find an end that this number
+    causes.
     """
 
     aim: Aim
@@ -91,8 +93,8 @@ class Way(NamedTuple):
 class PlannedPolicy(Policy):
     """Plans actions in a copy of the environment.
 
-    Where there is none the best of a few random episodes is taken, so that none takes more than
-    ten times as long as a random one.
+    If there is no copy, the best of a few random episodes is used, so that no episode takes more
+    than ten times as long as a random one.
     """
 
     copies: Copies = "measured"
@@ -103,20 +105,20 @@ class PlannedPolicy(Policy):
         raise NotImplementedError
 
     def prepare(self, stage: Stage) -> None:
-        """Find out whether there is a copy to plan in."""
+        """Check whether there is a copy to plan in."""
         if stage.copies == "measured":
             stage.copies = self.copies
         _ = stage.simulator
 
     def looks_back(self, stage: Stage, place: int) -> bool:
-        """Whether the episode is to show what no other has, or an end if none has."""
+        """Whether the episode aims at new observations, or at an end if no episode has ended."""
         way = self.way(place)
         if way is None or way.aim == "reward":
             return False
         return way.alone or way.starts > 1 or not _drives(stage, way, stage.simulator)
 
     def starts(self, stage: Stage, place: int, earlier: Sequence[Transition]) -> int:
-        """Return how many starts the way of the place wants."""
+        """Return the number of episodes to try at a place."""
         way = self.way(place)
         if way is None:
             return 1
@@ -126,7 +128,7 @@ class PlannedPolicy(Policy):
     def begin(
         self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]
     ) -> tuple[str, Act]:
-        """Plan, or draw where nothing can be planned."""
+        """Plan the actions, or draw them if there is no copy to plan in."""
         way = self.way(place)
         if way is None:
             return "random", random_acts(stage, seed)
@@ -141,9 +143,9 @@ class PlannedPolicy(Policy):
         rows: Sequence[Transition],
         earlier: Sequence[Transition],
     ) -> float:
-        """Return infinity for an episode that ended, or what a random one came to by its aim.
+        """Return infinity for an episode that ended, or the value of a random episode for its aim.
 
-        Where one number was driven alone, that is an end which nothing else explains.
+        If one number was driven alone, only an end that no other number explains is worth infinity.
         """
         way = self.way(place)
         if way is None or not stage.note:
@@ -166,7 +168,7 @@ class PlannerPolicy(PlannedPolicy):
     """Share of the actions that are random instead."""
 
     def way(self, place: int) -> Way:
-        """Plan for reward, wherever the episode stands."""
+        """Plan for reward at every place."""
         return Way("reward", self.effort, self.chance)
 
 
@@ -181,7 +183,7 @@ class CuratedPolicy(PlannedPolicy):
     """
 
     def way(self, place: int) -> Way | None:
-        """Return the way of a place, over and over; each round has two more corners or ends."""
+        """Return the way of a place. Ways repeat in rounds, each with two more corners or ends."""
         turn, number = divmod(place, len(CURATED))
         way = CURATED[number]
         return way and way._replace(corner=way.corner + 2 * turn)
@@ -240,9 +242,9 @@ def planned_acts(
 ) -> tuple[str, Act]:
     """Return how an episode is planned, in words, and what plans its actions.
 
-    Plans for reward are made for the whole episode, as it would be played, and others for what
-    is recorded of it. What `earlier` transitions showed is not
-    new. Where observations tell the states there are, every action is tried everywhere instead.
+    Plans for reward cover the whole episode, other plans only its recorded part. Observations of
+    `earlier` transitions are not new. If observations identify the states, every action is tried in
+    every state instead.
     """
     if way.aim != "reward" and isinstance(copy, Remembering):
         return "coverage", covering_acts(stage, copy, seed, earlier)
@@ -273,7 +275,7 @@ def planned_acts(
 
 
 def covering_acts(stage: Stage, copy: Remembering, seed: int, earlier: Sequence[Transition]) -> Act:
-    """Go to the nearest action that was not tried where it is, and to an end at last."""
+    """Go to the nearest untried pair of state and action, and to an end with the last steps."""
     tried = set(EarlierRows.of(earlier).summary(TriedActions).pairs)
     rng, draw = np.random.default_rng(seed), random_acts(stage, seed)
 
@@ -295,9 +297,9 @@ def _untried(
     left: int,
     rng: np.random.Generator,
 ) -> int | None:
-    """Return the first action on the way to the nearest that was not tried where it is.
+    """Return the first action towards the nearest untried pair of state and action.
 
-    Those that end the episode come last, while there are just steps enough for them.
+    Pairs that end the episode come last, when just enough steps are left for them.
     """
     low, high = int(copy.action_space.low[0]), int(copy.action_space.high[0])
     every = range(low, high + 1)
@@ -336,7 +338,7 @@ def _drives(stage: Stage, way: Way, copy: Simulator | Remembering | None) -> boo
 def _aimed(
     stage: Stage, way: Way, copy: Simulator | Remembering, earlier: Sequence[Transition]
 ) -> Model:
-    """Return what plans are made in: a copy whose rewards are what the way aims at."""
+    """Return the model to plan in: a copy with the aim of the way as its reward."""
     if way.aim == "reward":
         return copy
     if _drives(stage, way, copy):
@@ -355,7 +357,7 @@ def _bounds(space: gym.Space[Any]) -> np.ndarray:
 
 
 def _typed(action: Any, space: gym.Space[Any]) -> Any:
-    """Return an action with the precision of its space, in which it will be recorded."""
+    """Return an action with the precision of its space, as it will be recorded."""
     return action.astype(space.dtype) if isinstance(action, np.ndarray) else action
 
 
@@ -380,7 +382,7 @@ def _planners(copy: Simulator | Remembering, way: Way) -> Sequence[planning.Plan
 
 
 def _chances(copy: Simulator | Remembering, seed: int) -> Callable[[Moment], None]:
-    """Have chances of its own for each decision, whatever was planned before."""
+    """Seed the copy for each decision, so that chance does not depend on earlier plans."""
 
     def begin(moment: Moment) -> None:
         rng = np.random.default_rng([seed, moment.decision, 1])

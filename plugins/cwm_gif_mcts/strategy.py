@@ -28,14 +28,14 @@ from cwm_gif_mcts.tree import (
 )
 
 HIGHEST_BUG_VALUE = 0.99
-"""What a program is worth that raised and was not fixed yet."""
+"""Value of a program that raised an exception and has not been fixed."""
 
 NEAR = 0.02
-"""Programs whose bounds, or whose scores above the floor, differ by no more are told apart by how
-far their wrong numbers are off: a score hardly moves before everything is right."""
+"""Programs whose bounds or normalised scores differ by no more than this are compared by the error
+of their wrong numbers: a score rarely changes before everything is right."""
 
 WORSE, REPEATED, BETTERED = "worse", "repeated", "bettered"
-"""Why a program is not gone on with."""
+"""Reasons why a program is not improved further."""
 
 
 Option = tuple[float, str | None, int, int]
@@ -300,17 +300,17 @@ def _line_count(program: str) -> int:
 
 @dataclass
 class WholePrograms:
-    """Whole programs, and which of them to improve next (`selection=gain`).
+    """Whole programs, and the choice of the next one to improve (`selection=gain`).
 
     A tree of prefixes discards lines of a program that is right except for one term. Here a
     program is improved as a whole or left alone. The value of a completion is the share of the
-    missing score that it gained, so guesses at the level of the baseline are worth nothing, and an
+    missing score that it gained. Guesses at the level of the baseline thus gain nothing, and an
     improvement is never expected to score less than its program.
 
-    The bound of a program of value v is v + (1 - v) (h + bonus), h being the share of what was
-    lacking that improvements closed, here and everywhere. A new program counts from the best one,
-    with the share that programs from scratch closed after the first. A program that is worse than
-    the one that it was to better is left alone, and so is one that was bettered without a question.
+    The bound of a program of value v is v + (1 - v) (h + bonus), where h is the share of the
+    missing score that improvements gained, of this program and of all. The bound of a new program
+    has the best value as v, and as h the share that programs from scratch gained after the first. A
+    program that is worse than its parent is left alone, and so is one that a refiner improved.
     """
 
     improved: RunningMean
@@ -334,7 +334,7 @@ class WholePrograms:
     _open: "array[int]" = field(default_factory=lambda: array("b"))
 
     def __post_init__(self) -> None:
-        """Let what is known of an action everywhere count here as often as the prior does."""
+        """Set the weight of the gains of all programs to that of the prior, and at least 1."""
         self._prior = max(self.improved.number, 1)
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
@@ -352,7 +352,7 @@ class WholePrograms:
         return Move(FIX if node.verdict.is_bug else IMPROVE, node.id, node.program, node.verdict)
 
     def update(self, node: Node) -> None:
-        """Learn what a completion brought, and whether its program is gone on with."""
+        """Record the gain of a completion, and whether its program is improved further."""
         verdict, origin = node.verdict, self._origin(node.parent)
         value = 0.0 if verdict.is_bug else verdict.normalised
         if node.asked:
@@ -377,11 +377,11 @@ class WholePrograms:
         self.best = value if self.best is None else max(self.best, value)
 
     def state(self, node: int) -> str:
-        """Say whether a program awaits its fix, or why it is not gone on with."""
+        """Return the status label of a program, or why it is not improved further."""
         return self._states[node]
 
     def _bounds(self, pending: Sequence[Move], spread: float) -> np.ndarray:
-        """Return the bound of every program, minus infinity for those that are closed."""
+        """Return the bound of every program, minus infinity for closed programs."""
         values, tries, gains = (np.array(x) for x in (self._values, self._tries, self._gains))
         is_open, fixes = np.array(self._open, dtype=bool), np.array(self._fixes)
         for move in pending:
@@ -406,7 +406,7 @@ class WholePrograms:
         return best + (1 - best) * (share.mean + bonus)
 
     def _learn(self, node: Node, value: float) -> None:
-        """Count a completion, and the share of what was lacking that it closed."""
+        """Count a completion, and the share of the missing score that it gained."""
         self._asked += 1
         if node.action == IMPROVE:
             before = self._nodes[node.parent].verdict.normalised
@@ -419,13 +419,13 @@ class WholePrograms:
             self.generated = self.generated.plus(gain)
 
     def _standing(self, node: Node, origin: Node | None) -> str:
-        """Say why a program that runs is not gone on with, if so."""
+        """Return why a program that runs is not improved further, if it is not."""
         if node.program in self._texts:
             return REPEATED
         return WORSE if origin is not None and is_worse(node.verdict, origin.verdict) else ""
 
     def _origin(self, number: int) -> Node | None:
-        """Return the program that runs, if any, that a node was to better."""
+        """Return the program that a node was meant to improve, None without one that runs."""
         while number != ROOT and self._nodes[number].verdict.is_bug:
             number = self._nodes[number].parent
         return None if number == ROOT else self._nodes[number]
@@ -435,7 +435,7 @@ class WholePrograms:
         return self._fixes[node.parent] - 1 if node.action == FIX else self.fixes
 
     def _bug_value(self, fixes: int) -> float:
-        """Value a program that raised: it is fixed at once, then by the fixes it has left."""
+        """Return the value of a program that raised: infinite, then by its remaining fixes."""
         return inf if fixes == self.fixes else HIGHEST_BUG_VALUE * fixes / self.fixes
 
     def _close(self, number: int, state: str) -> None:
