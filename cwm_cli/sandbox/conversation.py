@@ -97,7 +97,7 @@ class Conversation:
                 poller.register(replies, select.POLLIN)
             seconds = max(each._deadline for each in waiting.values()) - time.monotonic()
             come = [replies for replies, _ in poller.poll(max(0.0, seconds) * 1000)]
-            for replies in come or list(waiting):  # who is late says so when it is heard
+            for replies in come or list(waiting):  # `receive` raises if a reply is late
                 yield waiting.pop(replies)
 
     def receive(self, size: int) -> bytes:
@@ -117,7 +117,7 @@ class Conversation:
         return b"".join(pieces)
 
     def rest(self) -> None:
-        """Say that a question is answered, so that its limits no longer run."""
+        """Mark a question as answered, so that its limits no longer run."""
         if self._marked:
             self._mark(self._answered)
 
@@ -126,7 +126,7 @@ class Conversation:
             os.write(self._marks, mark)
 
     def end(self) -> JobResult:
-        """Have the worker end the process; return what is left of it."""
+        """End the process through its worker; return the result."""
         self._is_over = True
         with self._stack:
             self._pipes.close()
@@ -139,7 +139,7 @@ class Conversation:
                 self.end()
 
     def failure(self, asked: Callable[[int], str] | None = None) -> Failure:
-        """Say why the process has ended, and what was `asked` by how far it had come."""
+        """End the process; return its failure, with the question from `asked` by its progress."""
         result = self.end()
         views = self._layout.views(result.slots)
         return failure_of(result, views, self._job, self._limits, asked) or VANISHED

@@ -227,7 +227,7 @@ def episodes_of(dataset: Dataset) -> list[np.ndarray]:
 
 
 def asked_along(dataset: Dataset, every: list[np.ndarray], row: int) -> str:
-    """Describe what a program is asked in a row of an episode."""
+    """Describe the question to a program in a row of an episode."""
     [episode] = [each for each in every if each[0] <= row <= each[-1]]
     begin = dataset.observation_space.unpack("observations", dataset.columns, int(episode[0]))
     action = dataset.action_space.unpack("actions", dataset.columns, int(row))

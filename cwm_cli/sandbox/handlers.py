@@ -38,10 +38,9 @@ _LARGEST = 2**63 - 1
 class Handler(Generic[J]):
     """Does a job in the process of a program: one subclass for each kind of job.
 
-    A worker imports it when it starts, so what it needs has to be imported at the top
-    of its module. `prepare` is called before the last guards are up and `run` after
-    that, once each; whatever `run` raises is the failure of the program, and a
-    `Complaint` says what is wrong with it in words.
+    A worker imports it when it starts, so its module has to import everything at the top.
+    `prepare` is called before the last guards are up, and `run` after that, once each. An exception
+    in `run` is the failure of the program; a `Complaint` has the reason in words.
 
     A handler for a job that calls a function of a program once:
 
@@ -168,7 +167,7 @@ def _check_methods(environment: Any, abilities: Abilities) -> None:
 
 
 class DrawGenerator:
-    """The generator that a program finds as `self.rng`, and that begins anew with every draw.
+    """The random generator of a program, `self.rng`, which restarts with every draw.
 
     It is an attribute of the class, so that it is there before an environment is made, and copies
     of one share it. Each draw begins at a state that the trusted side has drawn.
@@ -192,10 +191,10 @@ class DrawGenerator:
 
 
 class Complaint(Exception):
-    """What is wrong with a program, in words that need no exception type beside them.
+    """The fault of a program, in words that are complete without the type of the exception.
 
-    `kind` names the failure where it has a name of its own, `line` is that of the program where
-    one is to blame.
+    `kind` is the kind of the failure, None for a general one. `line` is the line of the program
+    that is at fault, 0 if none is.
     """
 
     def __init__(self, words: str, kind: ReportedKind | None = None, *, about: Any = None) -> None:
@@ -205,14 +204,14 @@ class Complaint(Exception):
             self.blame(about)
 
     def blame(self, method: Any) -> Self:
-        """Say that a method of the program is to blame, if it has a place in the text."""
+        """Set the line to that of a method of the program, if it is in the text."""
         code = getattr(getattr(method, "__func__", method), "__code__", None)
         self.line = self.line or getattr(code, "co_firstlineno", 0)
         return self
 
 
 def values(space: Space, columns: Iterator[np.ndarray]) -> Iterator[Any]:
-    """Return the values whose leaves lie in the next of the columns, each a copy of its own."""
+    """Return the values whose leaves are the next columns, each value a copy of its own."""
     if space.kind in ("tuple", "dict"):
         rows = zip(*[values(child, columns) for child in space.children], strict=True)
         if space.kind == "tuple":
@@ -277,7 +276,7 @@ def recorder(space: Space, slots: Columns, action_space: Space | None = None) ->
 
 
 def parts(result: Any, *, with_valid: bool = False) -> Any:
-    """Accept what `step` returned if it has as many parts as it should have."""
+    """Return the result of `step`, or raise `Complaint` if its number of parts is wrong."""
     if isinstance(result, tuple | list) and len(result) == 3 + with_valid:
         return result
     wanted = "(observation, reward, terminated" + ", valid actions)" * with_valid
@@ -411,7 +410,7 @@ def _numbers(value: Any, label: str) -> np.ndarray:
 
 
 def _whole(array: np.ndarray) -> np.ndarray:
-    """Turn numbers into integers; what is none becomes one that matches nothing."""
+    """Return numbers as integers; others become `NEVER`, which matches nothing."""
     if array.dtype.kind in "ib":
         return array
     if array.dtype.kind == "u":
@@ -434,7 +433,7 @@ def brief(value: Any) -> str:
 
 
 class PossibleAnswer(NamedTuple):
-    """What can follow, and how likely it is; `answer` has the parts that a step answers."""
+    """A possible outcome and its probability; `answer` has the parts that `step` returns."""
 
     probability: float
     answer: tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""Jobs of programs: what is asked, the slots of the answers, and limits of time and memory.
+"""Jobs of programs: their inputs, the slots of the answers, and limits of time and memory.
 
 A job goes to the process of a program as raw bytes. Answers come back in shared
 memory of fixed size, where each has one slot of known type and width: there is
@@ -421,8 +421,10 @@ def _restored(value: Any, arrays: list[np.ndarray]) -> Any:
 
 
 DRAWS_IN_TIME = 16
-"""Draws of each row for which there is as much time again: a program that answers a row in 30
-microseconds makes 64 of each of 20,000 rows."""
+"""Draws of each row that add the time limit once more.
+
+A program that answers a row in 30 microseconds then has time for 64 draws of each of 20,000 rows.
+"""
 
 _DAY_SECONDS = 86400.0
 
@@ -445,12 +447,12 @@ class Limits:
     is; wall-clock time is the backstop for programs that sleep. Where the CPU time of
     another process cannot be read (macOS), stalls are measured by the wall clock.
 
-    What a program writes about its progress may be forged, so a step that takes too long is
-    found at once only in an honest one. What holds for all is the sum: the processes in which
-    the rows of a dataset are answered share the time by their rows, and those in which the
-    answers are confirmed have it once more for each worker, as each loads the program. Whoever
-    asks for several datasets asks for no more once a program has run out of time, and all
-    rollouts of a program together may take as long as one process by the clock.
+    A program can forge its progress, so a step that takes too long is found immediately only in an
+    honest program. The sum holds for all programs: the processes that answer the rows of a dataset
+    share the time in proportion to their rows. The processes that confirm the answers have the
+    whole time once more for each worker, because each loads the program. Once a program has run out
+    of time, no further dataset is asked for. All rollouts of a program together may take as long as
+    one process by the wall clock.
     """
 
     wall_seconds: float = 60.0
@@ -495,7 +497,7 @@ class Limits:
         )
 
     def less(self, *, used: float, slept: float, passed: float = 0.0) -> Self:
-        """Return what is left for the next process after one that took some time."""
+        """Return the limits that remain for the next process after one that took some time."""
         return replace(
             self,
             cpu_seconds=max(_SHORTEST, self.cpu_seconds - used),
@@ -504,7 +506,7 @@ class Limits:
         )
 
     def __post_init__(self) -> None:
-        """Refuse what no kernel or no program could make sense of, with a ValueError."""
+        """Raise `ValueError` for limits that are meaningless to a kernel or a program."""
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
             if not least <= value <= most:
@@ -512,7 +514,7 @@ class Limits:
 
     @classmethod
     def chosen(cls, options: Mapping[str, Any]) -> Self:
-        """Return the limits that a user named, the others as they usually are."""
+        """Return the limits that a user set, and the defaults of the other limits."""
         try:
             return cls(**options)
         except (TypeError, ValueError) as error:

@@ -159,7 +159,7 @@ _UNKNOWN = "a lane does what only the program can"
 
 
 class Lanes:
-    """Steps many states at once, and refuses where the program has to answer."""
+    """Steps many states in parallel; raises `Unbatched` if only the program can answer."""
 
     def __init__(self, trace: Trace, observation_space: Space) -> None:
         self._components = tuple(observation_space.shape)
@@ -177,7 +177,7 @@ class Lanes:
         self._whole = lanes(trace, inputs, trace.following, [*outputs, *trace.observed])
 
     def stand(self, observations: np.ndarray) -> None:
-        """Stand at observations: (components, lanes), or (lanes,) where they are one integer."""
+        """Set the states by observations: (components, lanes), or (lanes,) for single integers."""
         self._count = observations.shape[-1]
         given = observations.reshape(-1, self._count).astype(self._dtype)
         odd = self._done(self._enter, given)
@@ -201,13 +201,13 @@ class Lanes:
         return np.asarray(reward, float), np.asarray(end, bool)
 
     def keep(self, lanes: np.ndarray) -> None:
-        """Go on with some lanes only, given by number or by a mask."""
+        """Keep some lanes only, given by number or by a mask."""
         kept = np.flatnonzero(lanes) if lanes.dtype == bool else lanes
         self._count = len(kept)
         self._state = tuple(each.take(kept) if np.ndim(each) else each for each in self._state)
 
     def _taken(self, function: Callable[..., Any], actions: np.ndarray) -> tuple[Any, ...]:
-        """Take actions; return what a function does beyond the state."""
+        """Take actions; return the outputs of a function other than the state."""
         taken = [actions] if self._discrete else list(actions.reshape(-1, self._count))
         out = self._done(function, [*self._state, *taken])
         if self._odd is not None and np.any(out[self._odd]):
@@ -215,7 +215,7 @@ class Lanes:
         return out
 
     def _done(self, function: Callable[..., Any], inputs: Any) -> tuple[Any, ...]:
-        """Run a function, which leaves another state behind."""
+        """Run a function and keep the state that it returns."""
         try:
             with np.errstate(all="ignore"):
                 state, out = function(*inputs)

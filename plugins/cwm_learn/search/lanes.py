@@ -1,4 +1,4 @@
-"""Steps of a model from many observations at once, for searches; a lane per observation."""
+"""Parallel steps of a model from many observations, for searches; a lane per observation."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ import numpy as np
 from cwm_cli.planning.model import Model, Unbatched
 
 FARTHEST = 1e6
-"""Numbers beyond this are none that a plan could be made with: the program has left its senses."""
+"""Largest number that a plan uses; a program that predicts larger ones has diverged."""
 
 STRAYING = 0.1
-"""Share of a reward that straying by a spread of the data costs, at most: no row shows what is
-out there, an end for instance."""
+"""Largest share of a reward that is lost outside the data, reached at one spread of the data.
+
+No row shows what happens there, for instance whether the episode ends.
+"""
 
 LONGEST = 4.0
-"""Seconds of one core that one question may take: the sandbox ends what takes ten."""
+"""Seconds of one core that a question may take; the sandbox ends a process after ten."""
 
 ALONE = 30
-"""How many times a step costs more where the model has no form for many observations."""
+"""Cost of a step if the model has no form for many observations, relative to one lane."""
 
 
 class ImaginedLanes:
     """Steps a model from many observations: arrays whose last axis is the lane.
 
-    A lane that the program raises on, or that leaves for where no number makes sense, ends
-    without a reward: nothing is to be had there. `work` counts steps by what they cost.
+    A lane ends without a reward if the program raises an exception or diverges in it. `work` is the
+    sum of the costs of the steps.
     """
 
     def __init__(self, model: Model, shape: tuple[int, ...]) -> None:
@@ -35,13 +37,13 @@ class ImaginedLanes:
         self._model, self._shape = model, shape
 
     def is_over(self, most: int) -> bool:
-        """Whether so much work was done; seconds only cap that."""
+        """Whether more than `most` work was done, or the time is over."""
         return self.work > most or process_time() - self._began > LONGEST
 
     def step(
         self, observations: np.ndarray, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return observations (components, lanes), rewards, whether it ended, and what is lost."""
+        """Return observations (components, lanes), rewards, ends and diverged lanes (lanes,)."""
         lanes = observations.shape[-1]
         batch = self._model.batch
         if batch is not None:
@@ -78,14 +80,14 @@ class ImaginedLanes:
 def _sound(
     after: np.ndarray, rewards: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Tell lanes that went where no number makes sense."""
+    """Add the mask of diverged lanes, which get neither a reward nor an end."""
     with np.errstate(invalid="ignore"):
         lost = ~(np.abs(after) < FARTHEST).all(0) | ~(np.abs(rewards) < FARTHEST)
     return after, np.where(lost, 0.0, rewards), ends & ~lost, lost
 
 
 def strayed(observations: np.ndarray, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return how far observations (components, ...) lie out of `low` and `high`, in `spread`."""
+    """Return the distance of observations (components, ...) from `low` to `high`, in `spread`."""
     shape = (-1, *[1] * (observations.ndim - 1))
     low, high, spread = (arrays[name].reshape(shape) for name in ("low", "high", "spread"))
     out: np.ndarray = (np.maximum(observations - high, low - observations) / spread).max(0)
@@ -95,14 +97,14 @@ def strayed(observations: np.ndarray, arrays: Mapping[str, np.ndarray]) -> np.nd
 def doubted(
     rewards: np.ndarray, observations: np.ndarray, arrays: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """Return rewards, less a share of them beyond all that was visited."""
+    """Return rewards, reduced outside the visited range."""
     out = np.nan_to_num(np.clip(strayed(observations, arrays), 0, 1), nan=1.0)
     less: np.ndarray = rewards - STRAYING * np.abs(rewards) * out
     return less
 
 
 def steps(model: Model, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return what follows `actions` at `observations` (lanes, components)."""
+    """Return the outcomes of `actions` at `observations` (lanes, components)."""
     shape = tuple(arrays["shape"].tolist())
     actions = np.moveaxis(arrays["actions"], 0, -1)
     after, rewards, ends, lost = ImaginedLanes(model, shape).step(arrays["observations"].T, actions)
