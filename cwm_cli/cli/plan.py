@@ -21,9 +21,9 @@ from cwm_cli.cli.shared import (
     SeedOption,
     ShiftOption,
     ToolOption,
-    console,
     emit_json,
     parse_env_args,
+    print_parts,
     run_folder,
 )
 
@@ -138,14 +138,12 @@ def plan(
         )
     if json:
         emit_json(result.as_json())
-    out = console(json=json)
-    for part in plan_report(result):
-        out.print(part, highlight=False, soft_wrap=True)
+    print_parts(plan_report(result), json=json)
     if failure := result.side.failure:
         cost = result.side.cost
         complain(
-            f"the program failed in {cost.failures} of {cost.decisions} decisions, which "
-            f"were random instead; the first: {place_words(failure)}: {failure.message}",
+            f"the program failed in {cost.failures} of {cost.decisions} decisions, so their "
+            f"actions were random; first failure: {place_words(failure)}: {failure.message}",
             kind="Warning",
         )
         if cost.failures == cost.decisions and not result.stopped:

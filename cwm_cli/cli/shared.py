@@ -23,7 +23,9 @@ from cwm_cli.text import clean, read_value
 from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Iterable
+
+    from rich.console import Console, RenderableType
 
     from cwm_cli.bench.estimate import Ask, CostEstimate
     from cwm_cli.runs.observer import Observer
@@ -434,6 +436,13 @@ def console(*, json: bool) -> "Console":
     from rich.console import Console
 
     return Console(stderr=json)
+
+
+def print_parts(parts: "Iterable[RenderableType]", *, json: bool) -> None:
+    """Print the end of a command: sentences wrap between words, and paths not at all."""
+    out = console(json=json)
+    for part in parts:
+        out.print(part, highlight=False, crop=False)
 
 
 def print_report(report: "RunReport", *, json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -32,23 +31,15 @@ from cwm_cli.cli.shared import (
     ToolOption,
     TrackerOption,
     TrackOption,
-    console,
     emit_json,
     parse_env_args,
-    shown,
+    print_parts,
     tracked,
 )
 from cwm_cli.errors import CwmError
-from cwm_cli.text import cached_words, money, tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cwm_cli.commands.synthesize import SynthesisResult
-    from cwm_cli.evaluation import Score
-
-POOR = 0.9
-"""Share of what lies above the floor below which a result is poor: then there is advice."""
+    pass
 
 
 def synthesize(
@@ -109,10 +100,8 @@ def synthesize(
     Example: cwm synthesize --env CartPole-v1
     """
     from cwm_cli.commands.synthesize import synthesize as search
-    from cwm_cli.runs.progress import models_grid
-    from cwm_cli.search.contracts import START
     from cwm_cli.views.search import SearchView
-    from cwm_cli.views.tables import GridTable, score_table, titled
+    from cwm_cli.views.synthesis import synthesis_report
 
     result = search(
         _environment(env, idx),
@@ -141,33 +130,7 @@ def synthesize(
     )
     if json:
         emit_json(result.as_json())
-    out = console(json=json)
-    if result.unasked and not result.completions:
-        source = "the start program (--start)" if result.unasked == START else result.unasked
-        out.print(f"The model was not asked: {source} had solved it.", highlight=False)
-    if result.scores.train is not None:
-        out.print(score_table(titled(result.scores._asdict())))
-    if len(result.models) > 1:
-        out.print(GridTable(models_grid(result.models)))
-    spent = f"{result.completions} completion{'' if result.completions == 1 else 's'}"
-    cached = cached_words(result.cached_tokens, result.reasoning_tokens)
-    spent += f", {tokens(result.tokens)} tokens{cached}, cost {money(result.cost)}"
-    out.print(f"{_outcome(result)} after {spent}, {result.seconds:.1f} s", highlight=False)
-    plain: Any = {"highlight": False, "markup": False, "soft_wrap": True}
-    lines = {
-        "program": shown(result.program) if result.program else "none",
-        "next": _next(result, budget),
-    }
-    if found := _advice(result, backend, model or ()):
-        lines["advice"] = found
-    if words := _learning(
-        result, _environment(env, idx), parse_env_args(env_arg, shift, hide, noise)
-    ):
-        lines["learn"] = words
-    for place, gap in enumerate(result.gaps):
-        out.print(f"{'' if place else 'unseen':<8}{gap}", **plain)
-    for name, words in lines.items():
-        out.print(f"{name:<8}{words}", **plain)
+    print_parts(synthesis_report(result, budget), json=json)
 
 
 def _environment(env: str | None, idx: int | None) -> str:
@@ -183,71 +146,3 @@ def _environment(env: str | None, idx: int | None) -> str:
     if idx is not None and idx < len(known):
         return known[idx]
     raise CwmError(f"--idx {idx} is not in the benchmark: choose 0 to {len(known) - 1}")
-
-
-def _outcome(result: SynthesisResult) -> str:
-    """Return the verdict on the run in words; the cost follows."""
-    by = f" by {result.unasked}" if result.unasked else ""
-    if result.solved:
-        return f"solved{by}"
-    if not result.finished:
-        return "not solved"
-    if result.settled:
-        return "settled: the best reachable score is unknown, and nothing improved any more,"
-    if result.scores.refuted:
-        return f"not solved: right on the train rows{by}, wrong on held-out rows,"
-    events = " and ".join(result.unverified)
-    return f"not verified: no row is wrong{by}, but {events} and in no held-out row,"
-
-
-def _next(result: SynthesisResult, budget: int) -> str:
-    """Say what to do with the program, if it is worth anything."""
-    score = result.scores.test or result.scores.train
-    if score is None:
-        return "nothing to plan with: no program was written"
-    if _above(score) is None or score.value > score.least:
-        return shlex.join(["cwm", "plan", shown(result.run)])
-    words = "not worth planning with: no better than saying that nothing changes"
-    if result.given_up or result.finished:
-        return words
-    run = shlex.quote(shown(result.run))
-    return f"{words}; --run {run} --budget {result.completions + budget} goes on"
-
-
-def _above(score: Score) -> float | None:
-    """Return how far a program is above the floor, 1 being right; None if nothing tells."""
-    return score.normalised if score.skill is None else score.skill
-
-
-def _learning(result: SynthesisResult, env: str, env_args: dict[str, Any]) -> str | None:
-    """Say how to go on where the program was wrong of rows that it was not fitted to, or plans."""
-    from cwm_cli.commands.comparison import LearnFrom
-    from cwm_cli.commands.plays import mismatches_of
-
-    test, planned = result.scores.test, mismatches_of(result.run)
-    wrong = [
-        "in planning" * bool(planned.mistakes or planned.unanswered),
-        "of held-out rows" * bool(test and test.refuted),
-    ]
-    if not any(wrong):
-        return None
-    words = shlex.join(LearnFrom(env, env_args, result.run).command)
-    return f"{words} (it predicts wrongly {' and '.join(filter(None, wrong))})"
-
-
-def _advice(result: SynthesisResult, backend: str | None, models: Sequence[str]) -> str | None:
-    """Say what might help where the backend that works from data alone found little."""
-    from cwm_cli.commands.synthesize import choose_backend
-    from cwm_cli.registry import find
-
-    score = result.scores.test or result.scores.train
-    answers = choose_backend(backend, models).backend
-    if score is None or not find("backend", answers).from_data:
-        return None
-    above = _above(score)
-    if (score.accuracy if above is None else above) >= POOR:
-        return None
-    return (
-        "a language model may find more than data alone tell: "
-        "--model PROVIDER/NAME, such as --model openai/gpt-5 (needs cwm-cli[llm])"
-    )

@@ -17,6 +17,8 @@ from cwm_cli.evaluation import (
     FollowedEpisode,
     Metric,
     Rollout,
+    Score,
+    baseline,
     failed,
     rollouts,
     trajectories,
@@ -53,6 +55,7 @@ class EvaluationResult:
     program predicts for them; `metric` is what they were scored by. `ranks` holds scores that only
     this kind of model has, such as the ranks of rules in words. `trajectories` are recorded
     episodes beside what the program makes of them when it lives on its own predictions.
+    `baseline` is the score of a prediction without a model, on held-out rows if they are scored.
     """
 
     scores: Scores
@@ -63,6 +66,7 @@ class EvaluationResult:
     found: Mapping[Part, Evaluation] = field(repr=False)
     ranks: Mapping[Part, ExtraScores] = field(default_factory=dict, repr=False)
     trajectories: Sequence[FollowedEpisode] = field(default=(), repr=False)
+    baseline: Score | None = None
 
     @property
     def wrong(self) -> Part | None:
@@ -194,7 +198,8 @@ def evaluate(
     scores = Scores(train, test, None)
     scored = {part: model.extra_scores(some) for part, some in chosen.items()}
     extra = {part: each for part, each in scored.items() if each is not None}
-    return EvaluationResult(scores, failure, rolled, measure, chosen, found, extra, followed)
+    base = baseline(chosen.get("test", chosen.get("train")), data.train)
+    return EvaluationResult(scores, failure, rolled, measure, chosen, found, extra, followed, base)
 
 
 def _run(subject: ProgramSource | RunSource, env: str | None) -> RunSource | None:

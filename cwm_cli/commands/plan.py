@@ -365,7 +365,7 @@ def _model(
         return subject.model and subject.model.planned, ""
     plain = ProgramModel(subject.text or "", sandbox, subject.name, share=share)
     if rows is None:
-        return plain, "none: no data to go by (name some: --dataset FILE)"
+        return plain, "no training data: add --dataset FILE"
     known = rows.observation_space, rows.action_space
     if (
         known != spaces

@@ -21,7 +21,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import refuse_pictures
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.evaluation import Evaluation, Metric, Score, evaluate, unseen
+from cwm_cli.evaluation import Evaluation, Metric, Score, baseline, evaluate, unseen
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, find_contract
 from cwm_cli.evaluation.support import gaps, survey, unverified
 from cwm_cli.problems.feedback import documented_names
@@ -93,6 +93,7 @@ class SynthesisResult:
     and that nothing improved for long.
     `run` is its folder and `program` the file of the best program, None where
     nothing was written; `unasked` is the move that it came from where that cost no completion.
+    `baseline` is the score of a prediction without a model, on held-out rows if there are any.
     `cost` is in US dollars, None where it is unknown; of the completions so many were `reused`, at
     no cost, and of the tokens so many were `cached_tokens`, which providers had read before, or
     `reasoning_tokens`, which nobody sees. `models` say what each model took and brought. `failure`
@@ -121,12 +122,14 @@ class SynthesisResult:
     reasoning_tokens: int = 0
     finished: bool = False
     unverified: tuple[str, ...] = ()
+    baseline: Score | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return what `cwm synthesize --json` prints."""
         facts = {
             name: getattr(self, name) for name in self.__dataclass_fields__ if name != "scores"
         }
+        facts |= {"baseline": self.baseline and self.baseline.model_dump()}
         facts |= {"models": [use.as_json() for use in self.models]}
         facts |= {"run": named(self.run)}
         facts |= {"program": named(self.program) if self.program else None}
@@ -222,10 +225,11 @@ def _synthesized(
     """Do what is ordered while an observer is told of it."""
     with open_job(order, sandbox=sandbox, folder=folder, new=new) as job:
         done = len(job.search.nodes)
-        observer.note(order.source, "Data")
-        verb = f"continues with {done} nodes" if done else "started"
-        observer.note(f"{job.run.place} {verb}", "Run")
-        observer.note(job.contract_words(), "Contract")
+        observer.note(job.data_words(), "")
+        if done:
+            observer.note(f"{job.run.place} continues with {done} nodes", "Run")
+        if job.problem.contract != "plain" or job.finding.contract != "plain":
+            observer.note(job.contract_words(), "Model type")
         job.run.tell(observer)
         _search_observed(job, observer)
         result = job.finish()
@@ -285,10 +289,7 @@ def choose_backend(backend: str | None, models: Sequence[str] = ()) -> ChosenBac
         if rest and head in names("backend") and find("backend", head).needs_model:
             return ChosenBackend(head, (rest,))
     chosen = backend or (default("model") if named else default("backend"))
-    note = (
-        f"no model named: the offline backend {chosen!r} writes the program from "
-        "data alone; --model PROVIDER/NAME asks a language model"
-    )
+    note = f"no --model: {chosen} writes the program from the data alone"
     return ChosenBackend(chosen, named or ("",), "" if backend or named else note)
 
 
@@ -389,8 +390,12 @@ class SearchJob:
     @property
     def title(self) -> str:
         """Name the job in a few words."""
-        config = self.run.config
-        return f"{config.env} · {config.strategy} · {config.model or config.backend}"
+        return self.run.config.title
+
+    def data_words(self) -> str:
+        """Return the environment with the number of its transitions."""
+        train, test = len(self.dataset.train), len(self.dataset.test)
+        return f"{self.run.config.env}: {train:,} training and {test:,} held-out transitions"
 
     def contract_words(self) -> str:
         """Return the contract that the program has to keep, and the reason."""
@@ -454,6 +459,7 @@ class SearchJob:
             reasoning_tokens=spent.reasoning_tokens,
             finished=finished,
             unverified=tuple(rare) if finished else (),
+            baseline=baseline(test if len(test) else train, train),
         )
         self.run.save_result(result.as_json())
         self.run.log(f"finished with {len(self.search.nodes)} nodes, solved: {result.solved}")
@@ -592,6 +598,7 @@ def open_job(
             **parts.settings["problem"],
         )
         search = _search(problem, parts, choices, run)
+        run.log(f"data: {order.source}")
         run.log(f"budget {choices.budget}, parallel {choices.parallel}, {len(search.nodes)} nodes")
         _log_protection(run, guard.protection)
         job = SearchJob(run, search, dataset, choices, finding)
@@ -731,7 +738,7 @@ def _open_run(
     """Continue the named run, or the newest unfinished one of equal choices, or start one."""
     if folder is None and not new:
         folder = next(_unfinished(config, order.choices.budget), None)
-    folder = folder or fresh_folder(config.env, config.strategy, str(config.seed))
+    folder = folder or fresh_folder(config.env, config.method, str(config.seed))
     if (folder / HEADER).exists():
         run = SearchRun.load(folder)
         run.check(config)

@@ -521,6 +521,15 @@ def failed(rows: Dataset, metric: Metric, failure: Failure) -> Evaluation:
     return Evaluation({}, np.zeros(len(rows)), metric.failed(rows), failure)
 
 
+def baseline(rows: Dataset | None, train: Dataset) -> Score | None:
+    """Return the score of a prediction without a model; None without rows.
+
+    The prediction: nothing changes, the most common reward of the training rows, and no end.
+    """
+    metric = AccuracyMetric.of(train)
+    return metric.score(metric.commonest(rows), rows) if rows else None
+
+
 def unseen(rows: Dataset, known: Dataset) -> np.ndarray:
     """Return the mask of rows whose observation and action do not occur together in `known`.
 

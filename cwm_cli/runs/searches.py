@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, opened, parsed
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import AccuracyMetric, Score
+from cwm_cli.evaluation import Score, baseline
 from cwm_cli.evaluation.finding import ContractName, Finding
 from cwm_cli.runs.charts import table_of
 from cwm_cli.runs.nodes import NodeDetails, SearchRecord, detailed, tree_data
@@ -60,6 +60,16 @@ class SearchConfig(BaseModel):
     metric: str = "accuracy"
     contract: ContractName = "plain"
     seed: int = 0
+
+    @property
+    def method(self) -> str:
+        """The strategy if a language model is asked, else the backend that uses data alone."""
+        return self.strategy if self.model else self.backend
+
+    @property
+    def title(self) -> str:
+        """Environment, method and model, such as "CartPole-v1 · gif-mcts · openai/gpt-5"."""
+        return " · ".join(filter(None, (self.env, self.method, self.model)))
 
 
 class SearchHeader(RunHeader[SearchConfig]):
@@ -236,7 +246,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         known = runs[0].scores()
         scores = {title: known[part] for part, title in PARTS.items() if part in known}
         return RunReport(
-            title=f"{about.environment} · {about.strategy} · {about.answers}, {about.run}",
+            title=f"{runs[0].config.title}, {about.run}",
             grids=[score_grid(scores)] if scores else [],
             notes=[
                 f"seed {about.seed}, {', '.join(filter(None, (about.done, about.result)))}",
@@ -271,15 +281,11 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         """Score what is usual on the rows of the run, by the titles of the parts."""
         try:
             rows = Dataset.load(self.folder / DATASET)
-            metric = AccuracyMetric.of(rows.train)
         except CwmError:
             return {}
         some = {"train": rows.train, "held-out": rows.test}
-        return {
-            title: metric.score(metric.commonest(part), part)
-            for title, part in some.items()
-            if len(part)
-        }
+        found = {title: baseline(part, rows.train) for title, part in some.items()}
+        return {title: score for title, score in found.items() if score is not None}
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from cwm_cli.commands.comparison import Mean, PlanResult, Side, SideName
@@ -16,7 +16,8 @@ from cwm_cli.commands.plan import LeftOut, Playing, SideProgress
 from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import percent, share
-from cwm_cli.views.lines import Lines, Pulse
+from cwm_cli.views.lines import Lines, Pulse, is_verbose
+from cwm_cli.views.scores import labelled
 from cwm_cli.views.tables import GridTable
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, first_line, printable, printed_above
 from cwm_cli.worlds.confirming import SECONDS, TIMES
@@ -256,88 +257,98 @@ def _side(name: SideName, tally: _Tally) -> Text:
     return line
 
 
-def plan_report(result: PlanResult) -> Iterator[GridTable | Text]:
-    """Say what the sides came to, with what plans were made, and where the episodes are."""
+def plan_report(result: PlanResult) -> Iterator[RenderableType]:
+    """Yield returns, the verdict on the predictions, and how the plans were made."""
     yield side_table(result.sides)
-    if result.asked == "oracle":
-        yield Text("R         none: these plans are the oracle's")
-    elif "oracle" not in result.sides:
-        yield Text("R         none: there is no oracle (add --oracle)")
-    elif not result.side.verified:
-        yield Text("R         none: no episode is verified")
-    elif result.R is None:
-        yield Text("R         none: the oracle is not clearly better than chance")
-    else:
-        yield Text(f"R         {share(result.R)} (the oracle has 1, random actions have 0)")
-    if result.side.report:
-        yield Text(f"planner   {report_words(result.side.report)}")
-    if result.doubt:
-        yield Text(f"doubt     {doubt_words(result)}")
-    if confirmed := result.side.cost.confirmed:
-        words = f"{confirmed:,} of {result.side.cost.decisions:,} decisions"
-        yield Text(f"confirmed {words}, made again where the program cannot answer for the planner")
-    if found := result.mismatches:
-        yield Text(f"predicted {mismatch_words(found)}")
+    if result.side.episodes:
+        yield Text(_return_words(result), "bold")
+    found = result.mismatches
+    if found:
+        style = "bold green" if not (found.wrong or found.unanswered) else "bold yellow"
+        yield Text(mismatch_words(found), style)
     if result.unverified:
-        yield Text(f"verdict   {unverified_words(result)}", "red")
+        yield Text(unverified_words(result), "red")
     if found and result.refuted:
-        yield Text(f"verdict   {refuted_words(found)}", "red")
-    yield Text(f"episodes  {result.journal}")
+        yield Text(refuted_words(found), "red")
+    if confirmed := result.side.cost.confirmed:
+        decisions = result.side.cost.decisions
+        yield Text(f"{confirmed:,} of {decisions:,} decisions rechecked outside the sandbox.")
+    if result.doubt:
+        yield Text(doubt_words(result))
+    lines = {}
+    if result.side.report:
+        lines["Planner"] = report_words(result.side.report)
+    if is_verbose():
+        lines["Episodes"] = str(result.journal)
     if found and (found.mistakes or found.unanswered) and result.learn_from:
-        yield Text(f"next      {shlex.join(result.learn_from.command)}")
+        lines["Next"] = shlex.join(result.learn_from.command)
+    yield from labelled(lines)
+
+
+def _return_words(result: PlanResult) -> str:
+    """Return the mean return, and the normalised one if the oracle played."""
+    if not result.side.verified:
+        return "No verified episode, so no return."
+    count = len(result.side.verified)
+    words = f"Mean return {mean_words(result.side.mean)} ({count} episode{'s' * (count != 1)})"
+    if result.R is not None:
+        words += f"; normalised return R = {share(result.R)} (0: random actions, 1: oracle)"
+    elif "oracle" in result.sides and result.asked != "oracle":
+        words += "; no normalised return, since the oracle is not clearly better than random"
+    return f"{words}."
 
 
 def mismatch_words(found: Mismatches) -> str:
-    """Say how many steps came about as predicted, and how the others differ."""
-    words = f"{found.steps - found.wrong:,} of {found.steps:,} steps rightly where its plans led"
+    """Return how many played steps were predicted correctly, and how the others differ."""
+    words = f"Correct predictions during play: {found.steps - found.wrong:,} of {found.steps:,}"
     if found.wrong:
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in found.kinds.items())
-        words += f"; wrongly: {kinds}"
+        words += f"; wrong: {kinds}"
     several = [
-        f"{found.chance:,} where one situation has several outcomes" * bool(found.chance),
-        f"{found.drawn:,} where the model itself draws" * bool(found.drawn),
+        f"{found.chance:,} in situations with several outcomes" * bool(found.chance),
+        f"{found.drawn:,} sampled by the model" * bool(found.drawn),
     ]
     if any(several):
         words += f" ({', '.join(filter(None, several))})"
     if found.unanswered:
-        words += f"; the program failed for episodes of {found.unanswered:,} steps"
-    return words
+        words += f"; the program failed in episodes of {found.unanswered:,} steps"
+    return f"{words}."
 
 
 def unverified_words(result: PlanResult) -> str:
-    """Name the episodes that are not verified, and how to have them verified."""
+    """Return which episodes are not verified, and how to have them verified."""
     numbers, episodes = result.unverified, len(result.side.episodes)
     named = ", ".join(f"#{number}" for number in numbers[:MOST_TOLD])
     more = f" and {len(numbers) - MOST_TOLD} more" if len(numbers) > MOST_TOLD else ""
     return (
-        f"unverified: {len(numbers)} of {episodes} episodes ({named}{more}); confirming decisions "
+        f"Unverified: {len(numbers)} of {episodes} episodes ({named}{more}); rechecking decisions "
         f"took over {SECONDS:.0f} s plus {TIMES:.0f} times their planning, so their returns do "
         "not count. Lower the effort of a decision, such as -o mcts.budget=100 or "
-        "-o icem.budget=500, or --max-steps"
+        "-o icem.budget=500, or --max-steps."
     )
 
 
 def refuted_words(found: Mismatches) -> str:
-    """Report that most predictions of played steps failed."""
+    """Return that most predictions of played steps failed."""
     failed = found.uninformative + found.unanswered
     return (
-        f"refuted: in the episodes played, the program's predictions of {failed:,} of "
-        f"{found.steps + found.unanswered:,} steps are little better than a guess, so the return "
-        "is not evidence for it"
+        f"Refuted: predictions of {failed:,} of {found.steps + found.unanswered:,} played steps "
+        "are little better than a guess, so the return is not evidence for the program."
     )
 
 
 def doubt_words(result: PlanResult) -> str:
-    """Say what was made of steps that no row supports, and how many decisions rest on such."""
+    """Return the mode of caution, and the share of decisions that used untested transitions."""
+    modes = {"careful": "on", "curious": "off, untested transitions are explored", "ignore": "off"}
+    mode = f"Caution {modes.get(result.doubt, f'off ({result.doubt})')}"
     if result.unsupported is None:
-        return result.doubt
-    share = percent(result.unsupported)
-    return f"{result.doubt}; {share} of the decisions rest on what no row supports"
+        return f"{mode}."
+    return f"{mode}: {percent(result.unsupported)} of decisions used untested transitions."
 
 
 def side_table(sides: Mapping[SideName, Side]) -> GridTable:
     """Compare the sides, a row each."""
-    heads = ["", "return", "length", "decisions/s", "model steps/s"]
+    heads = ["", "mean return", "length", "decisions/s", "model steps/s"]
     cells = []
     for name, side in sides.items():
         row = [NAMES[name], "none", "", "", ""]
@@ -349,7 +360,7 @@ def side_table(sides: Mapping[SideName, Side]) -> GridTable:
                 returned += f" ({verified} of {played} episodes)"
             row[1:] = returned, f"{length:.4g}", *speed_words(side.cost)
         cells.append(row)
-    return GridTable(Grid("", heads, cells))
+    return GridTable(Grid("", heads, cells), compact=True)
 
 
 def mean_words(mean: Mean) -> str:
@@ -366,6 +377,6 @@ def speed_words(cost: PlanningCost) -> tuple[str, str]:
 
 
 def report_words(report: PlannedWith) -> str:
-    """Say by which planner and with which forms of the model plans are made, and why no others."""
-    words = f"{report.planner}, {' and '.join(report.forms)}"
+    """Return the planner with the forms of the model that it calls, and why not others."""
+    words = f"{report.planner}, model as {' and '.join(report.forms)}"
     return f"{words} ({printable(report.note)})" if report.note else words

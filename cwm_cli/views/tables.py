@@ -41,9 +41,13 @@ def report_parts(report: _Report) -> Iterator[RenderableType]:
 
 @dataclass(frozen=True)
 class GridTable:
-    """Draws a table; one that is too wide is drawn as several, each with the columns of words."""
+    """A table; one that is too wide is drawn as several, each with the columns of words.
+
+    A `compact` table has no empty or ruled lines.
+    """
 
     grid: Grid
+    compact: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the table."""
@@ -54,7 +58,9 @@ class GridTable:
         """Draw some of the columns."""
         grid = self.grid
         title = Text(printable(grid.title), "bold") if grid.title else None
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        style = None if self.compact else box.SIMPLE_HEAD
+        padding = (0, 2, 0, 0) if self.compact else (0, 1)
+        table = Table(title=title, title_justify="left", box=style, padding=padding, pad_edge=False)
         for place in places:
             head = Text(printable(grid.heads[place]))
             table.add_column(

@@ -64,9 +64,9 @@ class Certificate(BaseModel):
 
     def __str__(self) -> str:
         return (
-            f"{self.steps:,} steps of its own play in {self.episodes} episodes without a mismatch: "
-            f"one in at most {percent(self.bound)} of steps and {percent(self.episodes_bound)} "
-            f"of episodes ({percent(self.confidence)})"
+            f"no mismatch in {self.steps:,} steps ({self.episodes:,} episodes) of play, so at "
+            f"{percent(self.confidence)} confidence at most {percent(self.bound)} of steps and "
+            f"{percent(self.episodes_bound)} of episodes have one"
         )
 
 

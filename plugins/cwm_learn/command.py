@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from contextlib import redirect_stdout
 from typing import Annotated
@@ -29,9 +28,9 @@ from cwm_cli.cli.shared import (
     ToolOption,
     TrackerOption,
     TrackOption,
-    console,
     emit_json,
     parse_env_args,
+    print_parts,
     shown,
     tracked,
 )
@@ -159,10 +158,4 @@ def learn(
     curve = save_curve(f"{env}: return while learning", result.returns, result.run)
     if json:
         emit_json(result.as_json() | {"curve": [shown(file) for file in curve]})
-    out = console(json=json)
-    next_command = shlex.join(["cwm", "plan", shown(result.run)])
-    if result.program is None and not result.trained:
-        next_command = shlex.join(["cwm", "runs", "show", shown(result.run)])
-    for line in learning_report(result, next_command):
-        out.print(line, highlight=False, soft_wrap=True)
-    out.print(f"curve     {shown(curve[0])}", highlight=False, markup=False, soft_wrap=True)
+    print_parts(learning_report(result, curve[0]), json=json)

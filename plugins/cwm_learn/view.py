@@ -1,16 +1,20 @@
 """Follow learning: a picture in which one can see an agent learn, or a line per episode."""
 
+import shlex
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
+from cwm_cli.runs.places import named
 from cwm_cli.text import money, percent
 from cwm_cli.views.lines import Lines, Pulse
+from cwm_cli.views.scores import MAX_GAPS, gap_parts, labelled
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
 from cwm_learn.actor import PLAY
 from cwm_learn.certificate import Certificate, EpisodeRecord
@@ -27,15 +31,15 @@ QUESTIONS = 4
 
 
 STOPPED = {
-    "certified": "its play is certified",
-    "return": "its play returns what it was to return",
-    "steps": "the steps are spent; the same command with more --steps goes on",
-    "seconds": "the time is spent; the same command with more --seconds goes on",
-    "idle": "nothing that is unknown could be reached any more",
-    "completions": "the completions are spent",
-    "money": "the money is spent",
+    "certified": "the program is certified",
+    "return": "the required return is reached",
+    "steps": "step limit reached; repeat with more --steps to continue",
+    "seconds": "time limit reached; repeat with more --seconds to continue",
+    "idle": "no untested situation can be reached any more",
+    "completions": "limit of completions reached",
+    "money": "cost limit reached",
 }
-"""Why learning ended, in words."""
+"""Reason for the end of learning, as shown to users."""
 
 
 def learning_view(console: Console, *, steps: int) -> "LearningView":
@@ -256,35 +260,40 @@ class LearningPicture(LearningView):
             yield Text(f"certified {self.certificate}", "bold green")
 
 
-def learning_report(result: LearningResult, next_command: str) -> Iterator[Text]:
-    """Say what was learned, what of it is certified, and what is not known."""
+def learning_report(result: LearningResult, curve: Path) -> Iterator[RenderableType]:
+    """Yield the return, the verdict on the program, open questions and the next command."""
     play = [each["return"] for each in result.returns if each["aim"] in PLAY][-10:]
+    title = "Certified" if result.certificate else "Not certified"
+    style = "bold green" if result.certificate else "bold yellow"
+    reason = str(result.certificate or "too few steps of play without a mismatch")
+    yield Text(f"{title}: ", style).append(f"{reason}.", "default not bold")
     if play:
-        mean = sum(play) / len(play)
-        yield Text(f"return    {mean:.5g}, the mean of its last {len(play)} episodes of play")
-    words = f"{result.steps:,} steps in {result.episodes:,} episodes, {duration(result.seconds)}"
+        mean, count = sum(play) / len(play), len(play)
+        yield Text(f"Mean return {mean:.5g} (last {count} episode{'s' * (count != 1)} of play).")
+    words = f"Learned from {result.steps:,} steps in {result.episodes:,} episodes"
+    words += f" ({duration(result.seconds)}"
     if result.seconds:
         writing, planning = (
             percent(min(1.0, part / result.seconds))
             for part in (result.writing_seconds, result.planning_seconds)
         )
-        words += f": {writing} of it writing {result.refits:,} programs, {planning} planning"
-    yield Text(f"learned   {words}")
-    yield Text(f"stopped   {STOPPED.get(result.stopped, result.stopped)}")
+        words += f"; {writing} writing {result.refits:,} programs, {planning} planning"
+    yield Text(f"{words}).")
+    yield Text(f"Stopped: {STOPPED.get(result.stopped, result.stopped)}.")
     if result.completions:
-        yield Text(f"asked     {result.completions:,} completions, cost {money(result.cost)}")
-    if result.certificate:
-        yield Text(f"certified {result.certificate}")
-    else:
-        yield Text("certified no: its play has not agreed with the world for long enough")
-    asked = [each for each in result.questions if each.state == "open"]
-    asked.sort(key=lambda each: -each.weight)
-    for place, each in enumerate(asked[:QUESTIONS]):
-        yield Text(f"{'' if place else 'unknown':<10}{printable(each.text)}")
-    if len(asked) > QUESTIONS:
-        yield Text(f"{'':<10}and {len(asked) - QUESTIONS} more: cwm runs show {result.run}")
+        yield Text(f"Cost: {result.completions:,} completions, {money(result.cost)}.")
+    questions = [each for each in result.questions if each.state == "open"]
+    questions.sort(key=lambda each: -each.weight)
+    yield from gap_parts([printable(each.text) for each in questions])
+    if len(questions) > MAX_GAPS:
+        yield Text(f"  and {len(questions) - MAX_GAPS} more: cwm runs show {named(result.run)}")
+    lines = {}
     if result.trained:
-        yield Text(f"model     trained by {result.trained}")
+        lines["Model"] = f"trained by {result.trained}"
     else:
-        yield Text(f"program   {result.program or 'none'}")
-    yield Text(f"next      {next_command}")
+        lines["Program"] = named(result.program) if result.program else "none"
+    playable = result.program is not None or bool(result.trained)
+    command = ["cwm", "plan"] if playable else ["cwm", "runs", "show"]
+    lines["Curve"] = named(curve)
+    lines["Next"] = shlex.join([*command, named(result.run)])
+    yield from labelled(lines)

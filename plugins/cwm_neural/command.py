@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -24,9 +23,9 @@ from cwm_cli.cli.shared import (
     ShiftOption,
     TrackerOption,
     TrackOption,
-    console,
     emit_json,
     parse_env_args,
+    print_parts,
     run_folder,
     shown,
     tracked,
@@ -172,9 +171,4 @@ def train(
     curve = save_training_curves(env, result)
     if json:
         emit_json(result.as_json() | {"curve": [shown(file) for file in curve]})
-    out = console(json=json)
-    next_command = shlex.join(["cwm", "runs", "show", shown(result.run)])
-    for line in training_report(result, next_command):
-        out.print(line, highlight=False, soft_wrap=True)
-    for file in curve:
-        out.print(f"curve     {shown(file)}", highlight=False, markup=False, soft_wrap=True)
+    print_parts(training_report(result, curve[0]), json=json)

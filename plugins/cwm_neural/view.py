@@ -1,16 +1,19 @@
 """Follow training: losses, held-out measures and returns, in a picture that changes or in lines."""
 
+import shlex
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
+from cwm_cli.runs.places import named
 from cwm_cli.views.curves import Chart, Series, save_charts
 from cwm_cli.views.lines import Lines, Pulse
+from cwm_cli.views.scores import labelled
 from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
 from cwm_neural.training.runs import AgentTest, EpochRecord, TrainingResult
 from cwm_neural.training.train import TrainingLoop
@@ -226,22 +229,25 @@ def save_training_curves(env: str, result: TrainingResult) -> list[Path]:
     return [file]
 
 
-def training_report(result: TrainingResult, next_command: str) -> Iterator[Text]:
-    """Say what came of training."""
-    if result.random:
-        yield Text(f"random    return {result.random.mean:.5g}")
+def training_report(result: TrainingResult, curve: Path) -> Iterator[RenderableType]:
+    """Yield returns, losses, sizes and the next command."""
     if best := result.best:
-        yield Text(f"best      {played_words(best)}")
+        yield Text(f"Best test: {played_words(best)}", "bold")
         if best is not result.tests[-1]:
-            yield Text(f"last      {played_words(result.tests[-1])}")
+            yield Text(f"Last test: {played_words(result.tests[-1])}")
+    if result.random:
+        yield Text(f"Random actions: mean return {result.random.mean:.5g}")
+    yield Text(f"Trained on {result.steps:,} steps ({duration(result.seconds)}).")
+    lines = {}
     if result.epochs:
         last = result.epochs[-1]
-        if last.losses:
-            yield Text(f"losses    {number_words(last.losses)}")
         if last.held_out:
-            yield Text(f"held-out  {number_words(last.held_out)}")
+            lines["Held-out losses"] = number_words(last.held_out)
+        if last.losses:
+            lines["Training losses"] = number_words(last.losses)
     if result.parameters:
         sizes = ", ".join(f"{name} {count:,}" for name, count in result.parameters.items())
-        yield Text(f"sizes     {printable(sizes)} parameters")
-    yield Text(f"trained   {result.steps:,} steps, {duration(result.seconds)}")
-    yield Text(f"next      {next_command}")
+        lines["Parameters"] = printable(sizes)
+    lines["Curve"] = named(curve)
+    lines["Next"] = shlex.join(["cwm", "plan", named(result.run)])
+    yield from labelled(lines)

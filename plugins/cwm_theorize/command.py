@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -30,9 +29,9 @@ from cwm_cli.cli.shared import (
     TemperatureOption,
     TrackerOption,
     TrackOption,
-    console,
     emit_json,
     parse_env_args,
+    print_parts,
     shown,
     tracked,
 )
@@ -179,9 +178,4 @@ def theorize(
     curve = save_theory_curves(env, result)
     if json:
         emit_json(result.as_json() | {"curve": [shown(file) for file in curve]})
-    out = console(json=json)
-    next_command = shlex.join(["cwm", "runs", "show", shown(result.run)])
-    for line in theorizing_report(result, next_command):
-        out.print(line, highlight=False, soft_wrap=True)
-    for file in curve:
-        out.print(f"curve     {shown(file)}", highlight=False, markup=False, soft_wrap=True)
+    print_parts(theorizing_report(result, curve[0]), json=json)

@@ -1,5 +1,6 @@
 """Follow theorizing: rules as they change and how likely they make what was found, or lines."""
 
+import shlex
 import textwrap
 import threading
 import time
@@ -9,13 +10,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
+from cwm_cli.runs.places import named
 from cwm_cli.search.contracts import Node
 from cwm_cli.text import money, percent, share
 from cwm_cli.views.curves import Axis, Chart, Series, save_charts
 from cwm_cli.views.lines import Lines, Pulse
+from cwm_cli.views.scores import Bullet, labelled
 from cwm_cli.views.terminal import (
     ECHO,
     Pane,
@@ -43,11 +46,11 @@ STYLES = {"+": "green", "-": "red", "": ""}
 """How a rule is drawn that came, went or stayed."""
 
 STOPPED = {
-    "phases": "the phases are over; the same command with more --phases goes on",
-    "given_up": "the theorist has nothing left to propose",
-    "money": "the money is spent; the same command with more --max-cost goes on",
+    "phases": "limit of phases reached; repeat with more --phases to continue",
+    "given_up": "the theorist has no further proposal",
+    "money": "cost limit reached; repeat with a higher --max-cost to continue",
 }
-"""Why theorizing ended, in words."""
+"""Reason for the end of the search for rules, as shown to users."""
 
 
 def theorizing_view(console: Console) -> "TheorizingView":
@@ -323,30 +326,33 @@ def save_theory_curves(title: str, result: TheorizingResult) -> list[Path]:
     return [file]
 
 
-def theorizing_report(result: TheorizingResult, next_command: str) -> Iterator[Text]:
-    """Say what rules were found and how well they predict."""
-    for place, rule in enumerate(result.rules.splitlines() or ["none"]):
-        yield Text(f"{'' if place else 'rules':<10}{printable(rule)}")
+def theorizing_report(result: TheorizingResult, curve: Path) -> Iterator[RenderableType]:
+    """Yield the rules, how well they predict, and the next command."""
+    yield Text("Rules:", "bold")
+    yield from (Bullet(printable(rule)) for rule in result.rules.splitlines() or ["none"])
     if result.phases:
         last, count = result.phases[-1], len(result.phases)
-        yield Text(f"train     log-likelihood {last.train:.2f} for {last.evidence:,} changes")
         if last.held_out:
-            yield Text(f"held-out  log-likelihood {held_out_words(last, result.held_out)}")
-        words = f"{result.proposals:,} in {count} phase{'' if count == 1 else 's'}"
+            yield Text(f"Held-out log-likelihood {held_out_words(last, result.held_out)}")
+        yield Text(f"Training log-likelihood {last.train:.2f} for {last.evidence:,} changes")
+        words = f"{result.proposals:,} proposals in {count} phase{'s' * (count != 1)}"
         if result.accepted is not None and result.proposals:
             words += f", {percent(result.accepted / result.proposals)} accepted"
-        yield Text(f"proposals {words}, {duration(result.seconds)}")
+        yield Text(f"{words} ({duration(result.seconds)})")
         found, _ = discovered(result.phases)
-        yield Text(f"found     {found_words(found, {})}")
-    yield Text(f"top-k     {topk_words(result.topk)}")
+        yield Text(f"Discovered kinds of change: {found_words(found, {})}")
+    yield Text(f"Predicted change among the k most likely: {topk_words(result.topk)}")
+    yield Text(f"Stopped: {STOPPED.get(result.stopped, result.stopped)}.")
+    lines = {}
     if result.tokens:
-        yield Text(f"spent     {result.tokens:,} tokens, cost {money(result.cost)}")
-    yield Text(f"stopped   {STOPPED.get(result.stopped, result.stopped)}")
-    yield Text(f"next      {next_command}")
+        lines["Cost"] = f"{result.tokens:,} tokens, {money(result.cost)}"
+    lines["Curve"] = named(curve)
+    lines["Next"] = shlex.join(["cwm", "runs", "show", named(result.run)])
+    yield from labelled(lines)
 
 
 def topk_words(topk: Mapping[str, Any]) -> str:
-    """Say how often the true change is among the k likeliest, and that mean over the kinds."""
+    """Return the share of changes that are among the k most likely, also as mean over kinds."""
     every, kinds = topk["all"]["top"], topk["mean"]["top"]
-    told = ", ".join(f"{share(value)} of {k}" for k, value in every.items())
-    return f"{told} (mean of the kinds {', '.join(share(value) for value in kinds.values())})"
+    shares = ", ".join(f"k = {k}: {share(value)}" for k, value in every.items())
+    return f"{shares} (mean over kinds: {', '.join(share(value) for value in kinds.values())})"
