@@ -29,6 +29,7 @@ from cwm_cli.cli.shared import (
     console,
     emit_json,
     parse_env_args,
+    print_parts,
     run_folder,
 )
 from cwm_cli.errors import CwmError
@@ -84,7 +85,7 @@ def bench_speed(
     """
     from cwm_cli.bench.asking import INTERRUPTED
     from cwm_cli.bench.speed import bench_speed as measure
-    from cwm_cli.cli.speed_view import SpeedView, speed_parts
+    from cwm_cli.views.speed import SpeedView, speed_parts
 
     if run and run_option and run != run_option:
         raise CwmError(f"{run} and {run_option} are two runs: name one")
@@ -108,9 +109,7 @@ def bench_speed(
             seed=seed,
             observer=SpeedView(),
         )
-    out = console(json=json)
-    for part in speed_parts(found, out.width):
-        out.print(part)
+    print_parts(speed_parts(found, console(json=json).width), json=json)
     if json:
         emit_json(found.as_json())
     if found.language_model and found.language_model.stopped == INTERRUPTED:

@@ -442,7 +442,8 @@ def print_parts(parts: "Iterable[RenderableType]", *, json: bool) -> None:
     """Print the end of a command: sentences wrap between words, and paths not at all."""
     out = console(json=json)
     for part in parts:
-        out.print(part, highlight=False, crop=False)
+        whole = bool(getattr(part, "no_wrap", False))  # rich joins texts, which forgets it
+        out.print(part, highlight=False, soft_wrap=whole)
 
 
 def print_report(report: "RunReport", *, json: bool) -> None:

@@ -182,14 +182,14 @@ def test_a_plan_whose_predictions_fail_is_refuted_whatever_it_returned(here) -> 
     result = cwm_cli.plan(env="CartPole-v1", program=STILL, **how)
     assert result.returns == [9.0, 9.0]
     assert result.as_json()["refuted"] is True
-    [line] = [str(part) for part in plan_report(result) if str(part).startswith("verdict")]
+    [line] = [str(part) for part in plan_report(result) if str(part).startswith("Refuted")]
     assert line == (
-        "verdict   refuted: in the episodes played, the program's predictions of 18 of 18 steps "
-        "are little better than a guess, so the return is not evidence for it"
+        "Refuted: predictions of 18 of 18 played steps are little better than a guess, so the "
+        "return is not evidence for the program."
     )
     right = cwm_cli.plan(env="CartPole-v1", program=CARTPOLE, **how)
     assert right.as_json()["refuted"] is False
-    assert not [part for part in plan_report(right) if str(part).startswith("verdict")]
+    assert not [part for part in plan_report(right) if str(part).startswith("Refuted")]
 
 
 AHEAD = """
@@ -253,11 +253,11 @@ def test_planning_says_unasked_what_it_predicted_wrongly_and_how_to_go_on(cwm) -
     quick = ("-o", "simulations=5", "-o", "mcts.rollout=5", "--episodes", "1")
     done = cwm.inside("plan", *arguments, *quick)
     lines = done.stdout.splitlines()
-    [line] = [line for line in lines if line.startswith("predicted ")]
-    assert "wrongly: terminated " in line
+    [line] = [line for line in lines if line.startswith("Correct predictions")]
+    assert "wrong: terminated " in line
     [folder] = (cwm.folder / "runs/plans").iterdir()
     place = folder.relative_to(cwm.folder)
-    assert lines[-1] == f"next      cwm learn --env CartPole-v1 --from {place}"
+    assert lines[-1] == f"Next:    cwm learn --env CartPole-v1 --from {place}"
     kept = [json.loads(line) for line in (folder / "journal.jsonl").open()]
     [found] = [line["episode"]["mismatches"] for line in kept if line["side"] == "model"]
     assert found["wrong"] == found["terminated"] > found["observation"] == found["reward"] == 0

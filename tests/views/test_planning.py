@@ -104,7 +104,7 @@ def test_a_line_per_side_tells_what_is_known_and_every_episode_in_flight_has_one
         "  #2 step 31  return 30.5",
         "  #4 step 5  return 5",
     ]
-    assert before[6].startswith("mcts, scalar and batched (")
+    assert before[6].startswith("mcts, model as scalar and batched (")
     assert " 2/9 episodes · " in before[-1]
     assert [line[:5] for line in after[1:-1]] == ["world", "rando", "mcts,"]
     assert after[2] == "random       3/3  return 2 ± 0.577"
@@ -213,7 +213,7 @@ def test_on_a_real_terminal_the_report_takes_the_place_of_the_picture(tmp_path) 
     lines = re.split(r"[\r\n]+", ESCAPES.sub("", output))
     assert [line for line in lines if cell_len(line) > 60 and ".jsonl" not in line] == []
     assert "oracle       0/2" in output
-    assert output.rindex("\x1b[2K") < output.index("planner   mcts")
+    assert output.rindex("\x1b[2K") < output.index("Planner: mcts")
 
 
 def test_an_interruption_leaves_the_picture_and_says_how_to_continue(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""What `cwm bench-speed` shows: bars on a logarithmic scale, scores, and what they come to."""
+"""The end of `cwm bench-speed`: times on a logarithmic scale, correct predictions, ratios."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from cwm_cli.evaluation import Score
 
 WORLD_MODEL, ENVIRONMENT = "world model", "environment"
-NOBODY = "language model"
-FIRST = "a transition"
-HINT = "none named: --model PROVIDER/NAME asks one, such as --model openai/gpt-5 (cwm-cli[llm])"
+UNNAMED_MODEL = "language model"
+FIRST_HEAD = "per transition"
+HINT = "To time a language model as well, add --model PROVIDER/NAME (needs cwm-cli[llm])."
 TITLES = {
     "scalar": WORLD_MODEL,
     "arithmetic": "  as arithmetic",
@@ -35,50 +35,51 @@ TITLES = {
     "environment": ENVIRONMENT,
     "environments": f"  {LANES:,} at once",
 }
-"""Lines of the chart by what was timed."""
+"""Labels of the chart's lines by the pace that is measured."""
 
-LACKING = {"arithmetic": "as arithmetic", "batched": "all at once"}
+FORMS = {"arithmetic": "as arithmetic", "batched": "in batches"}
 
-PARTS = {"observation": "observation", "reward": "reward", "terminated": "ended", "exact": "all"}
+PARTS = {
+    "observation": "observation",
+    "reward": "reward",
+    "terminated": "terminated",
+    "exact": "all parts",
+}
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-WIDEST_BAR = 40
-BESIDE = 38
+MAX_BAR_COLUMNS = 40
+FIGURE_COLUMNS = 38
 """Columns for the figures beside a bar."""
 
-LONGEST_NAME = 40
-"""Columns for the name of a model beside its scores."""
-
-MOST_UNREAD = 3
-"""How many answers that could not be read are shown."""
+MAX_NAME_COLUMNS = 32
+MAX_INVALID_ANSWERS = 3
+"""Invalid answers of a language model that are printed."""
 
 
 class SpeedView(RecordingBar):
-    """Follows `bench_speed`: says what is being done."""
+    """The progress of `bench_speed` in one line."""
 
     def begins(self, work: object) -> None:
-        """Begin to say what is being done, or open the bar of a recording."""
+        """Start the progress line, or the bar of a recording."""
         super().begins(work)
         if isinstance(work, SpeedProgress):
             status = progress_console().status(Text(work.words))
             self._status = self._stack.enter_context(status)
 
     def advanced(self, event: object) -> None:
-        """Say what is being done now."""
+        """Update the progress line."""
         super().advanced(event)
         if isinstance(event, SpeedProgress):
             self._status.update(Text(event.words))
 
 
 class _Line(NamedTuple):
-    """A line of the chart."""
-
     name: str
     pace: Pace
 
 
 def speed_parts(found: SpeedResult, width: int) -> Iterator[RenderableType]:
-    """Yield the chart, the scores, the ratios, and what went wrong."""
-    model = printable(found.name) or NOBODY
+    """Yield the chart, the correct predictions, the ratios, and what failed."""
+    model = printable(found.name) or UNNAMED_MODEL
     lines = list(_lines(found, model))
     if lines:
         yield _chart(lines, width)
@@ -88,20 +89,20 @@ def speed_parts(found: SpeedResult, width: int) -> Iterator[RenderableType]:
 
 
 def seconds_words(seconds: float) -> str:
-    """Write a duration with three digits and its unit."""
+    """Return a duration with three digits and its unit."""
     size, unit = next(((s, u) for s, u in UNITS if seconds >= 0.9995 * s), UNITS[-1])
     return f"{seconds / size:.3g} {unit}"
 
 
 def ratio_words(ratio: SpeedRatio) -> str:
-    """Write how many times as fast, and that in orders of magnitude."""
+    """Return a speed ratio such as "51 times as fast"."""
     digits = float(f"{ratio.times:.3g}")
     times = f"{digits:,.0f}" if digits >= 1000 else f"{digits:g}"
-    return f"{times} times as fast (10^{round(ratio.orders, 1) + 0.0:.1f})"
+    return f"{times} times as fast"
 
 
 def _lines(found: SpeedResult, model: str) -> Iterator[_Line]:
-    """Yield a line for each pace that was measured."""
+    """Yield a line of the chart for each measured pace."""
     for name, title in TITLES.items():
         if name in found.paces:
             yield _Line(title.format(rows=found.timed.rows), found.paces[name])
@@ -110,13 +111,13 @@ def _lines(found: SpeedResult, model: str) -> Iterator[_Line]:
 
 
 def _chart(lines: list[_Line], width: int) -> Table:
-    """Draw seconds per transition as bars on a logarithmic scale, a line each."""
+    """Draw the times as bars on a logarithmic scale."""
     low = floor(log10(min(line.pace.low for line in lines)))
     high = ceil(log10(max(line.pace.high for line in lines)))
-    name = max(len(title) for title in (FIRST, *(line.name for line in lines)))
-    bars = max(10, min(WIDEST_BAR, width - name - BESIDE))
+    name = max(len(title) for title in (FIRST_HEAD, *(line.name for line in lines)))
+    bars = max(10, min(MAX_BAR_COLUMNS, width - name - FIGURE_COLUMNS))
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="")
-    for title in (FIRST, _scale(low, high, bars)):
+    for title in (FIRST_HEAD, _scale(low, high, bars)):
         table.add_column(Text(title, style="dim"), no_wrap=True)
     table.add_column("median", justify="right", no_wrap=True)
     table.add_column("5 to 95 %", justify="right", no_wrap=True)
@@ -132,81 +133,79 @@ def _chart(lines: list[_Line], width: int) -> Table:
 
 
 def _scale(low: int, high: int, width: int) -> str:
-    """Write where the bars begin and end."""
+    """Return the ends of the scale as a head of the bars."""
     first, last = (seconds_words(10.0**power) for power in (low, high))
     return first + last.rjust(width - len(first))
 
 
 def _scores(found: SpeedResult, model: str) -> GridTable:
-    """Compare how right the sides are on the same transitions; all: right in every part."""
+    """Compare the shares of correct predictions on the same transitions."""
     asked = found.language_model
-    sides = {
-        WORLD_MODEL: found.world_model,
-        ENVIRONMENT: found.environment,
-        model: asked.score if asked else None,
-    }
-    heads = ["right on", "transitions", *PARTS.values(), "accuracy"]
-    cells = [[printable(name, LONGEST_NAME), *_shares(score)] for name, score in sides.items()]
-    return GridTable(Grid("", heads, cells))
+    sides = {WORLD_MODEL: found.world_model, ENVIRONMENT: found.environment}
+    if asked:
+        sides[model] = asked.score
+    heads = ["correct", "transitions", *PARTS.values()]
+    cells = [[printable(name, MAX_NAME_COLUMNS), *_shares(score)] for name, score in sides.items()]
+    return GridTable(Grid("", heads, cells), compact=True)
 
 
 def _shares(score: Score | None) -> Iterator[str]:
-    """Write how many transitions were predicted, and how many of them rightly."""
+    """Yield the number of transitions, then the share predicted correctly by part."""
     if score is None:
-        yield from [UNKNOWN] * (len(PARTS) + 2)
+        yield from [UNKNOWN] * (len(PARTS) + 1)
         return
     yield str(score.transitions)
-    for name in (*PARTS, "accuracy"):
+    for name in PARTS:
         yield share(getattr(score, name))
 
 
 def _ratios(found: SpeedResult, model: str) -> Iterator[Text]:
-    """Say how many times faster the world model is than the others."""
+    """Yield the speed of the world model relative to the others."""
     names = {"environment": f"the {ENVIRONMENT}", "language_model": model}
     for side, ratios in found.speedups().items():
         for form, ratio in ratios.items():
             if ratio:
-                how = " all at once" if form == "batched" else ""
-                yield Text(f"{WORLD_MODEL}{how}: {ratio_words(ratio)} as {names[side]}")
+                how = " in batches" if form == "batched" else ""
+                yield Text(f"The world model{how} is {ratio_words(ratio)} as {names[side]}.")
 
 
 def _remarks(found: SpeedResult, model: str) -> Iterator[Text]:
-    """Say what failed, what could not be measured, and what the language model cost."""
+    """Yield what failed, what could not be measured, and the cost of the language model."""
     _, _, notes, failure = found.timed
     if failure:
         yield Text(f"{WORLD_MODEL}: failed, {first_line(failure)}", style="red")
     for note in dict.fromkeys(notes.values()):
-        forms = [LACKING[form] for form in LACKING if notes.get(form) == note]
-        side = f"{WORLD_MODEL}, not {' and not '.join(forms)}" if forms else WORLD_MODEL
+        forms = [FORMS[form] for form in FORMS if notes.get(form) == note]
+        side = f"{WORLD_MODEL}, not timed {' or '.join(forms)}" if forms else WORLD_MODEL
         yield Text(f"{side}: {printable(note)}", style="dim")
-    if words := _doubts(found.environment):
+    if words := _environment_note(found.environment):
         yield Text(f"{ENVIRONMENT}: {words}", style="dim")
     if asked := found.language_model:
         yield from _spent(asked, model)
     else:
-        yield Text(f"{NOBODY}: {HINT}", style="yellow")
+        yield Text(HINT, style="dim")
 
 
-def _doubts(score: Score | None) -> str:
-    """Say why the environment itself may be wrong about itself."""
+def _environment_note(score: Score | None) -> str:
+    """Return why the true environment has no perfect score."""
     if score is None:
-        return "not scored, it cannot be stood at an observation"
+        return "not scored, since it cannot be set to a recorded state"
     if score.exact < 1:
-        return "not always right, since chance decides or observations hide something"
+        return "below 1, since it is random or its observations are incomplete"
     return ""
 
 
 def _spent(asked: Asked, model: str) -> Iterator[Text]:
-    """Say what was answered, at what cost, and what was not."""
+    """Yield the answers of the language model, with cost and failures."""
     spent = asked.spent
-    counts = [f"{len(asked.answers)} answers", f"{len(asked.unread)} of them no prediction"]
+    counts = [f"{len(asked.answers)} answers", f"{len(asked.unread)} of them invalid"]
     counts += [f"{len(asked.refused)} refused"] if asked.refused else []
     yield Text(
         f"{model}: {', '.join(counts)}, {tokens(spent.tokens)} tokens, cost {money(spent.cost)}"
     )
-    for row, reason in [*asked.unread.items()][:MOST_UNREAD]:
+    for row, reason in [*asked.unread.items()][:MAX_INVALID_ANSWERS]:
         yield Text(f"  transition {row}: {printable(reason)}", style="dim")
     for note in asked.notes:
         yield Text(printable(note))
     if asked.stopped:
-        yield Text(f"{model}: asked no further, {printable(asked.stopped)}", style="yellow")
+        yield Text(f"{model}: stopped, {printable(asked.stopped)}", style="yellow")
