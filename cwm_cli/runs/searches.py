@@ -19,11 +19,11 @@ from cwm_cli.runs.nodes import NodeDetails, SearchRecord, detailed, tree_data
 from cwm_cli.runs.programs import ProgramRun
 from cwm_cli.runs.progress import score_curves, score_parts, spending_sections
 from cwm_cli.runs.prompts import PromptFile
-from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
+from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section, with_effort
 from cwm_cli.runs.store import DATASET, RESULT, RowsAdded, RunHeader, read_journal
 from cwm_cli.search.contracts import ROOT, Node, Record, Remark, Switch, total
 from cwm_cli.search.models import ModelUse, model_uses
-from cwm_cli.text import UNKNOWN, share
+from cwm_cli.text import UNKNOWN, percent, share
 
 JOURNAL = "nodes.jsonl"
 TIMES, PLUS_MINUS = "\N{MULTIPLICATION SIGN}", "\N{PLUS-MINUS SIGN}"
@@ -238,6 +238,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         return RunReport(
             title=f"{about.environment} · {about.strategy} · {about.answers}, {about.run}",
             grids=[score_grid(scores)] if scores else [],
+            verdict=runs[0].verdict(),
             notes=[
                 f"seed {about.seed}, {', '.join(filter(None, (about.done, about.result)))}",
                 *(f"contract changed to {change}" for change in runs[0].contract_changes()),
@@ -258,6 +259,19 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
             *spending_sections(nodes),
             *run.program_sections(),
         ]
+
+    def verdict(self) -> str:
+        """Return the outcome in a sentence, with completions, tokens, cost and seconds."""
+        found, scores = self.result() or {}, self.scores()
+        nodes = list(self.nodes())
+        spent = total([node.usage for node in nodes])
+        return with_effort(
+            _outcome(found, scores, max((n.verdict.score for n in nodes), default=None)),
+            completions=sum(node.asked for node in nodes),
+            tokens=spent.tokens,
+            cost=spent.cost,
+            seconds=found.get("seconds"),
+        )
 
     def score_sections(self) -> Iterator[Section]:
         """Yield the parts of the score that the search came to, and all figures of it."""
@@ -280,6 +294,31 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
             for title, part in some.items()
             if len(part)
         }
+
+
+def _outcome(found: Mapping[str, Any], scores: Mapping[str, Score], best: float | None) -> str:
+    """Return whether the best program is right, and on which transitions."""
+    if not scores:
+        return "No program yet" if best is None else f"Not finished, best score {share(best)}"
+    train, test = scores.get("train"), scores.get("test")
+    if (score := test or train) is not None and score.skill is not None:
+        error = "" if score.skill_stderr is None else f" {PLUS_MINUS} {share(score.skill_stderr)}"
+        rows = "held-out" if test else "training"
+        words = f"skill {share(score.skill)}{error} on {score.transitions:,} {rows} transitions"
+    else:
+        known = {"training": train, "held-out": test}
+        words = "exact on " + " and ".join(
+            f"{'all' if each.exact == 1 else f'{percent(each.exact)} of'} "
+            f"{each.transitions:,} {name}"
+            for name, each in known.items()
+            if each is not None
+        )
+        words += " transitions"
+    if found.get("solved"):
+        return f"Solved: {words}"
+    if found.get("unverified"):
+        return f"Not verified: {words}, but {' and '.join(found['unverified'])}"
+    return f"Not solved: {words}"
 
 
 @dataclass

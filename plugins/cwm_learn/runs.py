@@ -22,7 +22,7 @@ from cwm_cli.runs.charts import ChartLine, LineChart, table
 from cwm_cli.runs.observer import Measures
 from cwm_cli.runs.places import named
 from cwm_cli.runs.programs import Options, ProgramRun
-from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
+from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section, with_effort
 from cwm_cli.runs.store import DATASET, Journal, RowsAdded, RunHeader, read_journal
 from cwm_cli.search.contracts import Usage
 from cwm_learn.actor import PLAY
@@ -392,6 +392,7 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         return RunReport(
             title=f"{about.environment} · learning, {about.run}",
             grids=[grid for grid in _grids(run, programs, list(questions.values())) if grid.cells],
+            verdict=_verdict(run, certified),
             notes=[
                 ", ".join(filter(None, (f"seed {about.seed}", about.done, about.result))),
                 *(str(each) for each in certified[-1:]),
@@ -467,6 +468,22 @@ class LearningResult:
             "questions": [each.model_dump(mode="json") for each in self.questions],
             "gaps": list(self.gaps),
         }
+
+
+def _verdict(run: LearnRun, certified: Sequence[Certificate]) -> str:
+    """Return whether the play is certified and its mean return, with the steps and the cost."""
+    result, episodes = run.result() or {}, list(run.episodes())
+    played = [each.returned for each in episodes if each.is_play][-RECENT:]
+    outcome = "Certified" if certified else "Not certified"
+    if played:
+        outcome += f": mean return {np.mean(played):.5g}, last {len(played)} episodes of play"
+    return with_effort(
+        outcome,
+        steps=episodes[-1].steps if episodes else None,
+        completions=result.get("completions"),
+        cost=result.get("cost", 0.0),
+        seconds=result.get("seconds"),
+    )
 
 
 def _sections(records: Sequence[LearnRecord]) -> Iterator[Section]:

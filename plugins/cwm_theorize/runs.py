@@ -21,7 +21,7 @@ from cwm_cli.runs.nodes import SearchRecord
 from cwm_cli.runs.observer import Measures, Observer
 from cwm_cli.runs.places import named
 from cwm_cli.runs.programs import ModelRun, Options
-from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
+from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section, with_effort
 from cwm_cli.runs.searches import connected_nodes
 from cwm_cli.runs.store import RowsAdded, RunHeader
 from cwm_cli.search.contracts import Usage
@@ -209,6 +209,7 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
         return RunReport(
             title=f"{about.environment} · {about.strategy} · {about.answers}, {about.run}",
             grids=[grid for grid in grids if grid.cells],
+            verdict=_verdict(run, phases),
             notes=[
                 f"seed {about.seed}, {', '.join(filter(None, (about.done, about.result)))}",
                 *([f"best rules: {' '.join(phases[-1].rules.split())}"] if phases else []),
@@ -236,6 +237,21 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
             for grid in grids
             if grid.cells
         ]
+
+
+def _verdict(run: TheoryRun, phases: Sequence[PhaseRecord]) -> str:
+    """Return the log-likelihood of the held-out changes, with completions, cost and seconds."""
+    result, total = run.result() or {}, phases[-1].held_out_total if phases else None
+    outcome = f"{len(phases)} phase{'' if len(phases) == 1 else 's'}"
+    if total is not None:
+        outcome = f"Held-out log-likelihood {total:.2f} after {outcome}"
+    return with_effort(
+        outcome,
+        completions=result.get("completions"),
+        tokens=result.get("tokens"),
+        cost=result.get("cost", 0.0),
+        seconds=result.get("seconds"),
+    )
 
 
 def likelihood_panels(phases: Sequence[PhaseRecord]) -> list[list[Any]]:

@@ -21,7 +21,7 @@ from cwm_cli.runs.charts import ChartLine, LineChart, table_of
 from cwm_cli.runs.observer import SILENT, Measures, Observer
 from cwm_cli.runs.places import named
 from cwm_cli.runs.programs import ModelRun, Options
-from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
+from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section, with_effort
 from cwm_cli.runs.store import RunHeader
 from cwm_cli.text import UNKNOWN
 from cwm_cli.worlds.model import PlanningSession, WorldModel
@@ -328,6 +328,7 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         return RunReport(
             title=f"{config.env} · {about.answers}, {about.strategy}, {about.run}",
             grids=[grid for grid in grids if grid.cells],
+            verdict=_verdict(run),
             notes=[
                 ", ".join(filter(None, (f"seed {config.seed}", about.done, about.result))),
                 *([f"parameters: {sizes}"] if sizes else []),
@@ -343,6 +344,19 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         report = cls.report(runs)
         notes = Section("notes", "About this training", {"lines": [*report.notes]})
         return [*_sections(runs[0].epochs(), runs[0].played()), notes]
+
+
+def _verdict(run: TrainRun) -> str:
+    """Return the best mean return in test episodes, with steps and seconds."""
+    played, epochs = run.played(), run.epochs()
+    tested = [each for each in played if each.number]
+    outcome = f"{len(epochs)} epoch{'' if len(epochs) == 1 else 's'} of training"
+    if best := max(tested, key=lambda each: each.mean, default=None):
+        error = "" if best.stderr is None else f" \N{PLUS-MINUS SIGN} {best.stderr:.3g}"
+        outcome = f"Best mean return {best.mean:.5g}{error} in {len(best.returns)} test episodes"
+        outcome += "".join(f" (random play {e.mean:.5g})" for e in played if not e.number)
+    steps = epochs[-1].steps if epochs else None
+    return with_effort(outcome, steps=steps, seconds=(run.result() or {}).get("seconds"))
 
 
 def _sections(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) -> Iterator[Section]:

@@ -191,7 +191,7 @@ def test_charts_have_a_line_for_each_series_and_filters_change_the_curves(
     browser.run("document.querySelector('[data-kind=chart] .chart-key').click()")
     assert browser.run(count.format("[data-kind=chart] .series")) == 2
     browser.run(
-        "const c = document.querySelector('[data-kind=chart] .chart svg'); c.focus();"
+        "const c = document.querySelector('[data-kind=chart] .chart-stage > svg'); c.focus();"
         "c.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))"
     )
     assert "x 0" in browser.run("return document.querySelector('.chart-tip').textContent")
