@@ -69,7 +69,7 @@ class RunSummary:
 class RunReport:
     """The results of runs: a verdict, tables and notes for people, facts and rows for scripts.
 
-    `verdict` is the outcome in a sentence, with what it took. `facts` is the output of `--json`;
+    `verdict` is the outcome in a sentence, with the effort. `facts` is the output of `--json`;
     `rows` are the lines of `table.csv`, which may be nested.
     """
 

@@ -29,9 +29,9 @@ JOURNAL = "nodes.jsonl"
 TIMES, PLUS_MINUS = "\N{MULTIPLICATION SIGN}", "\N{PLUS-MINUS SIGN}"
 
 TREE_WORDS = (
-    "Each node is a candidate: its number, the move that led to it, its score, by which it is "
-    "filled. A click or Enter shows its prompt, completion, program, difference and verdict; "
-    "arrow keys walk, Space folds, + and - zoom."
+    "A box is a program: its number, its move and its score, which is also the filled share of "
+    "the box. A click or Enter shows the prompt, completion, program, difference and verdict. "
+    "Arrow keys select, Space folds, + and - zoom."
 )
 
 PARTS = {"train": "train", "test": "held-out", "unseen": "of it not in train"}
