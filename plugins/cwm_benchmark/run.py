@@ -138,7 +138,7 @@ class BenchmarkRun(BenchmarkFolder):
         rows = rows_of(run)
         groups = groups_of(rows)
         found = [
-            Section("jobs", "All jobs", jobs_data(rows), "Choose rows: the curves follow."),
+            Section("jobs", "All jobs", jobs_data(rows), "The filters also select the curves."),
             *(
                 Section("table", each.title.capitalize(), table_of(each))
                 for each in group_grids(groups)
@@ -186,11 +186,12 @@ def jobs_data(rows: Sequence[TrialRow]) -> dict[str, Any]:
         ]
         for row in rows
     ]
+    empty = dict.fromkeys(heads, (None, "")) | dict.fromkeys(("tokens", "cost"), (None, "", 0))
     words, cells = len(JOB_HEADS), table(heads, lines)["rows"]
     kept = [
         place
         for place in range(len(heads))
-        if place in (0, 1) or any(line[place] not in (None, "") for line in cells)
+        if place in (0, 1) or any(line[place] not in empty[heads[place]] for line in cells)
     ]
     cells = [[line[place] for place in kept] for line in cells]
     front = sum(place < words for place in kept)

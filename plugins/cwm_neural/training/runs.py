@@ -342,7 +342,7 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
     def sections(cls, runs: Sequence[TrainRun]) -> list[Section]:
         """Return how training went: returns, losses and held-out measures over the steps."""
         report = cls.report(runs)
-        notes = Section("notes", "About this training", {"lines": [*report.notes]})
+        notes = Section("notes", "Notes", {"lines": [*report.notes]})
         return [*_sections(runs[0].epochs(), runs[0].played()), notes]
 
 
@@ -373,7 +373,7 @@ def _sections(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) -> Ite
         errors = [each.stderr or 0.0 for each in tested]
         lines.append(
             ChartLine(
-                "tested in the true environment",
+                "test episodes",
                 [each.steps for each in tested],
                 [each.mean for each in tested],
                 [each.mean - error for each, error in zip(tested, errors, strict=True)],
@@ -383,10 +383,10 @@ def _sections(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) -> Ite
         )
     if lines:
         rules = {"random play": random.mean if random else None}
-        about = "The band is the standard error over test episodes." if tested else ""
+        about = "The band is one standard error over the test episodes." if tested else ""
         drawn = LineChart("steps", "return of an episode", lines, rules=rules).data()
         yield Section("chart", "Returns", drawn, about)
-    for title, part in {"Losses": "losses", "Rows not yet learned from": "held_out"}.items():
+    for title, part in {"Losses": "losses", "Held-out measures": "held_out"}.items():
         names = dict.fromkeys(name for each in epochs for name in getattr(each, part))
         panels = [[name, "chart", _measure_curve(epochs, part, name)] for name in names]
         if panels:
