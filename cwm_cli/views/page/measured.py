@@ -105,7 +105,10 @@ def _names(run: ModelRun[Any, Any], found: EvaluationResult) -> list[str]:
     """Return names of the components of an observation, from its documentation if possible."""
     space = next(iter(found.rows.values())).observation_space
     documented = documented_names(getattr(run.header, "description", ""), space)
-    return [clean(name, limit=40) for name in documented or component_names(space, "observation")]
+    return [
+        clean(name.replace("`", ""), limit=40)
+        for name in documented or component_names(space, "observation")
+    ]
 
 
 def _parts(found: EvaluationResult) -> Iterator[Section]:

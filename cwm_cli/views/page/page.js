@@ -104,7 +104,7 @@ const cwm = (() => {
         code(data.text),
         (data.gaps || []).length ? element("div", { class: "gaps" },
           element("strong", {}, "Not covered by the data"),
-          element("ul", { class: "notes" }, data.gaps.map(gap => element("li", {}, gap)))) : null));
+          element("ul", { class: "notes" }, data.gaps.map(gap => element("li", {}, quoted(gap))))) : null));
     },
     panels(place, data) {
       place.append(element("div", { class: "panels" }, data.sections.map(([title, kind, inner]) => {

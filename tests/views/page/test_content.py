@@ -13,9 +13,10 @@ from cwm_cli.commands.synthesize import SynthesisResult
 from cwm_cli.problems.feedback.separation import Quantity
 from cwm_cli.runs.charts import MOST_POINTS, ChartLine, LineChart, rounded, table, thinned
 from cwm_cli.runs.listing import load
+from cwm_cli.runs.nodes import SearchRecord, detailed, tree_data
 from cwm_cli.runs.progress import BestSoFar, score_curve, spending_sections
 from cwm_cli.runs.report import with_effort
-from cwm_cli.search.contracts import Node, Usage, Verdict
+from cwm_cli.search.contracts import ROOT, Node, Usage, Verdict
 from cwm_cli.views.page import _document
 from cwm_cli.views.page.measured import measured_sections, mistake_information
 
@@ -181,10 +182,80 @@ HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.ha
 def drawn(tmp_path: Path, *sections: tuple[str, dict[str, Any]]) -> Path:
     """Write a page with sections of some kinds."""
     parts = [{"kind": kind, "title": kind, "data": data, "about": ""} for kind, data in sections]
-    page = {"title": "t", "facts": [], "damage": [], "sections": parts, "written": "now"}
+    page = {
+        "title": "t",
+        "verdict": "",
+        "facts": [],
+        "damage": [],
+        "sections": parts,
+        "written": "now",
+    }
     file = tmp_path / "page.html"
     file.write_text(_document("t", page), encoding="utf-8")
     return file
+
+
+@pytest.mark.slow
+def test_the_tree_panel_is_as_tall_as_its_content(
+    browser: Browser,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    nodes = [replace(node(n, 0.1), parent=ROOT if n == 0 else 0) for n in range(200)]
+    heights = []
+    for count in (1, 8, 200):
+        found = detailed([SearchRecord(node=one, text="") for one in nodes[:count]], {})
+        browser.open(drawn(tmp_path, ("tree", tree_data(found))))
+        browser.run("document.querySelector('[title=\"unfold all\"]').click()")
+        box = "return document.querySelector('{}').getBoundingClientRect().height"
+        panel, content = (browser.run(box.format(part)) for part in (".canvas", ".canvas > g"))
+        heights.append(panel)
+        assert count == 200 or 0 <= panel - content < 60
+    assert heights[0] < heights[1] < heights[2] <= 640
+
+
+@pytest.mark.slow
+def test_series_differ_in_print_and_a_single_point_has_an_error_bar(
+    browser: Browser,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    key = [{"name": "recorded", "tone": 0, "wide": True}, {"name": "predicted", "tone": 1}]
+    lines = [ChartLine("recorded", [0, 1], [0.5, 1], tone=0, wide=True)]
+    lines += [ChartLine(name, [0, 1], [0, 1], tone=tone) for name, tone in (("a", 1), ("b", 2))]
+    clouds = [
+        ChartLine("right", [0.5, 1.5], [0.2, 1], loose=True, tone=0),
+        ChartLine("wrong", [0.5, 1.5], [0.3, 1], loose=True, tone="bad"),
+        ChartLine("test", [1], [0.5], [0.4], [0.6], tone=2),
+    ]
+    chart = LineChart("x", "y", lines, legend=False).data()
+    groups = {"key": key, "groups": [{"title": "g", "sections": [["p", "chart", chart]]}]}
+    data = LineChart("x", "y", clouds).data()
+    browser.open(drawn(tmp_path, ("groups", groups), ("chart", data)))
+    dashes = "return [...document.querySelectorAll('{} .line')].map(l => l.getAttribute('{}'))"
+    stage = "[data-kind=groups] .chart-stage"
+    assert len(set(browser.run(dashes.format(stage, "stroke-dasharray")))) == 3
+    assert browser.run(dashes.format(stage, "class"))[0] == "line wide"
+    legend = "[data-kind=groups] .chart-legend .sample"
+    assert len(set(browser.run(dashes.format(legend, "stroke-dasharray")))) == 2
+    shapes = "[...document.querySelectorAll('[data-kind=chart] .chart-stage {}')]"
+    assert browser.run(f"return {shapes.format('circle.dot')}.length") == 2
+    assert browser.run(f"return {shapes.format('path.ring')}.length") == 2
+    assert browser.run(f"return {shapes.format('.error')}.length") == 1
+    assert browser.heard() == []
+
+
+@pytest.mark.slow
+def test_numbers_of_tables_are_rounded_and_words_in_backquotes_are_code(
+    browser: Browser,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    numbers = [0.833890012, 29.7512, 1234.5678, 7, 0.99996, 0.00001234, 12_345_678]
+    rows = table(["name", "number"], [["a", number] for number in numbers])
+    browser.open(drawn(tmp_path, ("table", rows), ("notes", {"lines": ["run `cwm plan`, then"]})))
+    cells = "return [...document.querySelectorAll('td.number')].map(cell => cell.textContent)"
+    assert browser.run(cells) == [
+        "0.834", "29.8", "1,234.6", "7", "0.99996", "1.23e-5", "12.35M"
+    ]  # fmt: skip
+    assert browser.run("return document.querySelector('.notes code').textContent") == "cwm plan"
 
 
 JOBS: dict[str, Any] = {
