@@ -282,8 +282,8 @@ def show(
     from cwm_cli.runs.progress import models_grid
     from cwm_cli.runs.searches import SearchRun
     from cwm_cli.runs.store import WRITER
-    from cwm_cli.views.search import finished_tree
     from cwm_cli.views.tables import GridTable
+    from cwm_cli.views.tree import finished_tree
 
     run = load_readable(folder)
     if node is not None:

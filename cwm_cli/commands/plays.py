@@ -18,7 +18,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.charts import ChartLine, LineChart, table
 from cwm_cli.runs.places import named
-from cwm_cli.runs.report import RunSummary, Section
+from cwm_cli.runs.report import RunReport, RunSummary, Section
 from cwm_cli.runs.store import HEADER, Run, RunHeader
 from cwm_cli.worlds.model import PlannedWith
 
@@ -208,35 +208,51 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
             created=self.header.created,
         )
 
+    def sides(self) -> dict[SideName, Side]:
+        """Return what each side has played."""
+        self.summary()  # reads the journal
+        counts = Counter(side for side, _ in self.known)
+        return {name: self.side(name, _episodes(self, name)) for name in SIDES if name in counts}
+
+    @classmethod
+    def report(cls, runs: Sequence["PlayRun"]) -> RunReport:
+        """Return the mean return of each side."""
+        base = super().report(runs)
+        config, sides = runs[0].header.config, runs[0].sides()
+        means = [f"{SIDES[name]} {_mean_words(side)}" for name, side in sides.items()]
+        verdict = f"Mean return: {', '.join(means)}" if means else "No episode is over yet"
+        if (found := _relative(sides)) is not None:
+            verdict += f" \N{MIDDLE DOT} R = {found:.3f}"
+        title = f"{config.env} \N{MIDDLE DOT} planning with {config.planner}"
+        return replace(base, title=title, verdict=verdict)
+
     @classmethod
     def sections(cls, runs: Sequence["PlayRun"]) -> list[Section]:
-        """Return the returns of every episode by side, their means and R, and mismatches."""
+        """Return the chart of all returns and the table of the sides."""
         if len(runs) > 1:
             return super().sections(runs)
-        run = runs[0]
-        run.summary()  # which reads what was played
-        counts = Counter(side for side, _ in run.known)
-        if not counts:
+        sides = runs[0].sides()
+        if not sides:
             return [Section("notes", "Episodes", {"lines": ["No episode is over yet."]})]
-        sides = {name: run.side(name, _episodes(run, name)) for name in SIDES if name in counts}
-        lines = [
-            ChartLine(
-                SIDES[name],
-                [each.number for each in side.episodes],
-                side.returns,
-                loose=len(side.returns) > 1,
-                tips=[
-                    f"{each.length} steps{'' if each.verified else ', unverified'}"
-                    for each in side.episodes
-                ],
-            )
-            for name, side in sides.items()
-        ]
-        means = {f"mean of {SIDES[name]}": side.mean.mean for name, side in sides.items()}
-        drawn = LineChart("episode", "return", lines, rules=means).data()
+        lines = list[ChartLine]()
+        for tone, (name, side) in enumerate(sides.items()):
+            numbers = [each.number for each in side.episodes]
+            tips = [
+                f"{each.length} steps{'' if each.verified else ', unverified'}"
+                for each in side.episodes
+            ]
+            returns = side.returns
+            lines.append(ChartLine(SIDES[name], numbers, returns, loose=True, tone=tone, tips=tips))
+            if len(numbers) > 1 and side.verified:
+                mean, error = side.mean.mean, side.mean.stderr or 0.0
+                ends = (numbers[0], numbers[-1])
+                low, high = (mean - error,) * 2, (mean + error,) * 2
+                line = ChartLine(f"mean, {SIDES[name]}", ends, (mean, mean), low, high, tone=tone)
+                lines.append(line)
+        drawn = LineChart("episode", "return", lines).data()
         return [
-            Section("chart", "Return of each episode", drawn, _relative(sides)),
-            Section("table", "Sides", _sides(sides)),
+            Section("chart", "Return of each episode", drawn, _about(sides)),
+            Section("table", "Means", _sides(sides)),
         ]
 
     @staticmethod
@@ -245,37 +261,55 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         return EpisodeKey(record.side, record.episode.number)
 
 
-SIDES: Mapping[SideName, str] = {
-    "model": "plans in the model",
-    "oracle": "plans in the environment",
-    "random": "random actions",
-}
-"""The sides of a plan, in words."""
+SIDES: Mapping[SideName, str] = {"model": "world model", "oracle": "oracle", "random": "random"}
+"""Names of the sides: plans in the world model, plans in the environment, random actions."""
 
 
 def _episodes(run: PlayRun, name: SideName) -> int:
-    """Return the number of the last episode of a side, counted from 1."""
+    """Return the number of episodes of a side."""
     return max(number for side, number in run.known if side == name) + 1
 
 
-def _relative(sides: Mapping[SideName, Side]) -> str:
-    """Say what R is, where it can be said: of the episodes that all sides have played."""
+def _mean_words(side: Side) -> str:
+    """Return the mean return with its standard error."""
+    if not side.verified:
+        return "not verified"
+    error = side.mean.stderr
+    return f"{side.mean.mean:.5g}" + ("" if error is None else f" \N{PLUS-MINUS SIGN} {error:.3g}")
+
+
+def _common_episodes(sides: Mapping[SideName, Side]) -> dict[SideName, Side]:
+    """Return the sides with only the first episodes, which all sides have played."""
+    count = min((len(side.episodes) for side in sides.values()), default=0)
+    return {name: Side(side.episodes[:count]) for name, side in sides.items()}
+
+
+def _relative(sides: Mapping[SideName, Side]) -> float | None:
+    """Return R, None without an oracle, verified episodes, or a difference to random actions."""
+    first = _common_episodes(sides)
+    if len(sides) < len(SIDES) or not first["model"].verified:
+        return None
+    return relative_return(first["model"], first["oracle"], first["random"])
+
+
+def _about(sides: Mapping[SideName, Side]) -> str:
+    """Explain R, or name the reason why there is none, and the bands."""
+    bands = "A line is the mean return; its band is one standard error."
     if len(sides) < len(SIDES):
-        return "R needs plans in the environment: `cwm plan --oracle`."
-    count = min(len(side.episodes) for side in sides.values())
-    first = {name: Side(side.episodes[:count]) for name, side in sides.items()}
-    if count and not first["model"].verified:
-        return "R has no meaning here: no episode was verified."
-    found = relative_return(first["model"], first["oracle"], first["random"])
+        return f"{bands} R needs plans in the environment: `cwm plan --oracle`."
+    first = _common_episodes(sides)["model"]
+    if not first.verified:
+        return f"{bands} There is no R: no episode of the world model is verified."
+    found = _relative(sides)
     if found is None:
-        return "R has no meaning here: plans in the environment are no better than chance."
-    count -= len(first["model"].unverified)
+        return f"{bands} There is no R: the oracle is not better than random actions."
+    count = len(first.verified)
     times = "one episode" if count == 1 else f"{count} episodes"
-    return f"R = {found:.3f} over {times}: 1 is as good as plans in the environment, 0 is chance."
+    return f"{bands} R = {found:.3f} over {times}: 1 equals the oracle, 0 equals random actions."
 
 
 def _sides(sides: Mapping[SideName, Side]) -> dict[str, Any]:
-    """Return a table of the sides."""
+    """Return the table of the sides."""
     rows = list[list[Any]]()
     for name, side in sides.items():
         cost, wrong = side.cost, side.mismatches
@@ -294,5 +328,5 @@ def _sides(sides: Mapping[SideName, Side]) -> dict[str, Any]:
             ]
         )
     heads = ["side", "planner", "episodes", "mean return", "standard error", "decisions"]
-    heads += ["without a plan", "unverified episodes", "steps predicted otherwise", "of steps"]
+    heads += ["failed decisions", "unverified episodes", "wrong predictions", "predictions"]
     return table(heads, rows, words=2)

@@ -1,6 +1,6 @@
 """Charts and tables as plain data, as the page of a run draws them.
 
-What is drawn is kept small: of many points some are left out, evenly, and the chart says so.
+Pages stay small: a line with many points is thinned evenly, and a note reports it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from cwm_cli.runs.report import Grid
 
 MOST_POINTS = 500
-"""Points of a line, or of a cloud, that are kept: more cannot be told apart on a screen."""
+"""Maximum number of points of a line or cloud; a screen cannot resolve more."""
 
 DIGITS = 6
-"""Significant digits of a number that is drawn."""
+"""Significant digits of numbers in charts and tables."""
 
 Number = float | int | None
 
@@ -21,9 +21,9 @@ Number = float | int | None
 class ChartLine(NamedTuple):
     """Points (x, y) in one colour, joined by a line unless they are `loose`.
 
-    A y that is None breaks the line. `low` and `high` are the ends of a band around it, `tips`
-    say more of each point. The `tone` is a number from 0 to 5, or "quiet", "good" or "bad"; where
-    it is None the colour goes by the order of the lines.
+    A y of None breaks the line. `low` and `high` are the ends of a band; `tips` are texts for
+    each point. `tone` selects colour, dashes and mark: a number from 0 to 5, "quiet", "good" or
+    "bad"; the position of the line by default.
     """
 
     name: str
@@ -47,8 +47,8 @@ class ChartLine(NamedTuple):
 class LineChart(NamedTuple):
     """Lines over common axes; `x` and `y` name these, with their units.
 
-    A `staircase` keeps its height up to the next point. `rules` are values to compare with, by
-    name; None is left out. Without a `legend` lines are named by what stands around the chart.
+    A `staircase` keeps its height up to the next point. `rules` are horizontal lines by name;
+    None is left out. Without a `legend`, text outside the chart names the lines.
     """
 
     x: str
@@ -64,7 +64,7 @@ class LineChart(NamedTuple):
     def data(self) -> dict[str, Any]:
         """Return the data of a section of kind `chart`.
 
-        Of a line with more than `MOST_POINTS` points some are left out, and a note says so.
+        Lines with more than `MOST_POINTS` points are thinned, and a note reports it.
         """
         drawn, left = list[dict[str, Any]](), list[str]()
         for line in self.lines:
@@ -73,16 +73,16 @@ class LineChart(NamedTuple):
                 name = f" of {line.name}" if line.name and len(self.lines) > 1 else ""
                 left.append(f"{len(kept):,} of {len(line.x):,} points{name}")
             drawn.append(_line(line, kept))
-        told = f"Drawn are {', '.join(left)}, evenly spread." if left else ""
+        thinning = f"Shown: {', '.join(left)}, evenly spaced." if left else ""
         known: dict[float, list[str]] = {}
         for name, value in self.rules.items():
             if value is not None:
-                known.setdefault(value, []).append(name)  # of equal ones the names would overlap
+                known.setdefault(value, []).append(name)  # rules at one height share a label
         more = {
             "staircase": self.staircase,
             "y_range": list(self.y_range) if self.y_range else None,
             "rules": [{"name": " and ".join(names), "y": rounded(y)} for y, names in known.items()],
-            "note": " ".join(filter(None, [self.note, told])),
+            "note": " ".join(filter(None, [self.note, thinning])),
         }
         return (
             {"x": self.x, "y": self.y, "log_x": self.log_x, "series": drawn}
@@ -92,7 +92,7 @@ class LineChart(NamedTuple):
 
 
 def _line(line: ChartLine, kept: Sequence[int]) -> dict[str, Any]:
-    """Return a line as plain data, without what it does not have."""
+    """Return a line as plain data, without unset fields."""
     numbers = {"x": line.x, "y": line.y, "low": line.low, "high": line.high}
     data: dict[str, Any] = {"name": line.name}
     for name, values in numbers.items():
@@ -106,14 +106,14 @@ def _line(line: ChartLine, kept: Sequence[int]) -> dict[str, Any]:
 
 
 def thinned(count: int, most: int) -> list[int]:
-    """Return at most so many of the places up to `count`, evenly spread, both ends among them."""
+    """Return at most `most` evenly spaced integers below `count`, including both ends."""
     if count <= most:
         return list(range(count))
     return sorted({round(place * (count - 1) / (most - 1)) for place in range(most)})
 
 
 def rounded(value: Number) -> Number:
-    """Return a number with as many digits as are drawn; None for what is no finite one."""
+    """Round a number to `DIGITS` significant digits; return None for NaN and infinity."""
     if value is None or not isfinite(value):
         return None
     whole = int(value)
@@ -130,7 +130,7 @@ def table(
 ) -> dict[str, Any]:
     """Return the data of a section of kind `table`: cells are texts, numbers or None.
 
-    One that is `folded` is shown by a click on these words.
+    A click on the text `folded` opens a folded table.
     """
     cells = [[_cell(cell) for cell in row] for row in rows]
     data = {"heads": [*heads], "rows": cells, "words": words, "filters": [*filters]}

@@ -1,6 +1,6 @@
 """The nodes of a search, each with its prompt, completion, program and score.
 
-`cwm runs show DIR --node N` prints one of them; the page of a search draws them as a tree.
+`cwm runs show DIR --node N` prints a node; the page of a search draws them as a tree.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,10 +15,10 @@ from cwm_cli.sandbox.failures import NO_ANSWER
 from cwm_cli.search.contracts import ROOT, Message, Node
 
 NodeState = Literal["solved", "runs", "bug", "no answer"]
-"""What came of a candidate: it is right, it runs, it does not, or there is none."""
+"""State of a candidate: exact, running, failing, or missing."""
 
 LONGEST = 5000
-"""Lines of a program that is compared with another: comparing takes their product in steps."""
+"""Longest program, in lines, that is compared: the time is the product of both lengths."""
 
 
 class SearchRecord(BaseModel):
@@ -30,10 +30,10 @@ class SearchRecord(BaseModel):
 
 @dataclass(frozen=True)
 class NodeDetails:
-    """A node of a search, the prompt and completion that it came from, its parent's program.
+    """A node of a search with its prompt, its completion and its parent's program.
 
-    There is no `prompt` where nobody was asked, or where it was not kept; `before` is None for a
-    program that was written from scratch.
+    `prompt` is None if there was no completion, or if the prompt was not kept. `before` is None
+    for a program that was written from scratch.
     """
 
     node: Node
@@ -44,7 +44,7 @@ class NodeDetails:
 
     @property
     def state(self) -> NodeState:
-        """What came of it."""
+        """State of the candidate."""
         verdict = self.node.verdict
         if verdict.failure is not None and verdict.failure.kind == NO_ANSWER:
             return "no answer"
@@ -52,13 +52,17 @@ class NodeDetails:
 
     @property
     def prompt_words(self) -> str:
-        """Say why there is no prompt."""
-        return "prompt not kept" if self.node.asked else "nobody was asked"
+        """Return the reason why there is no prompt."""
+        return (
+            "prompt not kept"
+            if self.node.asked
+            else "no completion: written by a refiner or a start program"
+        )
 
     def difference(self) -> list[str] | None:
         """Return the lines of a unified difference to the parent's program.
 
-        None where there is none to compare with, or where programs are too long for that.
+        None without a parent, or if a program is too long.
         """
         if self.before is None:
             return None
@@ -69,7 +73,7 @@ class NodeDetails:
         return list(unified_diff(old, new, *titles, lineterm=""))
 
     def figures(self) -> dict[str, Any]:
-        """Return what is measured of the node, by name; what is not known is not there."""
+        """Return the measurements of the node by name, without unknown ones."""
         verdict, usage = self.node.verdict, self.node.usage
         known: dict[str, Any] = {
             "model": self.node.model or None,
@@ -81,9 +85,9 @@ class NodeDetails:
             "standard error": verdict.stderr,
             "log-likelihood": verdict.log_likelihood,
             "tokens of the prompt": usage.prompt_tokens or None,
-            "of them cached": usage.cached_tokens or None,
+            "cached tokens of the prompt": usage.cached_tokens or None,
             "tokens of the completion": usage.completion_tokens or None,
-            "of them thinking": usage.reasoning_tokens or None,
+            "reasoning tokens": usage.reasoning_tokens or None,
             "cost in US dollars": usage.cost if self.node.asked else None,
             "seconds": round(usage.seconds, 3) or None,
         }
@@ -106,7 +110,7 @@ class NodeDetails:
 def detailed(
     records: Sequence[SearchRecord], prompts: Mapping[str, tuple[Message, ...]]
 ) -> list[NodeDetails]:
-    """Return nodes with what is known of each, from the lines of a journal and the prompts."""
+    """Return the details of all nodes, from the lines of a journal and the prompts."""
     programs = {line.node.id: line.node.program for line in records}
     best = max(records, key=lambda line: line.node.verdict.rank, default=None)
     return [
@@ -124,8 +128,8 @@ def detailed(
 def tree_data(nodes: Iterable[NodeDetails]) -> dict[str, Any]:
     """Return the data of a section that draws a tree.
 
-    `texts` are the pieces that prompts, completions, programs and differences are made of, each
-    once; nodes name them by their number.
+    `texts` holds each piece of the prompts, completions, programs and differences once; nodes
+    refer to pieces by number.
     """
     texts: dict[str, int] = {}
 

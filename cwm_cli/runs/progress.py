@@ -1,74 +1,77 @@
-"""How a search went: scores over completions, what these took, and the parts of the best score."""
+"""Sections about the course of a search: scores, tokens, cost, time, and parts of the score."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.charts import ChartLine, LineChart, rounded, table
 from cwm_cli.runs.report import Grid, Section
-from cwm_cli.search.contracts import Node, total
+from cwm_cli.search.contracts import Node, Verdict, total
 from cwm_cli.search.models import ModelUse, model_gains, model_uses
 from cwm_cli.text import cached_words, money, share
 
 COMPLETIONS = "completions"
 SCORE = "score"
 
-FAILING, MADE, ASKED = "fails, or no answer", "made without a completion", "a program that runs"
-"""What a dot of the curve is: a node that is no program that runs, one that nobody asked a
-language model for, and any other."""
+FAILING, MADE, ASKED = "fails, or no answer", "refined", "runs"
+"""Kinds of nodes in the score chart: a failing program or no program, a program that needed no
+completion, and any other program."""
 
 
 class BestSoFar(NamedTuple):
-    """The best score after each number of completions at which one was learned."""
+    """The best score over completions, with its standard errors if they are known."""
 
     completions: list[int]
     scores: list[float]
+    errors: Sequence[float] = ()
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> "BestSoFar":
-        """Return the curve of a search; what cost no completion counts with the one before it."""
-        found: dict[int, float] = {}
-        best = 0.0
+        """Return the curve; a node without a completion counts with the completion before it."""
+        found: dict[int, Verdict] = {}
+        best = Verdict(score=0.0)
         for asked, node in zip(_asked(nodes), nodes, strict=True):
-            best = max(best, node.verdict.score)
+            best = max(best, node.verdict, key=lambda verdict: verdict.score)
             found[asked] = best
-        return cls([*found], [*found.values()])
+        is_uncertain = any(verdict.stderr for verdict in found.values())
+        errors = [verdict.stderr or 0.0 for verdict in found.values()] if is_uncertain else ()
+        return cls([*found], [verdict.score for verdict in found.values()], errors)
 
 
 def _asked(nodes: Sequence[Node]) -> Iterator[int]:
-    """Yield how many completions had come in with each node."""
+    """Yield the number of completions up to each node."""
     return accumulate(int(node.asked) for node in nodes)
 
 
 def score_curves(nodes: Sequence[Node]) -> Iterator[Section]:
-    """Yield the curve of the scores of a search, unless there is a single one."""
+    """Yield the chart of the scores of a search with more than one node."""
     if len(nodes) > 1:
         yield Section("chart", "Score over completions", score_curve(nodes), _about(nodes))
 
 
 def spending_sections(nodes: Sequence[Node]) -> Iterator[Section]:
-    """Yield what the completions of a search took, and what kinds of move gave."""
+    """Yield the tokens, cost and time of a search, and tables of its models and moves."""
     if sum(node.asked for node in nodes) == 1:
-        yield Section("facts", "What the completion took", _facts(nodes))
+        yield Section("facts", "Tokens, cost and time", _facts(nodes))
     elif spent := _spent(nodes):
-        about = "Summed up over the search."
-        yield Section("panels", "What completions took", {"sections": spent}, about)
+        about = "Cumulative over the completions."
+        yield Section("panels", "Tokens, cost and time", {"sections": spent}, about)
     if len(uses := model_uses(nodes)) > 1:
-        yield Section("table", "What each model took and brought", _models(uses), ABOUT_MODELS)
+        yield Section("table", "Models", _models(uses), ABOUT_MODELS)
     if len({node.action for node in nodes}) > 1:
-        yield Section("table", "What each kind of move came to", _moves(nodes))
+        yield Section("table", "Moves", _moves(nodes))
 
 
 ABOUT_MODELS = (
-    "An answer counts with what refiners made of it: how often it raised the best score so far, "
-    "and by how much in all."
+    "New bests: how often a completion of the model, or its refinement, raised the best score so "
+    "far. Gain: by how much in total."
 )
 
 
 def models_grid(uses: Sequence[ModelUse]) -> Grid:
-    """Return a table of what each model of a search took and brought."""
+    """Return a table with completions, tokens, cost and gains of each model of a search."""
     cells = [
         [
             use.model,
@@ -103,15 +106,16 @@ def _models(uses: Sequence[ModelUse]) -> dict[str, Any]:
 
 
 def _about(nodes: Sequence[Node]) -> str:
-    """Say in a sentence what the search came to, and after how many completions."""
+    """Return a sentence with the best score, its node and its number of completions."""
     best = max(nodes, key=lambda node: node.verdict.score)
     at = next(n for n, node in zip(_asked(nodes), nodes, strict=True) if node is best)
     times = "one completion" if at == 1 else f"{at} completions"
-    return f"The best score, {share(best.verdict.score)}, was there after {times} (node {best.id})."
+    words = f"Best score {share(best.verdict.score)} after {times} (node {best.id})."
+    return words + " The band is one standard error." * bool(best.verdict.stderr)
 
 
 def score_curve(nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return the chart with the score of every node, and of the best one so far."""
+    """Return the chart with the score of every node, and with the best score so far."""
     dots = defaultdict[str, list[tuple[int, Node]]](list)
     for asked, node in zip(_asked(nodes), nodes, strict=True):
         dots[_kind(node)].append((asked, node))
@@ -132,45 +136,54 @@ def score_curve(nodes: Sequence[Node]) -> dict[str, Any]:
         if dots[kind]
     ]
     best = BestSoFar.of(nodes)
+    pairs = list(zip(best.scores, best.errors, strict=False))
+    line = ChartLine(
+        "best so far",
+        best.completions,
+        best.scores,
+        [score - error for score, error in pairs] or None,
+        [score + error for score, error in pairs] or None,
+        tone=0,
+    )
     floor = max(nodes, key=lambda node: node.verdict.score).verdict.floor
     return LineChart(
         COMPLETIONS,
         SCORE,
-        [*clouds, ChartLine("best so far", best.completions, best.scores, tone=0)],
+        [*clouds, line],
         staircase=True,
         y_range=(0.0, 1.0),
-        rules={"floor: nothing changes": floor or None},
+        rules={"baseline: nothing changes": floor or None},
     ).data()
 
 
 def _kind(node: Node) -> str:
-    """Say what a node is."""
+    """Return the kind of a node in the score chart."""
     if node.verdict.is_bug:
         return FAILING
     return ASKED if node.asked else MADE
 
 
 def _spent(nodes: Sequence[Node]) -> list[list[Any]]:
-    """Return charts of tokens, cost and seconds, summed up; none of what nothing was spent of."""
+    """Return charts of cumulative tokens, cost and seconds, without charts of zeros."""
     asked = [node for node in nodes if node.asked]
-    places = list(range(1, len(asked) + 1))
+    places = list(range(len(asked) + 1))
     found = list[list[Any]]()
     if any(node.usage.tokens for node in asked):
         lines = [
-            ChartLine(words, places, list(accumulate(getattr(node.usage, name) for node in asked)))
-            for words, name in {"prompts": "prompt_tokens", "answers": "completion_tokens"}.items()
+            ChartLine(words, places, _sums(getattr(node.usage, name) for node in asked))
+            for words, name in PARTS_OF_TOKENS.items()
         ]
         found.append(["Tokens", "chart", LineChart(COMPLETIONS, "tokens", lines).data()])
     models = dict.fromkeys(node.model for node in asked)
     costs = [node.usage.cost for node in asked]
-    if any(cost is None or cost > 0 for cost in costs):
+    if any(costs):
         found.append(["Cost", "chart", _cost(costs)])
     if len(models) > 1 and all(cost is not None for cost in costs) and any(costs):
         lines = [
             ChartLine(
                 model,
                 places,
-                list(accumulate((n.usage.cost or 0.0) * (n.model == model) for n in asked)),
+                _sums((n.usage.cost or 0.0) * (n.model == model) for n in asked),
             )
             for model in models
         ]
@@ -181,19 +194,26 @@ def _spent(nodes: Sequence[Node]) -> list[list[Any]]:
             ChartLine(model, [*gains], [*accumulate(gains.values())])
             for model, gains in model_gains(nodes).items()
         ]
-        chart = LineChart(COMPLETIONS, "raise of the best score", lines, staircase=True)
+        chart = LineChart(COMPLETIONS, "gain of the best score", lines, staircase=True)
         found.append(["Gains of each model", "chart", chart.data()])
-    seconds = list(accumulate(node.usage.seconds for node in asked))
-    if seconds and seconds[-1] > 0:
-        line = ChartLine("", places, seconds)
+    if any(node.usage.seconds for node in asked):
+        line = ChartLine("", places, _sums(node.usage.seconds for node in asked))
         found.append(
-            ["Time of answering", "chart", LineChart(COMPLETIONS, "seconds", [line]).data()]
+            ["Time of completions", "chart", LineChart(COMPLETIONS, "seconds", [line]).data()]
         )
     return found
 
 
+PARTS_OF_TOKENS = {"prompts": "prompt_tokens", "completions": "completion_tokens"}
+
+
+def _sums(values: Iterable[float]) -> list[float]:
+    """Return cumulative sums, beginning with 0."""
+    return list(accumulate(values, initial=0))
+
+
 def _facts(nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return what all completions took."""
+    """Return tokens, cost and time of all completions."""
     spent = total([node.usage for node in nodes])
     words = cached_words(spent.cached_tokens, spent.reasoning_tokens)
     rows = [
@@ -208,13 +228,13 @@ def _cost(costs: Sequence[float | None]) -> dict[str, Any]:
     """Return the chart of the cost, up to the first completion whose cost is unknown."""
     unknown = sum(cost is None for cost in costs)
     known = next((n for n, cost in enumerate(costs) if cost is None), len(costs))
-    sums: list[float | None] = list(accumulate(cost or 0.0 for cost in costs[:known]))
+    sums: list[float | None] = [*_sums(cost or 0.0 for cost in costs[:known])]
     sums += [None] * (len(costs) - known)
     note = ""
     if unknown:
         where = f"the sum is known up to completion {known}" if known else "there is no sum"
         note = f"The cost of {unknown:,} of {len(costs):,} completions is unknown: {where}."
-    line = ChartLine("", list(range(1, len(costs) + 1)), sums)
+    line = ChartLine("", list(range(len(costs) + 1)), sums)
     return LineChart(COMPLETIONS, "US dollars", [line], note=note).data()
 
 
@@ -243,23 +263,23 @@ WEIGHED = {
     "terminated": "end of an episode",
     "valid_actions": "valid actions",
 }
-"""The parts of a transition that a score has parts for, in words."""
+"""Names of the weighted parts of a score."""
 
 TIMES, PLUS_MINUS = "\N{MULTIPLICATION SIGN}", "\N{PLUS-MINUS SIGN}"
 
 LEGEND = (
-    "A mark is the floor: what a program gets that says that nothing changes, the most common "
-    f"reward and no end. Over the parts, right {TIMES} weight adds up to the accuracy."
+    "The mark is the baseline: a prediction that nothing changes, with the most common reward "
+    f"and no end. The accuracy is the sum over the parts of the share right {TIMES} the weight."
 )
 
 
 def score_parts(
     scores: Mapping[str, Score], floors: Mapping[str, Score] | None = None
 ) -> dict[str, Any]:
-    """Return bars of the parts of scores, a column for each, beside what knowing nothing gets.
+    """Return bars of the parts of scores, a column for each score, with baselines as marks.
 
-    `floors` are the scores of saying what is most common; where there are none only the
-    accuracy has a floor. Each part says what it is right in as rows weigh it, times its weight.
+    `floors` are the scores of the baseline prediction; without them only the accuracy has a
+    mark. Each part shows its weighted share of right rows, times its weight.
     """
     known = floors or {}
     rows = [_bar("accuracy", scores, lambda score: score.accuracy, lambda score: score.floor)]
@@ -280,11 +300,11 @@ def score_parts(
             values = [each.right if each else None for each in weighed]
             rows.append({"name": name, "values": values, "marks": marks, "words": words})
     marks = [known[title].exact if title in known else None for title in scores]
-    rows.append(_bar("right in every part", scores, lambda score: score.exact) | {"marks": marks})
+    rows.append(_bar("exact in every part", scores, lambda score: score.exact) | {"marks": marks})
     return {
         "heads": [f"{name}, {score.transitions:,} rows" for name, score in scores.items()],
         "rows": rows,
-        "mark": "floor",
+        "mark": "baseline",
         "legend": LEGEND,
     }
 
@@ -295,14 +315,14 @@ def _bar(
     value: Callable[[Score], float | None],
     mark: Callable[[Score], float | None] = lambda score: None,
 ) -> dict[str, Any]:
-    """Return a line of bars, one for each score."""
+    """Return a row of bars, one for each score."""
     values = [value(score) for score in scores.values()]
     marks = [mark(score) for score in scores.values()]
     return {"name": name, "values": values, "marks": marks, "words": [share(v) for v in values]}
 
 
 def _right(score: Score | None, part: str) -> float | None:
-    """Return how right a part is, if that is known."""
+    """Return the share of a part that is right, None if unknown."""
     weighed = ((score.weighed if score else None) or {}).get(part)
     return weighed.right if weighed else None
 

@@ -1,4 +1,4 @@
-"""What runs came to: a line of a list, or tables, notes and an object that scripts read."""
+"""Summaries and reports of runs: a line of a list, tables, notes, and facts for scripts."""
 
 import csv
 import json
@@ -10,24 +10,25 @@ from typing import Any, NamedTuple
 
 from cwm_cli.runs.files import flat, replace
 from cwm_cli.text import Grid as Grid
+from cwm_cli.text import money
 
 
 class Section(NamedTuple):
-    """A part of the page that a run is shown on: how it is drawn, its title, what it says.
+    """A section of the HTML page of a run: the kind of drawing, a title and the data.
 
-    `about` is a sentence or two below the title. `data` is what JSON holds, by kind:
+    `about` is a sentence or two below the title. `data` holds JSON values, by kind:
 
     - `facts`: `rows`, each a name and a value.
     - `notes`: `lines`.
-    - `table`: `heads`, `rows` (cells are texts, numbers or None), `words` (how many columns in
-      front are texts) and `filters` (the numbers of the columns to choose rows by).
+    - `table`: `heads`, `rows` (cells are texts, numbers or None), `words` (the number of text
+      columns, which come first) and `filters` (the numbers of the columns with a filter).
     - `chart`: the labels `x` and `y`, `log_x`, and `series`, each with `name`, `x`, `y`, maybe
-      `low` and `high`, and `loose` where points are not joined.
+      `low` and `high`, and `loose` if no line joins the points.
     - `program`: `text`, `name` and maybe `gaps`.
     - `tree`: `nodes` (`cwm_cli.runs.nodes`).
     - `panels`: `sections`, each a title, a kind and its data, side by side.
 
-    What a page cannot draw it shows as it is.
+    The page shows data of any other kind as JSON.
     """
 
     kind: str
@@ -38,12 +39,11 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a run is, and how far it is: a line of a list.
+    """A run and its progress, as a line of `cwm runs list`.
 
-    `answers` is the model or backend that answers, `done` says how much was done, and
-    `result` what came of it; `best` is a score between 0 and 1, if there is one. Of the
-    `completions` so many were `reused`, where that is known. `damage` says what of it cannot be
-    read.
+    `answers` is the model or backend, `done` the amount of work, `result` the outcome in words,
+    and `best` a score between 0 and 1 if there is one. `reused` counts the completions that came
+    from a cache. `damage` names the parts that cannot be read.
     """
 
     run: str
@@ -67,9 +67,10 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class RunReport:
-    """All that runs came to: tables and notes for people, facts and rows for scripts.
+    """The results of runs: a verdict, tables and notes for people, facts and rows for scripts.
 
-    `facts` is what `--json` prints; `rows` are the lines of `table.csv`, which may be nested.
+    `verdict` is the outcome in a sentence, with the effort. `facts` is the output of `--json`;
+    `rows` are the lines of `table.csv`, which may be nested.
     """
 
     title: str
@@ -77,6 +78,7 @@ class RunReport:
     notes: Sequence[str] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     rows: Sequence[Mapping[str, Any]] = ()
+    verdict: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` prints."""
@@ -84,14 +86,14 @@ class RunReport:
 
     def markdown(self) -> str:
         """Write tables and notes as Markdown."""
-        parts = [f"# {self.title}"]
+        parts = [f"# {self.title}", *([self.verdict] if self.verdict else [])]
         for grid in self.grids:
             parts += [*([f"## {grid.title}"] if grid.title else []), grid.markdown()]
         parts += ["## Notes", "\n\n".join(self.notes)] if self.notes else []
         return "\n\n".join(parts) + "\n"
 
     def sections(self) -> list[Section]:
-        """Return tables and notes as parts of a page; the facts where there are neither."""
+        """Return tables and notes as sections of a page; the facts if there are neither."""
         found = [
             Section(
                 "table",
@@ -119,3 +121,26 @@ class RunReport:
         replace(folder / "table.md", self.markdown())
         replace(folder / "table.csv", text.getvalue())
         replace(folder / "result.json", json.dumps(self.facts, indent=2) + "\n")
+
+
+def with_effort(
+    outcome: str,
+    *,
+    steps: int | None = None,
+    completions: int | None = None,
+    tokens: int | None = None,
+    cost: float | None = 0.0,
+    seconds: float | None = None,
+) -> str:
+    """Return a verdict: the outcome, then the steps, completions, tokens, cost and time.
+
+    Zero and missing numbers are left out. A cost of None is unknown: "cost unknown".
+    """
+    parts = [
+        f"{steps:,} steps" if steps else "",
+        f"{completions:,} completion{'' if completions == 1 else 's'}" if completions else "",
+        f"{tokens:,} tokens" if tokens else "",
+        f"cost {money(cost)}" if cost is None or cost else "",
+        f"{seconds:,.{0 if seconds >= 10 else 1}f} s" if seconds else "",
+    ]
+    return " \N{MIDDLE DOT} ".join([outcome, *filter(None, parts)])

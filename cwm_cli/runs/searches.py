@@ -19,19 +19,19 @@ from cwm_cli.runs.nodes import NodeDetails, SearchRecord, detailed, tree_data
 from cwm_cli.runs.programs import ProgramRun
 from cwm_cli.runs.progress import score_curves, score_parts, spending_sections
 from cwm_cli.runs.prompts import PromptFile
-from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
+from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section, with_effort
 from cwm_cli.runs.store import DATASET, RESULT, RowsAdded, RunHeader, read_journal
 from cwm_cli.search.contracts import ROOT, Node, Record, Remark, Switch, total
 from cwm_cli.search.models import ModelUse, model_uses
-from cwm_cli.text import UNKNOWN, share
+from cwm_cli.text import UNKNOWN, percent, share
 
 JOURNAL = "nodes.jsonl"
 TIMES, PLUS_MINUS = "\N{MULTIPLICATION SIGN}", "\N{PLUS-MINUS SIGN}"
 
 TREE_WORDS = (
-    "Each node is a candidate: its number, the move that led to it, its score, by which it is "
-    "filled. A click or Enter shows its prompt, completion, program, difference and verdict; "
-    "arrow keys walk, Space folds, + and - zoom."
+    "A box is a program: its number, its move and its score, which is also the filled share of "
+    "the box. A click or Enter shows the prompt, completion, program, difference and verdict. "
+    "Arrow keys select, Space folds, + and - zoom."
 )
 
 PARTS = {"train": "train", "test": "held-out", "unseen": "of it not in train"}
@@ -248,6 +248,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         return RunReport(
             title=f"{runs[0].config.title}, {about.run}",
             grids=[score_grid(scores)] if scores else [],
+            verdict=runs[0].verdict(),
             notes=[
                 f"seed {about.seed}, {', '.join(filter(None, (about.done, about.result)))}",
                 *(f"contract changed to {change}" for change in runs[0].contract_changes()),
@@ -269,6 +270,19 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
             *run.program_sections(),
         ]
 
+    def verdict(self) -> str:
+        """Return the outcome in a sentence, with completions, tokens, cost and seconds."""
+        found, scores = self.result() or {}, self.scores()
+        nodes = list(self.nodes())
+        spent = total([node.usage for node in nodes])
+        return with_effort(
+            _outcome(found, scores, max((n.verdict.score for n in nodes), default=None)),
+            completions=sum(node.asked for node in nodes),
+            tokens=spent.tokens,
+            cost=spent.cost,
+            seconds=found.get("seconds"),
+        )
+
     def score_sections(self) -> Iterator[Section]:
         """Yield the parts of the score that the search came to, and all figures of it."""
         if known := self.scores():
@@ -286,6 +300,31 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         some = {"train": rows.train, "held-out": rows.test}
         found = {title: baseline(part, rows.train) for title, part in some.items()}
         return {title: score for title, score in found.items() if score is not None}
+
+
+def _outcome(found: Mapping[str, Any], scores: Mapping[str, Score], best: float | None) -> str:
+    """Return whether the best program is right, and on which transitions."""
+    if not scores:
+        return "No program yet" if best is None else f"Not finished, best score {share(best)}"
+    train, test = scores.get("train"), scores.get("test")
+    if (score := test or train) is not None and score.skill is not None:
+        error = "" if score.skill_stderr is None else f" {PLUS_MINUS} {share(score.skill_stderr)}"
+        rows = "held-out" if test else "training"
+        words = f"skill {share(score.skill)}{error} on {score.transitions:,} {rows} transitions"
+    else:
+        known = {"training": train, "held-out": test}
+        words = "exact on " + " and ".join(
+            f"{'all' if each.exact == 1 else f'{percent(each.exact)} of'} "
+            f"{each.transitions:,} {name}"
+            for name, each in known.items()
+            if each is not None
+        )
+        words += " transitions"
+    if found.get("solved"):
+        return f"Solved: {words}"
+    if found.get("unverified"):
+        return f"Not verified: {words}, but {' and '.join(found['unverified'])}"
+    return f"Not solved: {words}"
 
 
 @dataclass

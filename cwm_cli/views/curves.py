@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.util import find_spec
+from itertools import groupby
 from math import ceil, floor, log10
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,8 +177,8 @@ class Chart(NamedTuple):
         for number, (bits, shades) in enumerate(zip(grid, colours, strict=True)):
             label = {0: labels[0], lines - 1: labels[1]}.get(number, "")
             text = Text(f"{label:>{margin}}\u2502", "dim")
-            for bit, shade in zip(bits, shades, strict=True):
-                text.append(chr(BRAILLE + bit) if bit else " ", shade)
+            for shade, run in groupby(zip(bits, shades, strict=True), key=itemgetter(1)):
+                text.append("".join(chr(BRAILLE + bit) if bit else " " for bit, _ in run), shade)
             drawn.append(text)
         last = f"{_number(self.x.high)} {self.x_label}"
         return [*drawn, Text(f"{'0':>{margin}}\u2514{last:>{columns}}"[:width], "dim")]

@@ -25,6 +25,8 @@ class _Report(Protocol):
     @property
     def title(self) -> str: ...
     @property
+    def verdict(self) -> str: ...
+    @property
     def grids(self) -> Sequence[Grid]: ...
     @property
     def notes(self) -> Sequence[str]: ...
@@ -33,6 +35,8 @@ class _Report(Protocol):
 def report_parts(report: _Report) -> Iterator[RenderableType]:
     """Yield what is printed of a report, as it is written to its folder."""
     yield Text(printable(report.title), "bold")
+    if report.verdict:
+        yield Text(printable(report.verdict, 1000))
     for grid in report.grids:
         yield GridTable(grid)
     for note in report.notes:

@@ -44,7 +44,9 @@ class CodingReport(RunReport):
     def markdown(self) -> str:
         """Write all tables, also the one of problems, which is long."""
         grids = [*self.grids, problem_grid(self.outcomes)]
-        return RunReport(f"cwm apps: {self.title}", grids, self.notes).markdown()
+        return RunReport(
+            f"cwm apps: {self.title}", grids, self.notes, verdict=self.verdict
+        ).markdown()
 
 
 def coding_report(
@@ -77,7 +79,7 @@ def coding_report(
         "notes": notes,
         "published": published if is_published else None,
     }
-    return CodingReport(title, grids, notes, facts, rows, outcomes)
+    return CodingReport(title, grids, notes, facts, rows, outcomes=outcomes)
 
 
 def problem_grid(outcomes: Sequence[ProblemOutcome]) -> Grid:

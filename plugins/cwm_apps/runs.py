@@ -26,7 +26,7 @@ from cwm_cli.export.publishing import MARK, Export, template
 from cwm_cli.runs.charts import table_of
 from cwm_cli.runs.files import read_found, replace
 from cwm_cli.runs.places import named
-from cwm_cli.runs.report import Grid, RunSummary, Section
+from cwm_cli.runs.report import Grid, RunSummary, Section, with_effort
 from cwm_cli.runs.searches import JOURNAL, JournalTail, SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.store import HEADER, RESULT, Run, RunHeader, differences
 from cwm_cli.search.spending import open_spending, read_spending
@@ -320,7 +320,15 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         )
         run_names = " ".join(run.place for run in runs)
         facts = {**report.facts, "unfinished": unfinished, "run": run_names}
-        return dataclasses.replace(report, facts=facts)
+        found = report.summary
+        verdict = with_effort(
+            f"{found.solved} of {len(problems)} problems solved",
+            completions=found.completions,
+            tokens=found.tokens,
+            cost=found.cost,
+            seconds=found.seconds,
+        )
+        return dataclasses.replace(report, facts=facts, verdict=verdict)
 
     @classmethod
     def sections(cls, runs: Sequence["CodingRun"]) -> list[Section]:

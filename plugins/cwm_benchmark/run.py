@@ -18,7 +18,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.runs.charts import rounded, table, table_of
 from cwm_cli.runs.places import located
 from cwm_cli.runs.progress import BestSoFar
-from cwm_cli.runs.report import Grid, RunReport, Section
+from cwm_cli.runs.report import Grid, RunReport, Section, with_effort
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.text import UNKNOWN, money, share, tokens
 
@@ -108,6 +108,13 @@ class BenchmarkRun(BenchmarkFolder):
         return RunReport(
             title=f"cwm benchmark: {answers}, {most}, {run.place}",
             grids=[*group_grids(groups), *job_grids(rows)],
+            verdict=with_effort(
+                f"{sum(bool(row.solved) for row in rows):,} of {len(rows):,} jobs solved",
+                completions=sum(row.completions or 0 for row in rows),
+                tokens=sum(row.tokens or 0 for row in rows),
+                cost=_total_cost(rows),
+                seconds=sum(row.seconds or 0.0 for row in rows),
+            ),
             notes=notes,
             facts={
                 "run": str(run.folder),
@@ -131,7 +138,7 @@ class BenchmarkRun(BenchmarkFolder):
         rows = rows_of(run)
         groups = groups_of(rows)
         found = [
-            Section("jobs", "All jobs", jobs_data(rows), "Choose rows: the curves follow."),
+            Section("jobs", "All jobs", jobs_data(rows), "The filters also select the curves."),
             *(
                 Section("table", each.title.capitalize(), table_of(each))
                 for each in group_grids(groups)
@@ -141,6 +148,13 @@ class BenchmarkRun(BenchmarkFolder):
             *_, played = job_grids(rows)
             found.append(Section("table", played.title.capitalize(), table_of(played)))
         return [*found, Section("notes", "Notes", {"lines": [*_notes(run, rows, groups)]})]
+
+
+def _total_cost(rows: Sequence[TrialRow]) -> float | None:
+    """Return the cost of all jobs in US dollars, None if the cost of a finished job is unknown."""
+    if any(row.cost is None and row.state == "finished" for row in rows):
+        return None
+    return sum(row.cost or 0.0 for row in rows)
 
 
 def jobs_data(rows: Sequence[TrialRow]) -> dict[str, Any]:
@@ -172,11 +186,12 @@ def jobs_data(rows: Sequence[TrialRow]) -> dict[str, Any]:
         ]
         for row in rows
     ]
+    empty = dict.fromkeys(heads, (None, "")) | dict.fromkeys(("tokens", "cost"), (None, "", 0))
     words, cells = len(JOB_HEADS), table(heads, lines)["rows"]
     kept = [
         place
         for place in range(len(heads))
-        if place in (0, 1) or any(line[place] not in (None, "") for line in cells)
+        if place in (0, 1) or any(line[place] not in empty[heads[place]] for line in cells)
     ]
     cells = [[line[place] for place in kept] for line in cells]
     front = sum(place < words for place in kept)

@@ -34,7 +34,7 @@ NEAR = 0.02
 """Programs whose bounds or normalised scores differ by no more than this are compared by the error
 of their wrong numbers: a score rarely changes before everything is right."""
 
-WORSE, REPEATED, BETTERED = "worse", "repeated", "bettered"
+WORSE, REPEATED, IMPROVED = "worse", "repeated", "improved"
 """Reasons why a program is not improved further."""
 
 
@@ -359,7 +359,7 @@ class WholePrograms:
             self._learn(node, value)
         state = self._standing(node, origin)
         if origin is not None and not (node.asked or state):
-            self._close(origin.id, BETTERED)
+            self._close(origin.id, IMPROVED)
         if node.parent != ROOT and self._nodes[node.parent].verdict.is_bug:
             self._close(node.parent, "")
         fixes = self._fixes_left(node) if verdict.is_bug else 0

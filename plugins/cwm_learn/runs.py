@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 
@@ -22,7 +23,7 @@ from cwm_cli.runs.charts import ChartLine, LineChart, table
 from cwm_cli.runs.observer import Measures
 from cwm_cli.runs.places import named
 from cwm_cli.runs.programs import Options, ProgramRun
-from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
+from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section, with_effort
 from cwm_cli.runs.store import DATASET, Journal, RowsAdded, RunHeader, read_journal
 from cwm_cli.search.contracts import Usage
 from cwm_learn.actor import PLAY
@@ -392,6 +393,7 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         return RunReport(
             title=f"{about.environment} · learning, {about.run}",
             grids=[grid for grid in _grids(run, programs, list(questions.values())) if grid.cells],
+            verdict=_verdict(run, certified),
             notes=[
                 ", ".join(filter(None, (f"seed {about.seed}", about.done, about.result))),
                 *(str(each) for each in certified[-1:]),
@@ -469,22 +471,36 @@ class LearningResult:
         }
 
 
+def _verdict(run: LearnRun, certified: Sequence[Certificate]) -> str:
+    """Return whether the play is certified and its mean return, with the steps and the cost."""
+    result, episodes = run.result() or {}, list(run.episodes())
+    played = [each.returned for each in episodes if each.is_play][-RECENT:]
+    outcome = "Certified" if certified else "Not certified"
+    if played:
+        outcome += f": mean return {np.mean(played):.5g}, last {len(played)} episodes of play"
+    return with_effort(
+        outcome,
+        steps=episodes[-1].steps if episodes else None,
+        completions=result.get("completions"),
+        cost=result.get("cost", 0.0),
+        seconds=result.get("seconds"),
+    )
+
+
 def _sections(records: Sequence[LearnRecord]) -> Iterator[Section]:
-    """Yield the parts of a page that the journal of learning has."""
+    """Yield the sections of the page from the records of a learning run."""
     episodes = [each for each in records if isinstance(each, EpisodeRecord)]
     programs = [each for each in records if isinstance(each, ProgramRecord)]
     questions = {each.key: each for each in records if isinstance(each, RecordedQuestion)}
     certified = [each for each in records if isinstance(each, Certificate)]
     if episodes:
-        about = "An episode that a budget cut off is left out."
+        about = "Without the episode that the end of the budget cut off."
         yield Section("chart", "Return of each episode", return_curve(episodes), about)
     if certified:
-        untried = [
-            f"Not covered, because it was never tried: {each}" for each in certified[-1].untried
-        ]
+        untried = [f"Not covered, never tried: {each}" for each in certified[-1].untried]
         lines = [str(certified[-1]), *untried]
     else:
-        lines = ["Nothing is certified: its own play did not agree with the world for long enough."]
+        lines = ["Not certified: predictions did not agree with the environment for long enough."]
     yield Section("notes", "Certificate", {"lines": lines})
     if episodes:
         yield Section("panels", "Steps and mismatches", {"sections": list(_step_panels(episodes))})
@@ -505,17 +521,17 @@ def _sections(records: Sequence[LearnRecord]) -> Iterator[Section]:
         )
         heads = ["state", "question", "answer", "asked by", "asked at step", "weight"]
         count = sum(each.state == "open" for each in asked)
-        about = f"{count} open, {len(asked) - count} answered; what plans depend on most is first."
+        about = f"{count} open, {len(asked) - count} answered; sorted by their weight in plans."
         data = table(heads, told, words=4, filters=(0, 3))
         yield Section("table", "Questions", data, about)
 
 
 def return_curve(episodes: Sequence[EpisodeRecord]) -> dict[str, Any]:
-    """Return the chart of the returns, of play for the return and of play to learn apart."""
+    """Return the chart of the returns: episodes of play, and episodes of exploration."""
     whole = [each for each in episodes if not each.is_cut]
     kinds = {
-        "for the return": ([each for each in whole if each.aim in PLAY], 0),
-        "to learn": ([each for each in whole if each.aim not in PLAY], 1),
+        "play": ([each for each in whole if each.aim in PLAY], 0),
+        "exploration": ([each for each in whole if each.aim not in PLAY], 1),
     }
     lines = [
         ChartLine(
@@ -533,23 +549,27 @@ def return_curve(episodes: Sequence[EpisodeRecord]) -> dict[str, Any]:
 
 
 def _step_panels(episodes: Sequence[EpisodeRecord]) -> Iterator[list[Any]]:
-    """Yield what steps were for, and how many mismatches there were, summed up over the steps."""
-    places = [each.steps for each in episodes]
+    """Yield charts of the steps by aim and of the mismatches, cumulative over the steps."""
+    places = [0, *(each.steps for each in episodes)]
     aims = dict.fromkeys(aim for each in episodes for aim in each.aims)
     lines = [
-        ChartLine(aim, places, np.cumsum([each.aims.get(aim, 0) for each in episodes]).tolist())
-        for aim in aims
+        ChartLine(aim, places, _sums(each.aims.get(aim, 0) for each in episodes)) for aim in aims
     ]
-    yield ["What steps were for", "chart", LineChart("steps", "steps for it so far", lines).data()]
-    wrong = np.cumsum([each.mismatched for each in episodes]).tolist()
+    yield ["Steps by aim", "chart", LineChart("steps", "cumulative steps", lines).data()]
+    wrong = _sums(each.mismatched for each in episodes)
     line = ChartLine("", places, wrong, tone="bad")
-    drawn = LineChart("steps", "mismatches so far", [line], staircase=True).data()
-    yield ["Predictions that went wrong", "chart", drawn]
+    drawn = LineChart("steps", "cumulative mismatches", [line], staircase=True).data()
+    yield ["Wrong predictions", "chart", drawn]
+
+
+def _sums(counts: Iterable[int]) -> list[int]:
+    """Return cumulative sums, beginning with 0."""
+    return list(accumulate(counts, initial=0))
 
 
 def _program_panels(programs: Sequence[ProgramRecord]) -> Iterator[list[Any]]:
-    """Yield how programs grew, and how many rows they left unexplained."""
-    measures = {"lines": "lines of the program", "unexplained": "rows that no rule gives"}
+    """Yield charts of the length of the programs and of the rows they do not explain."""
+    measures = {"lines": "lines of the program", "unexplained": "unexplained rows"}
     for name, words in measures.items():
         line = ChartLine.of("", [(each.steps, getattr(each, name)) for each in programs])
         yield ["", "chart", LineChart("steps", words, [line], staircase=True).data()]
@@ -565,8 +585,8 @@ def _grids(
     """Yield the tables of a run: episodes, programs, questions."""
     played = list(run.episodes())[-MOST_TOLD:]
     yield Grid(
-        "the last episodes",
-        ["episode", "for", "steps", "return", "promised", "mismatches"],
+        "last episodes",
+        ["episode", "aim", "steps", "return", "promised", "mismatches"],
         [
             [
                 str(each.number),
@@ -581,7 +601,7 @@ def _grids(
         2,
     )
     yield Grid(
-        "the last programs",
+        "last programs",
         ["program", "by", "steps", "rows", "lines", "unexplained"],
         [
             [

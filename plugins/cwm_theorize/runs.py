@@ -21,7 +21,7 @@ from cwm_cli.runs.nodes import SearchRecord
 from cwm_cli.runs.observer import Measures, Observer
 from cwm_cli.runs.places import named
 from cwm_cli.runs.programs import ModelRun, Options
-from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
+from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section, with_effort
 from cwm_cli.runs.searches import connected_nodes
 from cwm_cli.runs.store import RowsAdded, RunHeader
 from cwm_cli.search.contracts import Usage
@@ -191,7 +191,7 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
             self.kind,
             environment=config.env,
             strategy=config.method,
-            answers=f"{config.theorist}, {config.statistician}",
+            answers=", ".join(dict.fromkeys((config.theorist, config.statistician))),
             seed=config.seed,
             completions=asked,
             done=f"{count} phase{'' if count == 1 else 's'}",
@@ -209,6 +209,7 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
         return RunReport(
             title=f"{about.environment} · {about.strategy} · {about.answers}, {about.run}",
             grids=[grid for grid in grids if grid.cells],
+            verdict=_verdict(run, phases),
             notes=[
                 f"seed {about.seed}, {', '.join(filter(None, (about.done, about.result)))}",
                 *([f"best rules: {' '.join(phases[-1].rules.split())}"] if phases else []),
@@ -225,10 +226,10 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
         phases = runs[0].phases()
         if not phases:
             return [Section("notes", "Phases", {"lines": ["No phase is over yet."]})]
-        rules = {"lines": phases[-1].rules.splitlines() or ["There are none yet."]}
+        rules = {"lines": phases[-1].rules.splitlines() or ["No rules yet."]}
         found = [
             Section("panels", "Log-likelihood by phase", {"sections": likelihood_panels(phases)}),
-            Section("notes", "The best rules", rules),
+            Section("notes", "Best rules", rules),
         ]
         grids = (rules_grid(phases), found_grid(phases), every_phase(phases))
         return found + [
@@ -236,6 +237,21 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
             for grid in grids
             if grid.cells
         ]
+
+
+def _verdict(run: TheoryRun, phases: Sequence[PhaseRecord]) -> str:
+    """Return the log-likelihood of the held-out changes, with completions, cost and seconds."""
+    result, total = run.result() or {}, phases[-1].held_out_total if phases else None
+    outcome = f"{len(phases)} phase{'' if len(phases) == 1 else 's'}"
+    if total is not None:
+        outcome = f"Held-out log-likelihood {total:.2f} after {outcome}"
+    return with_effort(
+        outcome,
+        completions=result.get("completions"),
+        tokens=result.get("tokens"),
+        cost=result.get("cost", 0.0),
+        seconds=result.get("seconds"),
+    )
 
 
 def likelihood_panels(phases: Sequence[PhaseRecord]) -> list[list[Any]]:
@@ -248,10 +264,10 @@ def likelihood_panels(phases: Sequence[PhaseRecord]) -> list[list[Any]]:
     whole = ChartLine("", places, [each.held_out_total for each in phases], tone=0)
     kinds = dict.fromkeys(kind for each in phases for kind in each.held_out)
     by_kind = [ChartLine(k, places, [each.held_out.get(k) for each in phases]) for k in kinds]
-    panels = [["Evidence, mean of a row", "chart", LineChart("phase", label, [train]).data()]]
+    panels = [["Training changes, mean", "chart", LineChart("phase", label, [train]).data()]]
     if by_kind:
         panels.insert(
-            0, ["Held-out changes, all", "chart", LineChart("phase", label, [whole]).data()]
+            0, ["Held-out changes, sum", "chart", LineChart("phase", label, [whole]).data()]
         )
     if len(by_kind) > 1:
         panels.append(
@@ -294,7 +310,7 @@ def rules_grid(phases: Sequence[PhaseRecord]) -> Grid:
         for mark, rule in rule_changes(each.previous, each.rules)
         if mark
     ]
-    return Grid("the rules as they changed", ["phase", "", "rule"], cells, 3)
+    return Grid("changes of the rules", ["phase", "change", "rule"], cells, 3)
 
 
 def rule_changes(before: str, after: str) -> list[tuple[str, str]]:

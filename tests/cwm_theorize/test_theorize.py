@@ -275,7 +275,7 @@ def test_runs_of_theorizing_are_listed_shown_and_reported(recorded, cwm) -> None
     result, _ = recorded
     shown = cwm.inside("runs", "show", str(result.run)).stdout
     assert "12 phases" in shown
-    for title in ("log-likelihood by phase", "the rules as they changed", "transitions discovered"):
+    for title in ("log-likelihood by phase", "changes of the rules", "transitions discovered"):
         assert title in shown
     facts = json.loads(cwm.inside("runs", "report", str(result.run), "--json").stdout)
     assert facts["rules"] == result.rules

@@ -8,6 +8,7 @@ import sys
 import termios
 import threading
 import time
+from dataclasses import replace
 from fcntl import ioctl
 from io import BytesIO, StringIO, TextIOWrapper
 from itertools import pairwise
@@ -36,8 +37,9 @@ from cwm_cli.search.contracts import (
     Verdict,
 )
 from cwm_cli.search.loop import Pending, Search
-from cwm_cli.views.search import Screen, SearchTree, finished_tree, live
+from cwm_cli.views.search import Screen, live
 from cwm_cli.views.tables import score_table
+from cwm_cli.views.tree import SearchTree, finished_tree
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\b\u202eevil\u2028 e\u0301\u0301 日本語 👩\u200d👧 \ud800 [/x]"
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -181,7 +183,7 @@ def test_completions_in_flight_hang_from_their_parents_and_are_counted():
         "├ #1 generate 0.500",
         "└ … generate",
     ]
-    assert "2/300 · 0 s · 2 in flight" in drawn[5]
+    assert "2/300 completions · 0 s · 2 in flight" in drawn[5]
 
 
 def test_completions_in_flight_stay_when_their_parents_fold():
@@ -197,7 +199,7 @@ def test_a_large_search_folds_to_the_height_of_the_terminal():
     assert len(drawn) <= 23
     assert sum("★" in line for line in drawn) == 1
     assert all(any(f"#{number} " in line for line in drawn) for number in (397, 398, 399))
-    assert "400/400" in drawn[-2]
+    assert "400/400 completions" in drawn[-2]
 
 
 def test_a_long_path_folds_in_its_middle():
@@ -287,11 +289,58 @@ def searches(draw) -> list[Node]:
     return nodes
 
 
+def refined(number, parent, score) -> Node:
+    return replace(node(number, parent, score), action="calibrate", asked=False)
+
+
+def test_completions_and_refiner_moves_are_counted_apart():
+    nodes = [node(0, score=0.3), refined(1, 0, 0.5), refined(2, 1, 0.6), node(3, 2, 0.2)]
+    drawn = screen_of(nodes, budget=4)
+    assert "2/4 completions" in drawn[-2]
+    assert drawn[-2].count("━") == drawn[-2].count("─")
+    assert drawn[-1] == "2 refiner moves · best 0.600"
+    finished = lines_of(finished_tree(nodes))
+    assert finished[-1] == "4 programs · 2 completions · 2 refiner moves · best 0.600"
+
+
+def test_a_tall_terminal_shows_the_score_curve_and_the_diagnosis_of_the_best_program():
+    wrong = Failure(kind="mismatch", message="3 of 9 transitions are wrong.\n\n- reward: half\n")
+    nodes = [node(0, score=0.3), node(1, 0, 0.7, wrong), node(2, 1, 0.5)]
+    drawn = screen_of(nodes, height=31)
+    place = drawn.index("Best score so far")
+    assert drawn[place + 1].startswith(" 1│") and "3 completions" in drawn[place + 8]
+    assert drawn[place + 9 : -2] == [
+        "Diagnosis of #1, the best program so far",
+        "3 of 9 transitions are wrong.",
+        "- reward: half",
+    ]
+    low = screen_of(nodes, height=30)
+    assert len(low) == 6 and not any("Diagnosis" in line for line in low)
+
+
+def test_a_large_search_on_a_tall_terminal_leaves_room_for_the_diagnosis():
+    wrong = Failure(kind="mismatch", message="\n".join(f"line {n}" for n in range(90)))
+    drawn = screen_of([node(number, score=0.5, failure=wrong) for number in range(200)], height=50)
+    assert len(drawn) == 49
+    place = drawn.index("Diagnosis of #0, the best program so far")
+    assert drawn[place + 1 : -2] == [f"line {n}" for n in range(6)]
+
+
+def test_the_last_picture_of_a_search_is_its_tree_alone():
+    stage = Scripted([node(0, score=0.3)])
+    search, console = Search(stage, stage, stage), terminal(height=50)
+    with live(search, budget=1, title="a search", console=console) as view:
+        for record in search.run(1):
+            view.learned(record.node)
+    text = ESCAPES.sub("", console.file.getvalue())
+    assert "Diagnosis" not in text[text.rindex("a search") :]
+
+
 @settings(max_examples=60, deadline=None)
 @given(nodes=searches(), width=st.integers(30, 160), height=st.integers(8, 50))
 def test_any_search_fits_shows_its_best_node_and_counts_what_it_folds(nodes, width, height):
     drawn = screen_of(nodes, width=width, height=height)
-    tree = drawn[1:-2]
+    tree = drawn[1 : drawn.index("Best score so far") if height > 30 else -2]
     assert len(drawn) < height
     assert all(cell_len(line) <= width for line in drawn)
     best = max(nodes, key=lambda one: (one.verdict.score, -one.id))
@@ -390,6 +439,18 @@ def test_without_a_terminal_every_node_is_a_plain_line():
         "[ 1/10] generate: 0.900 (best 0.900)  0 s",
         "[ 2/10] improve of #0: 0.874 (best 0.900)  0 s",
         "[ 3/10] improve of #1: 0.000 (best 0.900)  0 s  timeout cpu: step took longer than 2 s",
+    ]
+
+
+def test_a_plain_line_of_a_refiner_move_has_no_counter():
+    stage, console = Scripted(), Console(file=StringIO(), width=80)
+    search = Search(stage, stage, stage)
+    with live(search, budget=10, title="a search", console=console) as view:
+        for one in (node(0, score=0.3), refined(1, 0, 0.5)):
+            view.learned(one)
+    assert console.file.getvalue().splitlines() == [
+        "[ 1/10] generate: 0.300 (best 0.300)  0 s",
+        "        calibrate of #0: 0.500 (best 0.500)  0 s",
     ]
 
 

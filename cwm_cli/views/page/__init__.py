@@ -1,9 +1,8 @@
-"""The page of a run: one HTML file that needs nothing else, and lets foreign text do nothing.
+"""The HTML page of a run: one file, without network access, safe against foreign text.
 
-Every kind of run says what its page has (`Run.sections`); scripts in this folder draw each kind
-of section, `cwm.draw.KIND` for the kind KIND. What is shown goes into the page as JSON, is drawn
-as text and never as markup, and a policy in the page forbids all but its own scripts and any
-address at all.
+`Run.sections` returns the sections of a page. The scripts in this folder draw them:
+`cwm.draw.KIND` draws a section of the kind KIND. The page holds its data as JSON and shows them as
+text, never as markup. Its Content-Security-Policy allows only its own scripts and no address.
 """
 
 import hashlib
@@ -32,14 +31,18 @@ PAGE = "report.html"
 """The name of the page in the folder of a run."""
 
 FIRST = "page.js"
-"""The script that the others build on."""
+"""The script that defines the helpers of all other scripts."""
 
 
 def report(*folders: Path | str, html: Path | str | None = None) -> RunReport:
-    """Return what a run came to, or several that belong together; `html` also writes the page.
+    """Return the report of a run, or of several runs that can be merged.
 
-    The page is what `cwm runs report --html` writes. Raises `CwmError` for folders that are no
-    runs, or that do not belong together.
+    Args:
+        folders: Run folders.
+        html: File for the HTML page; no page by default.
+
+    Raises:
+        CwmError: A folder is not a run, or the runs cannot be merged.
     """
     places = [placed(folder) for folder in folders]
     found = report_of(load_alike(places))
@@ -49,13 +52,14 @@ def report(*folders: Path | str, html: Path | str | None = None) -> RunReport:
 
 
 def write_page(folders: Sequence[Path], file: Path) -> None:
-    """Write the page of a run, or of several that belong together, whatever state they are in."""
+    """Write the page of a run, or of several runs that can be merged, also of unfinished runs."""
     runs = load_alike(folders)
-    title, found = _found(runs)
+    title, verdict, found = _found(runs)
     sections = [{**section._asdict(), "data": _packed(section.data)} for section in found]
     facts = [[name, value] for run in runs for name, value in _header(run)]
     page = {
         "title": title,
+        "verdict": verdict,
         "facts": facts,
         "damage": [run.damage for run in runs if run.damage],
         "sections": sections,
@@ -65,42 +69,43 @@ def write_page(folders: Sequence[Path], file: Path) -> None:
     send(file)
 
 
-def _found(runs: Sequence[Run[Any, Any]]) -> tuple[str, Sequence[Section]]:
-    """Return the title of a page and its parts; where a file cannot be read, what it lacks."""
+def _found(runs: Sequence[Run[Any, Any]]) -> tuple[str, str, Sequence[Section]]:
+    """Return title, verdict and sections of a page; name the file that cannot be read."""
     kind = type(runs[0])
     try:
         measured = measured_sections(runs[0]) if len(runs) == 1 else []
-        return kind.report(runs).title, [*kind.sections(runs), *measured]
+        report = kind.report(runs)
+        about = runs[0].summary()
+        words = report.verdict or ", ".join(filter(None, (about.done, about.result)))
+        return report.title, words, [*kind.sections(runs), *measured]
     except UnreadableError as error:
         lines = [str(error)]
     parts = [Section("notes", "Not shown", {"lines": lines})]
     for run in runs:
         if isinstance(run, ProgramRun):
             parts += run.program_sections()
-    return f"{runs[0].kind} run, {runs[0].place}", parts
+    return f"{runs[0].kind} run, {runs[0].place}", "", parts
 
 
 def _header(run: Run[Any, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what a run is: what was looked for, by whom, when, and what programs could do."""
+    """Yield the facts of a run: environment, method, model, seed, time, protection, versions."""
     about = run.summary()
     named = {
         "run": about.run,
         "kind": about.kind,
         "environment": about.environment,
         "strategy": about.strategy,
-        "answered by": about.answers,
+        "model": about.answers,
         "seed": "" if about.seed is None else str(about.seed),
-        "done": about.done,
-        "result": about.result,
-        "created": about.created,
-        "protection": run.header.openings,
+        "created": about.created[:16].replace("T", " "),
+        "protection": "" if run.header.openings == "unknown" else run.header.openings,
         "versions": ", ".join(f"{name} {number}" for name, number in run.header.versions.items()),
     }
     yield from ((name, value) for name, value in named.items() if value)
 
 
 def _document(title: str, page: dict[str, Any]) -> str:
-    """Return the whole file."""
+    """Return the text of the HTML file."""
     folder = resources(__name__)
     names = sorted(one.name for one in folder.iterdir())
     styles = [folder.joinpath(n).read_text("utf-8") for n in names if n.endswith(".css")]
@@ -117,9 +122,9 @@ def _document(title: str, page: dict[str, Any]) -> str:
 
 
 def embedded(value: Any) -> str:
-    """Write a value as JSON that may stand in a page: no letter of it can end a script.
+    """Return a value as JSON that cannot end the script element around it.
 
-    Numbers that JSON does not have become null.
+    Infinite numbers and NaN become null.
     """
     text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
     marks = ("<", ">", "&", "\u2028", "\u2029")
@@ -129,7 +134,7 @@ def embedded(value: Any) -> str:
 
 
 def _packed(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Pack what data have as `texts`: many long ones that are much alike, and seldom looked at."""
+    """Compress the `texts` of a section: long texts with many repetitions."""
     if "texts" not in data:
         return data
     texts = json.dumps(data["texts"]).encode()
@@ -138,7 +143,7 @@ def _packed(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """Replace what JSON cannot hold."""
+    """Replace values that JSON cannot represent."""
     if isinstance(value, float):
         return value if abs(value) < float("inf") else None
     if isinstance(value, dict):
@@ -149,5 +154,5 @@ def _finite(value: Any) -> Any:
 
 
 def _digest(script: str) -> str:
-    """Return by what a policy knows a script."""
+    """Return the hash of a script for the Content-Security-Policy."""
     return b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -4,11 +4,12 @@
 // cwm.draw.chart(element, {x, y, log_x?, y_range?, staircase?, height?, series, rules?, note?})
 //   series: [{name, x: [], y: [], low?: [], high?: [], loose?, tone?, dash?, wide?, tips?: []}]
 //   rules:  [{name, y}] are horizontal lines to compare with.
-// A null among the y breaks the line; a wide one lies below the others. A tone (0 to 5, "quiet", "good" or "bad") fixes the colour.
-// Returns {update(data)} to draw other data in the same place.
+// A null among the y breaks the line; a wide line is below thin ones. A tone (0 to 5, "quiet",
+// "good" or "bad") selects the colour, the dashes and the mark, so that series differ in print too.
+// Returns {update(data)}, which draws new data in the same place.
 //
 // cwm.draw.groups(element, {key?: [{name, tone}], groups: [{title, about?, sections}]})
-//   panels below headings, with one legend for all of them.
+//   panels below headings, with one legend for all panels.
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const DECIMALS = 6;
@@ -50,7 +51,16 @@
     return rounded.toLocaleString("en", { maximumFractionDigits: DECIMALS });
   };
 
-  // An axis on which values lie: its ends, its marks, and where between 0 and 1 a value is.
+  // Write a number as people read it in a table: three significant digits, all digits of the
+  // integer part, and more if it would read as an integer that it is not.
+  const figure = (value) => {
+    if (!finite(value) || Number.isInteger(value)) return number(value);
+    let digits = Math.max(3, String(Math.trunc(Math.abs(value))).length + (Math.abs(value) >= 100));
+    while (digits < 6 && Number.isInteger(Number(value.toPrecision(digits)))) digits += 1;
+    return number(value, digits);
+  };
+
+  // The ends and marks of an axis, and a function from a value to its position in [0, 1].
   const axisOf = (values, { log = false, range = null, many = 5, whole = false, near = true }) => {
     const known = values.filter((value) => finite(value) && (!log || value > 0));
     let low = range ? range[0] : known.reduce((a, b) => Math.min(a, b), Infinity);
@@ -63,7 +73,7 @@
       const place = (value) => (Math.log10(Math.max(value, 10 ** first)) - first) / (last - first);
       return { low: 10 ** first, high: 10 ** last, marks, place };
     }
-    if (!range && !near && low > 0 && low < high / 2) low = 0;
+    if (!range && !near && low > 0 && (whole || low < high / 2)) low = 0;
     if (high - low < 1e-9 * Math.max(1, Math.abs(high))) {
       const around = whole || high === 0 ? 1 : Math.abs(high) * 0.1;
       [low, high] = [low - around, high + around];
@@ -71,7 +81,7 @@
     let step = niceStep((high - low) / many);
     if (whole) step = Math.max(1, step);
     if (!range && !near) {
-      const fine = step / 2;
+      const fine = whole ? step : step / 2;
       low = fine * Math.floor(low / fine + 1e-9);
       high = fine * Math.ceil(high / fine - 1e-9);
     }
@@ -87,7 +97,42 @@
     return `var(--tone-${tone})`;
   };
 
-  // Move labels apart that would lie over each other, keeping their order.
+  const MARKS = { 0: "circle", 1: "square", 2: "triangle", 3: "diamond", 4: "plus", 5: "cross",
+    quiet: "ring", good: "triangle", bad: "cross" };
+  const DASHES = { 1: "7 4", 2: "2 4", 3: "9 4 2 4", 4: "13 5", 5: "5 3 2 3 2 3" };
+
+  // Colour, mark and dashes of a series; a chart with a single line has no need of dashes.
+  const styled = (one, place, several) => {
+    const tone = one.tone ?? place % 6;
+    const dashes = one.wide ? "" : DASHES[tone] || (one.dash ? "5 4" : "");
+    return { ...one, colour: colourOf(one, place), mark: MARKS[tone], dashes: several ? dashes : "" };
+  };
+
+  const SHAPES = {
+    square: "M-1,-1H1V1H-1Z", triangle: "M0,-1.2L1.2,0.9H-1.2Z", diamond: "M0,-1.4L1.2,0L0,1.4L-1.2,0Z",
+    plus: "M-1.3,0H1.3M0,-1.3V1.3", cross: "M-1,-1L1,1M-1,1L1,-1",
+  };
+  const markAt = (mark, x, y, r) => {
+    const open = ["ring", "plus", "cross"].includes(mark);
+    const style = { class: open ? "ring" : "dot" };
+    if (!SHAPES[mark]) return node("circle", { ...style, cx: x, cy: y, r });
+    const path = SHAPES[mark].replace(/-?\d+(\.\d+)?/g, (part) => Number((part * r).toFixed(2)));
+    return node("path", { ...style, d: path, transform: `translate(${x} ${y})` });
+  };
+
+  // A sample of a series for legends: its line with dashes, or its mark.
+  const sample = (one) => {
+    const svg = node("svg", { class: "sample", width: 26, height: 12, "aria-hidden": "true", style: `color:${one.colour}` });
+    if (one.loose) svg.append(markAt(one.mark, 13, 6, 4));
+    else {
+      const line = node("path", { class: one.wide ? "line wide" : "line", d: "M1,6H25" });
+      if (one.dashes) line.setAttribute("stroke-dasharray", one.dashes);
+      svg.append(line);
+    }
+    return svg;
+  };
+
+  // Move labels that overlap apart, in the same order.
   const apart = (wanted, room, low, high) => {
     const order = wanted.map((y, place) => ({ y, place })).sort((a, b) => a.y - b.y);
     order.forEach((one, n) => {
@@ -128,7 +173,8 @@
 
     update(data) {
       this.data = data;
-      this.series = data.series.map((one, place) => ({ ...one, colour: colourOf(one, place) }));
+      const several = data.series.filter((one) => !one.loose).length > 1;
+      this.series = data.series.map((one, place) => styled(one, place, several));
       this.note.textContent = data.note || "";
       this.note.hidden = !data.note;
       this.cursor = null;
@@ -164,7 +210,7 @@
       const bottom = 40;
       const yAxis = axisOf([...ys, ...rules], {
         range: this.data.y_range || null, many: Math.max(2, Math.round((height - top - bottom) / 52)),
-        near: false,
+        near: false, whole: !this.data.y_range && ys.every((value) => !finite(value) || Number.isInteger(value)),
       });
       const left = 14 + CHARACTER * Math.max(...yAxis.marks.map((mark) => number(mark).length), 2);
       const right = direct ? Math.min(24 + longest * CHARACTER, width * 0.34) : 16;
@@ -257,7 +303,7 @@
       return group;
     }
 
-    // The path through the points of a series, broken where nothing is known.
+    // The path through the points of a series; a missing y is a gap.
     path(one) {
       let path = "";
       let before = null;
@@ -279,14 +325,14 @@
     line(one) {
       const group = node("g");
       const style = { class: one.wide ? "line wide" : "line", d: this.path(one) };
-      if (one.dash) style["stroke-dasharray"] = "5 4";
+      if (one.dashes) style["stroke-dasharray"] = one.dashes;
       group.append(node("path", style));
       const known = one.x.map((x, n) => n).filter((n) => finite(one.y[n]) && finite(one.x[n]));
       const alone = (n) => !finite(one.y[n - 1]) && !finite(one.y[n + 1]);
-      const few = known.length <= 12 && !one.dash && !one.wide && !this.data.staircase;
+      const few = known.length <= 12 && !one.wide && !this.data.staircase;
       for (const n of known) {
         if (!few && !alone(n)) continue;
-        group.append(node("circle", { class: "dot", cx: this.px(one.x[n]), cy: this.py(one.y[n]), r: 2.6 }));
+        group.append(markAt(one.mark, this.px(one.x[n]), this.py(one.y[n]), 2.6));
       }
       return group;
     }
@@ -296,10 +342,7 @@
       const many = one.x.length > 400;
       one.x.forEach((x, n) => {
         if (!finite(x) || !finite(one.y[n])) return;
-        group.append(node("circle", {
-          class: one.hollow ? "ring" : "dot", cx: this.px(x).toFixed(1), cy: this.py(one.y[n]).toFixed(1),
-          r: many ? 2.2 : 3.2,
-        }));
+        group.append(markAt(one.mark, this.px(x).toFixed(1), this.py(one.y[n]).toFixed(1), many ? 2.4 : 3.4));
       });
       return group;
     }
@@ -316,10 +359,16 @@
         return found;
       };
       const points = [...edge(one.high), ...edge(one.low).reverse()];
-      return node("polygon", { class: "band", points: points.join(" ") });
+      const group = node("g");
+      group.append(node("polygon", { class: "band", points: points.join(" ") }));
+      if (there.length === 1) { // a band of one point has no area
+        const [x, low, high] = [this.px(one.x[there[0]]), this.py(one.low[there[0]]), this.py(one.high[there[0]])];
+        group.append(node("path", { class: "error", d: `M${x - 4},${low}H${x + 4}M${x},${low}V${high}M${x - 4},${high}H${x + 4}` }));
+      }
+      return group;
     }
 
-    // Name each line where it ends; a click on the name hides the line or shows it again.
+    // Write the name of each line at its end; a click on it hides or shows the line.
     names() {
       const group = node("g", { class: "chart-names" });
       const low = this.top + 4;
@@ -363,9 +412,7 @@
       if (!named) return;
       this.series.forEach((one, place) => {
         const item = part("span", "chart-key");
-        const swatch = part("span", one.loose ? "swatch round" : "swatch");
-        swatch.style.setProperty("background", one.colour);
-        item.append(swatch, part("span", "", one.name));
+        item.append(sample(one), part("span", "", one.name));
         this.button(item, one, place);
         this.legend.append(item);
       });
@@ -386,7 +433,7 @@
       svg.addEventListener("keydown", (event) => this.key(event));
     }
 
-    // Points under one x if there are lines, else the single nearest point.
+    // The positions of the cursor: each x if there are lines, else each point.
     stops() {
       if (!this.known || this.knownFor !== this.svg) {
         this.knownFor = this.svg;
@@ -457,7 +504,7 @@
       this.write(x, found);
     }
 
-    // What each visible series has at an x; of a line that has no point there the one before it.
+    // The point of each visible series at an x; of a staircase the point before it.
     at(x) {
       const found = [];
       for (const one of this.shown) {
@@ -479,9 +526,7 @@
       if (this.flat) this.tip.append(part("div", "", `${this.data.y} ${number(found[0].y, 6)}`));
       for (const { one, n, y } of found) {
         const line = part("div", "chart-tip-line");
-        const swatch = part("span", one.loose ? "swatch round" : "swatch");
-        swatch.style.setProperty("background", one.colour);
-        line.append(swatch, part("span", "chart-tip-name", one.name));
+        line.append(sample(one), part("span", "chart-tip-name", one.name));
         if (!this.flat) {
           const around = one.low && finite(one.low[n]) ? ` (${number(one.low[n])} to ${number(one.high[n])})` : "";
           line.append(part("span", "chart-tip-value", number(y, 5) + around));
@@ -502,6 +547,7 @@
   }
 
   cwm.number = number;
+  cwm.figure = figure;
   cwm.part = part;
   cwm.draw.chart = (element, data) => new Chart(element, data);
   cwm.draw.groups = (element, data) => {
@@ -509,9 +555,7 @@
       const legend = part("div", "chart-legend");
       for (const one of data.key) {
         const item = part("span", "chart-key still");
-        const swatch = part("span", "swatch");
-        swatch.style.setProperty("background", colourOf(one, 0));
-        item.append(swatch, part("span", "", one.name));
+        item.append(sample(styled(one, 0, true)), part("span", "", one.name));
         legend.append(item);
       }
       element.append(legend);

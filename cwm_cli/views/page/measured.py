@@ -1,7 +1,7 @@
-"""What a page shows of the best model of a run that nobody knows before it has been asked again.
+"""Sections of a page with new predictions of the best model of a run.
 
 The model predicts every recorded row, and follows recorded episodes on its own predictions; a
-program does so in the sandbox, as for `cwm evaluate`. Where it cannot, a line says why.
+program does so in the sandbox, like `cwm evaluate`. If that fails, a line gives the reason.
 """
 
 from __future__ import annotations
@@ -33,31 +33,34 @@ from cwm_cli.text import clean
 from cwm_cli.worlds.contract import component_names
 
 ROLLOUTS, EPISODES = 10, 3
-"""Rollouts that the open-loop error is the mean of, and episodes that are drawn whole."""
+"""Number of rollouts for the open-loop error, and of episodes on the page."""
 
 PARTS: Mapping[Part, str] = {"train": "train", "test": "held-out"}
 
 CLOSE_TO_GUESSING = 0.2
-"""From this error on it helps to see how wrong guessing would be."""
+"""Open-loop error above which the error of guessing the mean is drawn as well."""
+
+RECORDED, PREDICTED = 0, 1
+"""Tones of recorded and predicted values: blue and wide, vermilion and dashed."""
 
 MOST_COMPONENTS = 8
-"""Components of an observation that are drawn as lines: of more, those that are furthest off."""
+"""Maximum number of components drawn as lines; those with the largest errors are drawn."""
 
 FEW_CELLS = 12
-"""Whole numbers up to so many are drawn as lines, more of them as cells."""
+"""Observations with more integers are drawn as cells, not as lines."""
 
 MOST_CELLS, MOST_FRAMES = 400, 40
-"""Larger pictures are not drawn cell by cell; of a long episode so many steps are."""
+"""Maximum number of cells of an observation on the page, and of steps of an episode."""
 
 MOST_DOTS = 400
-"""Rows on the map of mistakes, of each of the two kinds."""
+"""Maximum number of dots of each kind, right and wrong, on the map of mistakes."""
 
 BINS = 6
-"""Cells of a map, to either side, by which it is measured how well two components tell right
-from wrong: few enough that chance fills them."""
+"""Bins per axis for the mutual information of two components with the mistakes; few, so that most
+cells of the grid contain rows."""
 
 MOST_MAPPED = 12
-"""Components among which the two of a map are chosen."""
+"""Maximum number of candidate components for the two axes of the map."""
 
 KIND_WORDS = {
     "observation": "observation",
@@ -68,9 +71,9 @@ KIND_WORDS = {
 
 
 def measured_sections(run: Run[Any, Any], observer: Observer = SILENT) -> list[Section]:
-    """Return the parts of the page for which the best model of a run predicts once more.
+    """Return the sections with new predictions of the best model of a run.
 
-    None for runs that have no model of an environment, or none yet.
+    Empty for runs without a model of an environment.
     """
     is_program = isinstance(run, ProgramRun) and (run.has_program or run.has_trained)
     is_other = isinstance(run, ModelRun) and not isinstance(run, ProgramRun) and run.has_model
@@ -93,20 +96,23 @@ def measured_sections(run: Run[Any, Any], observer: Observer = SILENT) -> list[S
 
 
 def _unable(reason: str) -> Section:
-    """Say why nothing could be measured."""
-    line = f"It could not be asked again for this page: {clean(reason, limit=300)}"
-    return Section("notes", "What the model predicts", {"lines": [line]})
+    """Return a section with the reason why there are no predictions."""
+    line = f"There are no predictions on this page: {clean(reason, limit=300)}"
+    return Section("notes", "Predictions", {"lines": [line]})
 
 
 def _names(run: ModelRun[Any, Any], found: EvaluationResult) -> list[str]:
-    """Name the components of an observation, as its documentation does where it does."""
+    """Return names of the components of an observation, from its documentation if possible."""
     space = next(iter(found.rows.values())).observation_space
     documented = documented_names(getattr(run.header, "description", ""), space)
-    return [clean(name, limit=40) for name in documented or component_names(space, "observation")]
+    return [
+        clean(name.replace("`", ""), limit=40)
+        for name in documented or component_names(space, "observation")
+    ]
 
 
 def _parts(found: EvaluationResult) -> Iterator[Section]:
-    """Yield the parts of the scores."""
+    """Yield the bars of the scores."""
     scores: dict[str, Score] = {}
     for part, score in {"train": found.scores.train, "held-out": found.scores.test}.items():
         if score is not None:
@@ -115,47 +121,50 @@ def _parts(found: EvaluationResult) -> Iterator[Section]:
         yield Section("bars", "Parts of the score", score_parts(scores))
 
 
-# --- what it makes of whole episodes
+# --- predicted episodes
 
 
 def _followed(found: EvaluationResult, names: Sequence[str]) -> Iterator[Section]:
-    """Yield how the model fares along recorded episodes, on its own predictions."""
+    """Yield the charts of recorded episodes with open-loop predictions."""
     if not found.trajectories:
         return
     where = "held-out" if "test" in found.rows else "train"
     chance = found.trajectories[0].draws > 1
     about = (
-        f"From the first observation of {where} episodes on, the model gets the recorded actions "
-        "and its own predictions, nothing else."
+        f"The model starts at the first observation of {where} episodes and then gets only the "
+        "recorded actions and its own predictions."
     )
     if chance:
         draws = found.trajectories[0].draws
-        about += f" Chance decides: the line is the median of {draws} draws, the band 5 to 95 %."
+        about += f" The line is the median of {draws} samples, the band is 5 to 95 %."
     broke = [each.steps for each in found.rollouts if each.error is None]
     if broke:
-        about += f" Some rollouts broke down before step {broke[0]}."
+        about += f" Some rollouts failed before step {broke[0]}."
     groups = [_episode(each, names) for each in found.trajectories]
     if drift := _drift(found):
         groups.append({"title": "", "sections": [drift]})
-    key = [{"name": "recorded", "tone": "quiet"}, {"name": "predicted", "tone": 0}]
+    key = [
+        {"name": "recorded", "tone": RECORDED, "wide": True},
+        {"name": "predicted", "tone": PREDICTED},
+    ]
     data = {"key": key, "groups": groups}
     yield Section("groups", "Predicted and recorded episodes", data, about)
 
 
 def _drift(found: EvaluationResult) -> list[Any] | None:
-    """Return the chart of the open-loop error, as `cwm evaluate --rollouts` has it."""
+    """Return the chart of the open-loop error of `cwm evaluate --rollouts`."""
     known = [(each.steps, each.error) for each in found.rollouts if each.error is not None]
     if len(known) < 2:
         return None
     most = max(error for _, error in known)
-    guess = {"as wrong as guessing the mean": 1.0 if most > CLOSE_TO_GUESSING else None}
+    guess = {"error of guessing the mean": 1.0 if most > CLOSE_TO_GUESSING else None}
     label = "mean error (standard deviations)"
     drawn = LineChart("steps", label, [ChartLine.of("", known)], log_x=True, rules=guess).data()
-    return [f"Error over the steps of {ROLLOUTS} rollouts, over all components", "chart", drawn]
+    return [f"Mean error of {ROLLOUTS} rollouts", "chart", drawn]
 
 
 class _Leaf(NamedTuple):
-    """A component along an episode: what was recorded (steps + 1,), and predicted (.., draws)."""
+    """A component along an episode: recorded (steps + 1,) and predicted (steps + 1, samples)."""
 
     name: str
     recorded: np.ndarray
@@ -164,7 +173,7 @@ class _Leaf(NamedTuple):
 
 
 def _episode(trajectory: FollowedEpisode, names: Sequence[str]) -> dict[str, Any]:
-    """Return the panels of an episode: a chart for each component, or its cells."""
+    """Return the panels of an episode: a chart per component, or its cells."""
     rows = trajectory.rows
     leaves = [leaf.space for leaf in rows.observation_space.leaves("observations")]
     as_cells = any(s.kind == "text" or (not s.is_float and s.size > FEW_CELLS) for s in leaves)
@@ -180,7 +189,7 @@ def _episode(trajectory: FollowedEpisode, names: Sequence[str]) -> dict[str, Any
 
 
 def _components(trajectory: FollowedEpisode, names: Sequence[str]) -> Iterator[_Leaf]:
-    """Yield each number of an observation along an episode, from its start on."""
+    """Yield each number of an observation along an episode."""
     rows, steps, place = trajectory.rows, trajectory.steps, 0
     alive = trajectory.alive
     for leaf in rows.observation_space.leaves("observations"):
@@ -201,7 +210,7 @@ def _components(trajectory: FollowedEpisode, names: Sequence[str]) -> Iterator[_
 
 
 def _furthest(components: Sequence[_Leaf]) -> list[_Leaf]:
-    """Return at most so many components: those that are furthest off, in their order."""
+    """Return the components with the largest errors, in their order."""
 
     def off(each: _Leaf) -> float:
         steps = len(each.predicted)
@@ -214,9 +223,9 @@ def _furthest(components: Sequence[_Leaf]) -> list[_Leaf]:
 
 
 def _lines(each: _Leaf) -> dict[str, Any]:
-    """Return the chart of a component: what was recorded, and what was predicted."""
+    """Return the chart of a component, recorded and predicted."""
     steps = list(range(len(each.recorded)))
-    recorded = ChartLine("recorded", steps, each.recorded.tolist(), tone="quiet", wide=True)
+    recorded = ChartLine("recorded", steps, each.recorded.tolist(), tone=RECORDED, wide=True)
     predicted = _predicted(each.predicted, range(len(each.predicted)))
     return LineChart(
         "step", "", [recorded, predicted], staircase=not each.is_real, legend=False
@@ -224,15 +233,15 @@ def _lines(each: _Leaf) -> dict[str, Any]:
 
 
 def _predicted(values: np.ndarray, steps: range) -> ChartLine:
-    """Return what was predicted (steps, draws): a line, with a band where there are draws."""
+    """Return the line of predictions (steps, samples), with a band for several samples."""
     if values.shape[1] == 1:
-        return ChartLine("predicted", list(steps), _numbers(values[:, 0]), tone=0)
+        return ChartLine("predicted", list(steps), _numbers(values[:, 0]), tone=PREDICTED)
     low, middle, high = _quantiles(values)
-    return ChartLine("predicted", list(steps), middle, low, high, tone=0)
+    return ChartLine("predicted", list(steps), middle, low, high, tone=PREDICTED)
 
 
 def _quantiles(values: np.ndarray) -> list[list[float | None]]:
-    """Return the 5 %, 50 % and 95 % quantiles of draws that go on; None where none does."""
+    """Return the 5 %, 50 % and 95 % quantiles of the samples; None after all have ended."""
     kept = np.isfinite(values).any(axis=1)
     found = np.full((3, len(values)), np.nan)
     if kept.any():
@@ -241,45 +250,47 @@ def _quantiles(values: np.ndarray) -> list[list[float | None]]:
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    """Return finite numbers, and None for others."""
+    """Return the numbers, with None for NaN and infinity."""
     return [float(value) if np.isfinite(value) else None for value in values.tolist()]
 
 
 def _rewards(trajectory: FollowedEpisode) -> Iterator[list[Any]]:
-    """Yield the chart of the rewards along an episode, unless they are all one and the same."""
+    """Yield the chart of the rewards along an episode, unless all are equal."""
     recorded = trajectory.rows.columns["rewards"]
     said = np.where(trajectory.alive, trajectory.columns["rewards"], np.nan)
     if len(np.unique(np.concatenate([recorded, said[np.isfinite(said)]]))) < 2:
         return
     steps = list(range(1, len(recorded) + 1))
-    line = ChartLine("recorded", steps, recorded.tolist(), tone="quiet", wide=True)
+    line = ChartLine("recorded", steps, recorded.tolist(), tone=RECORDED, wide=True)
     lines = [line, _predicted(said, range(1, len(said) + 1))]
     yield ["reward", "chart", LineChart("step", "", lines, staircase=True, legend=False).data()]
 
 
 def _told(trajectory: FollowedEpisode) -> str:
-    """Say when an episode ended, where the model says otherwise, and why it stopped."""
+    """Describe how the predicted end differs from the recorded end, and any failure."""
     ends = trajectory.columns["ends"]
     alive, words = trajectory.alive, list[str]()
     terminated = bool(trajectory.rows.columns["terminations"][-1])
     if trajectory.draws == 1 and ends.any():
         at = int(np.argmax(ends[:, 0])) + 1
         if at < len(trajectory.rows) or not terminated:
-            words.append(f"The model ends the episode at step {at}, the recording goes on.")
+            words.append(f"The model ends the episode at step {at}; the recording continues.")
     elif trajectory.draws == 1 and terminated and trajectory.steps == len(trajectory.rows):
-        words.append(f"The episode ended at step {trajectory.steps}, which the model does not say.")
+        words.append(f"The recorded episode ends at step {trajectory.steps}; the model continues.")
     elif trajectory.draws > 1 and trajectory.steps:
         left = int((alive[-1] & ~ends[-1]).sum())
-        words.append(f"{left} of {trajectory.draws} draws go on after step {trajectory.steps}.")
+        words.append(
+            f"{left} of {trajectory.draws} samples continue after step {trajectory.steps}."
+        )
     if trajectory.failure:
         words.append(
-            f"It stopped after step {trajectory.steps}: {clean(trajectory.failure, limit=160)}"
+            f"The model fails after step {trajectory.steps}: {clean(trajectory.failure, limit=160)}"
         )
     return " ".join(words)
 
 
 def _cells(trajectory: FollowedEpisode) -> Iterator[list[Any]]:
-    """Yield the cells of an episode step by step, and how many differ."""
+    """Yield the number of wrong cells over an episode, and the cells of each step."""
     rows = trajectory.rows
     leaves = list(rows.observation_space.leaves("observations"))
     differing = np.zeros(trajectory.steps)
@@ -295,14 +306,14 @@ def _cells(trajectory: FollowedEpisode) -> Iterator[list[Any]]:
     if sum(leaf.space.size for leaf in leaves) <= MOST_CELLS and trajectory.steps:
         frames = [_frame(trajectory, step) for step in thinned(trajectory.steps, MOST_FRAMES)]
         columns = _columns(rows)
-        more = " of what changes" if columns else ""
-        more += " (one of the draws)" if trajectory.draws > 1 else ""
+        more = ", changing objects" if columns else ""
+        more += " (one sample)" if trajectory.draws > 1 else ""
         frames = _moving(frames)
         yield [f"Step by step{more}", "cells", {"columns": columns, "frames": frames}]
 
 
 def _moving(frames: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out the lines of many that stay as they are, and are predicted so, in all frames."""
+    """Leave out lines that never change, recorded or predicted, if there are many lines."""
     if len(frames[0]["rows"]) <= FEW_CELLS:
         return [*frames]
     moving = {
@@ -318,7 +329,7 @@ def _moving(frames: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _columns(rows: Dataset) -> list[str] | None:
-    """Name the columns of a table of objects, where observations are one."""
+    """Return the columns of the table of objects, None if observations are no such table."""
     schema = rows.metadata.get("objects")
     if schema is None:
         return None
@@ -326,7 +337,7 @@ def _columns(rows: Dataset) -> list[str] | None:
 
 
 def _frame(trajectory: FollowedEpisode, step: int) -> dict[str, Any]:
-    """Return what was recorded and predicted after a step, line by line."""
+    """Return the recorded and predicted cells after a step, line by line."""
     rows, lines = trajectory.rows, list[dict[str, Any]]()
     alive = bool(trajectory.alive[step, 0])
     for leaf in rows.observation_space.leaves("observations"):
@@ -347,12 +358,12 @@ def _frame(trajectory: FollowedEpisode, step: int) -> dict[str, Any]:
             lines.append(line | ({"said": parts[2]} if alive else {}))
     action = rows.row(step).action
     words = np.array2string(action, precision=3) if isinstance(action, np.ndarray) else str(action)
-    ended = "" if alive else "; the model had ended the episode"
+    ended = "" if alive else "; the model has already ended the episode"
     return {"name": f"step {step + 1}, action {clean(words, limit=60)}{ended}", "rows": lines}
 
 
 def _values(line: np.ndarray, rows: Dataset, *, is_table: bool) -> list[Any]:
-    """Return the cells of a line; of an object what its numbers stand for."""
+    """Return the cells of a line; in a table of objects, the names of the numbers."""
     values = [value if isinstance(value, str) else rounded(value) for value in line.tolist()]
     if not is_table:
         return values
@@ -364,31 +375,29 @@ def _values(line: np.ndarray, rows: Dataset, *, is_table: bool) -> list[Any]:
     ]
 
 
-# --- what it is wrong about
+# --- mistakes
 
 
 def _mistakes(found: EvaluationResult, names: Sequence[str]) -> Iterator[Section]:
-    """Yield what is predicted wrongly: of which kinds, under which conditions, and where."""
+    """Yield tables of the mistakes by kind and by condition, and the map of mistakes."""
     counts = {part: len(rows) for part, rows in found.rows.items()}
     every = " and ".join(f"{count:,} {PARTS[part]}" for part, count in counts.items())
     part = found.wrong
     if part is None:
-        line = f"None: all {every} rows are predicted rightly in every part."
+        line = f"None: every part of all {every} rows is predicted exactly."
         if any(each.answers and each.answers.shape != "certain" for each in found.found.values()):
-            line = f"None: what followed was held possible in all {every} rows."
+            line = f"None: the recorded outcome is possible under the model in all {every} rows."
         yield Section("notes", "Mismatches", {"lines": [line]})
         return
-    yield Section("table", "Mismatches by kind", _kinds(found), f"Of {every} rows.")
+    yield Section("table", "Mismatches by kind", _kinds(found), f"In {every} rows.")
     diagnosis = found.diagnosis()
     if diagnosis is None:
         return
-    where = (
-        f"Of the {PARTS[part]} rows. A condition is sought that tells wrong rows from right ones."
-    )
+    where = f"Conditions that separate wrong from right {PARTS[part]} rows."
     if diagnosis.groups:
-        yield Section("table", "Where it is wrong", _groups(diagnosis, names), where)
+        yield Section("table", "Conditions of mistakes", _groups(diagnosis, names), where)
     if diagnosis.numbers:
-        yield Section("table", "How far numbers are off", _off(diagnosis, names))
+        yield Section("table", "Errors of numbers", _off(diagnosis, names))
     if diagnosis.kinds:
         yield Section("table", "Wrong rewards and ends", _wrong_kinds(diagnosis))
     if drawn := error_map(diagnosis, names):
@@ -396,11 +405,11 @@ def _mistakes(found: EvaluationResult, names: Sequence[str]) -> Iterator[Section
 
 
 def _kinds(found: EvaluationResult) -> dict[str, Any]:
-    """Count the rows that are wrong in each part of a transition."""
+    """Return the table of the number of wrong rows by part of a transition."""
     masks: dict[Part, dict[str, np.ndarray]] = {}
     for part, each in found.found.items():
         assert each.answers is not None
-        wrong = each.rows < 1  # of chance, where nothing that was held possible came about
+        wrong = each.rows < 1  # a stochastic model: no predicted outcome occurred
         kinds = wrong_parts(each.answers, found.rows[part])
         masks[part] = {"any part": wrong} | {kind: mask & wrong for kind, mask in kinds.items()}
     kinds_known = dict.fromkeys(kind for some in masks.values() for kind in some)
@@ -419,7 +428,7 @@ def _kinds(found: EvaluationResult) -> dict[str, Any]:
 
 
 def _named(text: str, names: Sequence[str], diagnosis: Diagnosis) -> str:
-    """Write documented names behind the expressions of components in a text."""
+    """Append documented names to the expressions of components in a text."""
     for place, expression in reversed(list(enumerate(diagnosis.comparison.names))):
         if place < len(names) and names[place] != expression:
             text = text.replace(expression, f"{expression} ({names[place]})")
@@ -427,7 +436,7 @@ def _named(text: str, names: Sequence[str], diagnosis: Diagnosis) -> str:
 
 
 def _groups(diagnosis: Diagnosis, names: Sequence[str]) -> dict[str, Any]:
-    """Write the conditions under which rows are wrong."""
+    """Return the table of conditions under which rows are wrong."""
     lines = (
         [
             _named(", ".join(group.parts), names, diagnosis),
@@ -439,30 +448,30 @@ def _groups(diagnosis: Diagnosis, names: Sequence[str]) -> dict[str, Any]:
         ]
         for group in diagnosis.groups
     )
-    heads = ["wrong", "where", "wrong there", "of rows", "wrong elsewhere", "of other rows"]
+    heads = ["wrong part", "condition", "wrong rows", "rows", "wrong elsewhere", "rows elsewhere"]
     return table(heads, lines, words=2)
 
 
 def _off(diagnosis: Diagnosis, names: Sequence[str]) -> dict[str, Any]:
-    """Write how far off each number is."""
+    """Return the table of the errors of each number."""
     lines = (
         [_named(each.name, names, diagnosis), each.right, each.median, each.log_error]
         for each in diagnosis.numbers
     )
-    heads = ["number", "share right", "median error (typical changes)", "log10 of the error"]
+    heads = ["number", "share exact", "median error (typical changes)", "log10 of the error"]
     return table(heads, lines)
 
 
 def _wrong_kinds(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Write which rewards and ends were predicted instead of which."""
+    """Return the table of wrong rewards and ends, recorded and predicted."""
     lines = ([each.part, each.recorded, each.predicted, each.times] for each in diagnosis.kinds)
-    return table(["wrong", "recorded", "predicted", "rows"], lines)
+    return table(["wrong part", "recorded", "predicted", "rows"], lines)
 
 
 def error_map(diagnosis: Diagnosis, names: Sequence[str]) -> Section | None:
-    """Return the map of right and wrong rows over the two numbers that tell them apart best.
+    """Return the map of right and wrong rows over the two numbers that separate them best.
 
-    None where there are no two numbers, or all rows are alike.
+    None without two numbers, or if all rows are right.
     """
     wrong = diagnosis.comparison.wrong
     known = [
@@ -472,30 +481,30 @@ def error_map(diagnosis: Diagnosis, names: Sequence[str]) -> Section | None:
     ][:MOST_MAPPED]
     if len(known) < 2 or not wrong.any():
         return None
-    across, up = max(combinations(known, 2), key=lambda pair: told_apart(wrong, *pair))
+    across, up = max(combinations(known, 2), key=lambda pair: mistake_information(wrong, *pair))
     rng = np.random.default_rng(0)
     places = [each.values + _jitter(each, rng) for each in (across, up)]
     clouds = []
     told = []
-    for name, mask, tone in (("right", ~wrong, "quiet"), ("wrong", wrong, "bad")):
+    for name, mask, tone in (("right", ~wrong, 0), ("wrong", wrong, "bad")):
         rows = np.flatnonzero(mask)
         kept = rows[thinned(len(rows), MOST_DOTS)]
         if len(kept) < len(rows):
-            told.append(f"{len(kept)} of {len(rows):,} {name} ones")
+            told.append(f"{len(kept)} of {len(rows):,} {name} rows")
         x, y = (place[kept].tolist() for place in places)
         clouds.append(ChartLine(name, x, y, loose=True, tone=tone))
-    note = f"Of the rows {' and '.join(told)} are drawn, evenly spread." if told else ""
+    note = f"Shown: {' and '.join(told)}, evenly spaced." if told else ""
     if not (across.is_real and up.is_real):
-        note += " Whole numbers are moved apart a little, so that rows do not hide each other."
-    about = "A dot for each row, over the two numbers that tell wrong rows from right ones best."
+        note += " Integers are moved by small random amounts, so that dots do not overlap."
+    about = "A mark for each row, over the two numbers that separate wrong from right rows best."
     drawn = LineChart(across.name, up.name, clouds, note=note.strip()).data()
     return Section("chart", "Map of right and wrong rows", drawn, about)
 
 
-def told_apart(wrong: np.ndarray, *quantities: Quantity) -> float:
-    """Return how many bits quantities tell of a row being wrong, less what chance would tell.
+def mistake_information(wrong: np.ndarray, *quantities: Quantity) -> float:
+    """Return the mutual information (bits) of quantities with the mistakes, corrected for bias.
 
-    Each is cut into a few ranges with as many rows; whole numbers of few values stay as they are.
+    Quantities with many values are cut at quantiles. The bias correction is by Miller (1955).
     """
     cells = np.zeros(len(wrong), np.int64)
     for each in quantities:
@@ -512,7 +521,7 @@ def told_apart(wrong: np.ndarray, *quantities: Quantity) -> float:
 
 
 def _entropy(share: np.ndarray) -> np.ndarray:
-    """Return the entropy of shares, in bits."""
+    """Return the binary entropy of shares, in bits."""
     other = 1 - share
     found: np.ndarray = -(
         share * np.log2(np.where(share > 0, share, 1))
@@ -522,7 +531,7 @@ def _entropy(share: np.ndarray) -> np.ndarray:
 
 
 def _jitter(quantity: Quantity, rng: np.random.Generator) -> np.ndarray:
-    """Return by how much to move values apart: whole numbers a little, real ones not at all."""
+    """Return random offsets for integers, zeros for real numbers."""
     whole = bool((quantity.values == np.round(quantity.values)).all())
     moved: np.ndarray = rng.uniform(-0.3, 0.3, len(quantity.values)) * whole
     return moved

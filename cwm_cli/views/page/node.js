@@ -1,6 +1,6 @@
 "use strict";
-/* The drawer that shows one node: its verdict, program, difference, prompt and completion.
-   Their texts are packed, and unpacked when the first node is opened. */
+/* The drawer that shows one node: verdict, program, difference, prompt and completion.
+   The texts are compressed; the first node that is opened decompresses them. */
 (() => {
   const { element, words } = cwm;
   const TABS = ["Program", "Difference", "Prompt", "Completion"];
@@ -11,7 +11,7 @@
     return JSON.parse(await new Response(stream).text());
   }
 
-  /* A unified difference: what came is green, what went is red. */
+  /* A unified difference: added lines are green, removed lines are red. */
   function difference(lines) {
     const kind = line => (line.startsWith("@@") ? "hunk" : line[0] === "+" ? "came" :
       line[0] === "-" ? "went" : "same");
@@ -37,17 +37,17 @@
         nothing("There is no program in the completion.")),
       Difference: () => {
         if (node.difference === null) return nothing(node.has_parent ?
-          "The programs are too long to compare." : "It was written from scratch.");
+          "The programs are too long to compare." : "Written from scratch: there is no parent.");
         const text = joined(node.difference);
         return text ? element("div", { class: "program" }, difference(text.split("\n"))) :
-          nothing("The program is that of its parent.");
+          nothing("The program equals that of its parent.");
       },
       Prompt: () => (node.prompt ? element("div", {}, node.prompt.map(([role, text]) =>
         element("div", { class: "message" }, element("h3", {}, role), plain(joined(text))))) :
         nothing(node.no_prompt)),
       Completion: () => {
         const text = joined(node.completion);
-        return text ? plain(text) : nothing(node.asked ? "It was empty." : "Nobody was asked.");
+        return text ? plain(text) : nothing(node.asked ? "The completion is empty." : "No completion: a refiner or a start program wrote this.");
       },
     };
   }
@@ -82,7 +82,7 @@
     const self = { open, close: shut, isOpen: () => !panel.hidden, beside,
       onclose: () => {} };
 
-    /* How much of the width of something the drawer leaves to be seen; all, where that is little. */
+    /* The width of an element left of the drawer; the whole width if less than 240 pixels are left. */
     function beside(other) {
       const { left, width } = other.getBoundingClientRect();
       const free = panel.hidden ? width : panel.getBoundingClientRect().left - left;
@@ -116,10 +116,10 @@
       try {
         texts = texts || await unpacked(data.packed);
       } catch {
-        body.replaceChildren(nothing("This browser cannot unpack the texts: take a newer one."));
+        body.replaceChildren(nothing("This browser cannot decompress the texts: use a newer one."));
         return;
       }
-      if (mine !== turn) return;  // another node was opened meanwhile
+      if (mine !== turn) return;  // another node was opened in the meantime
       const joined = places => (places || []).map(place => texts[place]).join("");
       const made = panes(node, joined);
       about.replaceChildren(...verdict(node, joined).filter(Boolean));

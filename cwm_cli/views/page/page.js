@@ -1,7 +1,7 @@
 "use strict";
-/* The page: what every script uses, the head of the page, and the plain kinds of section.
-   Text from elsewhere goes through createTextNode only. A kind of section is drawn by
-   `cwm.draw.KIND(element, data)`, which the other scripts add to. */
+/* The page: helpers of all scripts, the head of the page, and the simple kinds of section.
+   Foreign text goes through createTextNode only. `cwm.draw.KIND(element, data)` draws a section
+   of the kind KIND; the other scripts add more kinds. */
 const cwm = (() => {
   const SVG = "http://www.w3.org/2000/svg";
 
@@ -22,19 +22,18 @@ const cwm = (() => {
   const svg = (tag, attributes, ...children) =>
     filled(document.createElementNS(SVG, tag), attributes, children);
 
-  /* Where a stretch is no wider than a phone. */
+  /* Screens of the width of a phone. */
   const narrow = window.matchMedia("(max-width: 640px)");
 
   function words(value) {
     if (value === null || value === undefined || value === "") return "\u2013";
-    if (typeof value === "number")
-      return Number.isInteger(value) ? value.toLocaleString("en") : String(+value.toPrecision(6));
+    if (typeof value === "number") return cwm.figure(value);
     if (typeof value === "boolean") return value ? "yes" : "no";
     if (Array.isArray(value)) return value.map(words).join(", ") || "none";
     return typeof value === "object" ? JSON.stringify(value) : String(value);
   }
 
-  /* Letters of Python by what they are; what is nothing known stays as it is. */
+  /* The words of Python that are highlighted. */
   const KEYWORDS = new Set(("False None True and as assert async await break class continue def del " +
     "elif else except finally for from global if import in is lambda nonlocal not or pass raise " +
     "return try while with yield match case").split(" "));
@@ -66,7 +65,7 @@ const cwm = (() => {
     return found;
   }
 
-  /* A program with its lines numbered, one of them marked where something went wrong. */
+  /* A program with line numbers; the line of an error is marked. */
   function code(text, marked) {
     const count = text.replace(/\n$/, "").split("\n").length;
     const numbers = Array.from({ length: count }, (_, place) =>
@@ -85,6 +84,10 @@ const cwm = (() => {
     return button;
   }
 
+  /* A line in which `words` in backquotes are code. */
+  const quoted = line => String(line).split(/`([^`]+)`/).map((words, place) =>
+    (place % 2 ? element("code", {}, words) : words));
+
   const draw = {
     facts(place, data) {
       place.append(element("dl", { class: "facts" }, data.rows.map(([name, value]) =>
@@ -93,15 +96,15 @@ const cwm = (() => {
     },
     notes(place, data) {
       place.append(element("ul", { class: "notes" }, data.lines.map(line =>
-        element("li", {}, line))));
+        element("li", {}, quoted(line)))));
     },
     program(place, data) {
       place.append(element("div", { class: "program" },
         element("header", {}, element("code", {}, data.name || ""), copier(data.text)),
         code(data.text),
         (data.gaps || []).length ? element("div", { class: "gaps" },
-          element("strong", {}, "What the data do not show"),
-          element("ul", { class: "notes" }, data.gaps.map(gap => element("li", {}, gap)))) : null));
+          element("strong", {}, "Not covered by the data"),
+          element("ul", { class: "notes" }, data.gaps.map(gap => element("li", {}, quoted(gap))))) : null));
     },
     panels(place, data) {
       place.append(element("div", { class: "panels" }, data.sections.map(([title, kind, inner]) => {
@@ -117,7 +120,7 @@ const cwm = (() => {
     else place.append(element("pre", { class: "raw" }, JSON.stringify(data, null, 1)));
   }
 
-  /* Light, dark, or as the system has it; remembered where a page may remember. */
+  /* Light, dark or automatic; stored if the browser allows it. */
   const THEMES = ["auto", "light", "dark"];
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
@@ -149,6 +152,11 @@ const cwm = (() => {
     const top = document.getElementById("top");
     top.append(element("div", { class: "above" },
       element("h1", {}, page.title), themeSwitch()));
+    if (page.verdict) {
+      const [outcome, ...spent] = page.verdict.split(" \u00b7 ");
+      top.append(element("p", { class: "outcome" }, element("strong", {}, outcome),
+        spent.length ? element("span", { class: "quiet" }, spent.join(" \u00b7 ")) : null));
+    }
     draw.facts(top, { rows: page.facts });
     for (const line of page.damage)
       top.append(element("p", { class: "damage", role: "note" }, line));
@@ -158,7 +166,7 @@ const cwm = (() => {
       top.after(element("nav", { id: "contents", "aria-label": "Sections" },
         titled.map(([title, place]) => element("a", { href: `#section-${place}` }, title))));
     document.getElementById("foot").append(`Written by ${page.written}. ` +
-      "This file is all there is: it asks nobody, and works without a network.");
+      "The page is this one file and needs no network.");
   }
 
   function show() {

@@ -1,27 +1,26 @@
 "use strict";
-// Tables that are sorted by a click on a head, filtered by the values of chosen columns, and copied
-// as CSV; and the kinds of section that are tables in another form.
+// Tables: sorted by a click on a head, filtered by the values of some columns, copied as CSV.
+// Also the sections that draw a table in another form.
 //
 // cwm.draw.table(element, {heads, rows, words?, filters?, folded?})
-//   a cell is a text, a number or null; `words` counts the columns in front that are texts;
-//   `filters` are the numbers of the columns by whose values rows are chosen; a `folded` one is
-//   shown by a click on these words.
+//   a cell is a text, a number or null; `words` is the number of text columns, which come first;
+//   `filters` are the numbers of the columns with a filter; a click on `folded` opens the table.
 // cwm.draw.jobs(element, {...table, curves, groups, x, y, y_range?, budget?})
-//   a table whose rows have a curve each: {x: [], y: [], over}; what rows come to is drawn above
-//   it, for those that the filters leave, a line for each value of a column in `groups`.
+//   a table with a curve for each row: {x: [], y: [], over}. The chart above it has a line for
+//   each value of a column in `groups`, over the rows that pass the filters.
 // cwm.draw.bars(element, {heads, rows: [{name, values: [], marks: [], words: []}], legend})
-//   shares from 0 to 1 as bars, a column for each head, a mark where something else would be.
+//   shares from 0 to 1 as bars, a column for each head, with a mark for comparison.
 // cwm.draw.cells(element, {columns, frames: [{name, rows: [{name, before?, after, said}]}]})
-//   what was recorded and predicted, cell by cell, one frame at a time; what differs is marked.
+//   recorded and predicted cells, one frame at a time; differences are marked.
 (() => {
   const MOST = 25; // rows that are shown at first
   const DASH = "\u2013";
-  const { part, number } = cwm;
+  const { part, number, figure } = cwm;
 
   const plain = (cell) => (cell === null || cell === undefined ? "" : String(cell));
-  const shown = (cell) => (typeof cell === "number" ? number(cell, 5) : plain(cell) || DASH);
+  const shown = (cell) => (typeof cell === "number" ? figure(cell) : plain(cell) || DASH);
 
-  // The number that a cell begins with, which orders cells such as "0.93 ± 0.01" and "12 solved".
+  // The number at the start of a cell, to sort cells such as "0.93 ± 0.01" and "12 solved".
   const leading = (cell) => {
     if (typeof cell === "number") return cell;
     const found = /^[$+]?-?\d[\d,]*(\.\d+)?([eE][-+]?\d+)?/.exec(plain(cell).replace("\u2212", "-"));
@@ -35,7 +34,7 @@
     return words ? a.localeCompare(b, "en", { numeric: true }) : a - b;
   };
 
-  // A cell of CSV. A text that a spreadsheet would compute becomes a text to it as well.
+  // A cell of CSV. A quote before a formula keeps a spreadsheet from computing it.
   const csvCell = (cell) => {
     let text = plain(cell);
     if (typeof cell !== "number" && /^[=+\-@\t\r]/.test(text) && leading(text) === null) text = `'${text}`;
@@ -78,7 +77,7 @@
       this.draw();
     }
 
-    // The numbers of the rows that the filters leave.
+    // The numbers of the rows that pass the filters.
     get rows() {
       return this.data.rows
         .map((_, place) => place)
@@ -123,7 +122,7 @@
       button.type = "button";
       button.addEventListener("click", async () => {
         const done = await copy(this.csv());
-        button.textContent = done ? "Copied" : "It cannot be copied here";
+        button.textContent = done ? "Copied" : "Copying is not allowed";
         setTimeout(() => { button.textContent = "Copy as CSV"; }, 2000);
       });
       this.tools.append(this.count, button);
@@ -186,7 +185,7 @@
     }
   }
 
-  // The best so far of a curve after each whole x up to the last, null where it does not go on.
+  // The best score of a curve up to each integer x, null after the end of an unfinished curve.
   const best = (curve, last) => {
     const found = [];
     let place = 0;
@@ -201,7 +200,7 @@
     return found;
   };
 
-  // The mean of curves and its standard error, at each x at which some are known.
+  // The mean of curves with its standard error, at each x with at least one curve.
   const mean = (name, curves, last) => {
     const every = curves.map((curve) => best(curve, last));
     const found = { name, x: [], y: [], low: [], high: [], tips: [] };
@@ -252,11 +251,11 @@
     const root = part("div", "jobs");
     element.append(root);
     const bar = part("div", "table-tools");
-    const label = part("label", "table-filter", "a line for each");
+    const label = part("label", "table-filter", "one line per");
     const select = part("select");
     const several = (data.groups || []).filter((column) => new Set(data.rows.map((row) => plain(row[column]))).size > 1);
     for (const column of several) select.append(new Option(data.heads[column], String(column)));
-    select.append(new Option("all together", "all"), new Option("job", EACH));
+    select.append(new Option("all jobs", "all"), new Option("job", EACH));
     label.append(select);
     bar.append(label);
     const place = part("div");
@@ -267,10 +266,10 @@
       const series = grouped(data, rows, column);
       const words = column === EACH
         ? ""
-        : "Means over jobs of the best score so far; the band is the standard error. A job that is over keeps its score.";
+        : "Mean of the best score so far over jobs; the band is one standard error. A finished job keeps its score.";
       return {
         x: data.x, y: data.y, y_range: data.y_range, staircase: column === EACH, series,
-        note: series.length ? words : "No job that is chosen has completions yet.",
+        note: series.length ? words : "No selected job has a completion yet.",
       };
     };
     const chart = cwm.draw.chart(place, now());
@@ -366,7 +365,7 @@
       }
       box.replaceChildren(table);
       const told = frame.rows.some((row) => row.said)
-        ? wrong === 0 ? "every cell right" : wrong === 1 ? "one cell differs" : `${wrong} cells differ`
+        ? wrong === 0 ? "all cells correct" : wrong === 1 ? "one cell differs" : `${wrong} cells differ`
         : "";
       words.textContent = [frame.name, told].filter(Boolean).join(": ");
     };

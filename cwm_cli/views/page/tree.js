@@ -1,19 +1,23 @@
 "use strict";
-/* The tree of a search: a drawing that can be zoomed, moved and folded, or a list with indentation
-   where there is little room. A node opens in the drawer of node.js. */
+/* The tree of a search: a drawing that can be zoomed, moved and folded, or an indented list on
+   narrow screens. A node opens in the drawer of node.js. */
 (() => {
   const { element, svg, words } = cwm;
   const WIDTH = 148, HEIGHT = 26, COLUMN = 186, ROW = 36, MARGIN = 14;
-  const MOST_ROWS = 45;  // more at first would be too small to read: side branches are folded
-  const FAR = 0.5;  // below this the letters cannot be read, and are left out
+  const MOST_ROWS = 45;  // with more rows the side branches are folded at first
+  const FAR = 0.5;  // below this scale the text is unreadable and is left out
   const SMALLEST = 0.08, LARGEST = 2.5;
 
   const shareOf = value => (value === 1 ? "1.000" : Math.min(value, 0.999).toFixed(3));
+  const scoreOf = node => (node.state === "no answer" ? "\u2013" : node.state === "bug" ? "fails" :
+    (node.state === "solved" ? "\u2713 " : "") + shareOf(node.score));
   const label = node => `#${node.id} ${node.action}`;
-  const described = node => `${label(node)}, ${node.state}, score ${shareOf(node.score)}` +
+  const STATES = { bug: "does not run" };
+  const stateOf = node => STATES[node.state] || node.state;
+  const described = node => `${label(node)}, ${stateOf(node)}, score ${shareOf(node.score)}` +
     (node.best ? ", the best" : "");
 
-  /* What belongs together: children, depth, the path to the best node, what is folded. */
+  /* Children by node, the path to the best node, and the folded nodes. */
   function forest(data) {
     const byId = new Map(data.nodes.map(node => [node.id, node]));
     const children = new Map([[data.root, []], ...data.nodes.map(node => [node.id, []])]);
@@ -83,13 +87,12 @@
       height: HEIGHT, "clip-path": `url(#clip-${node.id})` }),
     svg("rect", { class: "edge", ...box }),
     svg("text", { class: "name", x: 12, y: HEIGHT / 2 }, label(node).slice(0, 15)),
-    svg("text", { class: "score", x: WIDTH - 11, y: HEIGHT / 2 }, node.state === "no answer" ?
-      "\u2013" : shareOf(node.score)));
+    svg("text", { class: "score", x: WIDTH - 11, y: HEIGHT / 2 }, scoreOf(node)));
     if (kids) {
       const count = isFolded ? hidden(trees, node).count : 0;
       group.append(svg("g", { class: "fold", "data-fold": node.id,
         transform: `translate(${WIDTH + 13} ${HEIGHT / 2})` },
-      svg("title", {}, isFolded ? `unfold ${count} below` : "fold what is below"),
+      svg("title", {}, isFolded ? `unfold ${count} nodes` : "fold the nodes below"),
       svg("circle", { r: isFolded ? 11 : 7 }),
       svg("text", {}, isFolded ? `+${count}` : "\u2212")));
     }
@@ -107,7 +110,7 @@
       });
   }
 
-  /* Where the drawing is, and how large: moved by dragging, wheel, two fingers, buttons, keys. */
+  /* Position and scale of the drawing: changed by dragging, wheel, two fingers, buttons, keys. */
   function camera(canvas, world, size, uncovered) {
     const at = { x: MARGIN, y: MARGIN, scale: 1 };
     function apply() {
@@ -141,7 +144,7 @@
       at.y = within(at.y + height / 2 - (top + bottom) / 2, height, size().height);
       apply();
     }
-    /* No more empty room than there has to be, on either side. */
+    /* Keep the empty space on both sides as small as possible. */
     const within = (start, room, length) => Math.min(MARGIN,
       Math.max(start, room - length * at.scale - MARGIN));
     const inside = event => {
@@ -150,7 +153,7 @@
     };
     const fingers = new Map();
     canvas.addEventListener("wheel", event => {
-      // a wheel that passes by scrolls the page; ctrl is what a pinch on a touchpad sends
+      // Without focus the wheel scrolls the page. A pinch on a touchpad sends ctrl.
       if (!event.ctrlKey && !canvas.contains(document.activeElement)) return;
       event.preventDefault();
       zoom(Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0015)), inside(event));
@@ -188,7 +191,7 @@
     const entry = (name, text) => element("span", {}, element("i", { class: `key ${name}` }), text);
     return element("div", { class: "legend" }, entry("solved", "solved"), entry("runs", "runs"),
       entry("bug", "does not run"), entry("no-answer", "no answer"),
-      entry("unasked", "no completion spent"), entry("on-path", "path of the best"));
+      entry("unasked", "no completion used"), entry("on-path", "path to the best"));
   }
 
   cwm.draw.tree = (place, data) => {
@@ -202,10 +205,11 @@
     const world = svg("g", {});
     const canvas = svg("svg", { class: "canvas", role: "tree", "aria-label": "Search tree" }, world);
     const list = element("ul", { class: "list", role: "tree", "aria-label": "Search tree" });
-    const view = camera(canvas, world, () => ({
+    const size = () => ({
       width: Math.max(...[...places.values()].map(one => one.x)) + WIDTH + 30,
       height: Math.max(...[...places.values()].map(one => one.y)) + HEIGHT,
-    }), () => drawer.beside(canvas));
+    });
+    const view = camera(canvas, world, size, () => drawer.beside(canvas));
     const button = (text, name, action, kind) =>
       element("button", { type: "button", "aria-label": name, title: name, class: kind || null,
         onclick: action }, text);
@@ -213,11 +217,11 @@
     const bar = element("div", { class: "tools" },
       button("+", "zoom in", () => view.zoom(1.3), asDrawing),
       button("\u2212", "zoom out", () => view.zoom(1 / 1.3), asDrawing),
-      button("fit", "show all of it", () => view.fit(), asDrawing),
+      button("fit", "show the whole tree", () => view.fit(), asDrawing),
       button("best", "go to the best node", () => {
         trees.show(trees.best); current = trees.best; layOut(); focus(true);
       }),
-      button("fold", "fold all but the path of the best", () => {
+      button("fold", "fold all but the path to the best", () => {
         trees.foldSides(); layOut(); view.fit();
       }),
       button("unfold", "unfold all", () => { trees.folded.clear(); layOut(); view.fit(); }),
@@ -233,6 +237,9 @@
       world.replaceChildren(...links(trees, places),
         ...[...places.values()].map(one => nodeMark(trees, one.node, one)));
       list.replaceChildren(...[...trees.visible()].map(line));
+      const { width, height } = size();
+      const scale = Math.min(1, (canvas.clientWidth - 2 * MARGIN) / width);
+      canvas.style.height = `${Math.max(2 * HEIGHT, height * scale) + 2 * MARGIN}px`;
       mark();
     }
     function line({ node, depth }) {
@@ -246,7 +253,7 @@
         : element("span", { class: "fold none" }),
       element("span", { class: "name" }, label(node), node.best ? " \u2605" : ""),
       inner ? element("span", { class: "quiet" }, `+${inner.count}, to ${shareOf(inner.best)}`) : null,
-      element("span", { class: "state" }, node.state === "runs" ? "" : node.state),
+      element("span", { class: "state" }, node.state === "runs" ? "" : stateOf(node)),
       element("span", { class: "score" }, shareOf(node.score)));
     }
     const shown = () => (asList ? list : canvas);
@@ -276,7 +283,7 @@
       layOut();
       markOf(current).focus({ preventScroll: true });
     }
-    /* Where an arrow leads to. */
+    /* The node that an arrow key selects. */
     function neighbour(key) {
       const kids = trees.children.get(current.id);
       if (key === "ArrowLeft") return trees.byId.get(current.parent);

@@ -21,7 +21,7 @@ from cwm_cli.runs.charts import ChartLine, LineChart, table_of
 from cwm_cli.runs.observer import SILENT, Measures, Observer
 from cwm_cli.runs.places import named
 from cwm_cli.runs.programs import ModelRun, Options
-from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
+from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section, with_effort
 from cwm_cli.runs.store import RunHeader
 from cwm_cli.text import UNKNOWN
 from cwm_cli.worlds.model import PlanningSession, WorldModel
@@ -328,6 +328,7 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         return RunReport(
             title=f"{config.env} · {about.answers}, {about.strategy}, {about.run}",
             grids=[grid for grid in grids if grid.cells],
+            verdict=_verdict(run),
             notes=[
                 ", ".join(filter(None, (f"seed {config.seed}", about.done, about.result))),
                 *([f"parameters: {sizes}"] if sizes else []),
@@ -341,8 +342,21 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
     def sections(cls, runs: Sequence[TrainRun]) -> list[Section]:
         """Return how training went: returns, losses and held-out measures over the steps."""
         report = cls.report(runs)
-        notes = Section("notes", "About this training", {"lines": [*report.notes]})
+        notes = Section("notes", "Notes", {"lines": [*report.notes]})
         return [*_sections(runs[0].epochs(), runs[0].played()), notes]
+
+
+def _verdict(run: TrainRun) -> str:
+    """Return the best mean return in test episodes, with steps and seconds."""
+    played, epochs = run.played(), run.epochs()
+    tested = [each for each in played if each.number]
+    outcome = f"{len(epochs)} epoch{'' if len(epochs) == 1 else 's'} of training"
+    if best := max(tested, key=lambda each: each.mean, default=None):
+        error = "" if best.stderr is None else f" \N{PLUS-MINUS SIGN} {best.stderr:.3g}"
+        outcome = f"Best mean return {best.mean:.5g}{error} in {len(best.returns)} test episodes"
+        outcome += "".join(f" (random play {e.mean:.5g})" for e in played if not e.number)
+    steps = epochs[-1].steps if epochs else None
+    return with_effort(outcome, steps=steps, seconds=(run.result() or {}).get("seconds"))
 
 
 def _sections(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) -> Iterator[Section]:
@@ -359,7 +373,7 @@ def _sections(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) -> Ite
         errors = [each.stderr or 0.0 for each in tested]
         lines.append(
             ChartLine(
-                "tested in the true environment",
+                "test episodes",
                 [each.steps for each in tested],
                 [each.mean for each in tested],
                 [each.mean - error for each, error in zip(tested, errors, strict=True)],
@@ -369,10 +383,10 @@ def _sections(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) -> Ite
         )
     if lines:
         rules = {"random play": random.mean if random else None}
-        about = "The band is the standard error over test episodes." if tested else ""
+        about = "The band is one standard error over the test episodes." if tested else ""
         drawn = LineChart("steps", "return of an episode", lines, rules=rules).data()
         yield Section("chart", "Returns", drawn, about)
-    for title, part in {"Losses": "losses", "Rows not yet learned from": "held_out"}.items():
+    for title, part in {"Losses": "losses", "Held-out measures": "held_out"}.items():
         names = dict.fromkeys(name for each in epochs for name in getattr(each, part))
         panels = [[name, "chart", _measure_curve(epochs, part, name)] for name in names]
         if panels:

@@ -240,6 +240,23 @@ def test_the_tree_is_moved_and_zoomed_by_wheel_keys_and_pointer(opened: Browser)
     assert opened.run("return document.querySelector('.drawer').hidden")  # a drag is no click
 
 
+def test_the_verdict_is_at_the_top_of_the_page(opened: Browser) -> None:
+    words = opened.run("return document.querySelector('#top .outcome').textContent")
+    assert "200 completions" in words and "tokens" in words and "cost $0.2000" in words
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_tab_is_cut_off(browser: Browser, page: Path, width: int) -> None:
+    browser.open(page, width=width, height=844)
+    hidden = (
+        "const bar = document.getElementById('contents'), box = bar.getBoundingClientRect();"
+        "return [...bar.children].filter(tab => tab.getBoundingClientRect().right > box.right"
+        " || tab.getBoundingClientRect().bottom > box.bottom).map(tab => tab.textContent)"
+    )
+    assert browser.run(hidden) == []
+    assert browser.run("return document.querySelectorAll('#contents a').length") > 4
+
+
 def test_a_phone_shows_a_list_and_nothing_is_cut_off(browser: Browser, page: Path) -> None:
     browser.open(page, width=390, height=844)
     wide = "return document.documentElement.scrollWidth"
