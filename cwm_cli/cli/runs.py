@@ -1,4 +1,4 @@
-"""`cwm runs`: look at run folders of every kind, and take what they found elsewhere."""
+"""`cwm runs`: list, show, compare, export and remove runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ import typer
 from typer.core import TyperCommand
 
 from cwm_cli.cli.shared import (
-    AllowGapOption,
+    ForceOption,
     JsonOption,
-    OptionsOption,
-    ToolOption,
+    MaxStepsOption,
+    ProgramOptions,
+    basic_option,
+    complete_run,
+    data_option,
     emit,
     emit_json,
     guarded,
+    model_option,
+    names_of,
     print_report,
     run_folder,
 )
@@ -28,68 +33,76 @@ if TYPE_CHECKING:
     from cwm_cli.runs.store import Run
 
 
+RunArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="A run folder.", parser=run_folder, autocompletion=complete_run
+    ),
+]
+RunsArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN", help="Run folders.", parser=run_folder, autocompletion=complete_run
+    ),
+]
+
+runs = typer.Typer(no_args_is_help=True, help="List, show, compare, export and remove runs.")
+
+
+@runs.command("export")
+@guarded
 def export(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR",
-            help="A run.",
-            show_default=False,
-            parser=run_folder,
-        ),
-    ],
-    out: Annotated[
-        str | None,
-        typer.Option("--out", metavar="PLACE", help="Where to write. Default: DIR/export."),
-    ] = None,
+    *,
+    folder: RunArgument,
     to: Annotated[
         str | None,
-        typer.Option(
+        basic_option(
             "--to",
             metavar="FORMAT",
-            help="Imagined episodes in a format of datasets, such as minari, csv or parquet.",
+            help="Export imagined episodes in this dataset format, e.g. minari, csv or parquet.",
             show_default="a package",
+            autocompletion=names_of("exporter"),
         ),
     ] = None,
-    episodes: Annotated[
-        int | None,
-        typer.Option("--episodes", min=1, help="Imagined episodes.", show_default="10"),
+    out: Annotated[
+        str | None, basic_option("--out", metavar="DIR", help="Output folder. Default: RUN/export.")
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", min=0, help="Seed of imagined episodes.", show_default="0"),
+        basic_option("--seed", min=0, help="Random seed.", show_default="0"),
+    ] = None,
+    episodes: Annotated[
+        int | None,
+        data_option("--episodes", min=1, help="Number of imagined episodes.", show_default="10"),
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(
+        data_option(
             "--policy",
             metavar="NAME",
-            help="Who acts in imagined episodes: planner, random, or the agent of a training.",
+            help="Policy of imagined episodes: planner, random, or the agent of a training run.",
             show_default="planner",
         ),
     ] = None,
     planner: Annotated[
         str | None,
-        typer.Option("--planner", metavar="NAME", help="By which planner.", show_default="auto"),
-    ] = None,
-    max_steps: Annotated[
-        int | None,
-        typer.Option(
-            "--max-steps", min=1, help="Steps of an imagined episode.", show_default=False
+        model_option(
+            "--planner",
+            metavar="NAME",
+            help="Planner of --policy planner.",
+            show_default="auto",
+            autocompletion=names_of("planner"),
         ),
     ] = None,
-    option: OptionsOption = None,
-    tool: ToolOption = None,
-    allow_gap: AllowGapOption = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a dataset that is there already.")
-    ] = False,
+    max_steps: MaxStepsOption = None,
+    programs: ProgramOptions,
+    force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Write the program of a run as a Python package: a Gymnasium environment that needs no cwm.
+    """Export the program of a run as a Gymnasium package.
 
-    A run of another kind than a search writes what its own kind has to export. With `--to` what is
-    written is a dataset of episodes that are played inside the world model, by planning in it.
+    The package does not need cwm. Other kinds of run export what they contain. With --to the
+    output is a dataset of episodes that are played inside the world model.
 
     Example: cwm runs export runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
@@ -107,9 +120,7 @@ def export(
         "policy": policy,
         "planner": planner,
         "max_steps": max_steps,
-        "options": option,
-        "tools": tool,
-        "allow_gap": allow_gap,
+        **programs,
     }
     given = {name: value for name, value in asked.items() if value not in (None, [])}
     if to is not None:
@@ -173,45 +184,24 @@ def _report(made: Export, target: Path, *, json: bool) -> None:
         typer.echo(f"use       {Template(line).safe_substitute(folder=shlex.quote(named(target)))}")
 
 
-FolderArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="FOLDER",
-        help="A run folder.",
-        show_default=False,
-        parser=run_folder,
-    ),
-]
-FoldersArgument = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="FOLDER...",
-        help="Run folders.",
-        show_default=False,
-        parser=run_folder,
-    ),
-]
-
-runs = typer.Typer(no_args_is_help=True, help="Look at run folders.")
-
-
 @runs.command("list")
 @guarded
 def list_(
     folder: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FOLDER]...",
-            help="Where the runs are.",
+            metavar="FOLDER",
+            help="Folders that contain runs.",
             show_default="runs",
             parser=run_folder,
+            autocompletion=complete_run,
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """List the runs below some folders, the newest first.
+    """List runs, newest first.
 
-    The jobs of a benchmark are listed where its own folder is named.
+    To list the jobs of a benchmark, name its folder.
 
     Example: cwm runs list
     """
@@ -260,20 +250,20 @@ def _about(run: RunSummary) -> str:
 @runs.command("show")
 @guarded
 def show(
-    folder: FolderArgument,
+    folder: RunArgument,
     node: Annotated[
         int | None,
-        typer.Option(
+        basic_option(
             "--node",
-            metavar="N",
             min=0,
-            help="Show a node of a search: prompt, completion, program, verdict, difference.",
-            show_default=False,
+            help="Show a node of a search: prompt, completion, program, verdict and changes.",
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Say what a run is and what came of it; of a search, draw the tree.
+    """Show the settings and the result of a run.
+
+    For a search it draws the tree as well.
 
     Example: cwm runs show runs/CartPole-v1-gif-mcts-0-20260101-120000 --node 3
     """
@@ -359,21 +349,21 @@ class ReportCommand(TyperCommand):
 @runs.command("report", cls=ReportCommand)
 @guarded
 def report(
-    folder: FoldersArgument,
+    folder: RunsArgument,
     html: Annotated[
         str | None,
-        typer.Option(
+        basic_option(
             "--html",
             metavar="[FILE]",
-            help="Write a page, to look at in a browser and to send. Default: DIR/report.html.",
-            show_default=False,
+            help="Write a page for the browser. Default: RUN/report.html.",
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Draw the tables of a run from what is in its folder, whatever state it is in.
+    """Show the tables of a run, or write its HTML report.
 
-    Several runs that shared the work are merged, where their kind knows how.
+    Works for unfinished runs too. Several runs that shared the work are merged, if their kind
+    supports it.
 
     Example: cwm runs report runs/benchmark-20260101-120000 --html
     """
@@ -392,8 +382,8 @@ def report(
 
 @runs.command("diff")
 @guarded
-def diff(first: FolderArgument, second: FolderArgument, json: JsonOption = False) -> None:
-    """Say in which settings and results two runs differ.
+def diff(first: RunArgument, second: RunArgument, json: JsonOption = False) -> None:
+    """Compare the settings and results of two runs.
 
     Example: cwm runs diff runs/one runs/other
     """
@@ -422,8 +412,8 @@ def diff(first: FolderArgument, second: FolderArgument, json: JsonOption = False
 
 @runs.command("rm")
 @guarded
-def rm(folder: FoldersArgument, json: JsonOption = False) -> None:
-    """Remove runs with all that is in their folders, but none that a process works on.
+def rm(folder: RunsArgument, json: JsonOption = False) -> None:
+    """Remove runs, except runs that a process is writing.
 
     Example: cwm runs rm runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
@@ -436,6 +426,3 @@ def rm(folder: FoldersArgument, json: JsonOption = False) -> None:
             typer.echo(f"removed {named(one)}")
     if json:
         emit_json({"removed": [named(one) for one in folder]})
-
-
-runs.command("export")(guarded(export))
