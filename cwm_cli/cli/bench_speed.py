@@ -25,32 +25,36 @@ from cwm_cli.cli.shared import (
     names_of,
 )
 
+RowsOption = Annotated[
+    int, basic_option("-n", min=1, help="Number of held-out transitions to predict.")
+]
+BackendOption = Annotated[
+    str | None,
+    model_option(
+        "--backend",
+        metavar="NAME",
+        help="Backend that calls the language model.",
+        autocompletion=names_of("backend"),
+    ),
+]
+ExamplesOption = Annotated[
+    int, model_option("--examples", min=0, help="Number of solved transitions in each prompt.")
+]
+
 
 def bench_speed(
     *,
     world: WorldModelOptions,
     env: RunEnvOption = None,
     model: ModelOption = None,
-    rows: Annotated[
-        int, basic_option("-n", min=1, help="Number of held-out transitions to predict.")
-    ] = 10,
+    rows: RowsOption = 10,
     seed: SeedOption = 0,
     dataset: DatasetOption = None,
     environment: EnvironmentOptions,
-    backend: Annotated[
-        str | None,
-        model_option(
-            "--backend",
-            metavar="NAME",
-            help="Backend that calls the language model.",
-            autocompletion=names_of("backend"),
-        ),
-    ] = None,
+    backend: BackendOption = None,
     api_base: ApiBaseOption = None,
     temperature: TemperatureOption = None,
-    examples: Annotated[
-        int, model_option("--examples", min=0, help="Number of solved transitions in each prompt.")
-    ] = 3,
+    examples: ExamplesOption = 3,
     max_cost: MaxCostOption = None,
     programs: ProgramOptions,
     json: JsonOption = False,

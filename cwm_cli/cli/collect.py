@@ -22,58 +22,66 @@ from cwm_cli.cli.shared import (
     names_of,
 )
 
+EpisodesOption = Annotated[
+    int | None,
+    basic_option(
+        "--episodes",
+        min=1,
+        help="Number of train episodes. Default: 10, and more until --min-rows is reached.",
+    ),
+]
+PolicyOption = Annotated[
+    str,
+    basic_option(
+        "--policy",
+        metavar="NAME",
+        help="Policy that chooses actions: curated, planner or random; oracle or enumerate for "
+        "environments in words.",
+        autocompletion=names_of("policy"),
+    ),
+]
+OutOption = Annotated[
+    Path | None, basic_option("--out", help="Output file. Default: ID.npz in this folder.")
+]
+TestEpisodesOption = Annotated[
+    int | None,
+    data_option(
+        "--test-episodes", min=0, help="Number of held-out episodes. Default: as for train."
+    ),
+]
+MinRowsOption = Annotated[
+    int | None,
+    data_option(
+        "--min-rows",
+        min=0,
+        help="Minimum number of rows of each split; more episodes are played until then. "
+        "Default: 200, or 0 for a split whose number of episodes is given.",
+    ),
+]
+MaxSecondsOption = Annotated[
+    float | None,
+    limit_option(
+        "--max-seconds", min=0, help="Stop after this time, and keep the finished episodes."
+    ),
+]
+WorkersOption = Annotated[
+    int, limit_option("--workers", min=1, help="Processes that play; the data are the same.")
+]
+
 
 def collect(
     *,
     env: EnvOption,
-    episodes: Annotated[
-        int | None,
-        basic_option(
-            "--episodes",
-            min=1,
-            help="Number of train episodes. Default: 10, and more until --min-rows is reached.",
-        ),
-    ] = None,
-    policy: Annotated[
-        str,
-        basic_option(
-            "--policy",
-            metavar="NAME",
-            help="Policy that chooses actions: curated, planner or random; oracle or enumerate for "
-            "environments in words.",
-            autocompletion=names_of("policy"),
-        ),
-    ] = "curated",
+    episodes: EpisodesOption = None,
+    policy: PolicyOption = "curated",
     seed: SeedOption = 0,
-    out: Annotated[
-        Path | None, basic_option("--out", help="Output file. Default: ID.npz in this folder.")
-    ] = None,
-    test_episodes: Annotated[
-        int | None,
-        data_option(
-            "--test-episodes", min=0, help="Number of held-out episodes. Default: as for train."
-        ),
-    ] = None,
-    min_rows: Annotated[
-        int | None,
-        data_option(
-            "--min-rows",
-            min=0,
-            help="Minimum number of rows of each split; more episodes are played until then. "
-            "Default: 200, or 0 for a split whose number of episodes is given.",
-        ),
-    ] = None,
+    out: OutOption = None,
+    test_episodes: TestEpisodesOption = None,
+    min_rows: MinRowsOption = None,
     environment: EnvironmentOptions,
     max_steps: Annotated[int, MAX_STEPS] = 100,
-    max_seconds: Annotated[
-        float | None,
-        limit_option(
-            "--max-seconds", min=0, help="Stop after this time, and keep the finished episodes."
-        ),
-    ] = None,
-    workers: Annotated[
-        int, limit_option("--workers", min=1, help="Processes that play; the data are the same.")
-    ] = 1,
+    max_seconds: MaxSecondsOption = None,
+    workers: WorkersOption = 1,
     options: OptionsOption,
     force: ForceOption = False,
     json: JsonOption = False,

@@ -31,40 +31,47 @@ DatasetArgument = Annotated[
 ]
 
 
+FileArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="A Minari dataset (minari:ID or its folder), a table (.csv, .csv.gz, .parquet), "
+        "or a replay buffer (.pkl) of Stable-Baselines3 or of the paper."
+    ),
+]
+EnvOption = Annotated[
+    str | None,
+    basic_option(
+        "--env",
+        metavar="ID",
+        help="Environment ID. Default: the environment that the file names.",
+        autocompletion=names_of("environment"),
+    ),
+]
+OutOption = Annotated[
+    Path | None, basic_option("--out", help="Output file. Default: the name of FILE, as .npz.")
+]
+SourceOption = Annotated[
+    str | None,
+    data_option(
+        "--from",
+        metavar="FORMAT",
+        help="Format of the file; `cwm plugins` lists importers. Default: detected.",
+    ),
+]
+AllTrainOption = Annotated[
+    bool, data_option("--all-train", help="Use all rows for training, none as held-out rows.")
+]
+
+
 @data.command("import")
 @guarded
 def import_(
     *,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            help="A Minari dataset (minari:ID or its folder), a table (.csv, .csv.gz, .parquet), "
-            "or a replay buffer (.pkl) of Stable-Baselines3 or of the paper."
-        ),
-    ],
-    env: Annotated[
-        str | None,
-        basic_option(
-            "--env",
-            metavar="ID",
-            help="Environment ID. Default: the environment that the file names.",
-            autocompletion=names_of("environment"),
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, basic_option("--out", help="Output file. Default: the name of FILE, as .npz.")
-    ] = None,
-    source: Annotated[
-        str | None,
-        data_option(
-            "--from",
-            metavar="FORMAT",
-            help="Format of the file; `cwm plugins` lists importers. Default: detected.",
-        ),
-    ] = None,
-    all_train: Annotated[
-        bool, data_option("--all-train", help="Use all rows for training, none as held-out rows.")
-    ] = False,
+    file: FileArgument,
+    env: EnvOption = None,
+    out: OutOption = None,
+    source: SourceOption = None,
+    all_train: AllTrainOption = False,
     env_arg: EnvArgOption,
     hide: HideOption,
     options: OptionsOption,
@@ -94,27 +101,32 @@ def import_(
     emit(result.as_json(), json=json)
 
 
+ToOption = Annotated[
+    str,
+    basic_option(
+        "--to",
+        metavar="FORMAT",
+        help="Format to write; `cwm plugins` lists exporters.",
+        autocompletion=names_of("exporter"),
+    ),
+]
+ExportOutOption = Annotated[
+    str | None, basic_option("--out", help="Output place. Default: the name of the dataset.")
+]
+ExportForceOption = Annotated[
+    bool, advanced_option("--force", help="Replace existing data of the same format.")
+]
+
+
 @data.command("export")
 @guarded
 def export(
     *,
     file: DatasetArgument,
-    to: Annotated[
-        str,
-        basic_option(
-            "--to",
-            metavar="FORMAT",
-            help="Format to write; `cwm plugins` lists exporters.",
-            autocompletion=names_of("exporter"),
-        ),
-    ],
-    out: Annotated[
-        str | None, basic_option("--out", help="Output place. Default: the name of the dataset.")
-    ] = None,
+    to: ToOption,
+    out: ExportOutOption = None,
     options: OptionsOption,
-    force: Annotated[
-        bool, advanced_option("--force", help="Replace existing data of the same format.")
-    ] = False,
+    force: ExportForceOption = False,
     json: JsonOption = False,
 ) -> None:
     """Export a dataset to another format.

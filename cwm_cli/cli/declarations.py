@@ -92,16 +92,18 @@ def _fields(group: Any) -> Iterator[Parameter]:
 
 
 def _with_default(parameter: Parameter) -> Parameter:
-    """Make an option without a default None, empty or false if its type allows that."""
-    info = option_info(parameter)
-    if info is None or parameter.default is not Parameter.empty:
+    """Make a parameter without a default None, empty or false if its type allows that."""
+    if parameter.default is not Parameter.empty:
         return parameter
-    kind, repeats = value_type(parameter)
-    if repeats:
-        return parameter.replace(default=[])
-    if NoneType in get_args(get_args(parameter.annotation)[0]):
-        return parameter.replace(default=None)
-    return parameter.replace(default=False) if kind is bool else parameter
+    if get_origin(parameter.annotation) is Annotated:
+        bare = get_args(parameter.annotation)[0]
+        if NoneType in get_args(bare):
+            return parameter.replace(default=None)
+        if option_info(parameter) and get_origin(bare) is list:
+            return parameter.replace(default=[])
+        if option_info(parameter) and bare is bool:
+            return parameter.replace(default=False)
+    return parameter
 
 
 def _panel_position(parameter: Parameter) -> int:

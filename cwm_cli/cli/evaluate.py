@@ -36,33 +36,40 @@ WORST = 3
 """How many mismatches are shown."""
 
 
+ProgramArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PROGRAM|RUN", help="A .py file or a run folder.", autocompletion=complete_run
+    ),
+]
+DiagnoseOption = Annotated[
+    bool, basic_option("--diagnose", help="Report what the mistakes have in common.")
+]
+RolloutsOption = Annotated[
+    int, basic_option("--rollouts", min=0, help="Number of open-loop rollouts to score too.")
+]
+SplitOption = Annotated[
+    Literal["train", "test"] | None,
+    data_option("--split", help="Score only one split.", show_default="both"),
+]
+PlotOption = Annotated[
+    Path | None,
+    data_option("--plot", help="Draw a calibration plot (.svg or .png); needs --metric skill."),
+]
+
+
 def evaluate(
     *,
-    program: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PROGRAM|RUN", help="A .py file or a run folder.", autocompletion=complete_run
-        ),
-    ],
+    program: ProgramArgument,
     env: RunEnvOption = None,
-    diagnose: Annotated[
-        bool, basic_option("--diagnose", help="Report what the mistakes have in common.")
-    ] = False,
-    rollouts: Annotated[
-        int, basic_option("--rollouts", min=0, help="Number of open-loop rollouts to score too.")
-    ] = 0,
+    diagnose: DiagnoseOption = False,
+    rollouts: RolloutsOption = 0,
     seed: SeedOption = 0,
     dataset: DatasetOption = None,
-    split: Annotated[
-        Literal["train", "test"] | None,
-        data_option("--split", help="Score only one split.", show_default="both"),
-    ] = None,
+    split: SplitOption = None,
     environment: EnvironmentOptions,
     metric: MetricOption = None,
-    plot: Annotated[
-        Path | None,
-        data_option("--plot", help="Draw a calibration plot (.svg or .png); needs --metric skill."),
-    ] = None,
+    plot: PlotOption = None,
     programs: ProgramOptions,
     json: JsonOption = False,
 ) -> None:

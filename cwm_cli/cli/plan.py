@@ -27,43 +27,50 @@ from cwm_cli.cli.shared import (
     limit_option,
 )
 
+EpisodesOption = Annotated[
+    int, basic_option("--episodes", min=1, help="Number of episodes to play.")
+]
+OracleOption = Annotated[
+    bool,
+    basic_option("--oracle", help="Also plan in the environment itself, to report R."),
+]
+RealEnvOption = Annotated[
+    bool,
+    basic_option("--real-env", help="Plan only in the environment itself, without a model."),
+]
+RenderOption = Annotated[
+    Path | None, basic_option("--render", help="Film the first episode (.gif or .mp4).")
+]
+DatasetOption = Annotated[
+    Path | None,
+    data_option(
+        "--dataset",
+        help="Rows that the program was found from; predictions without their support are not "
+        "trusted.",
+        autocompletion=complete_dataset,
+    ),
+]
+NewOption = Annotated[
+    bool, advanced_option("--new", help="Play again, and ignore episodes from before.")
+]
+
 
 def plan(
     *,
     model: WorldModelOptions,
     env: RunEnvOption = None,
-    episodes: Annotated[
-        int, basic_option("--episodes", min=1, help="Number of episodes to play.")
-    ] = 10,
-    oracle: Annotated[
-        bool,
-        basic_option("--oracle", help="Also plan in the environment itself, to report R."),
-    ] = False,
-    real_env: Annotated[
-        bool,
-        basic_option("--real-env", help="Plan only in the environment itself, without a model."),
-    ] = False,
-    render: Annotated[
-        Path | None, basic_option("--render", help="Film the first episode (.gif or .mp4).")
-    ] = None,
+    episodes: EpisodesOption = 10,
+    oracle: OracleOption = False,
+    real_env: RealEnvOption = False,
+    render: RenderOption = None,
     seed: SeedOption = 0,
-    dataset: Annotated[
-        Path | None,
-        data_option(
-            "--dataset",
-            help="Rows that the program was found from; predictions without their support are not "
-            "trusted.",
-            autocompletion=complete_dataset,
-        ),
-    ] = None,
+    dataset: DatasetOption = None,
     environment: EnvironmentOptions,
     planner: PlannerOption = "auto",
     max_steps: MaxStepsOption = None,
     workers: Annotated[int, limit_option("--workers", min=1, help="Processes that plan.")] = 1,
     programs: ProgramOptions,
-    new: Annotated[
-        bool, advanced_option("--new", help="Play again, and ignore episodes from before.")
-    ] = False,
+    new: NewOption = False,
     json: JsonOption = False,
 ) -> None:
     """Play an environment by planning in a world model.

@@ -40,23 +40,27 @@ def list_(context: typer.Context, json: JsonOption = False) -> None:
     console(json=False).print(table)
 
 
+KindOption = Annotated[
+    str,
+    basic_option(
+        "--kind",
+        metavar="KIND",
+        help="environment, backend, strategy, planner, world-model, policy or command.",
+    ),
+]
+OutOption = Annotated[
+    Path | None,
+    basic_option("--out", metavar="DIR", help="Output folder. Default: the name."),
+]
+
+
 @plugins.command("new")
 @guarded
 def new(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the package, e.g. cwm-maze.")],
-    kind: Annotated[
-        str,
-        basic_option(
-            "--kind",
-            metavar="KIND",
-            help="environment, backend, strategy, planner, world-model, policy or command.",
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        basic_option("--out", metavar="DIR", help="Output folder. Default: the name."),
-    ] = None,
+    kind: KindOption,
+    out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
     """Write the package of a new plugin, ready to run.

@@ -49,51 +49,59 @@ RunsArgument = Annotated[
 runs = typer.Typer(no_args_is_help=True, help="List, show, compare, export and remove runs.")
 
 
+ToOption = Annotated[
+    str | None,
+    basic_option(
+        "--to",
+        metavar="FORMAT",
+        help="Export imagined episodes in this dataset format, e.g. minari, csv or parquet.",
+        show_default="a package",
+        autocompletion=names_of("exporter"),
+    ),
+]
+OutOption = Annotated[
+    str | None, basic_option("--out", metavar="DIR", help="Output folder. Default: RUN/export.")
+]
+SeedOption = Annotated[
+    int | None,
+    basic_option("--seed", min=0, help="Random seed.", show_default="0"),
+]
+EpisodesOption = Annotated[
+    int | None,
+    data_option("--episodes", min=1, help="Number of imagined episodes.", show_default="10"),
+]
+PolicyOption = Annotated[
+    str | None,
+    data_option(
+        "--policy",
+        metavar="NAME",
+        help="Policy of imagined episodes: planner, random, or the agent of a training run.",
+        show_default="planner",
+    ),
+]
+PlannerOption = Annotated[
+    str | None,
+    model_option(
+        "--planner",
+        metavar="NAME",
+        help="Planner of --policy planner.",
+        show_default="auto",
+        autocompletion=names_of("planner"),
+    ),
+]
+
+
 @runs.command("export")
 @guarded
 def export(
     *,
     folder: RunArgument,
-    to: Annotated[
-        str | None,
-        basic_option(
-            "--to",
-            metavar="FORMAT",
-            help="Export imagined episodes in this dataset format, e.g. minari, csv or parquet.",
-            show_default="a package",
-            autocompletion=names_of("exporter"),
-        ),
-    ] = None,
-    out: Annotated[
-        str | None, basic_option("--out", metavar="DIR", help="Output folder. Default: RUN/export.")
-    ] = None,
-    seed: Annotated[
-        int | None,
-        basic_option("--seed", min=0, help="Random seed.", show_default="0"),
-    ] = None,
-    episodes: Annotated[
-        int | None,
-        data_option("--episodes", min=1, help="Number of imagined episodes.", show_default="10"),
-    ] = None,
-    policy: Annotated[
-        str | None,
-        data_option(
-            "--policy",
-            metavar="NAME",
-            help="Policy of imagined episodes: planner, random, or the agent of a training run.",
-            show_default="planner",
-        ),
-    ] = None,
-    planner: Annotated[
-        str | None,
-        model_option(
-            "--planner",
-            metavar="NAME",
-            help="Planner of --policy planner.",
-            show_default="auto",
-            autocompletion=names_of("planner"),
-        ),
-    ] = None,
+    to: ToOption = None,
+    out: OutOption = None,
+    seed: SeedOption = None,
+    episodes: EpisodesOption = None,
+    policy: PolicyOption = None,
+    planner: PlannerOption = None,
     max_steps: MaxStepsOption = None,
     programs: ProgramOptions,
     force: ForceOption = False,
@@ -184,19 +192,22 @@ def _report(made: Export, target: Path, *, json: bool) -> None:
         typer.echo(f"use       {Template(line).safe_substitute(folder=shlex.quote(named(target)))}")
 
 
+FolderArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="FOLDER",
+        help="Folders that contain runs.",
+        show_default="runs",
+        parser=run_folder,
+        autocompletion=complete_run,
+    ),
+]
+
+
 @runs.command("list")
 @guarded
 def list_(
-    folder: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="FOLDER",
-            help="Folders that contain runs.",
-            show_default="runs",
-            parser=run_folder,
-            autocompletion=complete_run,
-        ),
-    ] = None,
+    folder: FolderArgument = None,
     json: JsonOption = False,
 ) -> None:
     """List runs, newest first.
@@ -247,18 +258,21 @@ def _about(run: RunSummary) -> str:
     return " ".join(filter(None, (run.environment, run.strategy, run.answers)))
 
 
+NodeOption = Annotated[
+    int | None,
+    basic_option(
+        "--node",
+        min=0,
+        help="Show a node of a search: prompt, completion, program, verdict and changes.",
+    ),
+]
+
+
 @runs.command("show")
 @guarded
 def show(
     folder: RunArgument,
-    node: Annotated[
-        int | None,
-        basic_option(
-            "--node",
-            min=0,
-            help="Show a node of a search: prompt, completion, program, verdict and changes.",
-        ),
-    ] = None,
+    node: NodeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show the settings and the result of a run.
@@ -346,18 +360,21 @@ class ReportCommand(TyperCommand):
         return super().parse_args(ctx, spread)
 
 
+HtmlOption = Annotated[
+    str | None,
+    basic_option(
+        "--html",
+        metavar="[FILE]",
+        help="Write a page for the browser. Default: RUN/report.html.",
+    ),
+]
+
+
 @runs.command("report", cls=ReportCommand)
 @guarded
 def report(
     folder: RunsArgument,
-    html: Annotated[
-        str | None,
-        basic_option(
-            "--html",
-            metavar="[FILE]",
-            help="Write a page for the browser. Default: RUN/report.html.",
-        ),
-    ] = None,
+    html: HtmlOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show the tables of a run, or write its HTML report.

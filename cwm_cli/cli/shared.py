@@ -81,15 +81,13 @@ def shown(path: Path) -> str:
 # Single options
 
 
-EnvOption = Annotated[
-    str,
-    basic_option(
-        "--env",
-        metavar="ID",
-        help="Environment ID, e.g. CartPole-v1.",
-        autocompletion=names_of("environment"),
-    ),
-]
+ENV = basic_option(
+    "--env",
+    metavar="ID",
+    help="Environment ID, e.g. CartPole-v1.",
+    autocompletion=names_of("environment"),
+)
+EnvOption = Annotated[str, ENV]
 RunEnvOption = Annotated[
     str | None,
     basic_option(

@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cwm_cli.cli.shared import (
+    ENV,
     DataSeedOption,
     DatasetOption,
     EnvironmentOptions,
@@ -23,7 +24,6 @@ from cwm_cli.cli.shared import (
     console,
     emit_json,
     model_option,
-    names_of,
     one_of,
     shown,
 )
@@ -40,25 +40,31 @@ POOR = 0.9
 """Share of what lies above the floor below which a result is poor: then there is advice."""
 
 
+IdxOption = Annotated[
+    int | None,
+    basic_option("--idx", min=0, help="Position in the benchmark, instead of --env."),
+]
+BudgetOption = Annotated[
+    int, basic_option("--budget", min=1, help="Maximum number of completions.")
+]
+ContractOption = Annotated[
+    str,
+    model_option(
+        "--contract",
+        metavar="FORM",
+        help="Form of programs: plain (deterministic), chance (probabilities or draws), memory "
+        "(of the episode), or auto (chosen from the data).",
+        autocompletion=one_of("auto", "plain", "chance", "memory"),
+    ),
+]
+
+
 def synthesize(
     *,
-    env: Annotated[
-        str | None,
-        basic_option(
-            "--env",
-            metavar="ID",
-            help="Environment ID, e.g. CartPole-v1.",
-            autocompletion=names_of("environment"),
-        ),
-    ] = None,
-    idx: Annotated[
-        int | None,
-        basic_option("--idx", min=0, help="Position in the benchmark, instead of --env."),
-    ] = None,
+    env: Annotated[str | None, ENV] = None,
+    idx: IdxOption = None,
     language: ModelOptions,
-    budget: Annotated[
-        int, basic_option("--budget", min=1, help="Maximum number of completions.")
-    ] = 10,
+    budget: BudgetOption = 10,
     seed: SeedOption = 0,
     folder: RunOptions,
     dataset: DatasetOption = None,
@@ -67,16 +73,7 @@ def synthesize(
     metric: MetricOption = None,
     strategy: StrategyOption = None,
     start: StartOption = None,
-    contract: Annotated[
-        str,
-        model_option(
-            "--contract",
-            metavar="FORM",
-            help="Form of programs: plain (deterministic), chance (probabilities or draws), memory "
-            "(of the episode), or auto (chosen from the data).",
-            autocompletion=one_of("auto", "plain", "chance", "memory"),
-        ),
-    ] = "auto",
+    contract: ContractOption = "auto",
     parallel: ParallelOption = 1,
     programs: ProgramOptions,
     tracking: TrackingOptions,

@@ -19,14 +19,16 @@ from cwm_cli.cli.shared import (
     emit_json,
 )
 
+OutputOption = Annotated[
+    Path | None, basic_option("--output", help="Write the fitted program to this file.")
+]
+
 
 def calibrate(
     *,
     program: Annotated[Path, typer.Argument(metavar="PROGRAM", help="A .py file.")],
     env: EnvOption,
-    output: Annotated[
-        Path | None, basic_option("--output", help="Write the fitted program to this file.")
-    ] = None,
+    output: OutputOption = None,
     seed: SeedOption = 0,
     dataset: DatasetOption = None,
     environment: EnvironmentOptions,

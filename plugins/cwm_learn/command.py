@@ -81,12 +81,15 @@ class LearningOptions(TypedDict):
     ]
 
 
+StepsOption = Annotated[
+    int, basic_option("--steps", min=1, help="Maximum number of environment steps.")
+]
+
+
 def learn(
     *,
     env: EnvOption,
-    steps: Annotated[
-        int, basic_option("--steps", min=1, help="Maximum number of environment steps.")
-    ] = 5000,
+    steps: StepsOption = 5000,
     learning: LearningOptions,
     language: ModelOptions,
     seed: SeedOption = 0,

@@ -23,35 +23,39 @@ from cwm_cli.cli.shared import (
 )
 from cwm_cli.errors import CwmError
 
+TopkOption = Annotated[
+    str, basic_option("--topk", metavar="K,K", help="Report top-k accuracy at these ranks.")
+]
+DatasetOption = Annotated[
+    Path | None,
+    data_option(
+        "--dataset",
+        help="Recorded transitions (.npz); the held-out ones count. Default: those of `cwm "
+        "theorize`.",
+        autocompletion=complete_dataset,
+    ),
+]
+StatisticianOption = Annotated[
+    str | None,
+    model_option(
+        "--statistician",
+        metavar="NAME",
+        help="Backend that scores changes: BACKEND, BACKEND/MODEL or PROVIDER/MODEL.",
+        autocompletion=names_of("backend"),
+    ),
+]
+
 
 def score(
     *,
     env: EnvOption,
     rules: Annotated[Path, basic_option("--rules", help="File of rules, one per line.")],
     model: ModelOption = None,
-    topk: Annotated[
-        str, basic_option("--topk", metavar="K,K", help="Report top-k accuracy at these ranks.")
-    ] = "1,3,5,10",
-    dataset: Annotated[
-        Path | None,
-        data_option(
-            "--dataset",
-            help="Recorded transitions (.npz); the held-out ones count. Default: those of `cwm "
-            "theorize`.",
-            autocompletion=complete_dataset,
-        ),
-    ] = None,
+    topk: TopkOption = "1,3,5,10",
+    dataset: DatasetOption = None,
     data_seed: DataSeedOption = 0,
     environment: EnvironmentOptions,
-    statistician: Annotated[
-        str | None,
-        model_option(
-            "--statistician",
-            metavar="NAME",
-            help="Backend that scores changes: BACKEND, BACKEND/MODEL or PROVIDER/MODEL.",
-            autocompletion=names_of("backend"),
-        ),
-    ] = None,
+    statistician: StatisticianOption = None,
     api_base: ApiBaseOption = None,
     options: OptionsOption,
     json: JsonOption = False,
