@@ -54,9 +54,11 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def inside(**values: Any) -> None:
         with boundary():
-            for name, (group, names) in groups.items():
-                values[name] = group(**{field: values.pop(field) for field in names})
-            command(**values)
+            filled = {
+                name: group(**{field: values.pop(field) for field in fields})
+                for name, (group, fields) in groups.items()
+            }
+            command(**values, **filled)
 
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")
     inside.__doc__ = "\n\n".join(" ".join(each.split()) for each in paragraphs)  # Typer wraps them

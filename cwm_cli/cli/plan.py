@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import typer
 
@@ -30,47 +30,48 @@ from cwm_cli.cli.shared import (
 EpisodesOption = Annotated[
     int, basic_option("--episodes", min=1, help="Number of episodes to play.")
 ]
-OracleOption = Annotated[
-    bool,
-    basic_option("--oracle", help="Also plan in the environment itself, to report R."),
-]
-RealEnvOption = Annotated[
-    bool,
-    basic_option("--real-env", help="Plan only in the environment itself, without a model."),
-]
-RenderOption = Annotated[
-    Path | None, basic_option("--render", help="Film the first episode (.gif or .mp4).")
-]
-DatasetOption = Annotated[
-    Path | None,
-    data_option(
-        "--dataset",
-        help="Rows that the program was found from; predictions without their support are not "
-        "trusted.",
-        autocompletion=complete_dataset,
-    ),
-]
-NewOption = Annotated[
-    bool, advanced_option("--new", help="Play again, and ignore episodes from before.")
-]
+
+
+class PlanOptions(TypedDict):
+    """The environment that is planned in, and what is done with its episodes."""
+
+    env: RunEnvOption
+    oracle: Annotated[
+        bool,
+        basic_option("--oracle", help="Also plan in the environment itself, to report R."),
+    ]
+    real_env: Annotated[
+        bool,
+        basic_option("--real-env", help="Plan only in the environment itself, without a model."),
+    ]
+    render: Annotated[
+        Path | None, basic_option("--render", help="Film the first episode (.gif or .mp4).")
+    ]
+    dataset: Annotated[
+        Path | None,
+        data_option(
+            "--dataset",
+            help="Rows that the program was found from; predictions without their support are not "
+            "trusted.",
+            autocompletion=complete_dataset,
+        ),
+    ]
+    max_steps: MaxStepsOption
+    new: Annotated[
+        bool, advanced_option("--new", help="Play again, and ignore episodes from before.")
+    ]
 
 
 def plan(
     *,
     model: WorldModelOptions,
-    env: RunEnvOption = None,
+    options: PlanOptions,
     episodes: EpisodesOption = 10,
-    oracle: OracleOption = False,
-    real_env: RealEnvOption = False,
-    render: RenderOption = None,
     seed: SeedOption = 0,
-    dataset: DatasetOption = None,
     environment: EnvironmentOptions,
     planner: PlannerOption = "auto",
-    max_steps: MaxStepsOption = None,
     workers: Annotated[int, limit_option("--workers", min=1, help="Processes that plan.")] = 1,
     programs: ProgramOptions,
-    new: NewOption = False,
     json: JsonOption = False,
 ) -> None:
     """Play an environment by planning in a world model.
@@ -92,20 +93,14 @@ def plan(
     with redirect_stdout(sys.stderr):  # environments may print
         result = play(
             model.folder,
-            env=env,
             env_args=environment.arguments,
             program=model.program,
-            real_env=real_env,
-            dataset=dataset,
             planner=planner,
-            oracle=oracle,
             episodes=episodes,
             workers=workers,
             seed=seed,
-            max_steps=max_steps,
-            render=render,
-            new=new,
             observer=view,
+            **options,
             **programs,
         )
     if json:

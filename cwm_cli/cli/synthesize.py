@@ -31,8 +31,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.text import cached_words, money, tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from cwm_cli.commands.comparison import LearnFrom
     from cwm_cli.commands.synthesize import SynthesisResult
     from cwm_cli.evaluation import Score
 
@@ -83,11 +82,9 @@ def synthesize(
 
     Example: cwm synthesize --env CartPole-v1
     """
+    from cwm_cli.commands.comparison import LearnFrom
     from cwm_cli.commands.synthesize import synthesize as search
-    from cwm_cli.runs.progress import models_grid
-    from cwm_cli.search.contracts import START
     from cwm_cli.views.search import SearchView
-    from cwm_cli.views.tables import GridTable, score_table, titled
 
     result = search(
         _environment(env, idx),
@@ -108,6 +105,17 @@ def synthesize(
     )
     if json:
         emit_json(result.as_json())
+    again = LearnFrom(_environment(env, idx), environment.arguments, result.run)
+    _print(result, budget, _advice(result, language), again, json=json)
+
+
+def _print(
+    result: SynthesisResult, budget: int, advice: str | None, again: LearnFrom, *, json: bool
+) -> None:
+    from cwm_cli.runs.progress import models_grid
+    from cwm_cli.search.contracts import START
+    from cwm_cli.views.tables import GridTable, score_table, titled
+
     out = console(json=json)
     if result.unasked and not result.completions:
         source = "the start program (--start)" if result.unasked == START else result.unasked
@@ -125,9 +133,9 @@ def synthesize(
         "program": shown(result.program) if result.program else "none",
         "next": _next(result, budget),
     }
-    if found := _advice(result, language["backend"], language["model"]):
-        lines["advice"] = found
-    if words := _learning(result, _environment(env, idx), environment.arguments):
+    if advice:
+        lines["advice"] = advice
+    if words := _learning(result, again):
         lines["learn"] = words
     for place, gap in enumerate(result.gaps):
         out.print(f"{'' if place else 'unseen':<8}{gap}", **plain)
@@ -184,9 +192,8 @@ def _above(score: Score) -> float | None:
     return score.normalised if score.skill is None else score.skill
 
 
-def _learning(result: SynthesisResult, env: str, env_args: dict[str, Any]) -> str | None:
+def _learning(result: SynthesisResult, again: LearnFrom) -> str | None:
     """Say how to go on where the program was wrong of rows that it was not fitted to, or plans."""
-    from cwm_cli.commands.comparison import LearnFrom
     from cwm_cli.commands.plays import mismatches_of
 
     test, planned = result.scores.test, mismatches_of(result.run)
@@ -196,17 +203,17 @@ def _learning(result: SynthesisResult, env: str, env_args: dict[str, Any]) -> st
     ]
     if not any(wrong):
         return None
-    words = shlex.join(LearnFrom(env, env_args, result.run).command)
+    words = shlex.join(again.command)
     return f"{words} (it predicts wrongly {' and '.join(filter(None, wrong))})"
 
 
-def _advice(result: SynthesisResult, backend: str | None, models: Sequence[str]) -> str | None:
+def _advice(result: SynthesisResult, language: ModelOptions) -> str | None:
     """Say what might help where the backend that works from data alone found little."""
     from cwm_cli.commands.synthesize import choose_backend
     from cwm_cli.registry import find
 
     score = result.scores.test or result.scores.train
-    answers = choose_backend(backend, models).backend
+    answers = choose_backend(language["backend"], language["model"]).backend
     if score is None or not find("backend", answers).from_data:
         return None
     above = _above(score)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 IdxOption = Annotated[
     int, basic_option("--idx", min=0, help="Position of the first problem, from 0.")
 ]
+TotalOption = Annotated[int, basic_option("--total", min=1, help="Number of problems.")]
 BudgetOption = Annotated[
     int, basic_option("--budget", min=1, help="Maximum number of completions per problem.")
 ]
@@ -97,7 +99,7 @@ class JobOptions(TypedDict):
 def apps(
     *,
     idx: IdxOption = 0,
-    total: Annotated[int, basic_option("--total", min=1, help="Number of problems.")] = 100,
+    total: TotalOption = 100,
     language: ModelOptions,
     budget: BudgetOption = 20,
     seed: SeedOption = 0,
@@ -123,8 +125,6 @@ def apps(
 
     Example: cwm apps --idx 0 --total 12 --model openai/gpt-5 --budget 20 --parallel 4
     """
-    import sys
-
     from cwm_apps import solving
     from cwm_apps.view import CodingView
     from cwm_cli.views.lines import progress_console

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from cwm_cli.cli.shared import (
     EnvironmentOptions,
@@ -41,19 +41,8 @@ ModeOption = Annotated[
         autocompletion=one_of("human", "env", "agent", "recon", "replay"),
     ),
 ]
-RecordOption = Annotated[
-    Path | None, basic_option("--record", help="Film the game (.gif or .mp4).")
-]
 EpisodesOption = Annotated[
     int, basic_option("--episodes", min=1, help="Number of episodes that a planner plays.")
-]
-DatasetOption = Annotated[
-    Path | None,
-    data_option(
-        "--dataset",
-        help="Episodes to replay. Default: those of the run, or of the environment.",
-        autocompletion=complete_dataset,
-    ),
 ]
 FpsOption = Annotated[
     float | None,
@@ -65,20 +54,33 @@ FpsOption = Annotated[
 ]
 
 
+class GameOptions(TypedDict):
+    """The environment and the data of a game, and its film."""
+
+    env: RunEnvOption
+    program: ProgramOption
+    record: Annotated[Path | None, basic_option("--record", help="Film the game (.gif or .mp4).")]
+    dataset: Annotated[
+        Path | None,
+        data_option(
+            "--dataset",
+            help="Episodes to replay. Default: those of the run, or of the environment.",
+            autocompletion=complete_dataset,
+        ),
+    ]
+    max_steps: MaxStepsOption
+
+
 def play(
     *,
     run: RunArgument = None,
-    env: RunEnvOption = None,
-    program: ProgramOption = None,
+    game: GameOptions,
     mode: ModeOption = None,
-    record: RecordOption = None,
     episodes: EpisodesOption = 1,
     seed: SeedOption = 0,
-    dataset: DatasetOption = None,
     environment: EnvironmentOptions,
     planner: PlannerOption = "auto",
     fps: FpsOption = None,
-    max_steps: MaxStepsOption = None,
     programs: ProgramOptions,
     json: JsonOption = False,
 ) -> None:
@@ -113,19 +115,15 @@ def play(
         stack.enter_context(redirect_stdout(sys.stderr))  # environments may print
         result = run_game(
             run,
-            env=env,
             env_args=environment.arguments,
-            program=program,
             mode=chosen,
-            dataset=dataset,
             keys=keys,
-            record=record,
             fps=fps or FPS,
             planner=planner,
             episodes=episodes,
-            max_steps=max_steps,
             seed=seed,
             observer=observer,
+            **game,
             **programs,
         )
     if json:
