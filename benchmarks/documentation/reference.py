@@ -148,10 +148,10 @@ def _default(param: Any) -> str:
 def options() -> str:
     """Return a table of `-o` options for everything that has some."""
     from cwm_cli import registry
-    from cwm_cli.cli.options import named_owners
+    from cwm_cli.commands.option_lists import option_owners
 
     parts, last = [], ""
-    for kind, name, owner in named_owners(None):
+    for kind, name, owner in option_owners():
         heading = HOOKS.get(kind, "What belongs to no plugin")
         if heading != last:
             parts.append(f"## {heading}\n")

@@ -1,6 +1,7 @@
 """The `cwm` command line."""
 
 import sys
+from collections.abc import Mapping
 from functools import cache as once
 from io import TextIOWrapper
 from pathlib import Path
@@ -8,15 +9,18 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.models import CommandInfo, TyperInfo
 
 from cwm_cli._version import __version__, code_version
 from cwm_cli.cli import shared
 from cwm_cli.cli.bench_speed import bench_speed
+from cwm_cli.cli.boundary import boundary
 from cwm_cli.cli.cache import cache
 from cwm_cli.cli.collect import collect
-from cwm_cli.cli.completion import complete, for_shell, is_asked
+from cwm_cli.cli.completion import bash_words, is_completing
 from cwm_cli.cli.configuration import FILE, VARIABLE, read_configuration
 from cwm_cli.cli.data import data
+from cwm_cli.cli.declarations import PANELS, guarded
 from cwm_cli.cli.doctor import doctor
 from cwm_cli.cli.evaluate import evaluate
 from cwm_cli.cli.next_steps import next_steps
@@ -24,46 +28,65 @@ from cwm_cli.cli.options import options
 from cwm_cli.cli.plan import plan
 from cwm_cli.cli.plugins import plugins
 from cwm_cli.cli.runs import runs
-from cwm_cli.cli.shared import boundary, guarded
 from cwm_cli.cli.synthesize import synthesize
 from cwm_cli.errors import CwmError
 from cwm_cli.text import wanted_instead
 from cwm_cli.views.lines import complain, speak
 
+COMMAND_PANELS: Mapping[str, tuple[str, ...]] = {
+    "Start": ("synthesize", "collect", "evaluate", "plan", "play"),
+    "Learn and train": ("learn", "train", "theorize", "calibrate"),
+    "Compare": ("benchmark", "bench-speed", "score", "apps"),
+    "Look": ("runs", "data", "options", "plugins", "cache", "doctor"),
+}
+"""The panels of `cwm --help`, with the order of their commands, of core and plugins."""
+
+OTHER_COMMANDS = "More"
+"""The panel of all other commands."""
+
 ANYWHERE = ("--quiet", "--verbose")
-"""Options that may stand behind the command, too."""
+"""Options of `cwm` that are also accepted after the command."""
+
+NO_COMMAND = 2
+"""The exit code if no command is named, as Click defines it."""
 
 
 class Commands(TyperGroup):
-    """All commands."""
+    """All commands, in the order of their panels."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands in the order of the help."""
+        order = [name for names in COMMAND_PANELS.values() for name in names]
+        names = super().list_commands(ctx)
+        return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Move the options that are allowed anywhere in front of the command."""
-        hide_flag_types(self, ctx)
+        """Move the options that are accepted anywhere in front of the command."""
+        tidy_help(self, ctx)
         end = args.index("--") if "--" in args else len(args)
         before = [word for word in args[:end] if word in ANYWHERE]
         rest = [word for word in args[:end] if word not in ANYWHERE]
         return super().parse_args(ctx, [*before, *rest, *args[end:]])
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the chosen command; wrong values of options are reported in our own words."""
+        """Run the command; describe wrong values of options in our own words."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            if reasons := getattr(
-                error.__cause__, "errors", None
-            ):  # pydantic's, from some Typer on
+            if reasons := getattr(error.__cause__, "errors", None):  # from pydantic
                 error.message = wanted_instead(reasons()[0])
             raise
 
 
-def hide_flag_types(command: Any, ctx: Any) -> None:
-    """Remove the type from the help of all flags: recent versions of Typer show `<bool>` there."""
+def tidy_help(command: Any, ctx: Any) -> None:
+    """Move `--help` to the last panel, and remove `<bool>` from the options that Typer adds."""
     for param in filter(None, (*command.params, command.get_help_option(ctx))):
         if getattr(param, "is_flag", False):
             param.metavar = ""
+    if (option := command.get_help_option(ctx)) and not isinstance(command, Commands):
+        option.rich_help_panel = PANELS[-1]
     for each in getattr(command, "commands", {}).values():
-        hide_flag_types(each, ctx)
+        tidy_help(each, ctx)
 
 
 app = typer.Typer(
@@ -71,33 +94,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     invoke_without_command=True,
     pretty_exceptions_enable=False,
-    help="Write a Python model of an environment, from recorded transitions or while acting in it.",
+    help="Write a Python model of an environment, from recorded transitions or by acting in it.",
 )
-FIRST = ("collect", "synthesize", "evaluate", "calibrate", "plan", "bench-speed", "benchmark")
-"""Commands that the help lists first, in this order, whether the core or a plugin adds them."""
-
-LAST = ("options", "cache", "doctor")
-"""Commands that the help lists last."""
-
-COMMANDS = (
-    collect,
-    synthesize,
-    evaluate,
-    plan,
-    bench_speed,
-    options,
-    cache,
-    doctor,
-)
-for command in COMMANDS:
+for command in (collect, synthesize, evaluate, plan, bench_speed, options, cache, doctor):
     app.command(command.__name__.replace("_", "-"))(guarded(command))
 app.add_typer(runs, name="runs")
 app.add_typer(data, name="data")
 app.add_typer(plugins, name="plugins")
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"cwm {__version__} ({code_version()})")
         raise typer.Exit
 
@@ -110,20 +117,21 @@ def _options(
         Path | None,
         typer.Option(
             "--config",
-            metavar="FILE",
             envvar=VARIABLE,
-            help=f"Defaults of options. Default: {FILE} of the working folder, if there is one.",
-            show_default=False,
+            help=f"File with defaults of options. Default: {FILE} in this folder.",
         ),
     ] = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", help="Say nothing but results, warnings and errors.")
+        bool, typer.Option("--quiet", help="Print only results, warnings and errors.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Say in more detail what is done, and when.")
+        bool, typer.Option("--verbose", help="Print more details, with times.")
     ] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     if quiet and verbose:
@@ -138,16 +146,6 @@ def _options(
         raise typer.Exit(NO_COMMAND)
 
 
-NO_COMMAND = 2
-"""The exit code where no command is named, as Click has it."""
-
-
-def _place_in_help(command: str) -> int:
-    if command in FIRST:
-        return FIRST.index(command)
-    return len(FIRST) + (command in LAST)
-
-
 @once
 def command_line() -> typer.Typer:
     """Return the command line with the commands of every plugin."""
@@ -155,11 +153,14 @@ def command_line() -> typer.Typer:
 
     found = load()
     found.manager.hook.cwm_commands(app=app, api=shared)
-    app.registered_commands.sort(key=lambda command: _place_in_help(command.name or ""))
-    if is_asked():
-        complete(app)
-        return app
-    for warning in found.warnings:
+    panels = {name: panel for panel, names in COMMAND_PANELS.items() for name in names}
+    entries: list[CommandInfo | TyperInfo] = [*app.registered_commands, *app.registered_groups]
+    for command in entries:
+        if panel := panels.get(str(command.name)):
+            command.rich_help_panel = panel
+        elif not isinstance(command.rich_help_panel, str):
+            command.rich_help_panel = OTHER_COMMANDS
+    for warning in () if is_completing() else found.warnings:
         complain(warning, kind="Warning")
     return app
 
@@ -167,15 +168,14 @@ def command_line() -> typer.Typer:
 def main() -> None:
     """Run the command line."""
     if sys.platform == "win32":  # there is no fcntl and no fork
-        told = CwmError(
-            "cwm does not run on Windows itself: use WSL2 or the container (docs/docker.md)"
+        sys.exit(
+            "Error: cwm does not run on Windows itself: use WSL2 or the container (docs/docker.md)"
         )
-        sys.exit(f"Error: {told}")
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets another
+        if isinstance(stream, TextIOWrapper):  # replace characters that the terminal lacks
             stream.reconfigure(errors="replace")
     try:
-        with boundary(), for_shell():
+        with boundary(), bash_words():
             command_line()()
-    except typer.Exit as end:  # of what went wrong before there was a command
+    except typer.Exit as end:  # raised before there was a command
         sys.exit(end.exit_code)

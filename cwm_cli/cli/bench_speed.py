@@ -4,82 +4,68 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from cwm_cli.cli.shared import (
-    AllowGapOption,
     ApiBaseOption,
     DatasetOption,
-    EnvArgOption,
-    HideOption,
+    EnvironmentOptions,
     JsonOption,
     MaxCostOption,
-    ModelBackendOption,
     ModelOption,
-    NoiseOption,
-    OptionsOption,
-    ProgramOption,
-    RunOption,
+    ProgramOptions,
+    RunEnvOption,
     SeedOption,
-    ShiftOption,
-    ToolOption,
+    TemperatureOption,
+    WorldModelOptions,
+    basic_option,
     console,
     emit_json,
-    parse_env_args,
+    model_option,
+    names_of,
     print_parts,
-    run_folder,
 )
-from cwm_cli.errors import CwmError
+
+RowsOption = Annotated[
+    int, basic_option("-n", min=1, help="Number of held-out transitions to predict.")
+]
+BackendOption = Annotated[
+    str | None,
+    model_option(
+        "--backend",
+        metavar="NAME",
+        help="Backend that calls the language model.",
+        autocompletion=names_of("backend"),
+    ),
+]
+ExamplesOption = Annotated[
+    int, model_option("--examples", min=0, help="Number of solved transitions in each prompt.")
+]
 
 
 def bench_speed(
-    run: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[RUN]", help="A run; its best program.", show_default=False, parser=run_folder
-        ),
-    ] = None,
-    env: Annotated[
-        str | None,
-        typer.Option("--env", help="Environment id; a run knows its own.", show_default=False),
-    ] = None,
-    env_arg: EnvArgOption = None,
-    shift: ShiftOption = None,
-    hide: HideOption = None,
-    noise: NoiseOption = None,
-    program: ProgramOption = None,
-    run_option: RunOption = None,
+    *,
+    world: WorldModelOptions,
+    env: RunEnvOption = None,
     model: ModelOption = None,
-    rows: Annotated[
-        int, typer.Option("-n", min=1, metavar="N", help="Transitions to predict, held out ones.")
-    ] = 10,
-    examples: Annotated[
-        int, typer.Option("--examples", min=0, help="Solved transitions in each prompt.")
-    ] = 3,
-    dataset: DatasetOption = None,
-    backend: ModelBackendOption = None,
-    api_base: ApiBaseOption = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option("--temperature", min=0.0, help="Sampling temperature.", show_default="0"),
-    ] = None,
-    max_cost: MaxCostOption = None,
-    option: OptionsOption = None,
-    tool: ToolOption = None,
-    allow_gap: AllowGapOption = None,
+    rows: RowsOption = 10,
     seed: SeedOption = 0,
+    dataset: DatasetOption = None,
+    environment: EnvironmentOptions,
+    backend: BackendOption = None,
+    api_base: ApiBaseOption = None,
+    temperature: TemperatureOption = None,
+    examples: ExamplesOption = 3,
+    max_cost: MaxCostOption = None,
+    programs: ProgramOptions,
     json: JsonOption = False,
 ) -> None:
-    """Time a transition: in a world model, in the true environment, by a language model.
+    """Compare the speed of model, environment and LLM.
 
-    All three predict the same N transitions, which says how right they are. The
-    world model and the environment are timed on up to 1,000 transitions of the
-    dataset, warm, in rounds, a model that was trained on the steps that it
-    imagines in one episode and in 64; a language model is asked once per transition.
-    What fails is reported, and the rest is measured.
+    All three predict the same transitions, to compare their accuracy. The world model and the
+    environment are timed in rounds on up to 1,000 transitions after a warm-up; a trained model
+    is timed on imagined steps, in one episode and in 64. A language model gets one request per
+    transition, at temperature 0 by default. If one of the three fails, the others are measured.
 
     Example: cwm bench-speed runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
@@ -87,14 +73,12 @@ def bench_speed(
     from cwm_cli.bench.speed import bench_speed as measure
     from cwm_cli.views.speed import SpeedView, speed_parts
 
-    if run and run_option and run != run_option:
-        raise CwmError(f"{run} and {run_option} are two runs: name one")
-    with redirect_stdout(sys.stderr):  # what environments print is no result
+    with redirect_stdout(sys.stderr):  # environments may print
         found = measure(
-            run or run_option,
+            world.folder,
             env=env,
-            env_args=parse_env_args(env_arg, shift, hide, noise),
-            program=program,
+            env_args=environment.arguments,
+            program=world.program,
             model=model,
             rows=rows,
             examples=examples,
@@ -103,11 +87,9 @@ def bench_speed(
             api_base=api_base,
             temperature=temperature,
             max_cost=max_cost,
-            options=option or (),
-            tools=tool or (),
-            allow_gap=allow_gap or (),
             seed=seed,
             observer=SpeedView(),
+            **programs,
         )
     print_parts(speed_parts(found, console(json=json).width), json=json)
     if json:

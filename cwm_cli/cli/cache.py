@@ -1,40 +1,32 @@
-"""`cwm cache`: the answers of language models that were kept."""
+"""`cwm cache`: the completions of language models that were kept."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from cwm_cli.cli.shared import JsonOption, emit
+from cwm_cli.cli.shared import JsonOption, basic_option, emit
 
 
 def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove all answers.")] = False,
+    clear: Annotated[bool, basic_option("--clear", help="Remove all completions.")] = False,
     gigabytes: Annotated[
         float | None,
-        typer.Option(
+        basic_option(
             "--gigabytes",
             min=0.0,
-            help="How large it may become from now on: what was used longest ago is removed. "
-            "Default: 1.",
-            show_default=False,
+            help="Set the maximum size, at first 1 GB; the least recently used are removed.",
         ),
     ] = None,
     days: Annotated[
         float | None,
-        typer.Option(
-            "--days",
-            min=0.0,
-            help="How old an answer may become from now on. Default: 90.",
-            show_default=False,
-        ),
+        basic_option("--days", min=0.0, help="Set the maximum age, at first 90 days."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Say what `--cache` has kept: where, how many answers, and how much they saved.
+    """Show or limit the cache of completions.
 
-    Answers lie there as they are, readable by this user alone; of prompts there are hashes only.
+    Commands with --cache keep completions there. The cache stores completions in plain text,
+    readable only by you, and only hashes of prompts.
 
     Example: cwm cache --gigabytes 5
     """
@@ -52,12 +44,12 @@ def cache(
         return
     saved = money(found.saved)
     if found.unpriced:
-        saved += f", and what {found.unpriced:,} answers of unknown price cost"
+        saved += f", and the unknown cost of {found.unpriced:,} completions"
     facts = {
         "file": found.file,
-        "answers": f"{found.entries:,}",
+        "completions": f"{found.entries:,}",
         "size": f"{found.bytes / 1e6:,.1f} MB of {found.gigabytes:g} GB",
-        "oldest": f"{found.days:g} days at most",
+        "maximum age": f"{found.days:g} days",
         "reused": f"{found.reused:,} times",
         "saved": saved,
     }

@@ -8,92 +8,90 @@ from typing import Annotated
 import typer
 
 from cwm_cli.cli.shared import (
-    EnvArgOption,
+    MAX_STEPS,
+    EnvironmentOptions,
     EnvOption,
-    HideOption,
+    ForceOption,
     JsonOption,
-    NoiseOption,
     OptionsOption,
     SeedOption,
-    ShiftOption,
+    basic_option,
+    data_option,
     emit_json,
-    parse_env_args,
+    limit_option,
+    names_of,
 )
+
+EpisodesOption = Annotated[
+    int | None,
+    basic_option(
+        "--episodes",
+        min=1,
+        help="Number of train episodes. Default: 10, and more until --min-rows is reached.",
+    ),
+]
+PolicyOption = Annotated[
+    str,
+    basic_option(
+        "--policy",
+        metavar="NAME",
+        help="Policy that chooses actions: curated, planner or random; oracle or enumerate for "
+        "environments in words.",
+        autocompletion=names_of("policy"),
+    ),
+]
+OutOption = Annotated[
+    Path | None, basic_option("--out", help="Output file. Default: ID.npz in this folder.")
+]
+TestEpisodesOption = Annotated[
+    int | None,
+    data_option(
+        "--test-episodes", min=0, help="Number of held-out episodes. Default: as for train."
+    ),
+]
+MinRowsOption = Annotated[
+    int | None,
+    data_option(
+        "--min-rows",
+        min=0,
+        help="Minimum number of rows of each split; more episodes are played until then. "
+        "Default: 200, or 0 for a split whose number of episodes is given.",
+    ),
+]
+MaxSecondsOption = Annotated[
+    float | None,
+    limit_option(
+        "--max-seconds", min=0, help="Stop after this time, and keep the finished episodes."
+    ),
+]
+WorkersOption = Annotated[
+    int, limit_option("--workers", min=1, help="Processes that play; the data are the same.")
+]
 
 
 def collect(
+    *,
     env: EnvOption,
-    env_arg: EnvArgOption = None,
-    shift: ShiftOption = None,
-    hide: HideOption = None,
-    noise: NoiseOption = None,
-    episodes: Annotated[
-        int | None,
-        typer.Option(
-            "--episodes",
-            min=1,
-            help="Train episodes. Default: 10, and more until there are --min-rows.",
-            show_default=False,
-        ),
-    ] = None,
-    test_episodes: Annotated[
-        int | None,
-        typer.Option(
-            "--test-episodes",
-            min=0,
-            help="Test episodes, held out. Default: as for train.",
-            show_default=False,
-        ),
-    ] = None,
-    min_rows: Annotated[
-        int | None,
-        typer.Option(
-            "--min-rows",
-            min=0,
-            help="Rows that each split has at least, by more episodes. "
-            "Default: 200, or 0 where its number of episodes is given.",
-            show_default=False,
-        ),
-    ] = None,
-    max_steps: Annotated[
-        int, typer.Option("--max-steps", min=1, help="Steps after which an episode is cut.")
-    ] = 100,
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            help="How actions are chosen: curated, planner, random; "
-            "oracle or enumerate where there are words for them.",
-        ),
-    ] = "curated",
-    option: OptionsOption = None,
+    episodes: EpisodesOption = None,
+    policy: PolicyOption = "curated",
     seed: SeedOption = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Where to write. Default: ID.npz, here."),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a file that holds something else.")
-    ] = False,
-    workers: Annotated[
-        int, typer.Option("--workers", min=1, help="Processes that play; the file is the same.")
-    ] = 1,
-    max_seconds: Annotated[
-        float | None,
-        typer.Option(
-            "--max-seconds", min=0, help="Stop after so long, with the episodes that are over."
-        ),
-    ] = None,
+    out: OutOption = None,
+    test_episodes: TestEpisodesOption = None,
+    min_rows: MinRowsOption = None,
+    environment: EnvironmentOptions,
+    max_steps: Annotated[int, MAX_STEPS] = 100,
+    max_seconds: MaxSecondsOption = None,
+    workers: WorkersOption = 1,
+    options: OptionsOption,
+    force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Record transitions of an environment in a file.
+    """Record transitions of an environment.
 
-    Of ten episodes of --policy curated one is random. Three are planned for reward in a copy
-    of the environment, with rising effort, and six to drive all that is observed as far up and
-    down as it goes, or, where there are few states, to try every action everywhere. With
-    --policy planner all are planned for reward, with --policy random all are drawn. Where
-    planning is not possible or takes long, the best of five random episodes stands in, and a
-    note says so. After Ctrl-C or --max-seconds the same command goes on.
+    Of ten episodes of the curated policy one is random, three are planned for reward with rising
+    effort, and six explore: they drive each observed value up and down, or try every action in
+    every state. If planning is impossible or slow, the best of five random episodes replaces a
+    planned one. After Ctrl-C or --max-seconds the same command continues.
 
     Example: cwm collect --env CartPole-v1 --episodes 20
     """
@@ -102,18 +100,18 @@ def collect(
 
     result = record(
         env,
-        env_args=parse_env_args(env_arg, shift, hide, noise),
+        env_args=environment.arguments,
         episodes=episodes,
         test_episodes=test_episodes,
         min_rows=min_rows,
         max_steps=max_steps,
         policy=policy,
-        options=option or (),
         seed=seed,
         out=out,
         force=force,
         workers=workers,
         max_seconds=max_seconds,
+        options=options,
         observer=RecordingBar(),
     )
     if json:

@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cwm_cli.cli.declarations import option_info, value_type
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.text import clean
 
@@ -150,28 +150,15 @@ def flags_of(app: typer.Typer, above: tuple[str, ...] = ()) -> dict[tuple[str, .
 
 def _flags(callback: Callable[..., Any]) -> Iterator[tuple[str, Flag]]:
     """Yield the options of a command by their long names."""
-    function = inspect.unwrap(callback)
-    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
-        if get_origin(parameter.annotation) is not Annotated:
-            continue
-        bare, *rest = get_args(parameter.annotation)
-        for info in rest:
-            said = (getattr(info, "default", None), *(getattr(info, "param_decls", None) or ()))
-            long = next((n for n in said if isinstance(n, str) and n.startswith("--")), "")
-            if long:
-                kind, repeats = _plain_type(bare)
-                pairs = repeats and "=" in (info.metavar or "")
-                flag = Flag(name, kind, repeats, pairs, info.min, info.max)
-                yield long.partition("/")[0].removeprefix("--"), flag
-
-
-def _plain_type(annotation: Any) -> tuple[type, bool]:
-    """Return the type of one value, and whether there may be several."""
-    if get_origin(annotation) in (Union, UnionType):
-        annotation = next(each for each in get_args(annotation) if each is not NoneType)
-    if get_origin(annotation) is list:
-        return get_args(annotation)[0], True
-    return annotation, False
+    for parameter in inspect.signature(callback, eval_str=True).parameters.values():
+        info = option_info(parameter)
+        names = (info.default, *(info.param_decls or ())) if info else ()
+        long = next((n for n in names if isinstance(n, str) and n.startswith("--")), "")
+        if info and long:
+            kind, repeats = value_type(parameter)
+            pairs = repeats and "=" in (info.metavar or "")
+            flag = Flag(parameter.name, kind, repeats, pairs, info.min, info.max)
+            yield long.partition("/")[0].removeprefix("--"), flag
 
 
 class _Reader(NamedTuple):

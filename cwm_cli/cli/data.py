@@ -1,4 +1,4 @@
-"""`cwm data`: read, write and look into transitions."""
+"""`cwm data`: import, export and show transitions."""
 
 from __future__ import annotations
 
@@ -9,63 +9,78 @@ import typer
 
 from cwm_cli.cli.shared import (
     EnvArgOption,
+    ForceOption,
     HideOption,
     JsonOption,
     OptionsOption,
+    advanced_option,
+    basic_option,
+    complete_dataset,
+    data_option,
     emit,
     emit_json,
     guarded,
+    names_of,
     parse_env_args,
 )
 
-data = typer.Typer(no_args_is_help=True, help="Read, write and look into recorded transitions.")
+data = typer.Typer(no_args_is_help=True, help="Import, export and show recorded transitions.")
+
+DatasetArgument = Annotated[
+    Path, typer.Argument(help="A dataset (.npz).", autocompletion=complete_dataset)
+]
+
+
+FileArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="A Minari dataset (minari:ID or its folder), a table (.csv, .csv.gz, .parquet), "
+        "or a replay buffer (.pkl) of Stable-Baselines3 or of the paper."
+    ),
+]
+EnvOption = Annotated[
+    str | None,
+    basic_option(
+        "--env",
+        metavar="ID",
+        help="Environment ID. Default: the environment that the file names.",
+        autocompletion=names_of("environment"),
+    ),
+]
+OutOption = Annotated[
+    Path | None, basic_option("--out", help="Output file. Default: the name of FILE, as .npz.")
+]
+SourceOption = Annotated[
+    str | None,
+    data_option(
+        "--from",
+        metavar="FORMAT",
+        help="Format of the file; `cwm plugins` lists importers. Default: detected.",
+    ),
+]
+AllTrainOption = Annotated[
+    bool, data_option("--all-train", help="Use all rows for training, none as held-out rows.")
+]
 
 
 @data.command("import")
 @guarded
 def import_(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            help="A dataset of Minari (minari:ID, or its folder), a table (.csv, .csv.gz, "
-            ".parquet), a replay buffer of Stable-Baselines3 or as the paper published it (.pkl).",
-            show_default=False,
-        ),
-    ],
-    env: Annotated[
-        str | None,
-        typer.Option(
-            "--env",
-            help="Environment id, such as CartPole-v1. Default: the one that the file names.",
-            show_default=False,
-        ),
-    ] = None,
-    env_arg: EnvArgOption = None,
-    hide: HideOption = None,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="FORMAT",
-            help="The format; `cwm plugins` lists importers. Default: what the file looks like.",
-            show_default=False,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Where to write. Default: the name, as .npz."),
-    ] = None,
-    option: OptionsOption = None,
-    all_train: Annotated[
-        bool,
-        typer.Option("--all-train", help="Hold nothing back: all rows are train rows."),
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a file that holds something else.")
-    ] = False,
+    *,
+    file: FileArgument,
+    env: EnvOption = None,
+    out: OutOption = None,
+    source: SourceOption = None,
+    all_train: AllTrainOption = False,
+    env_arg: EnvArgOption,
+    hide: HideOption,
+    options: OptionsOption,
+    force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Read transitions that were recorded elsewhere; nothing that a file holds is run.
+    """Import transitions that were recorded elsewhere.
+
+    Files are read as data: no code in them is run.
 
     Example: cwm data import minari:cartpole/expert-v0
     """
@@ -77,57 +92,58 @@ def import_(
         env,
         env_args=parse_env_args(env_arg, hide=hide),
         source=source,
-        options=option or (),
         out=out,
         all_train=all_train,
         force=force,
+        options=options,
         observer=Lines(),
     )
     emit(result.as_json(), json=json)
 
 
+ToOption = Annotated[
+    str,
+    basic_option(
+        "--to",
+        metavar="FORMAT",
+        help="Format to write; `cwm plugins` lists exporters.",
+        autocompletion=names_of("exporter"),
+    ),
+]
+ExportOutOption = Annotated[
+    str | None, basic_option("--out", help="Output place. Default: the name of the dataset.")
+]
+ExportForceOption = Annotated[
+    bool, advanced_option("--force", help="Replace existing data of the same format.")
+]
+
+
 @data.command("export")
 @guarded
 def export(
-    file: Annotated[Path, typer.Argument(help="A dataset (.npz).", show_default=False)],
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to", metavar="FORMAT", help="The format; `cwm plugins` lists the exporters."
-        ),
-    ],
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out", metavar="PLACE", help="Where to write. Default: the name of the dataset."
-        ),
-    ] = None,
-    option: OptionsOption = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace what is there, if it is of the format.")
-    ] = False,
+    *,
+    file: DatasetArgument,
+    to: ToOption,
+    out: ExportOutOption = None,
+    options: OptionsOption,
+    force: ExportForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Write a dataset in a format that others read.
+    """Export a dataset to another format.
 
     Example: cwm data export CartPole-v1.npz --to minari
     """
     from cwm_cli.commands.data_export import export_transitions
     from cwm_cli.views.lines import Lines
 
-    result = export_transitions(
-        file, to, out=out, options=option or (), force=force, observer=Lines()
-    )
+    result = export_transitions(file, to, out=out, options=options, force=force, observer=Lines())
     emit(result.as_json(), json=json)
 
 
 @data.command("show")
 @guarded
-def show(
-    file: Annotated[Path, typer.Argument(help="A dataset (.npz).", show_default=False)],
-    json: JsonOption = False,
-) -> None:
-    """Say what is in a dataset: ranges and counts of every component, rewards, episodes.
+def show(file: DatasetArgument, json: JsonOption = False) -> None:
+    """Show ranges, counts, rewards and episodes of a dataset.
 
     Example: cwm data show CartPole-v1.npz
     """

@@ -65,10 +65,10 @@ MIB = 1 << 20
 
 
 def doctor(ctx: typer.Context, json: JsonOption = False) -> None:
-    """Check what protects this machine from generated programs, and list extras and keys.
+    """Check the sandbox, and list extras, keys and defaults.
 
-    A test program in the sandbox tries everything that is forbidden. The exit code is 1 if
-    any attempt succeeds, whether or not the gap is accepted.
+    A test program in the sandbox tries everything that is forbidden. The exit code is 1 if any
+    attempt succeeds, even if the gap is accepted.
 
     Example: cwm doctor
     """

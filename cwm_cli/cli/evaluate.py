@@ -8,71 +8,61 @@ from typing import Annotated, Literal
 import typer
 
 from cwm_cli.cli.shared import (
-    AllowGapOption,
     DatasetOption,
-    EnvArgOption,
-    HideOption,
+    EnvironmentOptions,
     JsonOption,
-    NoiseOption,
-    OptionsOption,
+    MetricOption,
+    ProgramOptions,
+    RunEnvOption,
     SeedOption,
-    ShiftOption,
-    ToolOption,
+    basic_option,
+    complete_run,
     console,
+    data_option,
     emit_json,
-    parse_env_args,
     print_parts,
 )
 
+ProgramArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PROGRAM|RUN", help="A .py file or a run folder.", autocompletion=complete_run
+    ),
+]
+DiagnoseOption = Annotated[
+    bool, basic_option("--diagnose", help="Report what the mistakes have in common.")
+]
+RolloutsOption = Annotated[
+    int, basic_option("--rollouts", min=0, help="Number of open-loop rollouts to score too.")
+]
+SplitOption = Annotated[
+    Literal["train", "test"] | None,
+    data_option("--split", help="Score only one split.", show_default="both"),
+]
+PlotOption = Annotated[
+    Path | None,
+    data_option("--plot", help="Draw a calibration plot (.svg or .png); needs --metric skill."),
+]
+
 
 def evaluate(
-    program: Annotated[
-        Path,
-        typer.Argument(metavar="PROGRAM|RUN", help="A .py file or a run folder."),
-    ],
-    env: Annotated[
-        str | None,
-        typer.Option("--env", help="Environment id; a run knows its own.", show_default=False),
-    ] = None,
-    env_arg: EnvArgOption = None,
-    shift: ShiftOption = None,
-    hide: HideOption = None,
-    noise: NoiseOption = None,
-    dataset: DatasetOption = None,
-    split: Annotated[
-        Literal["train", "test"] | None,
-        typer.Option("--split", help="Score one part only.", show_default="both"),
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            "--metric",
-            help="accuracy; skill: proper scores; paper: the published score; or a plugin's.",
-            show_default="skill for a program with chance or memory, else accuracy",
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Draw how probabilities came true, with --metric skill; .svg or .png.",
-            show_default=False,
-        ),
-    ] = None,
-    rollouts: Annotated[
-        int, typer.Option("--rollouts", min=0, help="Also roll the program out, N times.")
-    ] = 0,
-    diagnose: Annotated[
-        bool, typer.Option("--diagnose", help="Say what its mistakes have in common.")
-    ] = False,
-    option: OptionsOption = None,
-    tool: ToolOption = None,
-    allow_gap: AllowGapOption = None,
+    *,
+    program: ProgramArgument,
+    env: RunEnvOption = None,
+    diagnose: DiagnoseOption = False,
+    rollouts: RolloutsOption = 0,
     seed: SeedOption = 0,
+    dataset: DatasetOption = None,
+    split: SplitOption = None,
+    environment: EnvironmentOptions,
+    metric: MetricOption = None,
+    plot: PlotOption = None,
+    programs: ProgramOptions,
     json: JsonOption = False,
 ) -> None:
-    """Score a program, or rules, on train and held-out transitions; show the worst mismatches.
+    """Score a program on train and held-out transitions.
+
+    Prints the worst mismatches as well. The program may also be rules in words.
 
     Example: cwm evaluate runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
@@ -86,16 +76,14 @@ def evaluate(
     result = score(
         program,
         env=env,
-        env_args=parse_env_args(env_arg, shift, hide, noise),
+        env_args=environment.arguments,
         dataset=dataset,
         split=split,
         metric=metric,
         rollout_count=rollouts,
-        options=option or (),
-        tools=tool or (),
-        allow_gap=allow_gap or (),
         seed=seed,
         observer=RecordingBar(),
+        **programs,
     )
     print_parts(evaluation_report(result, diagnose=diagnose), json=json)
     if plot is not None:

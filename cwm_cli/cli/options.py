@@ -1,115 +1,64 @@
-"""`cwm options`: what `-o` takes."""
+"""`cwm options`: the options that `-o` takes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cwm_cli.cli.completion import complete_option_owner
 from cwm_cli.cli.shared import JsonOption, console, emit_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cwm_cli.registry import Option, Owner
-
-
-class NamedOwner(NamedTuple):
-    """Something with options, by kind and name."""
-
-    kind: str
-    name: str
-    owner: Owner
+    from cwm_cli.registry import Option
 
 
 def options(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]",
-            help="A strategy, backend, refiner, problem, planner, policy, importer, "
-            "exporter, trainer, agent, `planning`, `sandbox`, `search`, `training` or "
-            "`checkpoint`; else all.",
-            show_default=False,
+            metavar="NAME",
+            help="A strategy, backend, refiner, problem, planner, policy, importer, exporter, "
+            "trainer or agent; or planning, sandbox, search, training or checkpoint. Default: all.",
+            autocompletion=complete_option_owner,
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """List what -o KEY=VALUE takes, with types, defaults and meanings.
+    """List the options that -o KEY=VALUE takes.
 
-    Where two of them have an option of one name, its kind goes before it, as in
-    -o strategy.KEY=VALUE (a planner's own name, as in -o mcts.KEY=VALUE, and `model` before that of
-    a trainer).
+    If two parts have an option of the same name, put the kind in front: -o strategy.KEY=VALUE.
+    For planners it is the name of the planner (-o mcts.KEY=VALUE), for trainers `model`.
 
     Example: cwm options gif-mcts
     """
-    found = list(named_owners(name))
-    if json:
-        emit_json(
-            {
-                "options": [
-                    {"kind": each.kind, "name": each.name, **_plain(option)}
-                    for each in found
-                    for option in each.owner.described()
-                ]
-            }
-        )
-        return
-    _draw(found)
-
-
-def named_owners(name: str | None, kind: str | None = None) -> Iterator[NamedOwner]:
-    """Yield what is called by a name, or all that has options, or all of a kind."""
-    from cwm_cli import registry
-    from cwm_cli.commands.unasked import SearchOptions
-    from cwm_cli.errors import UnknownNameError
-    from cwm_cli.sandbox import Limits
-    from cwm_cli.worlds.doubt import Doubt
-
-    known = {
-        each: registry.names(each)
-        for each, point in registry.extension_points().items()
-        if point.has_options and kind in (None, each)
-    }
-    others = {
-        "planning": Doubt,
-        "sandbox": Limits,
-        "search": SearchOptions,
-        **registry.option_groups(),
-    }
-    others = {one: factory for one, factory in others.items() if kind in (None, one)}
-    wanted = [(each, n) for each, names in known.items() for n in names if name in (None, n)]
-    for each, one in wanted:
-        yield NamedOwner(each, one, registry.Owner(each, registry.find(each, one)))
-    for one, factory in others.items():
-        if name in (None, one):
-            yield NamedOwner(one, one, registry.Owner(one, factory))
-    if name is not None and not wanted and name not in others:
-        every = [*others, *(n for names in known.values() for n in names)]
-        raise UnknownNameError("name", name, every)
-
-
-def _plain(option: Option) -> dict[str, object]:
-    """Return an option in plain data."""
-    plain = isinstance(option.default, str | int | float | bool | None)
-    return option._asdict() | {"default": option.default if plain else str(option.default)}
-
-
-def _draw(found: list[NamedOwner]) -> None:
-    """Print a table for each."""
     from rich.table import Table
     from rich.text import Text
 
+    from cwm_cli.commands.option_lists import option_owners
+
+    found = [(each, each.owner.described()) for each in option_owners(name)]
+    if json:
+        rows = [
+            {"kind": each.kind, "name": each.name, **_json(option)}
+            for each, described in found
+            for option in described
+        ]
+        emit_json({"options": rows})
+        return
     out = console(json=False)
-    for kind, name, owner in found:
-        rows = owner.described()
-        title = name if name == kind else f"{kind} {name}"
-        if not rows:
+    for each, described in found:
+        title = each.name if each.name == each.kind else f"{each.kind} {each.name}"
+        if not described:
             out.print(Text(f"{title} has no options"))
             continue
         table = Table("option", "type", "default", "meaning", title=title, title_justify="left")
-        for option in rows:
+        for option in described:
             default = "none" if option.default is None else str(option.default)
-            cells = (option.name, option.type, default, option.meaning)
-            table.add_row(*(Text(cell) for cell in cells))
+            table.add_row(*map(Text, (option.name, option.type, default, option.meaning)))
         out.print(table)
+
+
+def _json(option: Option) -> dict[str, object]:
+    plain = isinstance(option.default, str | int | float | bool | None)
+    return option._asdict() | {"default": option.default if plain else str(option.default)}

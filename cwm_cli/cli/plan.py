@@ -5,104 +5,81 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import typer
 
 from cwm_cli.cli.shared import (
-    AllowGapOption,
-    EnvArgOption,
-    HideOption,
+    EnvironmentOptions,
     JsonOption,
-    NoiseOption,
-    OptionsOption,
-    ProgramOption,
-    RunOption,
+    MaxStepsOption,
+    PlannerOption,
+    ProgramOptions,
+    RunEnvOption,
     SeedOption,
-    ShiftOption,
-    ToolOption,
+    WorldModelOptions,
+    advanced_option,
+    basic_option,
+    complete_dataset,
+    data_option,
     emit_json,
-    parse_env_args,
+    limit_option,
     print_parts,
-    run_folder,
 )
+
+EpisodesOption = Annotated[
+    int, basic_option("--episodes", min=1, help="Number of episodes to play.")
+]
+
+
+class PlanOptions(TypedDict):
+    """The environment that is planned in, and what is done with its episodes."""
+
+    env: RunEnvOption
+    oracle: Annotated[
+        bool,
+        basic_option("--oracle", help="Also plan in the environment itself, to report R."),
+    ]
+    real_env: Annotated[
+        bool,
+        basic_option("--real-env", help="Plan only in the environment itself, without a model."),
+    ]
+    render: Annotated[
+        Path | None, basic_option("--render", help="Film the first episode (.gif or .mp4).")
+    ]
+    dataset: Annotated[
+        Path | None,
+        data_option(
+            "--dataset",
+            help="Rows that the program was found from; predictions without their support are not "
+            "trusted.",
+            autocompletion=complete_dataset,
+        ),
+    ]
+    max_steps: MaxStepsOption
+    new: Annotated[
+        bool, advanced_option("--new", help="Play again, and ignore episodes from before.")
+    ]
 
 
 def plan(
-    run: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[RUN]", help="A run; its best program.", show_default=False, parser=run_folder
-        ),
-    ] = None,
-    env: Annotated[
-        str | None,
-        typer.Option("--env", help="Environment id; a run knows its own.", show_default=False),
-    ] = None,
-    env_arg: EnvArgOption = None,
-    shift: ShiftOption = None,
-    hide: HideOption = None,
-    noise: NoiseOption = None,
-    program: ProgramOption = None,
-    run_option: RunOption = None,
-    real_env: Annotated[
-        bool,
-        typer.Option("--real-env", help="No model: the oracle plans, in the environment itself."),
-    ] = False,
-    dataset: Annotated[
-        Path | None,
-        typer.Option(
-            "--dataset",
-            metavar="FILE",
-            help="The rows a program was found from: what they do not support is doubted.",
-            show_default=False,
-        ),
-    ] = None,
-    planner: Annotated[
-        str,
-        typer.Option(
-            "--planner",
-            help="mcts or tabular for discrete actions, icem or cem for continuous ones, or auto.",
-        ),
-    ] = "auto",
-    option: OptionsOption = None,
-    oracle: Annotated[
-        bool,
-        typer.Option("--oracle", help="Compare with plans in the environment itself: R."),
-    ] = False,
-    episodes: Annotated[int, typer.Option("--episodes", min=1, help="Episodes to play.")] = 10,
-    max_steps: Annotated[
-        int | None,
-        typer.Option(
-            "--max-steps",
-            min=1,
-            help="Steps after which an episode is cut. Default: the environment's limit, or 1000.",
-            show_default=False,
-        ),
-    ] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that plan.")] = 1,
-    render: Annotated[
-        Path | None,
-        typer.Option(
-            "--render",
-            metavar="FILE",
-            help="Film the first episode, as .gif or .mp4.",
-            show_default=False,
-        ),
-    ] = None,
-    new: Annotated[bool, typer.Option("--new", help="Forget what was played before.")] = False,
-    tool: ToolOption = None,
-    allow_gap: AllowGapOption = None,
+    *,
+    model: WorldModelOptions,
+    options: PlanOptions,
+    episodes: EpisodesOption = 10,
     seed: SeedOption = 0,
+    environment: EnvironmentOptions,
+    planner: PlannerOption = "auto",
+    workers: Annotated[int, limit_option("--workers", min=1, help="Processes that plan.")] = 1,
+    programs: ProgramOptions,
     json: JsonOption = False,
 ) -> None:
-    """Play an environment, planning every action in a world model.
+    """Play an environment by planning in a world model.
 
-    From the same starts random draws its actions; with --oracle plans are also made in
-    the environment itself, which takes longer. R = (model - random) / (oracle - random),
-    where the oracle is clearly better than chance; with --real-env there is no R.
-    Where the program fails the action is random, and counted. An episode is
-    written down when it ends, so that a command that was stopped continues.
+    Compares with random actions from the same initial states, and with --oracle also with plans
+    in the environment itself: R = (model - random) / (oracle - random). R needs an oracle that
+    is clearly better than random. If the program fails, the action is random, and the failure
+    is counted. A command that was stopped continues after its last finished episode.
 
     Example: cwm plan runs/CartPole-v1-gif-mcts-0-20260101-120000 --oracle
     """
@@ -112,29 +89,19 @@ def plan(
     from cwm_cli.views.planning import plan_report, plan_view
     from cwm_cli.views.terminal import place_words
 
-    if run and run_option and run != run_option:
-        raise CwmError(f"{run} and {run_option} are two runs: name one")
     view = plan_view(progress_console(), erase=json or sys.stdout.isatty())
-    with redirect_stdout(sys.stderr):  # what environments print is no result
+    with redirect_stdout(sys.stderr):  # environments may print
         result = play(
-            run or run_option,
-            env=env,
-            env_args=parse_env_args(env_arg, shift, hide, noise),
-            program=program,
-            real_env=real_env,
-            dataset=dataset,
+            model.folder,
+            env_args=environment.arguments,
+            program=model.program,
             planner=planner,
-            options=option or (),
-            oracle=oracle,
             episodes=episodes,
             workers=workers,
             seed=seed,
-            max_steps=max_steps,
-            render=render,
-            new=new,
-            tools=tool or (),
-            allow_gap=allow_gap or (),
             observer=view,
+            **options,
+            **programs,
         )
     if json:
         emit_json(result.as_json())

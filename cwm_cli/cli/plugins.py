@@ -1,4 +1,4 @@
-"""`cwm plugins`: list what is installed, and write a new plugin."""
+"""`cwm plugins`: list the installed plugins, and write a new one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cwm_cli.cli.shared import JsonOption, guarded
+from cwm_cli.cli.shared import JsonOption, basic_option, guarded
 
 plugins = typer.Typer(invoke_without_command=True)
 
@@ -16,7 +16,7 @@ plugins = typer.Typer(invoke_without_command=True)
 @plugins.callback()
 @guarded
 def list_(context: typer.Context, json: JsonOption = False) -> None:
-    """List what can be named in commands, and the package that each comes from.
+    """List installed plugins and their names, or write one.
 
     Example: cwm plugins
     """
@@ -40,28 +40,30 @@ def list_(context: typer.Context, json: JsonOption = False) -> None:
     console(json=False).print(table)
 
 
+KindOption = Annotated[
+    str,
+    basic_option(
+        "--kind",
+        metavar="KIND",
+        help="environment, backend, strategy, planner, world-model, policy or command.",
+    ),
+]
+OutOption = Annotated[
+    Path | None,
+    basic_option("--out", metavar="DIR", help="Output folder. Default: the name."),
+]
+
+
 @plugins.command("new")
 @guarded
 def new(
     context: typer.Context,
-    name: Annotated[
-        str, typer.Argument(help="Name of the package, such as cwm-maze.", show_default=False)
-    ],
-    kind: Annotated[
-        str,
-        typer.Option(
-            "--kind",
-            help="environment, backend, strategy, planner, world-model, policy or command.",
-            show_default=False,
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FOLDER", help="Where to write. Default: the name."),
-    ] = None,
+    name: Annotated[str, typer.Argument(help="Name of the package, e.g. cwm-maze.")],
+    kind: KindOption,
+    out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write the package of a plugin: it works as it is, and says where your own code goes.
+    """Write the package of a new plugin, ready to run.
 
     Example: cwm plugins new cwm-maze --kind environment
     """

@@ -1,4 +1,4 @@
-"""`cwm runs`: look at run folders of every kind, and take what they found elsewhere."""
+"""`cwm runs`: list, show, compare, export and remove runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ import typer
 from typer.core import TyperCommand
 
 from cwm_cli.cli.shared import (
-    AllowGapOption,
+    ForceOption,
     JsonOption,
-    OptionsOption,
-    ToolOption,
+    MaxStepsOption,
+    ProgramOptions,
+    basic_option,
+    complete_run,
+    data_option,
     emit,
     emit_json,
     guarded,
+    model_option,
+    names_of,
     print_report,
     run_folder,
 )
@@ -28,68 +33,84 @@ if TYPE_CHECKING:
     from cwm_cli.runs.store import Run
 
 
+RunArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="A run folder.", parser=run_folder, autocompletion=complete_run
+    ),
+]
+RunsArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN", help="Run folders.", parser=run_folder, autocompletion=complete_run
+    ),
+]
+
+runs = typer.Typer(no_args_is_help=True, help="List, show, compare, export and remove runs.")
+
+
+ToOption = Annotated[
+    str | None,
+    basic_option(
+        "--to",
+        metavar="FORMAT",
+        help="Export imagined episodes in this dataset format, e.g. minari, csv or parquet.",
+        show_default="a package",
+        autocompletion=names_of("exporter"),
+    ),
+]
+OutOption = Annotated[
+    str | None, basic_option("--out", metavar="DIR", help="Output folder. Default: RUN/export.")
+]
+SeedOption = Annotated[
+    int | None,
+    basic_option("--seed", min=0, help="Random seed.", show_default="0"),
+]
+EpisodesOption = Annotated[
+    int | None,
+    data_option("--episodes", min=1, help="Number of imagined episodes.", show_default="10"),
+]
+PolicyOption = Annotated[
+    str | None,
+    data_option(
+        "--policy",
+        metavar="NAME",
+        help="Policy of imagined episodes: planner, random, or the agent of a training run.",
+        show_default="planner",
+    ),
+]
+PlannerOption = Annotated[
+    str | None,
+    model_option(
+        "--planner",
+        metavar="NAME",
+        help="Planner of --policy planner.",
+        show_default="auto",
+        autocompletion=names_of("planner"),
+    ),
+]
+
+
+@runs.command("export")
+@guarded
 def export(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR",
-            help="A run.",
-            show_default=False,
-            parser=run_folder,
-        ),
-    ],
-    out: Annotated[
-        str | None,
-        typer.Option("--out", metavar="PLACE", help="Where to write. Default: DIR/export."),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="FORMAT",
-            help="Imagined episodes in a format of datasets, such as minari, csv or parquet.",
-            show_default="a package",
-        ),
-    ] = None,
-    episodes: Annotated[
-        int | None,
-        typer.Option("--episodes", min=1, help="Imagined episodes.", show_default="10"),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option("--seed", min=0, help="Seed of imagined episodes.", show_default="0"),
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            "--policy",
-            metavar="NAME",
-            help="Who acts in imagined episodes: planner, random, or the agent of a training.",
-            show_default="planner",
-        ),
-    ] = None,
-    planner: Annotated[
-        str | None,
-        typer.Option("--planner", metavar="NAME", help="By which planner.", show_default="auto"),
-    ] = None,
-    max_steps: Annotated[
-        int | None,
-        typer.Option(
-            "--max-steps", min=1, help="Steps of an imagined episode.", show_default=False
-        ),
-    ] = None,
-    option: OptionsOption = None,
-    tool: ToolOption = None,
-    allow_gap: AllowGapOption = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a dataset that is there already.")
-    ] = False,
+    *,
+    folder: RunArgument,
+    to: ToOption = None,
+    out: OutOption = None,
+    seed: SeedOption = None,
+    episodes: EpisodesOption = None,
+    policy: PolicyOption = None,
+    planner: PlannerOption = None,
+    max_steps: MaxStepsOption = None,
+    programs: ProgramOptions,
+    force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Write the program of a run as a Python package: a Gymnasium environment that needs no cwm.
+    """Export the program of a run as a Gymnasium package.
 
-    A run of another kind than a search writes what its own kind has to export. With `--to` what is
-    written is a dataset of episodes that are played inside the world model, by planning in it.
+    The package does not need cwm. Other kinds of run export what they contain. With --to the
+    output is a dataset of episodes that are played inside the world model.
 
     Example: cwm runs export runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
@@ -107,9 +128,7 @@ def export(
         "policy": policy,
         "planner": planner,
         "max_steps": max_steps,
-        "options": option,
-        "tools": tool,
-        "allow_gap": allow_gap,
+        **programs,
     }
     given = {name: value for name, value in asked.items() if value not in (None, [])}
     if to is not None:
@@ -174,44 +193,26 @@ def _report(made: Export, target: Path, *, json: bool) -> None:
 
 
 FolderArgument = Annotated[
-    Path,
+    list[Path] | None,
     typer.Argument(
         metavar="FOLDER",
-        help="A run folder.",
-        show_default=False,
+        help="Folders that contain runs.",
+        show_default="runs",
         parser=run_folder,
+        autocompletion=complete_run,
     ),
 ]
-FoldersArgument = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="FOLDER...",
-        help="Run folders.",
-        show_default=False,
-        parser=run_folder,
-    ),
-]
-
-runs = typer.Typer(no_args_is_help=True, help="Look at run folders.")
 
 
 @runs.command("list")
 @guarded
 def list_(
-    folder: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[FOLDER]...",
-            help="Where the runs are.",
-            show_default="runs",
-            parser=run_folder,
-        ),
-    ] = None,
+    folder: FolderArgument = None,
     json: JsonOption = False,
 ) -> None:
-    """List the runs below some folders, the newest first.
+    """List runs, newest first.
 
-    The jobs of a benchmark are listed where its own folder is named.
+    To list the jobs of a benchmark, name its folder.
 
     Example: cwm runs list
     """
@@ -257,23 +258,26 @@ def _about(run: RunSummary) -> str:
     return " ".join(filter(None, (run.environment, run.strategy, run.answers)))
 
 
+NodeOption = Annotated[
+    int | None,
+    basic_option(
+        "--node",
+        min=0,
+        help="Show a node of a search: prompt, completion, program, verdict and changes.",
+    ),
+]
+
+
 @runs.command("show")
 @guarded
 def show(
-    folder: FolderArgument,
-    node: Annotated[
-        int | None,
-        typer.Option(
-            "--node",
-            metavar="N",
-            min=0,
-            help="Show a node of a search: prompt, completion, program, verdict, difference.",
-            show_default=False,
-        ),
-    ] = None,
+    folder: RunArgument,
+    node: NodeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say what a run is and what came of it; of a search, draw the tree.
+    """Show the settings and the result of a run.
+
+    For a search it draws the tree as well.
 
     Example: cwm runs show runs/CartPole-v1-gif-mcts-0-20260101-120000 --node 3
     """
@@ -356,24 +360,27 @@ class ReportCommand(TyperCommand):
         return super().parse_args(ctx, spread)
 
 
+HtmlOption = Annotated[
+    str | None,
+    basic_option(
+        "--html",
+        metavar="[FILE]",
+        help="Write a page for the browser. Default: RUN/report.html.",
+    ),
+]
+
+
 @runs.command("report", cls=ReportCommand)
 @guarded
 def report(
-    folder: FoldersArgument,
-    html: Annotated[
-        str | None,
-        typer.Option(
-            "--html",
-            metavar="[FILE]",
-            help="Write a page, to look at in a browser and to send. Default: DIR/report.html.",
-            show_default=False,
-        ),
-    ] = None,
+    folder: RunsArgument,
+    html: HtmlOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Draw the tables of a run from what is in its folder, whatever state it is in.
+    """Show the tables of a run, or write its HTML report.
 
-    Several runs that shared the work are merged, where their kind knows how.
+    Works for unfinished runs too. Several runs that shared the work are merged, if their kind
+    supports it.
 
     Example: cwm runs report runs/benchmark-20260101-120000 --html
     """
@@ -392,8 +399,8 @@ def report(
 
 @runs.command("diff")
 @guarded
-def diff(first: FolderArgument, second: FolderArgument, json: JsonOption = False) -> None:
-    """Say in which settings and results two runs differ.
+def diff(first: RunArgument, second: RunArgument, json: JsonOption = False) -> None:
+    """Compare the settings and results of two runs.
 
     Example: cwm runs diff runs/one runs/other
     """
@@ -422,8 +429,8 @@ def diff(first: FolderArgument, second: FolderArgument, json: JsonOption = False
 
 @runs.command("rm")
 @guarded
-def rm(folder: FoldersArgument, json: JsonOption = False) -> None:
-    """Remove runs with all that is in their folders, but none that a process works on.
+def rm(folder: RunsArgument, json: JsonOption = False) -> None:
+    """Remove runs, except runs that a process is writing.
 
     Example: cwm runs rm runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
@@ -436,6 +443,3 @@ def rm(folder: FoldersArgument, json: JsonOption = False) -> None:
             typer.echo(f"removed {named(one)}")
     if json:
         emit_json({"removed": [named(one) for one in folder]})
-
-
-runs.command("export")(guarded(export))

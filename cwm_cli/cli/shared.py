@@ -1,42 +1,72 @@
-"""What commands are made of: shared options, one line to the user, JSON or text, exit codes.
+"""The parts of commands: options that several share, and output as text or as JSON.
 
-Commands of plugins get this module as `api`.
+Commands of plugins import from here, or get this module as `api`.
 """
 
-import errno
 import json as jsonlib
-import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
+from cwm_cli.cli.boundary import boundary
+from cwm_cli.cli.completion import (
+    complete_dataset,
+    complete_gap,
+    complete_model,
+    complete_option,
+    complete_run,
+    complete_start,
+    names_of,
+    one_of,
+)
+from cwm_cli.cli.declarations import (
+    advanced_option,
+    basic_option,
+    data_option,
+    guarded,
+    limit_option,
+    model_option,
+)
 from cwm_cli.envs.variants import HIDE, NOISE, SHIFT
 from cwm_cli.errors import CwmError
 from cwm_cli.text import clean, read_value
-from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rich.console import Console, RenderableType
 
-    from cwm_cli.bench.estimate import Ask, CostEstimate
+    from cwm_cli.bench.estimate import CostEstimate
     from cwm_cli.runs.observer import Observer
     from cwm_cli.runs.report import RunReport
 
+__all__ = [  # what other modules define, for `api`
+    "advanced_option",
+    "basic_option",
+    "boundary",
+    "complete_dataset",
+    "complete_model",
+    "complete_run",
+    "data_option",
+    "guarded",
+    "limit_option",
+    "model_option",
+    "names_of",
+    "one_of",
+]
+
 ALLOW_GAP = "CWM_ALLOW_GAP"
-"""The environment variable with the gaps that are accepted, a space between any two."""
+"""The environment variable with the accepted gaps, separated by spaces."""
 
 
 def run_folder(place: Path | str) -> Path:
-    """Read what names the folder of a run: a path, or a URL such as s3://bucket/folder."""
+    """Return the folder of a run that is named by a path or by a URL such as s3://bucket/run."""
     from cwm_cli.runs.places import located
 
     with boundary():
@@ -44,241 +74,371 @@ def run_folder(place: Path | str) -> Path:
 
 
 def shown(path: Path) -> str:
-    """Return what a user calls a path: the URL that it is a copy of, or the path."""
+    """Return the name of a path for users: its URL if it is a copy of a remote one."""
     from cwm_cli.runs.places import named
 
     return named(path)
 
 
-EnvOption = Annotated[
-    str, typer.Option("--env", help="Environment id, such as CartPole-v1.", show_default=False)
+# Single options
+
+
+ENV = basic_option(
+    "--env",
+    metavar="ID",
+    help="Environment ID, e.g. CartPole-v1.",
+    autocompletion=names_of("environment"),
+)
+EnvOption = Annotated[str, ENV]
+RunEnvOption = Annotated[
+    str | None,
+    basic_option(
+        "--env",
+        metavar="ID",
+        help="Environment ID. Default: the environment of the run.",
+        autocompletion=names_of("environment"),
+    ),
+]
+SeedOption = Annotated[int, basic_option("--seed", min=0, help="Random seed.")]
+JsonOption = Annotated[
+    bool, advanced_option("--json", help="Print one JSON object to stdout, the rest to stderr.")
+]
+RunArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="RUN",
+        help="Run whose world model is used.",
+        parser=run_folder,
+        autocompletion=complete_run,
+    ),
+]
+ProgramOption = Annotated[
+    Path | None, basic_option("--program", help="World model in a file, e.g. best.py.")
 ]
 EnvArgOption = Annotated[
-    list[str] | None,
-    typer.Option(
+    list[str],
+    data_option(
         "--env-arg",
         metavar="KEY=VALUE",
-        help="Argument of the environment, such as is_slippery=false; repeatable.",
-        show_default=False,
+        help="Argument of the environment, e.g. is_slippery=false; repeatable.",
     ),
 ]
 ShiftOption = Annotated[
     int | None,
-    typer.Option(
+    data_option(
         "--shift",
         metavar="SEED",
         min=0,
-        help="Change constants and rules of the environment by this seed: nobody knows it by heart "
-        "then. Short for --env-arg shift=SEED.",
-        show_default=False,
+        help="Change constants and rules of the environment, so that no language model knows it "
+        "by heart. Short for --env-arg shift=SEED.",
     ),
 ]
 HideOption = Annotated[
-    list[str] | None,
-    typer.Option(
+    list[str],
+    data_option(
         "--hide",
         metavar="NAME",
-        help="Leave a component of the observation out, by its name or number, or all velocities: "
-        "--hide velocities; repeatable. Short for --env-arg hide='[\"NAME\"]'.",
-        show_default=False,
+        help="Hide a component of the observation, by name or number, or all velocities; "
+        "repeatable.",
     ),
 ]
 NoiseOption = Annotated[
-    list[str] | None,
-    typer.Option(
+    list[str],
+    data_option(
         "--noise",
         metavar="NAME=STD",
         help="Add Gaussian noise at every step to a component of the observation, to the action "
-        "(action=0.1), or to a number that the environment holds (force_mag=1); repeatable.",
-        show_default=False,
+        "(action=0.1) or to a number of the environment (force_mag=1); repeatable.",
     ),
 ]
 DatasetOption = Annotated[
     Path | None,
-    typer.Option(
+    data_option(
         "--dataset",
-        metavar="FILE",
         help="Recorded transitions (.npz). Default: collected once and cached.",
-        show_default=False,
+        autocompletion=complete_dataset,
     ),
 ]
-OptionsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        "-o",
-        metavar="KEY=VALUE",
-        help="Option of what does the work, such as memory_mb=1024; repeatable. "
-        "`cwm options NAME` lists what NAME takes.",
-        show_default=False,
-    ),
+DataSeedOption = Annotated[
+    int, data_option("--data-seed", min=0, help="Random seed of data collected by default.")
 ]
-ProgramOption = Annotated[
-    Path | None,
-    typer.Option("--program", metavar="FILE", help="A world model.", show_default=False),
-]
-RunOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--run",
-        metavar="DIR",
-        help="A run; its best program.",
-        show_default=False,
-        parser=run_folder,
-    ),
-]
-RunFolderOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--run",
-        metavar="DIR",
-        help="Run folder, or its URL; continued if it exists.",
-        show_default=False,
-        parser=run_folder,
-    ),
-]
-BackendOption = Annotated[
+METRICS = "Score: accuracy, skill (proper scoring rules), paper (as published) or a plugin's."
+MetricOption = Annotated[
     str | None,
-    typer.Option(
-        "--backend",
-        help="Who answers. Default: the language model that is named, else data alone.",
-        show_default=False,
-    ),
-]
-ModelBackendOption = Annotated[
-    str | None, typer.Option("--backend", help="Who answers.", show_default=False)
-]
-ApiBaseOption = Annotated[
-    str | None, typer.Option("--api-base", metavar="URL", help="Address of the model's server.")
-]
-TemperatureOption = Annotated[
-    float | None, typer.Option("--temperature", min=0.0, help="Sampling temperature.")
-]
-ToolOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tool",
+    data_option(
+        "--metric",
         metavar="NAME",
-        help="Further module that programs may import, such as mujoco; repeatable.",
-        show_default=False,
+        help=METRICS,
+        show_default="skill if outcomes are random or partly hidden, else accuracy",
+        autocompletion=names_of("metric"),
     ),
-]
-MaxCostOption = Annotated[
-    float | None,
-    typer.Option("--max-cost", metavar="USD", min=0.0, help="Stop before this is exceeded."),
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option("--model", metavar="PROVIDER/NAME", help="LiteLLM model; default: $CWM_MODEL."),
-]
-ModelsOption = Annotated[
-    list[str] | None,
-    typer.Option(
+    basic_option(
         "--model",
         metavar="PROVIDER/NAME",
-        help="LiteLLM model; repeatable: several share the completions, by weight where it is "
-        "NAME=3. Default: $CWM_MODEL.",
-        show_default=False,
-    ),
-]
-AskAboveOption = Annotated[
-    float,
-    typer.Option(
-        "--ask-above",
-        metavar="USD",
-        min=0.0,
-        envvar="CWM_ASK_ABOVE",
-        help="Ask before what is expected to cost more is begun.",
-    ),
-]
-YesOption = Annotated[
-    bool, typer.Option("--yes", help="Begin whatever it is expected to cost, without a question.")
-]
-CacheOption = Annotated[
-    bool,
-    typer.Option(
-        "--cache/--no-cache",
-        help="Keep the answers of language models, and reuse those to what was asked before "
-        "(`cwm cache` shows them).",
+        help="LiteLLM model. Default: $CWM_MODEL.",
+        autocompletion=complete_model,
     ),
 ]
 StrategyOption = Annotated[
     str | None,
-    typer.Option(
-        "--strategy", help="Search strategy; `cwm plugins` lists them.", show_default=False
+    model_option(
+        "--strategy",
+        metavar="NAME",
+        help="Search strategy; `cwm plugins` lists them.",
+        autocompletion=names_of("strategy"),
     ),
 ]
-ExecutorOption = Annotated[
-    str, typer.Option("--executor", help="Where jobs run: local, ray, slurm, or a plugin's.")
+BackendOption = Annotated[
+    str | None,
+    model_option(
+        "--backend",
+        metavar="NAME",
+        help="Backend that writes programs. Default: the language model if one is named, else "
+        "induction from data.",
+        autocompletion=names_of("backend"),
+    ),
 ]
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        metavar="N",
-        min=1,
-        help="Jobs at a time. Default: half as many as cores.",
+ApiBaseOption = Annotated[
+    str | None, model_option("--api-base", metavar="URL", help="Address of the model's server.")
+]
+TemperatureOption = Annotated[
+    float | None, model_option("--temperature", min=0.0, help="Sampling temperature.")
+]
+CacheOption = Annotated[
+    bool,
+    limit_option(
+        "--cache/--no-cache",
         show_default=False,
+        help="Keep completions, and reuse them for equal prompts (see `cwm cache`).",
     ),
 ]
 StartOption = Annotated[
     str | None,
-    typer.Option(
+    model_option(
         "--start",
         metavar="NAME|FILE|DIR",
-        help="Program to begin with, at no completion: induction (from data alone; default of "
-        "synthesize with a language model), a file, the best one of a run, or none (default of "
-        "benchmark).",
-        show_default=False,
+        help="Start program, which costs no completion: induction (from data alone), a file, the "
+        "best program of a run, or none. Default: induction for synthesize with a language model, "
+        "none for benchmark.",
+        autocompletion=complete_start,
     ),
 ]
-ParallelOption = Annotated[int, typer.Option("--parallel", min=1, help="Completions in flight.")]
-NewOption = Annotated[
-    bool, typer.Option("--new", help="Start another run even if one can be continued.")
+PlannerOption = Annotated[
+    str,
+    model_option(
+        "--planner",
+        metavar="NAME",
+        help="mcts or tabular for discrete actions, icem or cem for continuous ones, or auto.",
+        autocompletion=names_of("planner"),
+    ),
+]
+MaxCostOption = Annotated[
+    float | None,
+    limit_option(
+        "--max-cost",
+        metavar="USD",
+        min=0.0,
+        help="Stop before the total cost of language models exceeds this.",
+    ),
+]
+MAX_STEPS = limit_option("--max-steps", min=1, help="Maximum number of steps in an episode.")
+MaxStepsOption = Annotated[int | None, MAX_STEPS]
+ParallelOption = Annotated[
+    int, limit_option("--parallel", min=1, help="Maximum number of simultaneous completions.")
+]
+OptionsOption = Annotated[
+    list[str],
+    advanced_option(
+        "--option",
+        "-o",
+        metavar="KEY=VALUE",
+        help="Set an option of the strategy, backend, planner or sandbox, e.g. memory_mb=1024; "
+        "repeatable. `cwm options NAME` lists the options of NAME.",
+        autocompletion=complete_option,
+    ),
 ]
 AllowGapOption = Annotated[
-    list[str] | None,
-    typer.Option(
+    list[str],
+    advanced_option(
         "--allow-gap",
         metavar="NAME",
         envvar=ALLOW_GAP,
-        help="Run generated programs although this protection is missing (see `cwm doctor`): "
-        "the name of a gap, or all; repeatable.",
-        show_default=False,
+        help="Run generated programs without this protection (see `cwm doctor`); all accepts "
+        "every gap; repeatable.",
+        autocompletion=complete_gap,
     ),
 ]
-TrackOption = Annotated[
-    str | None,
-    typer.Option(
-        "--track",
-        metavar="PROJECT",
-        help="Keep the numbers of the run in this project of a tracker, such as trackio.",
-        show_default=False,
-    ),
+NewOption = Annotated[
+    bool, advanced_option("--new", help="Start a new run, even if an old one can be continued.")
 ]
-TrackerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--tracker",
-        metavar="NAME",
-        help="The tracker of --track: trackio, wandb or a plugin's. Default: what is installed.",
-        show_default=False,
-    ),
+ForceOption = Annotated[
+    bool, advanced_option("--force", help="Replace an existing file with other content.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
-DataSeedOption = Annotated[
-    int, typer.Option("--data-seed", min=0, help="Seed of the data that is collected by default.")
-]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object to stdout, all else to stderr.")
-]
-MetricOption = Annotated[
-    str,
-    typer.Option(
-        "--metric",
-        help="accuracy; skill: proper scores; paper: the published score; or a plugin's.",
-    ),
-]
+
+
+# Groups of options
+
+
+class ProgramOptions(TypedDict):
+    """Options of commands that run programs."""
+
+    options: OptionsOption
+    allow_gap: AllowGapOption
+    tools: Annotated[
+        list[str],
+        advanced_option(
+            "--tool",
+            metavar="NAME",
+            help="Module that programs may import, e.g. mujoco; repeatable.",
+        ),
+    ]
+
+
+class ModelOptions(TypedDict):
+    """Options of commands that ask language models to write programs."""
+
+    model: Annotated[
+        list[str],
+        basic_option(
+            "--model",
+            metavar="PROVIDER/NAME",
+            help="LiteLLM model; repeatable: several models share the completions, by weight with "
+            "NAME=3. Default: $CWM_MODEL.",
+            autocompletion=complete_model,
+        ),
+    ]
+    backend: BackendOption
+    api_base: ApiBaseOption
+    temperature: TemperatureOption
+    cache: CacheOption
+    max_cost: MaxCostOption
+
+
+class RunOptions(TypedDict):
+    """The folder that a command writes its run to."""
+
+    run: Annotated[
+        Path | None,
+        basic_option(
+            "--run",
+            metavar="DIR",
+            help="Folder or URL of the run; an existing run continues.",
+            parser=run_folder,
+            autocompletion=complete_run,
+        ),
+    ]
+    new: NewOption
+
+
+@dataclass(frozen=True)
+class EnvironmentOptions:
+    """Arguments of an environment, and changes to it."""
+
+    env_arg: EnvArgOption
+    shift: ShiftOption
+    hide: HideOption
+    noise: NoiseOption
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that make the environment."""
+        return parse_env_args(self.env_arg, self.shift, self.hide, self.noise)
+
+
+@dataclass(frozen=True)
+class WorldModelOptions:
+    """The world model that a command uses: that of a run, or a file."""
+
+    run: RunArgument
+    run_option: Annotated[
+        Path | None,
+        basic_option(
+            "--run",
+            metavar="DIR",
+            help="Run whose world model is used, same as RUN.",
+            parser=run_folder,
+            autocompletion=complete_run,
+        ),
+    ]
+    program: ProgramOption
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the run.
+
+        Raises:
+            CwmError: if the argument and the option name two runs.
+        """
+        if self.run and self.run_option and self.run != self.run_option:
+            raise CwmError(f"{self.run} and {self.run_option} are two runs: name one")
+        return self.run or self.run_option
+
+
+@dataclass(frozen=True)
+class TrackingOptions:
+    """The experiment tracker of a run."""
+
+    track: Annotated[
+        str | None,
+        advanced_option(
+            "--track", metavar="PROJECT", help="Log metrics to this project of a tracker."
+        ),
+    ]
+    tracker: Annotated[
+        str | None,
+        advanced_option(
+            "--tracker",
+            metavar="NAME",
+            help="Tracker for --track: trackio, wandb or a plugin's. Default: the installed one.",
+            autocompletion=names_of("tracker"),
+        ),
+    ]
+
+    def beside(self, view: "Observer") -> "Observer":
+        """Return an observer that informs the tracker, if one is chosen, and a view."""
+        if self.track is None:
+            if self.tracker is not None:
+                raise CwmError(f"--tracker {self.tracker} needs a project: add --track PROJECT")
+            return view
+        from cwm_cli.commands.trackers import Tracking
+
+        return Tracking(self.track, self.tracker, beside=view)
+
+
+@dataclass(frozen=True)
+class CostOptions:
+    """The confirmation of expected costs."""
+
+    yes: Annotated[
+        bool, limit_option("--yes", help="Start without a question, whatever the expected cost.")
+    ]
+    ask_above: Annotated[
+        float,
+        limit_option(
+            "--ask-above",
+            metavar="USD",
+            min=0.0,
+            envvar="CWM_ASK_ABOVE",
+            help="Ask before starting if the expected cost exceeds this.",
+        ),
+    ] = 5.0
+
+    def confirm(self, estimate: "CostEstimate") -> bool:
+        """Return whether to start at an expected cost; ask the user if it is high."""
+        if self.yes or estimate.expected <= self.ask_above:
+            return True
+        words = f"the expected cost of ${estimate.expected:,.2f} exceeds --ask-above"
+        words = f"{words} {self.ask_above:g}"
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise CwmError(f"{words}: add --yes to start, or limit it with --max-cost")
+        typer.echo(f"{words}: start? [y/N] ", nl=False, err=True)
+        try:
+            return sys.stdin.readline().strip().lower() in ("y", "yes")
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("interrupted: nothing was started or paid") from None
 
 
 def parse_env_args(
@@ -287,7 +447,7 @@ def parse_env_args(
     hide: list[str] | None = None,
     noise: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Read KEY=VALUE pairs, whose values are JSON or Python literals, and add what is short."""
+    """Return the arguments of an environment from KEY=VALUE pairs and the short options."""
     arguments: dict[str, Any] = {}
     for pair in pairs or []:
         key, separator, text = pair.partition("=")
@@ -301,13 +461,13 @@ def parse_env_args(
     short = {SHIFT: shift, HIDE: sorted(set(hide or ())) or None, NOISE: _noise(noise) or None}
     for name, value in short.items():
         if value is not None and arguments.setdefault(name, value) != value:
-            said = f"--{name} {value} and --env-arg {name}={arguments[name]}"
-            raise CwmError(f"{said}: name one")
+            words = f"--{name} {value} and --env-arg {name}={arguments[name]}"
+            raise CwmError(f"{words}: name one")
     return arguments
 
 
 def _noise(pairs: list[str] | None) -> dict[str, float]:
-    """Read NAME=STD pairs; a name may have a = in it."""
+    """Return standard deviations from NAME=STD pairs; a name may contain `=`."""
     deviations: dict[str, float] = {}
     for pair in pairs or []:
         name, _, text = pair.rpartition("=")
@@ -323,97 +483,7 @@ def _noise(pairs: list[str] | None) -> dict[str, float]:
     return dict(sorted(deviations.items()))
 
 
-def tracked(view: "Observer", track: str | None, tracker: str | None) -> "Observer":
-    """Return an observer that tells a tracker what it hears, and a view everything."""
-    if track is None:
-        if tracker is not None:
-            raise CwmError(f"--tracker {tracker} needs a project: add --track PROJECT")
-        return view
-    from cwm_cli.commands.trackers import Tracking
-
-    return Tracking(track, tracker, beside=view)
-
-
-def asking(above: float, *, yes: bool) -> "Ask":
-    """Return what asks a user whether so much may be paid as is expected, if that is much."""
-
-    def ask(estimate: "CostEstimate") -> bool:
-        if yes or estimate.expected <= above:
-            return True
-        words = f"${estimate.expected:,.2f} are expected, more than --ask-above {above:g}"
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise CwmError(f"{words}: add --yes to begin, or limit it with --max-cost")
-        typer.echo(f"{words}: begin? [y/N] ", nl=False, err=True)
-        try:
-            return sys.stdin.readline().strip().lower() in ("y", "yes")
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("interrupted: nothing was begun, and nothing paid") from None
-
-    return ask
-
-
-INTERRUPTED = 130
-
-
-@contextmanager
-def boundary() -> Iterator[None]:
-    """End a user's mistake in one line and exit code 1, an interruption in 130."""
-    try:
-        yield
-    except CwmError as error:
-        complain(str(error))
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt as interruption:
-        complain(str(interruption) or "interrupted", kind="")
-        raise typer.Exit(INTERRUPTED) from interruption
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(1) from None
-    except OSError as error:
-        if error.errno not in REFUSALS:
-            raise
-        complain(told(error))
-        raise typer.Exit(1) from error
-    except MemoryError as error:
-        complain("there is not enough memory: close something else, or use fewer data")
-        raise typer.Exit(1) from error
-
-
-REFUSALS = {
-    errno.ENOSPC: "make room, then the same command continues",
-    errno.EDQUOT: "make room, then the same command continues",
-    errno.EFBIG: "raise the limit on the size of files, then the same command continues",
-    errno.EROFS: "name another place, or work in another folder",
-    errno.EACCES: "name another place, or work in another folder",
-    errno.EPERM: "name another place, or work in another folder",
-    errno.ENOTDIR: "name another place",
-    errno.EISDIR: "name another place",
-    errno.ELOOP: "name another place",
-    errno.EEXIST: "name another place",
-    errno.ENAMETOOLONG: "give a shorter name",
-    errno.EIO: "look after the disk",
-    errno.EMFILE: "raise the limit on open files (ulimit -n)",
-    errno.ENFILE: "close something else",
-    errno.ENOMEM: "close something else",
-}
-"""What to do when the system refuses something, wherever that happens."""
-
-
-def told(error: OSError) -> str:
-    """Say in a line what the system refuses, of which file, and what to do."""
-    file = f" ({error.filename})" if error.filename else ""
-    return f"{(error.strerror or str(error)).lower()}{file}: {REFUSALS[error.errno or 0]}"
-
-
-def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """Run a command inside the boundary."""
-
-    @wraps(command)
-    def inside(*args: Any, **kwargs: Any) -> None:
-        with boundary():
-            command(*args, **kwargs)
-
-    return inside
+# Output
 
 
 def emit_json(facts: Mapping[str, Any]) -> None:
@@ -422,7 +492,7 @@ def emit_json(facts: Mapping[str, Any]) -> None:
 
 
 def emit(facts: Mapping[str, Any], *, json: bool) -> None:
-    """Print facts as JSON, or as a line each."""
+    """Print facts as one JSON object, or one line per fact."""
     if json:
         typer.echo(jsonlib.dumps(facts))
         return
@@ -432,7 +502,7 @@ def emit(facts: Mapping[str, Any], *, json: bool) -> None:
 
 
 def console(*, json: bool) -> "Console":
-    """Return the console for people: stdout, or stderr when stdout is for JSON."""
+    """Return the console for text: stdout, or stderr if stdout is for JSON."""
     from rich.console import Console
 
     return Console(stderr=json)

@@ -2,100 +2,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, cast
-
-import typer
+from typing import Annotated, Any, cast
 
 from cwm_cli.cli.shared import (
-    AllowGapOption,
-    ApiBaseOption,
-    BackendOption,
-    CacheOption,
+    ENV,
     DataSeedOption,
     DatasetOption,
-    EnvArgOption,
-    HideOption,
+    EnvironmentOptions,
     JsonOption,
-    MaxCostOption,
-    ModelsOption,
-    NewOption,
-    NoiseOption,
-    OptionsOption,
+    MetricOption,
+    ModelOptions,
     ParallelOption,
-    RunFolderOption,
+    ProgramOptions,
+    RunOptions,
     SeedOption,
-    ShiftOption,
     StartOption,
     StrategyOption,
-    TemperatureOption,
-    ToolOption,
-    TrackerOption,
-    TrackOption,
+    TrackingOptions,
+    basic_option,
     emit_json,
-    parse_env_args,
+    model_option,
+    one_of,
     print_parts,
-    tracked,
 )
 from cwm_cli.errors import CwmError
 
-if TYPE_CHECKING:
-    pass
+IdxOption = Annotated[
+    int | None,
+    basic_option("--idx", min=0, help="Position in the benchmark, instead of --env."),
+]
+BudgetOption = Annotated[
+    int, basic_option("--budget", min=1, help="Maximum number of completions.")
+]
+ContractOption = Annotated[
+    str,
+    model_option(
+        "--contract",
+        metavar="FORM",
+        help="Form of programs: plain (deterministic), chance (probabilities or draws), memory "
+        "(of the episode), or auto (chosen from the data).",
+        autocompletion=one_of("auto", "plain", "chance", "memory"),
+    ),
+]
 
 
 def synthesize(
-    env: Annotated[
-        str | None,
-        typer.Option("--env", help="Environment id, such as CartPole-v1.", show_default=False),
-    ] = None,
-    idx: Annotated[
-        int | None,
-        typer.Option("--idx", min=0, help="Position in the benchmark.", show_default=False),
-    ] = None,
-    env_arg: EnvArgOption = None,
-    shift: ShiftOption = None,
-    hide: HideOption = None,
-    noise: NoiseOption = None,
-    model: ModelsOption = None,
-    backend: BackendOption = None,
-    strategy: StrategyOption = None,
-    option: OptionsOption = None,
-    start: StartOption = None,
-    budget: Annotated[int, typer.Option("--budget", min=1, help="Completions to spend.")] = 10,
-    parallel: ParallelOption = 1,
+    *,
+    env: Annotated[str | None, ENV] = None,
+    idx: IdxOption = None,
+    language: ModelOptions,
+    budget: BudgetOption = 10,
     seed: SeedOption = 0,
-    data_seed: DataSeedOption = 0,
+    folder: RunOptions,
     dataset: DatasetOption = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            "--metric",
-            help="accuracy, skill, paper or a plugin's. Default: accuracy where nothing is left "
-            "to chance or hidden, else skill.",
-            show_default=False,
-        ),
-    ] = None,
-    contract: Annotated[
-        str,
-        typer.Option(
-            "--contract",
-            metavar="auto|plain|chance|memory",
-            help="What programs have to define: answers that are certain (plain), outcomes with "
-            "probabilities or draws (chance), or a memory of the episode. auto finds it out.",
-        ),
-    ] = "auto",
-    max_cost: MaxCostOption = None,
-    cache: CacheOption = False,
-    api_base: ApiBaseOption = None,
-    temperature: TemperatureOption = None,
-    tool: ToolOption = None,
-    allow_gap: AllowGapOption = None,
-    run: RunFolderOption = None,
-    new: NewOption = False,
-    track: TrackOption = None,
-    tracker: TrackerOption = None,
+    data_seed: DataSeedOption = 0,
+    environment: EnvironmentOptions,
+    metric: MetricOption = None,
+    strategy: StrategyOption = None,
+    start: StartOption = None,
+    contract: ContractOption = "auto",
+    parallel: ParallelOption = 1,
+    programs: ProgramOptions,
+    tracking: TrackingOptions,
     json: JsonOption = False,
 ) -> None:
-    """Search for a program that predicts an environment; a stopped run continues where it was.
+    """Search for a program that predicts an environment.
 
     Example: cwm synthesize --env CartPole-v1
     """
@@ -105,11 +76,8 @@ def synthesize(
 
     result = search(
         _environment(env, idx),
-        env_args=parse_env_args(env_arg, shift, hide, noise),
-        model=model,
-        backend=backend,
+        env_args=environment.arguments,
         strategy=strategy,
-        options=option or (),
         start=start,
         budget=budget,
         parallel=parallel,
@@ -118,15 +86,10 @@ def synthesize(
         dataset=dataset,
         metric=metric,
         contract=cast("Any", contract),
-        max_cost=max_cost,
-        cache=cache,
-        api_base=api_base,
-        temperature=temperature,
-        tools=tool or (),
-        allow_gap=allow_gap or (),
-        run=run,
-        new=new,
-        observer=tracked(SearchView(), track, tracker),
+        **language,
+        **folder,
+        **programs,
+        observer=tracking.beside(SearchView()),
     )
     if json:
         emit_json(result.as_json())

@@ -2,191 +2,157 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from cwm_cli.cli.shared import (
     AllowGapOption,
-    ApiBaseOption,
-    AskAboveOption,
-    CacheOption,
+    CostOptions,
     JsonOption,
-    ModelBackendOption,
-    ModelsOption,
-    NewOption,
+    ModelOptions,
     OptionsOption,
+    RunOptions,
     SeedOption,
     StrategyOption,
-    TemperatureOption,
-    YesOption,
-    asking,
+    advanced_option,
+    basic_option,
     console,
+    data_option,
     emit_json,
-    run_folder,
+    limit_option,
+    names_of,
 )
 from cwm_cli.errors import CwmError
 
 if TYPE_CHECKING:
     from cwm_apps.solving import CodingResult
 
-DIFFICULTIES = "all, introductory, interview or competition."
+IdxOption = Annotated[
+    int, basic_option("--idx", min=0, help="Position of the first problem, from 0.")
+]
+TotalOption = Annotated[int, basic_option("--total", min=1, help="Number of problems.")]
+BudgetOption = Annotated[
+    int, basic_option("--budget", min=1, help="Maximum number of completions per problem.")
+]
+DifficultyOption = Annotated[
+    str,
+    data_option(
+        "--difficulty",
+        metavar="NAME",
+        help="Difficulty of problems: all, introductory, interview or competition.",
+    ),
+]
+DataOption = Annotated[
+    str | None,
+    data_option(
+        "--data",
+        metavar="PATH|hub",
+        help="The APPS dataset: a folder, a .jsonl file, or hub to download it. Default: the "
+        "twelve problems that ship with cwm.",
+    ),
+]
+JudgeOption = Annotated[
+    Literal["ours", "published"] | None,
+    data_option(
+        "--judge",
+        help="Rules of the judge: ours, or those of the published evaluator.",
+        show_default="ours",
+    ),
+]
+JudgeOnlyOption = Annotated[
+    bool, data_option("--judge-only", help="Judge the finished problems of --run again; no model.")
+]
+SolutionsOption = Annotated[
+    Path | None,
+    data_option("--solutions", help="Judge the programs in a JSON file (ID: list); no model."),
+]
+ParallelOption = Annotated[
+    int,
+    limit_option(
+        "--parallel",
+        min=1,
+        help="Maximum number of simultaneous completions, per problem with --workers.",
+    ),
+]
+
+
+class JobOptions(TypedDict):
+    """How problems are distributed over processes."""
+
+    workers: Annotated[
+        int | None,
+        limit_option("--workers", min=1, help="Problems to solve at a time, each in a process."),
+    ]
+    executor: Annotated[
+        str | None,
+        advanced_option(
+            "--executor",
+            metavar="NAME",
+            help="Executor of one process per problem: local, ray, slurm or a plugin's. Default: "
+            "threads, or local with --workers.",
+            autocompletion=names_of("executor"),
+        ),
+    ]
 
 
 def apps(
-    idx: Annotated[
-        int, typer.Option("--idx", min=0, help="Position of the first problem, from 0.")
-    ] = 0,
-    total: Annotated[
-        int,
-        typer.Option(
-            "--total",
-            min=1,
-            help="How many problems. (The publication's total_tasks is the number of equal parts "
-            "of all problems, its idx the part to do.)",
-        ),
-    ] = 100,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            metavar="PATH|hub",
-            help="APPS on disk: a folder, a .jsonl file, or hub to download it. "
-            "Default: the twelve problems that ship.",
-            show_default=False,
-        ),
-    ] = None,
-    difficulty: Annotated[
-        str, typer.Option("--difficulty", help=f"Which problems count: {DIFFICULTIES}")
-    ] = "all",
-    strategy: StrategyOption = None,
-    option: OptionsOption = None,
-    model: ModelsOption = None,
-    backend: ModelBackendOption = None,
-    budget: Annotated[int, typer.Option("--budget", min=1, help="Completions of a problem.")] = 20,
-    parallel: Annotated[
-        int,
-        typer.Option(
-            "--parallel",
-            min=1,
-            help="Completions in flight; with --workers those of each problem at work.",
-        ),
-    ] = 1,
-    executor: Annotated[
-        str | None,
-        typer.Option(
-            "--executor",
-            help="Search for each problem in a process of its own: local, ray, slurm, or a "
-            "plugin's. Default: in threads of this process.",
-            show_default=False,
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers",
-            metavar="N",
-            min=1,
-            help="Problems at a time, each in a process of its own; by itself --executor local.",
-            show_default=False,
-        ),
-    ] = None,
+    *,
+    idx: IdxOption = 0,
+    total: TotalOption = 100,
+    language: ModelOptions,
+    budget: BudgetOption = 20,
     seed: SeedOption = 0,
-    max_cost: Annotated[
-        float | None,
-        typer.Option(
-            "--max-cost", metavar="USD", min=0.0, help="Stop before all problems exceed this."
-        ),
-    ] = None,
-    ask_above: AskAboveOption = 5.0,
-    yes: YesOption = False,
-    cache: CacheOption = False,
-    api_base: ApiBaseOption = None,
-    temperature: TemperatureOption = None,
-    judge: Annotated[
-        Literal["ours", "published"] | None,
-        typer.Option(
-            "--judge",
-            help="By which rules programs are judged: ours (default), or as the published "
-            "evaluator does, for comparison (docs/reference/published.md says how they differ).",
-            show_default=False,
-        ),
-    ] = None,
-    allow_gap: AllowGapOption = None,
-    run: Annotated[
-        Path | None,
-        typer.Option(
-            "--run",
-            metavar="DIR",
-            help="Folder of all runs; continued if it exists.",
-            parser=run_folder,
-        ),
-    ] = None,
-    new: NewOption = False,
-    judge_only: Annotated[
-        bool,
-        typer.Option("--judge-only", help="Judge the finished problems of --run again; no model."),
-    ] = False,
-    solutions: Annotated[
-        Path | None,
-        typer.Option(
-            "--solutions",
-            metavar="FILE",
-            help="Judge programs from elsewhere (JSON: id -> list of programs); no model.",
-            show_default=False,
-        ),
-    ] = None,
+    folder: RunOptions,
+    data: DataOption = None,
+    difficulty: DifficultyOption = "all",
+    judge: JudgeOption = None,
+    judge_only: JudgeOnlyOption = False,
+    solutions: SolutionsOption = None,
+    strategy: StrategyOption = None,
+    parallel: ParallelOption = 1,
+    jobs: JobOptions,
+    costs: CostOptions,
+    options: OptionsOption,
+    allow_gap: AllowGapOption,
     json: JsonOption = False,
 ) -> None:
-    """Search for programs that solve coding problems, each in a run folder of its own.
+    """Search for programs that solve coding problems.
 
-    The first half of a problem's tests guide the search, and the others judge
-    what it found. With --workers or --executor each problem is a job, a process
-    of its own, here or on a cluster. Machines may also share the work by different
-    ranges: `cwm runs report DIR DIR` merges their folders. Budget, --parallel,
-    --max-cost, --workers, --executor and the range may change when a run is continued.
+    Half of the tests of a problem guide the search, the others judge its result. `cwm runs report
+    DIR DIR` merges the folders of machines that solve different ranges. Budget, limits, executor
+    and range may change when a run continues.
 
     Example: cwm apps --idx 0 --total 12 --model openai/gpt-5 --budget 20 --parallel 4
     """
-    import sys
-
     from cwm_apps import solving
     from cwm_apps.view import CodingView
     from cwm_cli.views.lines import progress_console
 
     view = CodingView(progress_console(), erase=json or sys.stdout.isatty())
-    gaps = allow_gap or ()
-    jobs: dict[str, Any] = {"executor": executor, "workers": workers}
-    if judge_only:
-        used = {"model": model, "backend": backend, "option": option, "data": data, "judge": judge}
-        _refuse_with("--judge-only", **used, **jobs, solutions=solutions)
-        if run is None:
-            raise CwmError("--judge-only needs the folder of a run: add --run DIR")
-        _print(solving.judge_again(run, allow_gap=gaps, observer=view), json=json)
-        return
+    asked: dict[str, Any] = {"model": language["model"], "backend": language["backend"], **jobs}
     where: dict[str, Any] = {"data": data, "idx": idx, "total": total, "difficulty": difficulty}
-    common: dict[str, Any] = {"options": option or (), "seed": seed, "allow_gap": gaps}
-    common |= {"judge": judge, "run": run, "new": new}
-    if solutions is not None:
-        _refuse_with("--solutions", model=model, backend=backend, **jobs)
-        result = solving.judge_solutions(solutions, **where, **common, observer=view)
+    common: dict[str, Any] = {"options": options, "seed": seed, "allow_gap": allow_gap}
+    common |= {"judge": judge, **folder, "observer": view}
+    if judge_only:
+        others = {"option": options, "data": data, "judge": judge, "solutions": solutions}
+        _refuse_with("--judge-only", **asked, **others)
+        if folder["run"] is None:
+            raise CwmError("--judge-only needs the folder of a run: add --run DIR")
+        result = solving.judge_again(folder["run"], allow_gap=allow_gap, observer=view)
+    elif solutions is not None:
+        _refuse_with("--solutions", **asked)
+        result = solving.judge_solutions(solutions, **where, **common)
     else:
         result = solving.solve(
             **where,
             **common,
             **jobs,
+            **language,
             strategy=strategy,
-            model=model,
-            backend=backend,
             budget=budget,
             parallel=parallel,
-            max_cost=max_cost,
-            ask=asking(ask_above, yes=yes),
-            cache=cache,
-            api_base=api_base,
-            temperature=temperature,
-            observer=view,
+            ask=costs.confirm,
         )
     _print(result, json=json)
 

@@ -2,129 +2,157 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import Annotated, TypedDict
 
 from cwm_cli.cli.shared import (
-    AllowGapOption,
+    METRICS,
     ApiBaseOption,
-    AskAboveOption,
     BackendOption,
     CacheOption,
+    CostOptions,
     DataSeedOption,
-    ExecutorOption,
     HideOption,
     JsonOption,
-    MetricOption,
+    MaxCostOption,
+    MaxStepsOption,
     NoiseOption,
-    OptionsOption,
+    ProgramOptions,
+    RunOptions,
     ShiftOption,
     StartOption,
     TemperatureOption,
-    ToolOption,
-    TrackerOption,
-    TrackOption,
-    WorkersOption,
-    YesOption,
-    asking,
+    TrackingOptions,
+    advanced_option,
+    basic_option,
+    complete_model,
+    data_option,
+    limit_option,
+    names_of,
+    one_of,
     parse_env_args,
     print_report,
-    run_folder,
-    tracked,
 )
 from cwm_cli.errors import CwmError
 
+SuiteOption = Annotated[
+    str,
+    basic_option(
+        "--suite",
+        metavar="NAME",
+        help="Set of environments: cwmb or cwmb-shifted.",
+        autocompletion=one_of("cwmb", "cwmb-shifted"),
+    ),
+]
+BudgetOption = Annotated[
+    int, basic_option("--budget", min=1, help="Maximum number of completions per job.")
+]
+SeedsOption = Annotated[
+    int, basic_option("--seeds", min=1, help="Number of random seeds; each is a job.")
+]
+EpisodesOption = Annotated[
+    int, basic_option("--episodes", min=1, help="Number of episodes to play with --plan.")
+]
+MetricOption = Annotated[
+    str,
+    data_option("--metric", metavar="NAME", help=METRICS, autocompletion=names_of("metric")),
+]
+ParallelOption = Annotated[
+    int,
+    limit_option("--parallel", min=1, help="Maximum number of simultaneous completions per job."),
+]
+ExecutorOption = Annotated[
+    str,
+    advanced_option(
+        "--executor",
+        metavar="NAME",
+        help="Executor of the jobs: local, ray, slurm or a plugin's.",
+        autocompletion=names_of("executor"),
+    ),
+]
 
-def benchmark(
-    suite: Annotated[
-        str, typer.Option("--suite", help="A set of environments: cwmb or cwmb-shifted.")
-    ] = "cwmb",
-    env: Annotated[
-        list[str] | None,
-        typer.Option("--env", help="Environments instead of a suite; repeatable."),
-    ] = None,
-    strategy: Annotated[
-        list[str] | None,
-        typer.Option("--strategy", help="Search strategies; repeatable. Default: gif-mcts."),
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
+
+class ComparisonOptions(TypedDict):
+    """The environments, strategies and models that a benchmark compares, and how."""
+
+    envs: Annotated[
+        list[str],
+        basic_option(
+            "--env",
+            metavar="ID",
+            help="Environment ID, instead of --suite; repeatable.",
+            autocompletion=names_of("environment"),
+        ),
+    ]
+    strategies: Annotated[
+        list[str],
+        basic_option(
+            "--strategy",
+            metavar="NAME",
+            help="Search strategy; repeatable, to compare several. Default: gif-mcts.",
+            autocompletion=names_of("strategy"),
+        ),
+    ]
+    models: Annotated[
+        list[str],
+        basic_option(
             "--model",
             metavar="PROVIDER/NAME",
-            help="LiteLLM models; repeatable. Default: $CWM_MODEL.",
+            help="LiteLLM model; repeatable, to compare several. Default: $CWM_MODEL.",
+            autocompletion=complete_model,
         ),
-    ] = None,
-    backend: BackendOption = None,
-    option: OptionsOption = None,
-    start: StartOption = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Searches with each, by seed.")] = 1,
-    budget: Annotated[int, typer.Option("--budget", min=1, help="Completions of a job.")] = 10,
-    parallel: Annotated[
-        int, typer.Option("--parallel", min=1, help="Completions in flight, of each job.")
-    ] = 1,
-    workers: WorkersOption = None,
+    ]
     plan: Annotated[
-        bool, typer.Option("--plan/--no-plan", help="Play with every program that was found.")
-    ] = False,
-    episodes: Annotated[
-        int, typer.Option("--episodes", min=1, help="Episodes to play with --plan.")
-    ] = 10,
-    max_steps: Annotated[
-        int | None,
-        typer.Option(
-            "--max-steps", min=1, help="Steps after which an episode is cut.", show_default=False
+        bool,
+        basic_option(
+            "--plan/--no-plan", show_default=False, help="Play with the program of every job."
         ),
-    ] = None,
+    ]
+    shift: ShiftOption
     ceilings: Annotated[
         bool,
-        typer.Option(
-            "--ceilings", help="Score the true environments, stood at each observation, too."
+        data_option(
+            "--ceilings", help="Also score the true environments, restored from each observation."
         ),
-    ] = False,
+    ]
+    backend: BackendOption
+    api_base: ApiBaseOption
+    temperature: TemperatureOption
+    cache: CacheOption
+    start: StartOption
+    max_cost: MaxCostOption
+    max_steps: MaxStepsOption
+    workers: Annotated[
+        int | None,
+        limit_option(
+            "--workers", min=1, help="Jobs to run at a time. Default: half the number of cores."
+        ),
+    ]
+
+
+def benchmark(
+    *,
+    suite: SuiteOption = "cwmb",
+    comparison: ComparisonOptions,
+    budget: BudgetOption = 10,
+    seeds: SeedsOption = 1,
+    episodes: EpisodesOption = 10,
+    folder: RunOptions,
     metric: MetricOption = "accuracy",
-    max_cost: Annotated[
-        float | None,
-        typer.Option(
-            "--max-cost", metavar="USD", min=0.0, help="Stop before all jobs together cost more."
-        ),
-    ] = None,
-    ask_above: AskAboveOption = 5.0,
-    yes: YesOption = False,
-    cache: CacheOption = False,
-    shift: ShiftOption = None,
-    hide: HideOption = None,
-    noise: NoiseOption = None,
     data_seed: DataSeedOption = 0,
-    api_base: ApiBaseOption = None,
-    temperature: TemperatureOption = None,
-    tool: ToolOption = None,
-    allow_gap: AllowGapOption = None,
-    run: Annotated[
-        Path | None,
-        typer.Option(
-            "--run",
-            metavar="DIR",
-            help="Folder of all runs; continued if it exists.",
-            parser=run_folder,
-        ),
-    ] = None,
+    hide: HideOption,
+    noise: NoiseOption,
+    parallel: ParallelOption = 1,
+    costs: CostOptions,
     executor: ExecutorOption = "local",
-    new: Annotated[
-        bool, typer.Option("--new", help="Start another benchmark even if one can be continued.")
-    ] = False,
-    track: TrackOption = None,
-    tracker: TrackerOption = None,
+    programs: ProgramOptions,
+    tracking: TrackingOptions,
     json: JsonOption = False,
 ) -> None:
-    """Search with every strategy, model and seed in many environments, and compare.
+    """Compare strategies and models on many environments.
 
-    Every job is a run folder of its own, made by a process of its own: one that
-    fails is left out of the means, counted, and tried again when the same
-    command continues. Budget, episodes, --plan, --ceilings and --max-cost may
-    then be others. An option is given to the strategies that have it.
+    Every combination with a seed is a job with its own process and run folder. Failed jobs are
+    counted, excluded from means, and retried by the same command, which may change --budget,
+    --episodes, --plan, --ceilings and --max-cost. An -o goes to the strategies that have it.
 
     Example: cwm benchmark --env CartPole-v1 --env Acrobot-v1 --strategy gif-mcts --seeds 3
     """
@@ -133,35 +161,19 @@ def benchmark(
 
     result = compare(
         suite,
-        envs=env or (),
-        strategies=strategy or (),
-        models=model or (),
-        backend=backend,
-        options=option or (),
-        start=start,
         seeds=seeds,
         budget=budget,
         parallel=parallel,
-        workers=workers,
-        plan=plan,
         episodes=episodes,
-        max_steps=max_steps,
-        ceilings=ceilings,
         metric=metric,
-        max_cost=max_cost,
-        ask=asking(ask_above, yes=yes),
-        cache=cache,
-        shift=shift,
-        **parse_env_args(None, hide=hide, noise=noise),
         data_seed=data_seed,
-        api_base=api_base,
-        temperature=temperature,
-        tools=tool or (),
-        allow_gap=allow_gap or (),
-        run=run,
-        new=new,
         executor=executor,
-        observer=tracked(BenchmarkView(json=json), track, tracker),
+        ask=costs.confirm,
+        observer=tracking.beside(BenchmarkView(json=json)),
+        **parse_env_args(None, hide=hide, noise=noise),
+        **comparison,
+        **folder,
+        **programs,
     )
     print_report(result.report, json=json)
     if result.why_nothing:

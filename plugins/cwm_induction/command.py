@@ -8,44 +8,36 @@ from typing import Annotated
 import typer
 
 from cwm_cli.cli.shared import (
-    AllowGapOption,
     DatasetOption,
-    EnvArgOption,
+    EnvironmentOptions,
     EnvOption,
-    HideOption,
     JsonOption,
-    NoiseOption,
-    OptionsOption,
+    ProgramOptions,
     SeedOption,
-    ShiftOption,
-    ToolOption,
+    basic_option,
     console,
     emit_json,
-    parse_env_args,
 )
+
+OutputOption = Annotated[
+    Path | None, basic_option("--output", help="Write the fitted program to this file.")
+]
 
 
 def calibrate(
+    *,
     program: Annotated[Path, typer.Argument(metavar="PROGRAM", help="A .py file.")],
     env: EnvOption,
-    env_arg: EnvArgOption = None,
-    shift: ShiftOption = None,
-    hide: HideOption = None,
-    noise: NoiseOption = None,
-    dataset: DatasetOption = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", metavar="FILE", help="Write the fitted program there.", show_default=False
-        ),
-    ] = None,
-    option: OptionsOption = None,
-    tool: ToolOption = None,
-    allow_gap: AllowGapOption = None,
+    output: OutputOption = None,
     seed: SeedOption = 0,
+    dataset: DatasetOption = None,
+    environment: EnvironmentOptions,
+    programs: ProgramOptions,
     json: JsonOption = False,
 ) -> None:
-    """Fit the numbers of a program to recorded transitions, and say what they do not determine.
+    """Fit the constants of a program to transitions.
+
+    Reports the constants that the data do not determine.
 
     Example: cwm calibrate pole.py --env CartPole-v1 --output fitted.py
     """
@@ -59,14 +51,12 @@ def calibrate(
     result = fit(
         program,
         env=env,
-        env_args=parse_env_args(env_arg, shift, hide, noise),
+        env_args=environment.arguments,
         dataset=dataset,
-        options=option or (),
-        tools=tool or (),
-        allow_gap=allow_gap or (),
         seed=seed,
         output=output,
         observer=RecordingBar(),
+        **programs,
     )
     out = console(json=json)
     found = result.calibration

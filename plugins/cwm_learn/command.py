@@ -4,122 +4,107 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from typing import Annotated
-
-import typer
+from typing import Annotated, TypedDict
 
 from cwm_cli.cli.shared import (
-    AllowGapOption,
-    ApiBaseOption,
-    BackendOption,
-    CacheOption,
-    EnvArgOption,
+    EnvironmentOptions,
     EnvOption,
-    HideOption,
     JsonOption,
-    MaxCostOption,
-    NewOption,
-    NoiseOption,
-    OptionsOption,
-    RunFolderOption,
+    ModelOptions,
+    ProgramOptions,
+    RunOptions,
     SeedOption,
-    ShiftOption,
-    TemperatureOption,
-    ToolOption,
-    TrackerOption,
-    TrackOption,
+    TrackingOptions,
+    basic_option,
+    complete_run,
+    data_option,
     emit_json,
-    parse_env_args,
+    limit_option,
+    model_option,
+    names_of,
     print_parts,
     shown,
-    tracked,
 )
+
+CurriculumOption = Annotated[
+    str | None,
+    data_option(
+        "--curriculum", metavar="ID,ID", help="Environments to learn first, before this one."
+    ),
+]
+StopOption = Annotated[
+    str,
+    limit_option(
+        "--stop",
+        metavar="WHEN",
+        help="Stop when the program is certified, at a mean return of X (return=X), or never.",
+    ),
+]
+
+
+class LearningOptions(TypedDict):
+    """The start, the goal and the limits of learning."""
+
+    start: Annotated[
+        str | None,
+        basic_option(
+            "--from",
+            metavar="RUN|DATASET",
+            help="Start with these rows, and with the program of a run. Default: nothing.",
+            autocompletion=complete_run,
+        ),
+    ]
+    goal: Annotated[
+        str | None,
+        basic_option(
+            "--goal",
+            help="Reward instead of the environment's: a condition on observations, e.g. "
+            "'position >= 0.6'; some strategies accept words.",
+        ),
+    ]
+    strategy: Annotated[
+        str | None,
+        model_option(
+            "--strategy",
+            metavar="NAME",
+            help="Learning strategy, e.g. worldcoder-agent. Default: the strategy of cwm.",
+            autocompletion=names_of("learning strategy"),
+        ),
+    ]
+    seconds: Annotated[
+        float | None, limit_option("--seconds", min=0.0, help="Stop after this time.")
+    ]
+    completions: Annotated[
+        int | None,
+        limit_option("--completions", min=0, help="Maximum number of completions."),
+    ]
+
+
+StepsOption = Annotated[
+    int, basic_option("--steps", min=1, help="Maximum number of environment steps.")
+]
 
 
 def learn(
+    *,
     env: EnvOption,
-    env_arg: EnvArgOption = None,
-    shift: ShiftOption = None,
-    hide: HideOption = None,
-    noise: NoiseOption = None,
-    steps: Annotated[
-        int, typer.Option("--steps", min=1, help="Steps of the environment to take at most.")
-    ] = 5000,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="RUN|DATASET",
-            help="Rows to begin with, and the program of a run. Default: nothing.",
-            show_default=False,
-        ),
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model",
-            metavar="PROVIDER/NAME",
-            help="LiteLLM model to ask where data alone do not explain every row; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    backend: BackendOption = None,
-    api_base: ApiBaseOption = None,
-    temperature: TemperatureOption = None,
-    goal: Annotated[
-        str | None,
-        typer.Option(
-            "--goal",
-            metavar="TEXT",
-            help="What pays instead: a condition on what is observed, 'position >= 0.6'; a "
-            "strategy may take words.",
-        ),
-    ] = None,
-    curriculum: Annotated[
-        str | None,
-        typer.Option(
-            "--curriculum", metavar="ID,ID", help="Environments to learn before this one."
-        ),
-    ] = None,
-    stop: Annotated[
-        str,
-        typer.Option(
-            "--stop",
-            metavar="WHEN",
-            help="certified; return=X once its play returns X on the mean; or never.",
-        ),
-    ] = "certified",
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", min=0.0, help="Stop after so long.")
-    ] = None,
-    completions: Annotated[
-        int | None, typer.Option("--completions", min=0, help="Completions to spend at most.")
-    ] = None,
-    max_cost: MaxCostOption = None,
-    cache: CacheOption = False,
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            "--strategy",
-            help="Another way to learn, such as worldcoder-agent. Default: the one of cwm.",
-            show_default=False,
-        ),
-    ] = None,
-    option: OptionsOption = None,
-    run: RunFolderOption = None,
-    new: NewOption = False,
-    tool: ToolOption = None,
-    allow_gap: AllowGapOption = None,
+    steps: StepsOption = 5000,
+    learning: LearningOptions,
+    language: ModelOptions,
     seed: SeedOption = 0,
-    track: TrackOption = None,
-    tracker: TrackerOption = None,
+    folder: RunOptions,
+    curriculum: CurriculumOption = None,
+    environment: EnvironmentOptions,
+    stop: StopOption = "certified",
+    programs: ProgramOptions,
+    tracking: TrackingOptions,
     json: JsonOption = False,
 ) -> None:
-    """Learn an environment by acting in it: write a program of it, and play by that.
+    """Learn a program of an environment while acting in it.
 
-    The program is written anew whenever something comes about otherwise than it says, until
-    its own play has agreed with the world for long enough to be certified. No language model is
-    needed; --model adds one. A command that was stopped continues where it was.
+    The program is rewritten when an observation contradicts it, until its predictions during
+    play were right for long enough to be certified. No language model is needed; --model names
+    one for rows that induction does not explain. A stopped command continues.
 
     Example: cwm learn --env CartPole-v1
     """
@@ -129,31 +114,19 @@ def learn(
     from cwm_learn.view import learning_report, learning_view
 
     view = learning_view(progress_console(), steps=steps)
-    with redirect_stdout(sys.stderr):  # what environments print is no result
+    with redirect_stdout(sys.stderr):  # environments may print
         result = learn_online(
             env,
-            env_args=parse_env_args(env_arg, shift, hide, noise),
+            env_args=environment.arguments,
             steps=steps,
-            start=start,
-            model=model or (),
-            backend=backend,
-            api_base=api_base,
-            temperature=temperature,
-            strategy=strategy,
-            goal=goal,
             curriculum=[each for each in (curriculum or "").split(",") if each],
             stop=stop,
-            seconds=seconds,
-            completions=completions,
-            max_cost=max_cost,
-            cache=cache,
-            options=option or (),
             seed=seed,
-            run=run,
-            new=new,
-            tools=tool or (),
-            allow_gap=allow_gap or (),
-            observer=tracked(view, track, tracker),
+            observer=tracking.beside(view),
+            **learning,
+            **language,
+            **folder,
+            **programs,
         )
     curve = save_curve(f"{env}: return while learning", result.returns, result.run)
     if json:

@@ -5,141 +5,143 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import Annotated, TypedDict
 
 from cwm_cli.cli.shared import (
     AllowGapOption,
-    EnvArgOption,
+    EnvironmentOptions,
     EnvOption,
-    HideOption,
     JsonOption,
-    NewOption,
-    NoiseOption,
     OptionsOption,
-    RunFolderOption,
+    RunOptions,
     SeedOption,
-    ShiftOption,
-    TrackerOption,
-    TrackOption,
+    TrackingOptions,
+    advanced_option,
+    basic_option,
+    complete_dataset,
+    complete_run,
+    data_option,
     emit_json,
-    parse_env_args,
+    model_option,
+    names_of,
+    one_of,
     print_parts,
     run_folder,
     shown,
-    tracked,
 )
+
+DeviceOption = Annotated[
+    str,
+    advanced_option(
+        "--device",
+        metavar="NAME",
+        help="Compute device: auto, cpu, cuda or mps.",
+        autocompletion=one_of("auto", "cpu", "cuda", "mps"),
+    ),
+]
+
+
+class TrainingOptions(TypedDict):
+    """The model and the agent that are trained, and the data."""
+
+    model: Annotated[
+        str | None,
+        basic_option(
+            "--model",
+            metavar="NAME",
+            help="Kind of model: ensemble (the default), transformer, ncp, ncp-multi, dreamer, "
+            "dummy, or a plugin's.",
+            autocompletion=names_of("trainer"),
+        ),
+    ]
+    steps: Annotated[
+        int | None,
+        basic_option(
+            "--steps",
+            min=1,
+            help="Number of environment steps, or of training steps if no data are collected.",
+            show_default="5000",
+        ),
+    ]
+    dataset: Annotated[
+        Path | None,
+        data_option(
+            "--dataset",
+            help="Train only on these rows. Default: rows that the agent collects.",
+            autocompletion=complete_dataset,
+        ),
+    ]
+    agent: Annotated[
+        str | None,
+        model_option(
+            "--agent",
+            metavar="NAME",
+            help="Agent: planner, actor-critic, cql, random, or a plugin's. Default: the model's.",
+            autocompletion=names_of("agent"),
+        ),
+    ]
+    world: Annotated[
+        Path | None,
+        model_option(
+            "--world",
+            metavar="RUN|FILE",
+            help="Train only an agent, in this world model, e.g. a program.",
+            parser=run_folder,
+            autocompletion=complete_run,
+        ),
+    ]
+    tokenizer: Annotated[
+        str | None,
+        model_option(
+            "--tokenizer",
+            metavar="NAME",
+            help="Tokenizer: grid, vq or none. Short for -o model.tokenizer=NAME.",
+        ),
+    ]
+    profile: Annotated[
+        str | None,
+        model_option(
+            "--profile",
+            metavar="NAME",
+            help="Size of the model: tiny, small or iris. Short for -o model.preset=NAME.",
+        ),
+    ]
+    init: Annotated[
+        list[str],
+        model_option(
+            "--init",
+            metavar="PART=RUN",
+            help="Initialise a part, or the model, from another run; repeatable.",
+        ),
+    ]
+    freeze: Annotated[
+        list[str],
+        model_option(
+            "--freeze",
+            metavar="PART",
+            help="Do not train this part, e.g. tokenizer; repeatable.",
+        ),
+    ]
 
 
 def train(
+    *,
     env: EnvOption,
-    env_arg: EnvArgOption = None,
-    shift: ShiftOption = None,
-    hide: HideOption = None,
-    noise: NoiseOption = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="NAME",
-            help="ensemble (the default), transformer, ncp, ncp-multi, dreamer, dummy; or a "
-            "plugin's.",
-            show_default=False,
-        ),
-    ] = None,
-    agent: Annotated[
-        str | None,
-        typer.Option(
-            "--agent",
-            metavar="NAME",
-            help="Who acts: planner, actor-critic, cql, random; or a plugin's. Default: the "
-            "model's.",
-            show_default=False,
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            "--tokenizer",
-            metavar="NAME",
-            help="grid, vq or none. Short for -o model.tokenizer=NAME.",
-            show_default=False,
-        ),
-    ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            "--profile",
-            metavar="NAME",
-            help="How large all is: tiny, small or iris. Short for -o model.preset=NAME.",
-            show_default=False,
-        ),
-    ] = None,
-    dataset: Annotated[
-        Path | None,
-        typer.Option(
-            "--dataset",
-            metavar="FILE",
-            help="Learn from these rows only. Default: what the agent collects.",
-            show_default=False,
-        ),
-    ] = None,
-    world: Annotated[
-        Path | None,
-        typer.Option(
-            "--world",
-            metavar="RUN|FILE",
-            help="Train an agent in this world model, such as a program; no model is trained.",
-            show_default=False,
-            parser=run_folder,
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            "--steps",
-            min=1,
-            help="Steps of the environment; of learning, where nothing is collected. [default: "
-            "5000]",
-            show_default=False,
-        ),
-    ] = None,
-    device: Annotated[
-        str, typer.Option("--device", help="auto, cpu, cuda or mps: where is computed.")
-    ] = "auto",
-    init: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--init",
-            metavar="PART=RUN",
-            help="Begin with a part, or the model, of another run; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    freeze: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--freeze",
-            metavar="PART",
-            help="Fit this part no more, such as tokenizer; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    option: OptionsOption = None,
-    run: RunFolderOption = None,
-    new: NewOption = False,
-    allow_gap: AllowGapOption = None,
+    training: TrainingOptions,
     seed: SeedOption = 0,
-    track: TrackOption = None,
-    tracker: TrackerOption = None,
+    folder: RunOptions,
+    environment: EnvironmentOptions,
+    device: DeviceOption = "auto",
+    options: OptionsOption,
+    allow_gap: AllowGapOption,
+    tracking: TrackingOptions,
     json: JsonOption = False,
 ) -> None:
-    """Train a neural world model of an environment, and an agent that acts by it.
+    """Train a neural world model, and an agent in it.
 
-    Steps are collected as the agent acts, the model is fitted to them, the agent plans or learns in
-    it, and is tested in the environment now and then. What needs torch is in the
-    extra `neural`. A command that was stopped continues where it was.
+    The agent acts and collects data, the model is trained on the data, and the agent plans or
+    learns in the model; it is tested in the environment at intervals. Most models need torch,
+    from the extra `neural`. A command that was stopped continues.
 
     Example: cwm train --env CartPole-v1 --model ensemble --steps 2000
     """
@@ -148,25 +150,16 @@ def train(
     from cwm_neural.view import save_training_curves, training_report, training_view
 
     view = training_view(progress_console())
-    with redirect_stdout(sys.stderr):  # what environments print is no result
+    with redirect_stdout(sys.stderr):  # environments may print
         result = train_model(
             env,
-            env_args=parse_env_args(env_arg, shift, hide, noise),
-            model=model,
-            agent=agent,
-            tokenizer=tokenizer,
-            profile=profile,
-            dataset=dataset,
-            world=world,
-            steps=steps,
+            env_args=environment.arguments,
             device=device,
-            init=init or (),
-            freeze=freeze or (),
-            options=option or (),
+            options=options,
             seed=seed,
-            run=run,
-            new=new,
-            observer=tracked(view, track, tracker),
+            observer=tracking.beside(view),
+            **training,
+            **folder,
         )
     curve = save_training_curves(env, result)
     if json:

@@ -5,106 +5,91 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from cwm_cli.cli.shared import (
-    AllowGapOption,
-    EnvArgOption,
-    HideOption,
+    EnvironmentOptions,
     JsonOption,
-    NoiseOption,
-    OptionsOption,
+    MaxStepsOption,
+    PlannerOption,
     ProgramOption,
+    ProgramOptions,
+    RunArgument,
+    RunEnvOption,
     SeedOption,
-    ShiftOption,
-    ToolOption,
+    basic_option,
+    complete_dataset,
     console,
+    data_option,
     emit_json,
-    parse_env_args,
-    run_folder,
+    limit_option,
+    one_of,
 )
 
 if TYPE_CHECKING:
     from cwm_cli.runs.observer import Observer
 
 
-def play(
-    run: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[RUN]", help="A run; its world model.", show_default=False, parser=run_folder
-        ),
-    ] = None,
-    env: Annotated[
-        str | None,
-        typer.Option("--env", help="Environment id; a run knows its own.", show_default=False),
-    ] = None,
-    env_arg: EnvArgOption = None,
-    shift: ShiftOption = None,
-    hide: HideOption = None,
-    noise: NoiseOption = None,
-    program: ProgramOption = None,
-    mode: Annotated[
-        str | None,
-        typer.Option(
-            "--mode",
-            help="human: you play in the world model; env: in the environment; agent: plans play "
-            "in the model; recon: what the model sees; replay: recorded episodes. "
-            "Default: human where there is a model, else env.",
-            show_default=False,
-        ),
-    ] = None,
+ModeOption = Annotated[
+    str | None,
+    basic_option(
+        "--mode",
+        metavar="MODE",
+        help="human: you play in the model; env: in the environment; agent: a planner plays in "
+        "the model; recon: shows what the model receives; replay: recorded episodes. Default: "
+        "human if there is a model, else env.",
+        autocompletion=one_of("human", "env", "agent", "recon", "replay"),
+    ),
+]
+EpisodesOption = Annotated[
+    int, basic_option("--episodes", min=1, help="Number of episodes that a planner plays.")
+]
+FpsOption = Annotated[
+    float | None,
+    limit_option(
+        "--fps",
+        min=0.1,
+        help="Steps per second. Default: one step per key; 15 for a planner.",
+    ),
+]
+
+
+class GameOptions(TypedDict):
+    """The environment and the data of a game, and its film."""
+
+    env: RunEnvOption
+    program: ProgramOption
+    record: Annotated[Path | None, basic_option("--record", help="Film the game (.gif or .mp4).")]
     dataset: Annotated[
         Path | None,
-        typer.Option(
+        data_option(
             "--dataset",
-            metavar="FILE",
             help="Episodes to replay. Default: those of the run, or of the environment.",
-            show_default=False,
+            autocompletion=complete_dataset,
         ),
-    ] = None,
-    record: Annotated[
-        Path | None,
-        typer.Option(
-            "--record", metavar="FILE", help="Film it, as .gif or .mp4.", show_default=False
-        ),
-    ] = None,
-    fps: Annotated[
-        float | None,
-        typer.Option(
-            "--fps",
-            min=0.1,
-            help="Let time go on, so many steps a second. Default: it waits for a key; plans take "
-            "15 steps a second.",
-            show_default=False,
-        ),
-    ] = None,
-    planner: Annotated[
-        str, typer.Option("--planner", help="Who plays with --mode agent.")
-    ] = "auto",
-    option: OptionsOption = None,
-    episodes: Annotated[
-        int, typer.Option("--episodes", min=1, help="Episodes that plans play.")
-    ] = 1,
-    max_steps: Annotated[
-        int | None,
-        typer.Option(
-            "--max-steps", min=1, help="Steps after which an episode is cut.", show_default=False
-        ),
-    ] = None,
-    tool: ToolOption = None,
-    allow_gap: AllowGapOption = None,
+    ]
+    max_steps: MaxStepsOption
+
+
+def play(
+    *,
+    run: RunArgument = None,
+    game: GameOptions,
+    mode: ModeOption = None,
+    episodes: EpisodesOption = 1,
     seed: SeedOption = 0,
+    environment: EnvironmentOptions,
+    planner: PlannerOption = "auto",
+    fps: FpsOption = None,
+    programs: ProgramOptions,
     json: JsonOption = False,
 ) -> None:
-    """Play in a world model by keys, with the true environment beside it.
+    """Play in a world model with the keyboard.
 
-    Arrows, letters and digits take the actions; what they do stands below. The first step that
-    comes out otherwise than the model predicts is marked. enter begins again, `.` pauses, `,`
-    starts and stops a film, t hides what is true, q quits. Without a terminal --mode agent and
-    --mode replay say what came of it.
+    The real environment is shown beside it, and the first wrong prediction is marked. Arrows,
+    letters and digits choose actions, as listed on the screen. Enter restarts, `.` pauses, `,`
+    starts and stops a film, t hides the environment, q quits. Without a terminal, --mode agent
+    and --mode replay print their results.
 
     Example: cwm play runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
@@ -127,25 +112,19 @@ def play(
         if sys.stdin.isatty() and screen.is_terminal and not json:
             tick = fps or (FPS if chosen == "agent" else None)
             keys, observer = stack.enter_context(Keyboard(tick)), GameScreen(screen)
-        stack.enter_context(redirect_stdout(sys.stderr))  # what environments print is no result
+        stack.enter_context(redirect_stdout(sys.stderr))  # environments may print
         result = run_game(
             run,
-            env=env,
-            env_args=parse_env_args(env_arg, shift, hide, noise),
-            program=program,
+            env_args=environment.arguments,
             mode=chosen,
-            dataset=dataset,
             keys=keys,
-            record=record,
             fps=fps or FPS,
             planner=planner,
-            options=option or (),
             episodes=episodes,
-            max_steps=max_steps,
             seed=seed,
-            tools=tool or (),
-            allow_gap=allow_gap or (),
             observer=observer,
+            **game,
+            **programs,
         )
     if json:
         emit_json(result.as_json())

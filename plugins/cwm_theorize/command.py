@@ -5,175 +5,168 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import Annotated, TypedDict
 
 from cwm_cli.cli.shared import (
+    MAX_STEPS,
     ApiBaseOption,
     CacheOption,
     DataSeedOption,
-    EnvArgOption,
+    EnvironmentOptions,
     EnvOption,
-    HideOption,
     JsonOption,
     MaxCostOption,
     ModelOption,
-    NewOption,
-    NoiseOption,
     OptionsOption,
     ParallelOption,
-    RunFolderOption,
+    RunOptions,
     SeedOption,
-    ShiftOption,
     TemperatureOption,
-    TrackerOption,
-    TrackOption,
+    TrackingOptions,
+    basic_option,
+    complete_dataset,
+    data_option,
     emit_json,
-    parse_env_args,
+    model_option,
+    names_of,
     print_parts,
     shown,
-    tracked,
 )
+
+PhasesOption = Annotated[int, basic_option("--phases", min=1, help="Number of phases.")]
+ProposalsOption = Annotated[
+    int, basic_option("--proposals", min=1, help="Number of proposals per phase.")
+]
+EpisodesOption = Annotated[
+    int, data_option("--episodes", min=1, help="Number of episodes collected per phase.")
+]
+ExperimenterOption = Annotated[
+    str,
+    data_option(
+        "--experimenter",
+        metavar="NAME",
+        help="Policy that collects data: random, oracle, enumerate, llm, curiosity or another.",
+        autocompletion=names_of("policy"),
+    ),
+]
+
+
+class TheoryOptions(TypedDict):
+    """The method, the language models and the evidence of rules in words."""
+
+    model: ModelOption
+    dataset: Annotated[
+        Path | None,
+        data_option(
+            "--dataset",
+            help="Rows to score the rules on: the held-out ones, if any. Default: collected.",
+            autocompletion=complete_dataset,
+        ),
+    ]
+    evidence: Annotated[
+        str | None,
+        data_option(
+            "--evidence",
+            metavar="NAME",
+            help="Data that rules are scored on: cumulative, phase (as published) or window.",
+        ),
+    ]
+    reward: Annotated[
+        str | None,
+        data_option(
+            "--reward",
+            metavar="NAME",
+            help="Reward of the experimenter curiosity: ll, alp, alpexp, alpll or custom.",
+        ),
+    ]
+    method: Annotated[
+        str | None,
+        model_option(
+            "--method",
+            metavar="NAME",
+            help="Inference method: metropolis (the default), importance, best-of, or another "
+            "strategy.",
+            autocompletion=names_of("strategy"),
+        ),
+    ]
+    hastings: Annotated[
+        bool, model_option("--hastings", help="Correct for asymmetric proposal probabilities.")
+    ]
+    particles: Annotated[
+        int | None,
+        model_option("--particles", min=1, help="Number of chains, or of samples that are kept."),
+    ]
+    theorist: Annotated[
+        str | None,
+        model_option(
+            "--theorist",
+            metavar="NAME",
+            help="Backend that proposes rules: BACKEND, BACKEND/MODEL or PROVIDER/MODEL.",
+            autocompletion=names_of("backend"),
+        ),
+    ]
+    statistician: Annotated[
+        str | None,
+        model_option(
+            "--statistician",
+            metavar="NAME",
+            help="Backend that scores rules: BACKEND, BACKEND/MODEL or PROVIDER/MODEL.",
+            autocompletion=names_of("backend"),
+        ),
+    ]
+    api_base: ApiBaseOption
+    temperature: TemperatureOption
+    cache: CacheOption
+    max_cost: MaxCostOption
 
 
 def theorize(
+    *,
     env: EnvOption,
-    env_arg: EnvArgOption = None,
-    shift: ShiftOption = None,
-    hide: HideOption = None,
-    noise: NoiseOption = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method",
-            help="metropolis (the default), importance or best-of; or another strategy.",
-            show_default=False,
-        ),
-    ] = None,
-    hastings: Annotated[
-        bool,
-        typer.Option("--hastings", help="Make up for how likely proposals are in both directions."),
-    ] = False,
-    evidence: Annotated[
-        str | None,
-        typer.Option(
-            "--evidence",
-            metavar="POLICY",
-            help="What rules are weighed by: cumulative, phase (as published) or window.",
-        ),
-    ] = None,
-    experimenter: Annotated[
-        str,
-        typer.Option(
-            "--experimenter",
-            help="Who collects: random, oracle, enumerate, llm, curiosity; or another policy.",
-        ),
-    ] = "random",
-    reward: Annotated[
-        str | None,
-        typer.Option(
-            "--reward", help="What curiosity is paid for: ll, alp, alpexp, alpll or custom."
-        ),
-    ] = None,
-    theorist: Annotated[
-        str | None,
-        typer.Option(
-            "--theorist",
-            metavar="NAME",
-            help="Who proposes: a backend, BACKEND/MODEL, or PROVIDER/NAME for a language model.",
-        ),
-    ] = None,
-    statistician: Annotated[
-        str | None,
-        typer.Option("--statistician", metavar="NAME", help="Who weighs, named in the same way."),
-    ] = None,
-    model: ModelOption = None,
-    api_base: ApiBaseOption = None,
-    temperature: TemperatureOption = None,
-    phases: Annotated[int, typer.Option("--phases", min=1, help="Phases of the run.")] = 40,
-    proposals: Annotated[
-        int, typer.Option("--proposals", min=1, help="Proposals in each phase.")
-    ] = 5,
-    particles: Annotated[
-        int | None,
-        typer.Option(
-            "--particles", min=1, help="Chains, or samples that are kept.", show_default=False
-        ),
-    ] = None,
-    episodes: Annotated[
-        int, typer.Option("--episodes", min=1, help="Episodes collected in each phase.")
-    ] = 5,
-    max_steps: Annotated[
-        int, typer.Option("--max-steps", min=1, help="Most steps of an episode.")
-    ] = 100,
-    dataset: Annotated[
-        Path | None,
-        typer.Option(
-            "--dataset",
-            metavar="FILE",
-            help="Rows to measure rules by, its held-out ones if it has any. Default: collected.",
-            show_default=False,
-        ),
-    ] = None,
-    data_seed: DataSeedOption = 0,
-    max_cost: MaxCostOption = None,
-    cache: CacheOption = False,
-    parallel: ParallelOption = 1,
-    option: OptionsOption = None,
-    run: RunFolderOption = None,
-    new: NewOption = False,
+    theory: TheoryOptions,
+    phases: PhasesOption = 40,
+    proposals: ProposalsOption = 5,
     seed: SeedOption = 0,
-    track: TrackOption = None,
-    tracker: TrackerOption = None,
+    folder: RunOptions,
+    experimenter: ExperimenterOption = "random",
+    episodes: EpisodesOption = 5,
+    data_seed: DataSeedOption = 0,
+    environment: EnvironmentOptions,
+    max_steps: Annotated[int, MAX_STEPS] = 100,
+    parallel: ParallelOption = 1,
+    options: OptionsOption,
+    tracking: TrackingOptions,
     json: JsonOption = False,
 ) -> None:
-    """Find rules in words that make what happens in an environment likely.
+    """Find rules in words that explain an environment.
 
-    A theorist proposes rules, a statistician says how likely they make what was collected, an
-    experimenter collects more. No language model is needed: without --model a grammar proposes,
-    and rules are read exactly. A command that was stopped continues where it was.
+    A theorist proposes rules, a statistician scores how likely they make the data, and an
+    experimenter collects more. Without --model a grammar proposes rules and they are evaluated
+    exactly, without a language model. A command that was stopped continues.
 
     Example: cwm theorize --env Door-v0
     """
     from cwm_cli.views.lines import progress_console
     from cwm_theorize.theorize import theorize as find_rules
-    from cwm_theorize.view import (
-        save_theory_curves,
-        theorizing_report,
-        theorizing_view,
-    )
+    from cwm_theorize.view import save_theory_curves, theorizing_report, theorizing_view
 
     view = theorizing_view(progress_console())
-    with redirect_stdout(sys.stderr):  # what environments print is no result
+    with redirect_stdout(sys.stderr):  # environments may print
         result = find_rules(
             env,
-            env_args=parse_env_args(env_arg, shift, hide, noise),
-            method=method,
-            hastings=hastings,
-            evidence=evidence,
+            env_args=environment.arguments,
             experimenter=experimenter,
-            reward=reward,
-            theorist=theorist,
-            statistician=statistician,
-            model=model,
-            api_base=api_base,
-            temperature=temperature,
             phases=phases,
             proposals=proposals,
-            particles=particles,
             episodes=episodes,
             max_steps=max_steps,
-            dataset=dataset,
             data_seed=data_seed,
-            options=option or (),
-            max_cost=max_cost,
-            cache=cache,
+            options=options,
             parallel=parallel,
             seed=seed,
-            run=run,
-            new=new,
-            observer=tracked(view, track, tracker),
+            observer=tracking.beside(view),
+            **theory,
+            **folder,
         )
     curve = save_theory_curves(env, result)
     if json:

@@ -5,71 +5,66 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from cwm_cli.cli.shared import (
     ApiBaseOption,
     DataSeedOption,
-    EnvArgOption,
+    EnvironmentOptions,
     EnvOption,
-    HideOption,
     JsonOption,
     ModelOption,
-    NoiseOption,
     OptionsOption,
-    ShiftOption,
+    basic_option,
+    complete_dataset,
     console,
+    data_option,
     emit_json,
-    parse_env_args,
+    model_option,
+    names_of,
 )
 from cwm_cli.errors import CwmError
 
+TopkOption = Annotated[
+    str, basic_option("--topk", metavar="K,K", help="Report top-k accuracy at these ranks.")
+]
+DatasetOption = Annotated[
+    Path | None,
+    data_option(
+        "--dataset",
+        help="Recorded transitions (.npz); the held-out ones count. Default: those of `cwm "
+        "theorize`.",
+        autocompletion=complete_dataset,
+    ),
+]
+StatisticianOption = Annotated[
+    str | None,
+    model_option(
+        "--statistician",
+        metavar="NAME",
+        help="Backend that scores changes: BACKEND, BACKEND/MODEL or PROVIDER/MODEL.",
+        autocompletion=names_of("backend"),
+    ),
+]
+
 
 def score(
+    *,
     env: EnvOption,
-    rules: Annotated[
-        Path,
-        typer.Option(
-            "--rules", metavar="FILE", help="Rules, one on each line.", show_default=False
-        ),
-    ],
-    env_arg: EnvArgOption = None,
-    shift: ShiftOption = None,
-    hide: HideOption = None,
-    noise: NoiseOption = None,
-    dataset: Annotated[
-        Path | None,
-        typer.Option(
-            "--dataset",
-            metavar="FILE",
-            help="Recorded transitions (.npz), of which the held-out ones count. "
-            "Default: those of `cwm theorize`.",
-            show_default=False,
-        ),
-    ] = None,
-    topk: Annotated[
-        str, typer.Option("--topk", metavar="K,K", help="Ranks that accuracy is told of.")
-    ] = "1,3,5,10",
-    statistician: Annotated[
-        str | None,
-        typer.Option(
-            "--statistician",
-            metavar="NAME",
-            help="Who says how likely a change is: a backend, or PROVIDER/NAME.",
-            show_default=False,
-        ),
-    ] = None,
+    rules: Annotated[Path, basic_option("--rules", help="File of rules, one per line.")],
     model: ModelOption = None,
-    api_base: ApiBaseOption = None,
+    topk: TopkOption = "1,3,5,10",
+    dataset: DatasetOption = None,
     data_seed: DataSeedOption = 0,
-    option: OptionsOption = None,
+    environment: EnvironmentOptions,
+    statistician: StatisticianOption = None,
+    api_base: ApiBaseOption = None,
+    options: OptionsOption,
     json: JsonOption = False,
 ) -> None:
-    """Say how well rules in words predict recorded transitions.
+    """Score how well rules in words predict transitions.
 
-    Every candidate of what may follow is weighed under the rules, and what did follow is ranked
-    among them. Chance orders what is tied; as published, ties count in favour of what followed.
-    No rules and guessing stand beside.
+    The rules rank all candidates for the next observation; the rank of the recorded one counts.
+    Ties are ordered at random; the published order favours the recorded one. Having no rules
+    and guessing are shown as baselines.
 
     Example: cwm score --env Door-v0 --env-arg rule='"not blue"' --rules rules.txt
     """
@@ -82,13 +77,13 @@ def score(
     result = rank(
         env,
         rules=rules,
-        env_args=parse_env_args(env_arg, shift, hide, noise),
+        env_args=environment.arguments,
         dataset=dataset,
         top=ranks(topk),
         statistician=statistician,
         model=model,
         api_base=api_base,
-        options=option or (),
+        options=options,
         data_seed=data_seed,
         observer=Lines(),
     )

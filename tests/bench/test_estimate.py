@@ -144,7 +144,7 @@ def test_much_is_asked_about_on_a_terminal(typed: str, code: int, tmp_path: Path
         )
         os.close(end)
         told = b""
-        while b"begin? [y/N]" not in told:
+        while b"start? [y/N]" not in told:
             told += os.read(terminal, 4096)
         assert server.requests == []
         if typed:

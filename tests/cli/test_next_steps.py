@@ -82,7 +82,7 @@ def test_a_run_that_a_process_works_on_is_not_continued(cwm, begun):
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         words = told(cwm.inside())
-    assert "at work" in words and "unfinished" not in words
+    assert "running" in words and "unfinished" not in words
 
 
 def test_what_is_no_run_or_hostile_does_no_harm(cwm, begun):

@@ -7,7 +7,6 @@ from importlib.metadata import metadata
 
 import pytest
 
-from cwm_cli.cli import command_line
 from cwm_cli.cli.doctor import EXTRAS
 from cwm_litellm.models import BY_SIZE, COMMON, KEYS, check_model, check_price, prices, providers
 
@@ -163,13 +162,6 @@ def test_help_is_there_for_whoever_writes_h(cwm):
         assert (short.returncode, short.stdout) == (0, long.stdout)
         assert "--help" in long.stdout
         assert "bool" not in long.stdout.lower(), "flags have no type"
-
-
-def test_help_lists_commands_in_order_of_use_with_maintenance_last():
-    listed = [command.name for command in command_line().registered_commands]
-    steps = ["collect", "synthesize", "evaluate", "calibrate", "plan", "bench-speed", "benchmark"]
-    assert listed[:7] == steps
-    assert listed[-3:] == ["options", "cache", "doctor"]
 
 
 def test_wrong_usage_is_told_in_no_library_s_words(cwm):

@@ -1,0 +1,79 @@
+"""The newest runs in a folder, read fast: from headers and file times alone."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cwm_cli.errors import CwmError
+
+RUNS = Path("runs")
+"""The default folder of runs, as in `runs.store`, which is slow to import."""
+
+
+class RecentRun(NamedTuple):
+    """A run: the command that started it, and whether it is finished or being written."""
+
+    folder: Path
+    kind: str
+    environment: str
+    model: str
+    command: str
+    is_finished: bool
+    is_locked: bool
+
+
+def recent_runs(folder: Path) -> Iterator[RecentRun]:
+    """Yield the runs in a folder, newest first, without those that cannot be read."""
+    for _, header in sorted(_headers(folder), reverse=True):
+        from cwm_cli.data.reading import read_json  # imports numpy: only if there are runs
+
+        try:
+            yield _read(header.parent, read_json(header))
+        except (CwmError, KeyError, TypeError, AttributeError):
+            continue  # `cwm runs list` reports damaged runs
+
+
+def _headers(folder: Path) -> Iterator[tuple[float, Path]]:
+    """Yield the headers of runs with the time when each was written."""
+    try:
+        runs = list(folder.iterdir())
+    except OSError:
+        return
+    for run in runs:
+        try:
+            header = run / "run.json"
+            yield header.stat().st_mtime, header
+        except OSError:
+            continue
+
+
+def _read(folder: Path, header: dict[str, Any]) -> RecentRun:
+    words = [str(word) for word in header.get("command", ())]
+    config = header["config"]
+    return RecentRun(
+        folder,
+        str(header["kind"]),
+        str(config.get("env", "")),
+        str(config.get("model", "") or ""),
+        shlex.join(["cwm", *words]) if words else "",
+        (folder / "result.json").exists(),
+        _is_locked(folder / "lock"),
+    )
+
+
+def _is_locked(lock: Path) -> bool:
+    import fcntl
+
+    from cwm_cli.data.reading import open_file
+
+    try:
+        with open_file(lock) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (CwmError, OSError):
+        return False
+    return False
