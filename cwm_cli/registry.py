@@ -228,7 +228,10 @@ def base_of(kind: Kind) -> type | None:
 
 def environment(name: str) -> "EnvironmentSpec":
     """Return the environment called `name`; its `make` takes `shift`, `hide` and `noise`, too."""
-    return with_variants(find("environment", name)())
+    spec = find("environment", name)()
+    from cwm_cli.envs.checking import with_checks  # imports gymnasium, as the plugins do
+
+    return with_checks(with_variants(spec))
 
 
 def default(role: Role) -> str:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cwm_cli.envs.failures import environment_failure
 from cwm_cli.envs.variants import HIDE, NOISE, SHIFT
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, EnvironmentFailure
 from cwm_cli.text import clean, read_value
-from cwm_cli.views.lines import complain
+from cwm_cli.views.lines import complain, is_verbose
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -358,6 +359,9 @@ def boundary() -> Iterator[None]:
     """End a user's mistake in one line and exit code 1, an interruption in 130."""
     try:
         yield
+    except EnvironmentFailure as error:
+        _report_failure(error)
+        raise typer.Exit(1) from error
     except CwmError as error:
         complain(str(error))
         raise typer.Exit(1) from error
@@ -367,14 +371,24 @@ def boundary() -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
-    except OSError as error:
-        if error.errno not in REFUSALS:
-            raise
-        complain(told(error))
-        raise typer.Exit(1) from error
     except MemoryError as error:
         complain("there is not enough memory: close something else, or use fewer data")
         raise typer.Exit(1) from error
+    except Exception as error:
+        if failure := environment_failure(error):
+            _report_failure(failure)
+        elif isinstance(error, OSError) and error.errno in REFUSALS:
+            complain(told(error))
+        else:
+            raise
+        raise typer.Exit(1) from error
+
+
+def _report_failure(error: EnvironmentFailure) -> None:
+    """Print the line of an error, below its traceback with --verbose."""
+    if is_verbose():
+        typer.echo(clean(error.traceback, newlines=True), err=True, nl=False)
+    complain(str(error))
 
 
 REFUSALS = {

@@ -42,6 +42,11 @@ def speak(loudness: Loudness) -> None:
     logger.propagate = not verbose
 
 
+def is_verbose() -> bool:
+    """Return whether the user asked for details."""
+    return _loudness == "verbose"
+
+
 class LogLines(logging.Handler):
     """Prints log records to stderr as safe text: all with their time, or only warnings."""
 

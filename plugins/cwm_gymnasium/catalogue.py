@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -12,7 +11,17 @@ from cwm_cli.envs.spec import EnvironmentSpec, Rewinder
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.private_parts import MissingPartError
 from cwm_gymnasium.describing import describe
-from cwm_gymnasium.making import load, make, needs, versions
+from cwm_gymnasium.making import load, make, versions
+from cwm_gymnasium.own_files import (
+    FILE,
+    HOMES,
+    environments_in,
+    import_file,
+    import_module,
+    in_working_folder,
+    only_environment,
+    unregistered,
+)
 from cwm_gymnasium.shifts import SHIFTED
 
 if TYPE_CHECKING:
@@ -20,15 +29,13 @@ if TYPE_CHECKING:
     import numpy as np
     from gymnasium.envs.registration import EnvSpec
 
-HOMES = {"ALE": "ale_py"}
-"""Modules that must be imported before Gymnasium knows their namespace."""
-
 
 class Environments(Mapping[str, Callable[[], EnvironmentSpec]]):
     """Environments by id; Gymnasium is imported when one is asked for.
 
-    Ids that are not listed are served as well: `module:Id-v0`, ids without a
-    version, and versions that Gymnasium no longer makes but has a successor for.
+    Names that are not listed are served as well: `module:Id-v0`, `module:Class`, `file.py`,
+    `file.py:Class`, ids without a version, and versions that Gymnasium no longer makes but has a
+    successor for.
     """
 
     gives_way = True  # packages register what other plugins may show in a way of their own
@@ -39,7 +46,9 @@ class Environments(Mapping[str, Callable[[], EnvironmentSpec]]):
         return partial(_specify, name)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and (_module(name) != "" or _find(name) is not None)
+        return isinstance(name, str) and (
+            _module(name) != "" or name.endswith(FILE) or _find(name) is not None
+        )
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, spec in load().registry.items() if not _retired(spec))
@@ -51,14 +60,24 @@ class Environments(Mapping[str, Callable[[], EnvironmentSpec]]):
 def _specify(name: str) -> EnvironmentSpec:
     """Describe how to make the environment that `name` stands for."""
     module, bare = _module(name), name.rpartition(":")[2]
-    if module:
-        _import(module, name)
+    prefix = name.removesuffix(bare)
+    if name.endswith(FILE):
+        module, bare = name, ""
+    loaded = None
+    if module.endswith(FILE):
+        loaded = import_file(module)
+        bare = bare or only_environment(loaded, module)
+        prefix = f"{in_working_folder(module)}:"
+    elif module:
+        loaded = import_module(module, name)
     found = _find(bare)
+    if loaded is not None:
+        found = unregistered(loaded, bare, found) or found
     if found is None:
-        known = [name.removesuffix(bare) + other for other in Environments()]
-        raise UnknownNameError("environment", name, known)
+        known = (loaded and environments_in(loaded)) or Environments()
+        raise UnknownNameError("environment", name, [prefix + other for other in known])
     return EnvironmentSpec(
-        id=name.removesuffix(bare) + found.id,
+        id=found.id if found.id.startswith(prefix) else prefix + found.id,
         make=partial(make, found),
         describe=describe,
         versions=partial(versions, found),
@@ -113,18 +132,6 @@ def _module(name: str) -> str:
     """Return the module that registers an environment, or nothing when Gymnasium does."""
     module, _, bare = name.rpartition(":")
     return module or HOMES.get(bare.partition("/")[0], "")
-
-
-def _import(module: str, name: str) -> None:
-    """Import the module that registers an environment."""
-    load()
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name == module.partition(".")[0] and module not in HOMES.values():
-            hint = "install it, or add its folder to PYTHONPATH"
-            raise CwmError(f"there is no module {module!r} for {name}: {hint}") from error
-        raise needs(name, error) from error
 
 
 def _find(name: str) -> EnvSpec | None:

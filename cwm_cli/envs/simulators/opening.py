@@ -274,6 +274,8 @@ class Opening(NamedTuple):
     def of(cls, spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> Self:
         """Find it out, or refuse an environment for which no way is exact."""
         with closing(spec.make(**env_args)) as env:
+            env.reset(seed=0)
+            env.step(next(_random_actions(env))[0])  # reports what is wrong with its results
             bind = _binder(spec, env_args, env)
             deterministic = is_deterministic(env, bind(env))
             return cls(spec, env_args, bind, deterministic, deterministic and is_observed(env))
