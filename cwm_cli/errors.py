@@ -29,11 +29,11 @@ class UnknownNameError(CwmError):
 
 
 class EnvironmentFailure(CwmError):
-    """An exception in the code of an environment.
+    """An environment that raises an exception or breaks the interface of Gymnasium.
 
     Args:
         message: The line to report.
-        traceback: The traceback of the exception, which `--verbose` prints.
+        traceback: The traceback of the exception, which `--verbose` prints, or "".
     """
 
     def __init__(self, message: str, traceback: str = "") -> None:

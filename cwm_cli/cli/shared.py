@@ -359,11 +359,8 @@ def boundary() -> Iterator[None]:
     """End a user's mistake in one line and exit code 1, an interruption in 130."""
     try:
         yield
-    except EnvironmentFailure as error:
-        _report_failure(error)
-        raise typer.Exit(1) from error
     except CwmError as error:
-        complain(str(error))
+        _report(error)
         raise typer.Exit(1) from error
     except KeyboardInterrupt as interruption:
         complain(str(interruption) or "interrupted", kind="")
@@ -376,7 +373,7 @@ def boundary() -> Iterator[None]:
         raise typer.Exit(1) from error
     except Exception as error:
         if failure := environment_failure(error):
-            _report_failure(failure)
+            _report(failure)
         elif isinstance(error, OSError) and error.errno in REFUSALS:
             complain(told(error))
         else:
@@ -384,10 +381,14 @@ def boundary() -> Iterator[None]:
         raise typer.Exit(1) from error
 
 
-def _report_failure(error: EnvironmentFailure) -> None:
-    """Print the line of an error, below its traceback with --verbose."""
-    if is_verbose():
-        typer.echo(clean(error.traceback, newlines=True), err=True, nl=False)
+def _report(error: CwmError) -> None:
+    """Print an error as one line, with --verbose below the traceback of its environment."""
+    cause: BaseException | None = error
+    while is_verbose() and cause is not None:
+        if isinstance(cause, EnvironmentFailure):
+            typer.echo(clean(cause.traceback, newlines=True), err=True, nl=False)
+            break
+        cause = cause.__cause__
     complain(str(error))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from cwm_cli.envs.failures import environment_failure
 from cwm_cli.envs.tasks import reward_number
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, EnvironmentFailure
 from cwm_cli.text import clean
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ def _made(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
     env = spec.make(**env_args)
     try:
         return CheckedEnv(env, spec.id)
-    except CwmError:
+    except EnvironmentFailure:
         env.close()
         raise
 
 
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment that raises `CwmError` if it breaks the interface of Gymnasium.
+    """An environment that raises `EnvironmentFailure` if it breaks the interface of Gymnasium.
 
     Args:
         env: The environment with all of its wrappers.
@@ -53,7 +53,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         for attribute in ("observation_space", "action_space"):
             if not isinstance(getattr(env, attribute, None), gym.Space):
                 hint = f"set self.{attribute} in __init__, such as gymnasium.spaces.Discrete(2)"
-                raise CwmError(f"{name} has no {attribute}: {hint}")
+                raise EnvironmentFailure(f"{name} has no {attribute}: {hint}")
         self._check_reset_arguments()
 
     @property
@@ -66,9 +66,11 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         try:
             result = self.env.reset(**options)
         except Exception as error:
-            raise environment_failure(error) or error from error
+            if failure := environment_failure(error):
+                raise failure from error
+            raise
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
-            raise CwmError(
+            raise EnvironmentFailure(
                 f"{self._name}: reset returned {_described(result)}; it must return {RESET}, "
                 "as Gymnasium has it since version 0.26"
             )
@@ -86,7 +88,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
                 raise
             result = self.unwrapped.step(action)  # a wrapper could not unpack the result
         if not isinstance(result, tuple) or len(result) != 5:
-            raise CwmError(
+            raise EnvironmentFailure(
                 f"{self._name}: step returned {_described(result)}; it must return {STEP}, "
                 "as Gymnasium has it since version 0.26"
             )
@@ -97,7 +99,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return result
 
     def _check_reset_arguments(self) -> None:
-        """Raise `CwmError` if `reset` does not accept a seed, and options if it is wrapped."""
+        """Require that `reset` accepts a seed, and options if the environment is wrapped."""
         try:
             parameters = inspect.signature(self.unwrapped.reset).parameters
         except ValueError:  # a compiled method without a signature
@@ -106,25 +108,25 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
             return
         if missing := [name for name in needed if name not in parameters]:
-            raise CwmError(
+            raise EnvironmentFailure(
                 f"{self._name}: reset does not accept {' and '.join(missing)}; "
                 "define reset(self, *, seed=None, options=None)"
             )
 
     def _check_observation(self, observation: Any, method: str) -> None:
-        """Raise `CwmError` if an observation of a Box has another shape or is not finite."""
+        """Require that an observation of a Box has its shape and is finite."""
         space = self.observation_space
         if not isinstance(space, gym.spaces.Box):
             return
         array = np.asarray(observation)
         if array.shape != space.shape:
-            raise CwmError(
+            raise EnvironmentFailure(
                 f"{self._name}: {method} returned a wrong observation. Observation shape "
                 f"{array.shape} does not match observation_space {space.shape}."
             )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             listed = clean(np.array2string(array, threshold=10), limit=60)
-            raise CwmError(
+            raise EnvironmentFailure(
                 f"{self._name}: {method} returned the observation {listed}; "
                 "all numbers of an observation must be finite"
             )
@@ -133,7 +135,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         try:
             reward_number(reward)
         except (TypeError, ValueError, CwmError) as error:
-            raise CwmError(
+            raise EnvironmentFailure(
                 f"{self._name}: step returned the reward {clean(repr(reward), limit=60)}; "
                 "a reward must be one finite number"
             ) from error

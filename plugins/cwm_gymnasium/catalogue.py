@@ -174,7 +174,7 @@ def _mujoco_major() -> int:
 
 def _note(name: str, found: EnvSpec) -> str:
     """Say when another environment than the named one is used."""
-    if name == found.id:
+    if name == found.id or found.id.endswith(f":{name}"):  # a class that is not registered
         return ""
     if f"{name}-v{found.version}" == found.id:
         return f"{name} names no version: using {found.id}"

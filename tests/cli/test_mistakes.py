@@ -1,7 +1,5 @@
 """Common mistakes end in one line that names the cause and the remedy, without a traceback."""
 
-from pathlib import Path
-
 import pytest
 
 ENVIRONMENTS = '''
