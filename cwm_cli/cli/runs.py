@@ -422,14 +422,25 @@ def diff(first: FolderArgument, second: FolderArgument, json: JsonOption = False
 
 @runs.command("rm")
 @guarded
-def rm(folder: FoldersArgument, json: JsonOption = False) -> None:
-    """Remove runs with all that is in their folders, but none that a process works on.
+def rm(
+    folder: FoldersArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without a question.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Remove runs with all files in their folders, except runs that a process is working on.
 
     Example: cwm runs rm runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
+    from cwm_cli.cli.shared import can_ask, confirm
+    from cwm_cli.errors import CwmError
     from cwm_cli.runs.places import named, placed
     from cwm_cli.runs.store import remove
 
+    listed = ", ".join(map(named, folder))
+    if not yes and not can_ask():
+        raise CwmError(f"runs rm would remove {listed}: add --yes to remove without a question")
+    if not yes and not confirm(f"Remove {listed} with all files?"):
+        raise CwmError("nothing was removed")
     for one in folder:
         remove(placed(one))
         if not json:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cwm_cli.envs.failures import environment_failure
+from cwm_cli.envs.own_files import name_in_file
 from cwm_cli.envs.variants import HIDE, NOISE, SHIFT
 from cwm_cli.errors import CwmError, EnvironmentFailure
 from cwm_cli.text import clean, read_value
@@ -340,15 +341,28 @@ def asking(above: float, *, yes: bool) -> "Ask":
         if yes or estimate.expected <= above:
             return True
         words = f"${estimate.expected:,.2f} are expected, more than --ask-above {above:g}"
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if not can_ask():
             raise CwmError(f"{words}: add --yes to begin, or limit it with --max-cost")
-        typer.echo(f"{words}: begin? [y/N] ", nl=False, err=True)
         try:
-            return sys.stdin.readline().strip().lower() in ("y", "yes")
+            return confirm(f"{words}: begin?")
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted: nothing was begun, and nothing paid") from None
 
     return ask
+
+
+def can_ask() -> bool:
+    """Return whether a user at a terminal can answer a question."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str) -> bool:
+    """Ask a question on the terminal and return whether the answer is yes; Ctrl-D is no."""
+    typer.echo(f"{question} [y/N] ", nl=False, err=True)
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        typer.echo(err=True)
+    return answer.strip().lower() in ("y", "yes")
 
 
 INTERRUPTED = 130
@@ -419,11 +433,16 @@ def told(error: OSError) -> str:
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """Run a command inside the boundary."""
+    """Run a command inside the boundary; `--env` may name a Python file."""
 
     @wraps(command)
     def inside(*args: Any, **kwargs: Any) -> None:
         with boundary():
+            match kwargs.get("env"):
+                case str(name):
+                    kwargs["env"] = name_in_file(name)
+                case list(names):
+                    kwargs["env"] = [name_in_file(name) for name in names]
             command(*args, **kwargs)
 
     return inside

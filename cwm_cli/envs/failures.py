@@ -39,7 +39,7 @@ def failure(words: str, error: BaseException) -> EnvironmentFailure:
 
 def cause(error: BaseException, file: str = "") -> str:
     """Return the last line of a traceback, and the line of `file` that raised."""
-    last = " ".join("".join(traceback.format_exception_only(error)[-1:]).split())
+    last = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     lines = [
         line
         for frame, line in traceback.walk_tb(error.__traceback__)

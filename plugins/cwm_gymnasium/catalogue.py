@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from cwm_cli.envs.own_files import environments_in, import_module
 from cwm_cli.envs.spec import EnvironmentSpec, Rewinder
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.private_parts import MissingPartError
 from cwm_gymnasium.describing import describe
-from cwm_gymnasium.making import load, make, versions
-from cwm_gymnasium.own_files import (
-    FILE,
-    HOMES,
-    environments_in,
-    import_file,
-    import_module,
-    in_working_folder,
-    only_environment,
-    unregistered,
-)
+from cwm_gymnasium.making import load, make, needs, versions
 from cwm_gymnasium.shifts import SHIFTED
 
 if TYPE_CHECKING:
@@ -30,12 +25,15 @@ if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
 
+HOMES = {"ALE": "ale_py"}
+"""Modules that must be imported before Gymnasium knows their namespace."""
+
+
 class Environments(Mapping[str, Callable[[], EnvironmentSpec]]):
     """Environments by id; Gymnasium is imported when one is asked for.
 
-    Names that are not listed are served as well: `module:Id-v0`, `module:Class`, `file.py`,
-    `file.py:Class`, ids without a version, and versions that Gymnasium no longer makes but has a
-    successor for.
+    Names that are not listed are served as well: `module:Id-v0`, `module:Class`, ids without a
+    version, and versions that Gymnasium no longer makes but has a successor for.
     """
 
     gives_way = True  # packages register what other plugins may show in a way of their own
@@ -46,9 +44,7 @@ class Environments(Mapping[str, Callable[[], EnvironmentSpec]]):
         return partial(_specify, name)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and (
-            _module(name) != "" or name.endswith(FILE) or _find(name) is not None
-        )
+        return isinstance(name, str) and (_module(name) != "" or _find(name) is not None)
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, spec in load().registry.items() if not _retired(spec))
@@ -61,21 +57,14 @@ def _specify(name: str) -> EnvironmentSpec:
     """Describe how to make the environment that `name` stands for."""
     module, bare = _module(name), name.rpartition(":")[2]
     prefix = name.removesuffix(bare)
-    if name.endswith(FILE):
-        module, bare = name, ""
-    loaded = None
-    if module.endswith(FILE):
-        loaded = import_file(module)
-        bare = bare or only_environment(loaded, module)
-        prefix = f"{in_working_folder(module)}:"
-    elif module:
-        loaded = import_module(module, name)
+    loaded = _import(module, name) if module else None
     found = _find(bare)
     if loaded is not None:
-        found = unregistered(loaded, bare, found) or found
+        found = _unregistered(loaded, bare, found) or found
     if found is None:
-        known = (loaded and environments_in(loaded)) or Environments()
-        raise UnknownNameError("environment", name, [prefix + other for other in known])
+        inside = chain(*environments_in(loaded)) if loaded is not None else ()
+        known = [prefix + other for other in (list(inside) or Environments())]
+        raise UnknownNameError("environment", name, known)
     return EnvironmentSpec(
         id=found.id if found.id.startswith(prefix) else prefix + found.id,
         make=partial(make, found),
@@ -132,6 +121,35 @@ def _module(name: str) -> str:
     """Return the module that registers an environment, or nothing when Gymnasium does."""
     module, _, bare = name.rpartition(":")
     return module or HOMES.get(bare.partition("/")[0], "")
+
+
+def _import(module: str, name: str) -> ModuleType:
+    """Import the module of an environment, also from the working folder."""
+    load()
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # last, so that no file replaces an installed package
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name == module.partition(".")[0] and module not in HOMES.values():
+            hint = f"install it, or run cwm in the folder of {module}.py"
+            raise CwmError(f"there is no module {module!r} for {name}: {hint}") from error
+        raise needs(name, error) from error
+
+
+def _unregistered(module: ModuleType, name: str, found: EnvSpec | None) -> EnvSpec | None:
+    """Return a spec for a class or function of a module, None if there is none of that name.
+
+    Args:
+        module: The module that the user named.
+        name: The name behind the colon.
+        found: The registered environment of that name, used if it is made by the same class.
+    """
+    made, path = getattr(module, name, None), f"{module.__name__}:{name}"
+    if not callable(made) or (found is not None and found.entry_point in (made, path)):
+        return None
+    spec: EnvSpec = load().envs.registration.EnvSpec(path, entry_point=path)
+    return spec
 
 
 def _find(name: str) -> EnvSpec | None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.commands.collect import find_environment, recorded_args
+from cwm_cli.commands.collect import find_environment, load_dataset, recorded_args
 from cwm_cli.commands.plays import PlayRun, wrong_rows
 from cwm_cli.commands.subjects import protected, read_program
 from cwm_cli.commands.synthesize import (
@@ -356,7 +356,7 @@ def _begun(start: RunOrRows | None) -> _Begun:
     if folder.suffix == ".py":
         return _Begun(None, read_program(start)[1])
     if not folder.is_dir():
-        return _Begun(Dataset.load(folder).train)
+        return _Begun(load_dataset(folder).train)
     wrong = wrong_rows(folder)
     if kind_of(folder) == PlayRun.kind:
         searched = folder.parent.parent  # mostly it is kept within the run whose program was played
