@@ -22,6 +22,7 @@ import numpy as np
 
 from cwm_cli.commands.recording import Recording, RecordingOptions, request
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.warnings import dataset_warnings
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, environment, find, names, read_options
@@ -111,6 +112,7 @@ def collect(
             dataset = _kept(recording, file, observer, workers=workers, max_seconds=max_seconds)
     if note := dataset.metadata.get("note"):
         observer.note(note)
+    warn_of_rows(dataset, observer)
     return CollectionResult(file, dataset)
 
 
@@ -151,6 +153,12 @@ def load_transitions(
             f"{source} was recorded with --env-arg {recorded_args(rows)}: leave --env-arg out"
         )
     return rows, source
+
+
+def warn_of_rows(rows: Dataset, observer: Observer) -> None:
+    """Report what makes a dataset unlikely to give a good program."""
+    for words in dataset_warnings(rows):
+        observer.note(words, kind="Warning")
 
 
 def load_dataset(file: Path) -> Dataset:

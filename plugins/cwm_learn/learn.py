@@ -30,6 +30,7 @@ from cwm_cli.commands.synthesize import (
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.data.spaces import refuse_pictures
+from cwm_cli.data.warnings import outside_space
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.errors import CwmError
@@ -593,6 +594,8 @@ def _learned(learner: Learner) -> LearningResult:
         if not learner.known_steps:
             raise
         raise CwmError(f"{error} (kept in {run.place}: the same command continues)") from error
+    if words := outside_space(learner.dataset()):
+        learner.observer.note(words, "Warning")
     result = _result(learner, stopped)
     if learner.known.program:
         run.write_best(described(learner.known.program, _account(learner, result)))
