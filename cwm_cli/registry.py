@@ -48,7 +48,7 @@ log = logging.getLogger("cwm.plugins")
 Role = str
 """A choice that a user may leave open: see the hook `cwm_defaults`."""
 
-ELSEWHERE = "run `cwm plugins` for the known ones, or write MODULE:ID if a module registers it"
+ELSEWHERE = "run `cwm plugins` for the known ones, or name your own: MODULE:NAME or FILE.py"
 
 
 class Plugin(NamedTuple):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -50,6 +52,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
         super().__init__(env)
         self._name = name
+        if env.render_mode == "human" and not _has_display():
+            hint = "choose another render_mode, or run cwm with xvfb-run"
+            raise EnvironmentFailure(f"{name} needs a display for render_mode='human': {hint}")
         for attribute in ("observation_space", "action_space"):
             if not isinstance(getattr(env, attribute, None), gym.Space):
                 hint = f"set self.{attribute} in __init__, such as gymnasium.spaces.Discrete(2)"
@@ -118,11 +123,16 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         space = self.observation_space
         if not isinstance(space, gym.spaces.Box):
             return
-        array = np.asarray(observation)
+        try:
+            array = np.asarray(observation)
+        except ValueError as error:
+            raise EnvironmentFailure(
+                f"{self._name}: {method} returned an observation that is not an array ({error})"
+            ) from error
         if array.shape != space.shape:
             raise EnvironmentFailure(
-                f"{self._name}: {method} returned a wrong observation. Observation shape "
-                f"{array.shape} does not match observation_space {space.shape}."
+                f"{self._name}, {method}: Observation shape {array.shape} does not match "
+                f"observation_space {space.shape}."
             )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             listed = clean(np.array2string(array, threshold=10), limit=60)
@@ -139,6 +149,12 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
                 f"{self._name}: step returned the reward {clean(repr(reward), limit=60)}; "
                 "a reward must be one finite number"
             ) from error
+
+
+def _has_display() -> bool:
+    """Return whether windows can open: some libraries abort the process if they cannot."""
+    variables = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+    return sys.platform != "linux" or any(map(os.environ.get, variables))
 
 
 def _described(result: Any) -> str:

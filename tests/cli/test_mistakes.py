@@ -1,5 +1,9 @@
 """Common mistakes end in one line that names the cause and the remedy, without a traceback."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 ENVIRONMENTS = '''
@@ -109,12 +113,14 @@ class NoDisplay(Walk):
     def __init__(self, render_mode="human"):
         self.render_mode = render_mode
 
-    def reset(self, *, seed=None, options=None):
-        import pygame
 
-        pygame.display.init()
-        pygame.display.set_mode((10, 10))
-        return super().reset(seed=seed)
+class Ragged(Walk):
+    def step(self, action):
+        return [0.0, [1.0, 2.0]], *super().step(action)[1:]
+
+
+class Outside(Walk):
+    observation_space = Box(-1, 1, (2,), np.float64)
 
 
 class Chase:
@@ -159,7 +165,7 @@ FAULTY = {
     "LateNan": f"step returned the observation [nan nan]; {FINITE}",
     "NanReward": "step returned the reward nan; a reward must be one finite number",
     "NoReward": "step returned the reward None; a reward must be one finite number",
-    "WrongShape": "Observation shape (3,) does not match observation_space (2,).",
+    "WrongShape": "step: Observation shape (3,) does not match observation_space (2,).",
     "FourValues": OLD_STEP,
     "OnlyObservation": OLD_RESET,
     "NoSeed": "reset does not accept seed and options; "
@@ -171,6 +177,8 @@ FAULTY = {
     "ResetRaises": "reset raised PermissionError: [Errno 13] cannot open /dev/robot (",
     "InitRaises": "cannot be made (RuntimeError: there is no robot)",
     "NeedsSize": "needs the argument 'size': add --env-arg size=VALUE",
+    "NoDisplay": "needs a display for render_mode='human': choose another render_mode",
+    "Ragged": "step returned an observation that is not an array",
     "Chase": "is a PettingZoo environment with several agents: wrap it in a gymnasium.Env that "
     "controls one agent",
     "Plain": "is not a Gymnasium environment: derive Plain from gymnasium.Env",
@@ -182,10 +190,73 @@ FAULTY = {
 }
 
 
+OWN_FILE = """
+import gymnasium
+from faulty import Walk
+
+class Only(Walk): ...
+"""
+PROGRAM = """
+import numpy as np
+
+class Environment:
+    def set_state(self, observation):
+        self.state = np.array(observation)
+
+    def step(self, action):
+        self.state = self.state + [2 * action - 1, 1]
+        return self.state.copy(), float(self.state[0]), bool(self.state[1] >= 8)
+"""
+EPISODE = ("--episodes", "1", "--max-steps", "10")
+COMMANDS = {
+    "synthesize": ("synthesize", "--budget", "1"),
+    "learn": ("learn", "--steps", "20"),
+    "real-env": ("plan", "--real-env", *EPISODE),
+    "oracle": ("plan", "--program", "program.py", "--oracle", *EPISODE),
+    "processes": ("collect", "--policy", "random", "--workers", "2"),
+}
+FILES = {
+    "own.py": "",
+    "./own.py": "",
+    "own.py:Only": "",
+    "folder/elsewhere.py": "",
+    "missing.py": "there is no file missing.py: name a .py file or an environment id",
+    "missing:Walk": "there is no module 'missing' for missing:Walk: install it, or run cwm in the "
+    "folder of missing.py",
+    "several.py": "several.py defines several environments: add --env with one of ",
+    "empty.py": "empty.py defines no environment: derive a class from gymnasium.Env",
+    "broken.py": "broken cannot be imported: SyntaxError: '(' was never closed (broken.py, line 1)",
+    "broken:Walk": "broken cannot be imported: SyntaxError",
+    "script.py": "script cannot be imported: SystemExit: 3",
+    "lacking.py": "lacking.py cannot be imported: ModuleNotFoundError: No module named 'nothing'",
+    "lacking:Walk": "lacking:Walk needs the module 'nothing'",
+    "random.py": "random.py has the name of another Python module: rename the file",
+    "own:Onyl": "unknown environment 'own:Onyl': did you mean own:Only?",
+    "zzz": "or name your own: MODULE:NAME or FILE.py",
+}
+CART = ("--env", "CartPole-v1")
+PRICED = (*CART, "--data-seed", "77", "--max-cost", "1", "--model")
+OTHERS = {
+    ("synthesize", *CART, "--dataset", "x.csv"): "x.csv is a CSV file: run `cwm data import x.csv`",
+    ("evaluate", "program.py", *CART, "--dataset", "x.csv"): "x.csv is a CSV file",
+    ("data", "export", "x.csv", "--to", "csv"): "x.csv is a CSV file",
+    ("synthesize", *PRICED, "openai/gpt-4o-mni"): "did you mean openai/gpt-4o-mini?",
+    ("synthesize", *PRICED, "openai/zzz"): "openai/zzz is not in the price list: leave it out",
+    ("plan", "--real-env"): "--real-env needs an environment: add --env ID",
+    ("plan", "--program", "program.py", "--env", "faulty:Walk", "--render", "x.gif"): "accept "
+    "render_mode='rgb_array' in its constructor, or leave --render out",
+    ("runs", "rm", "one", "two"): "runs rm would remove one, two: add --yes to remove without a ",
+}
+
+
 @pytest.fixture
-def user(cwm):
+def user(cwm, monkeypatch):
     """A user with environments in a module of their own."""
     (cwm.packages / "faulty.py").write_text(ENVIRONMENTS)
+    (cwm.folder / "program.py").write_text(PROGRAM)
+    (cwm.folder / "x.csv").write_text("a,b\n1,2\n")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
     return cwm
 
 
@@ -204,3 +275,121 @@ def test_collect_reports_a_faulty_environment(user, name, words):
     assert words in error_of(done)
     assert name in error_of(done)
     assert not list(user.folder.glob("*.npz"))
+
+
+@pytest.mark.parametrize("name", ["LateNan", "FourValues", "LateError"])
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_every_command_reports_a_faulty_environment(user, command, name):
+    done = user.inside(*command, "--env", f"faulty:{name}")
+    error = error_of(done)
+    assert FAULTY[name] in error
+    assert "no oracle" not in done.stderr
+
+
+def test_verbose_shows_the_traceback_of_an_environment(user):
+    done = user.inside("collect", "--env", "faulty:LateError", "--policy", "random", "--verbose")
+    assert done.returncode == 1
+    *traceback, error = done.stderr.splitlines()
+    assert "Traceback (most recent call last):" in traceback
+    assert traceback[-2:] == ["OSError: the motor does", "not answer"]
+    assert FAULTY["LateError"] in error
+
+
+@pytest.fixture
+def files(user):
+    """A user with environments in files of the working folder."""
+    (user.folder / "folder").mkdir()
+    contents = {
+        "own": OWN_FILE,
+        "folder/elsewhere": OWN_FILE,
+        "several": ENVIRONMENTS.rpartition("for cls in")[0],
+        "empty": "x = 1",
+        "broken": "x = (",
+        "script": "raise SystemExit(3)",
+        "lacking": "import nothing",
+        "random": OWN_FILE,
+    }
+    for name, code in contents.items():
+        (user.folder / f"{name}.py").write_text(code)
+    return user
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "words"), FILES.items())
+def test_environments_are_found_in_files_of_the_user(files, name, words):
+    done = files(*("collect", "--policy", "random", "--out", "rows.npz", "--env", name))
+    if words:
+        assert words in error_of(done)
+    else:
+        assert done.returncode == 0, done.stderr
+        assert (files.folder / "rows.npz").exists()
+
+
+@pytest.mark.parametrize(("command", "words"), OTHERS.items())
+def test_other_mistakes_are_reported_in_one_line(user, command, words):
+    user.environment["OPENAI_API_KEY"] = "a-key"
+    assert words in error_of(user.inside(*command))
+
+
+def test_collect_names_the_extra_of_minigrid(user, monkeypatch):
+    monkeypatch.setitem(sys.modules, "minigrid", None)
+    done = user.inside("collect", "--env", "MiniGrid-Empty-5x5-v0")
+    assert error_of(done) == (
+        "Error: MiniGrid-Empty-5x5-v0 needs minigrid: pip install 'cwm-cli[minigrid]'"
+    )
+
+
+def test_few_rows_and_observations_outside_their_space_are_warned_of(user):
+    few = "only 16 transitions, which many wrong programs fit: record 20 or more"
+    outside = (
+        "14 of 16 transitions have observations outside observation_space (observations[1] is 2, "
+        "bounds -1 to 1): correct the space"
+    )
+    outcomes = ("--env", "faulty:Outside"), ("--episodes", "1", "--test-episodes", "1")
+    done = user.inside(
+        "collect", *outcomes[0], *outcomes[1], "--policy", "random", "--out", "x.npz"
+    )
+    for result in (done, user.inside("synthesize", *outcomes[0], "--dataset", "x.npz")):
+        assert result.returncode == 0, result.stderr
+        assert result.stderr.count(few) == 1
+        assert result.stderr.count(outside) == 1
+    learned = user.inside("learn", *outcomes[0], "--steps", "20")
+    assert learned.stderr.count("have observations outside observation_space") == 1
+
+
+def test_real_env_plays_the_environment_of_the_newest_run(user):
+    begun = user.inside("learn", "--env", "faulty:Walk", "--steps", "10")
+    assert begun.returncode == 0, begun.stderr
+    done = user.inside("plan", "--real-env", *EPISODE)
+    assert done.returncode == 0, done.stderr
+    assert "Environment: faulty:Walk, as in the newest run runs/faulty-Walk-learn-0-" in done.stderr
+
+
+@pytest.mark.parametrize(("answer", "is_kept"), [("y\n", False), ("\n", True), ("\x04", True)])
+def test_removing_a_run_asks_on_a_terminal(user, answer, is_kept):
+    user.inside("learn", "--env", "faulty:Walk", "--steps", "10", "--run", "walk")
+    mine, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cwm_cli", "runs", "rm", "walk"],
+        cwd=user.folder,
+        env=user.variables(),
+        stdin=theirs,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    while b"[y/N]" not in shown:
+        shown += os.read(mine, 1000)
+    assert b"Remove walk with all files?" in shown
+    os.write(mine, answer.encode())
+    assert process.wait(timeout=60) == int(is_kept)
+    assert (user.folder / "walk").exists() == is_kept
+    os.close(mine)
+
+
+def test_removing_a_run_needs_no_question_with_yes(user):
+    user.inside("learn", "--env", "faulty:Walk", "--steps", "10", "--run", "walk")
+    done = user.inside("runs", "rm", "walk", "--yes")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "removed walk\n", "")
+    assert not (user.folder / "walk").exists()
