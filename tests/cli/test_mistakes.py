@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+SLOW = pytest.mark.slow
+
 ENVIRONMENTS = '''
 import gymnasium
 import numpy as np
@@ -230,7 +232,7 @@ FILES = {
     "script.py": "script cannot be imported: SystemExit: 3",
     "lacking.py": "lacking.py cannot be imported: ModuleNotFoundError: No module named 'nothing'",
     "lacking:Walk": "lacking:Walk needs the module 'nothing'",
-    "random.py": "random.py has the name of another Python module: rename the file",
+    "folder/typer.py": "folder/typer.py has the name of another Python module: rename the file",
     "own:Onyl": "unknown environment 'own:Onyl': did you mean own:Only?",
     "zzz": "or name your own: MODULE:NAME or FILE.py",
 }
@@ -277,10 +279,13 @@ def test_collect_reports_a_faulty_environment(user, name, words):
     assert not list(user.folder.glob("*.npz"))
 
 
-@pytest.mark.parametrize("name", ["LateNan", "FourValues", "LateError"])
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize(
+    "name",
+    ["FourValues", pytest.param("LateNan", marks=SLOW), pytest.param("LateError", marks=SLOW)],
+)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_reports_a_faulty_environment(user, command, name):
-    done = user.inside(*command, "--env", f"faulty:{name}")
+    done = user.inside(*COMMANDS[command], "--env", f"faulty:{name}")
     error = error_of(done)
     assert FAULTY[name] in error
     assert "no oracle" not in done.stderr
@@ -296,7 +301,7 @@ def test_verbose_shows_the_traceback_of_an_environment(user):
 
 
 @pytest.fixture
-def files(user):
+def files(user, monkeypatch):
     """A user with environments in files of the working folder."""
     (user.folder / "folder").mkdir()
     contents = {
@@ -307,17 +312,21 @@ def files(user):
         "broken": "x = (",
         "script": "raise SystemExit(3)",
         "lacking": "import nothing",
-        "random": OWN_FILE,
+        "folder/typer": OWN_FILE,
     }
     for name, code in contents.items():
         (user.folder / f"{name}.py").write_text(code)
-    return user
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    modules = {*sys.modules}
+    yield user
+    for name in ("own", "elsewhere", *contents):
+        if name not in modules:
+            sys.modules.pop(name, None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "words"), FILES.items())
 def test_environments_are_found_in_files_of_the_user(files, name, words):
-    done = files(*("collect", "--policy", "random", "--out", "rows.npz", "--env", name))
+    done = files.inside("collect", "--policy", "random", "--out", "rows.npz", "--env", name)
     if words:
         assert words in error_of(done)
     else:
@@ -339,24 +348,25 @@ def test_collect_names_the_extra_of_minigrid(user, monkeypatch):
     )
 
 
+@SLOW
 def test_few_rows_and_observations_outside_their_space_are_warned_of(user):
     few = "only 16 transitions, which many wrong programs fit: record 20 or more"
     outside = (
         "14 of 16 transitions have observations outside observation_space (observations[1] is 2, "
         "bounds -1 to 1): correct the space"
     )
-    outcomes = ("--env", "faulty:Outside"), ("--episodes", "1", "--test-episodes", "1")
-    done = user.inside(
-        "collect", *outcomes[0], *outcomes[1], "--policy", "random", "--out", "x.npz"
-    )
-    for result in (done, user.inside("synthesize", *outcomes[0], "--dataset", "x.npz")):
+    env = ("--env", "faulty:Outside")
+    few_episodes = ("--episodes", "1", "--test-episodes", "1", "--policy", "random")
+    collected = user.inside("collect", *env, *few_episodes, "--out", "x.npz")
+    for result in (collected, user.inside("synthesize", *env, "--dataset", "x.npz")):
         assert result.returncode == 0, result.stderr
         assert result.stderr.count(few) == 1
         assert result.stderr.count(outside) == 1
-    learned = user.inside("learn", *outcomes[0], "--steps", "20")
+    learned = user.inside("learn", *env, "--steps", "20")
     assert learned.stderr.count("have observations outside observation_space") == 1
 
 
+@SLOW
 def test_real_env_plays_the_environment_of_the_newest_run(user):
     begun = user.inside("learn", "--env", "faulty:Walk", "--steps", "10")
     assert begun.returncode == 0, begun.stderr
@@ -365,7 +375,10 @@ def test_real_env_plays_the_environment_of_the_newest_run(user):
     assert "Environment: faulty:Walk, as in the newest run runs/faulty-Walk-learn-0-" in done.stderr
 
 
-@pytest.mark.parametrize(("answer", "is_kept"), [("y\n", False), ("\n", True), ("\x04", True)])
+@pytest.mark.parametrize(
+    ("answer", "is_kept"),
+    [("y\n", False), pytest.param("\n", True, marks=SLOW), pytest.param("\x04", True, marks=SLOW)],
+)
 def test_removing_a_run_asks_on_a_terminal(user, answer, is_kept):
     user.inside("learn", "--env", "faulty:Walk", "--steps", "10", "--run", "walk")
     mine, theirs = os.openpty()
