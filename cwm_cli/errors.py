@@ -26,3 +26,16 @@ class UnknownNameError(CwmError):
         else:
             hint = otherwise or (f"choose one of {', '.join(names)}" if names else "there is none")
         super().__init__(f"unknown {kind} {name!r}: {hint}")
+
+
+class EnvironmentFailure(CwmError):
+    """An environment that raises an exception or breaks the interface of Gymnasium.
+
+    Args:
+        message: The line to report.
+        traceback: The traceback of the exception, which `--verbose` prints, or "".
+    """
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback

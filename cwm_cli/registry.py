@@ -48,7 +48,7 @@ log = logging.getLogger("cwm.plugins")
 Role = str
 """A choice that a user may leave open: see the hook `cwm_defaults`."""
 
-ELSEWHERE = "run `cwm plugins` for the known ones, or write MODULE:ID if a module registers it"
+ELSEWHERE = "run `cwm plugins` for the known ones, or name your own: MODULE:NAME or FILE.py"
 
 
 class Plugin(NamedTuple):
@@ -228,7 +228,10 @@ def base_of(kind: Kind) -> type | None:
 
 def environment(name: str) -> "EnvironmentSpec":
     """Return the environment called `name`; its `make` takes `shift`, `hide` and `noise`, too."""
-    return with_variants(find("environment", name)())
+    spec = find("environment", name)()
+    from cwm_cli.envs.checking import with_checks  # imports gymnasium, as the plugins do
+
+    return with_checks(with_variants(spec))
 
 
 def default(role: Role) -> str:

@@ -146,7 +146,7 @@ def test_a_plugin_that_fails_to_import_is_named_and_the_rest_works(cwm):
         ("environment", "Cartpole-v1", "did you mean CartPole-v1?"),
         ("strategy", "gif_mcts", "did you mean gif-mcts?"),
         ("backend", "litelm", "did you mean litellm?"),
-        ("environment", "zzz", "or write MODULE:ID if a module registers it"),
+        ("environment", "zzz", "or name your own: MODULE:NAME or FILE.py"),
     ],
 )
 def test_an_unknown_name_gets_a_suggestion(kind, name, suggestion):

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 import typer
 
-from cwm_cli.errors import CwmError
-from cwm_cli.views.lines import complain
+from cwm_cli.errors import CwmError, EnvironmentFailure
+from cwm_cli.text import clean
+from cwm_cli.views.lines import complain, is_verbose
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells define it."""
@@ -21,7 +22,7 @@ def boundary() -> Iterator[None]:
     try:
         yield
     except CwmError as error:
-        complain(str(error))
+        _report(error)
         raise typer.Exit(1) from error
     except KeyboardInterrupt as interruption:
         complain(str(interruption) or "interrupted", kind="")
@@ -29,16 +30,32 @@ def boundary() -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
-    except OSError as error:
-        if error.errno not in REMEDIES:
-            raise
-        file = f" ({error.filename})" if error.filename else ""
-        reason = (error.strerror or str(error)).lower()
-        complain(f"{reason}{file}: {REMEDIES[error.errno]}")
-        raise typer.Exit(1) from error
     except MemoryError as error:
         complain("out of memory: close other programs, or use less data")
         raise typer.Exit(1) from error
+    except Exception as error:
+        from cwm_cli.envs.failures import environment_failure
+
+        if failure := environment_failure(error):
+            _report(failure)
+        elif isinstance(error, OSError) and error.errno in REMEDIES:
+            file = f" ({error.filename})" if error.filename else ""
+            reason = (error.strerror or str(error)).lower()
+            complain(f"{reason}{file}: {REMEDIES[error.errno]}")
+        else:
+            raise
+        raise typer.Exit(1) from error
+
+
+def _report(error: CwmError) -> None:
+    """Print an error as one line, with --verbose below the traceback of its environment."""
+    cause: BaseException | None = error
+    while is_verbose() and cause is not None:
+        if isinstance(cause, EnvironmentFailure):
+            typer.echo(clean(cause.traceback, newlines=True), err=True, nl=False)
+            break
+        cause = cause.__cause__
+    complain(str(error))
 
 
 REMEDIES = {

@@ -148,10 +148,11 @@ def show(file: DatasetArgument, json: JsonOption = False) -> None:
     Example: cwm data show CartPole-v1.npz
     """
     from cwm_cli.cli.shared import console
-    from cwm_cli.commands.describing import load_own, summarise
+    from cwm_cli.commands.collect import load_dataset
+    from cwm_cli.commands.describing import summarise
     from cwm_cli.views.datasets import DatasetPicture
 
-    summary = summarise(file, load_own(file))
+    summary = summarise(file, load_dataset(file))
     if json:
         emit_json(summary.as_json())
         return

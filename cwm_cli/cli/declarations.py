@@ -54,6 +54,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def inside(**values: Any) -> None:
         with boundary():
+            _load_environments(values)
             filled = {
                 name: group(**{field: values.pop(field) for field in fields})
                 for name, (group, fields) in groups.items()
@@ -65,6 +66,16 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     inside.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     inside.__annotations__ = {each.name: each.annotation for each in parameters}
     return inside
+
+
+def _load_environments(values: dict[str, Any]) -> None:
+    """Replace Python files given to --env by the names of the environments in them."""
+    env = values.get("env")
+    if not env:
+        return
+    from cwm_cli.envs.own_files import name_in_file
+
+    values["env"] = name_in_file(env) if isinstance(env, str) else list(map(name_in_file, env))
 
 
 def option_info(parameter: Parameter) -> OptionInfo | None:

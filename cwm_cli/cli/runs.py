@@ -429,14 +429,25 @@ def diff(first: RunArgument, second: RunArgument, json: JsonOption = False) -> N
 
 @runs.command("rm")
 @guarded
-def rm(folder: RunsArgument, json: JsonOption = False) -> None:
+def rm(
+    folder: RunsArgument,
+    yes: Annotated[bool, basic_option("--yes", "-y", help="Remove without a question.")] = False,
+    json: JsonOption = False,
+) -> None:
     """Remove runs, except runs that a process is writing.
 
     Example: cwm runs rm runs/CartPole-v1-gif-mcts-0-20260101-120000
     """
+    from cwm_cli.cli.shared import can_ask, confirm
+    from cwm_cli.errors import CwmError
     from cwm_cli.runs.places import named, placed
     from cwm_cli.runs.store import remove
 
+    listed = ", ".join(map(named, folder))
+    if not yes and not can_ask():
+        raise CwmError(f"runs rm would remove {listed}: add --yes to remove without a question")
+    if not yes and not confirm(f"Remove {listed} with all files?"):
+        raise CwmError("nothing was removed")
     for one in folder:
         remove(placed(one))
         if not json:

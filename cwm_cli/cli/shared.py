@@ -432,11 +432,10 @@ class CostOptions:
             return True
         words = f"the expected cost of ${estimate.expected:,.2f} exceeds --ask-above"
         words = f"{words} {self.ask_above:g}"
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if not can_ask():
             raise CwmError(f"{words}: add --yes to start, or limit it with --max-cost")
-        typer.echo(f"{words}: start? [y/N] ", nl=False, err=True)
         try:
-            return sys.stdin.readline().strip().lower() in ("y", "yes")
+            return confirm(f"{words}: start?")
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted: nothing was started or paid") from None
 
@@ -483,7 +482,21 @@ def _noise(pairs: list[str] | None) -> dict[str, float]:
     return dict(sorted(deviations.items()))
 
 
-# Output
+# Questions and output
+
+
+def can_ask() -> bool:
+    """Return whether a user at a terminal can answer a question."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str) -> bool:
+    """Ask a question on the terminal and return whether the answer is yes; Ctrl-D is no."""
+    typer.echo(f"{question} [y/N] ", nl=False, err=True)
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        typer.echo(err=True)
+    return answer.strip().lower() in ("y", "yes")
 
 
 def emit_json(facts: Mapping[str, Any]) -> None:

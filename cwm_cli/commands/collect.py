@@ -22,9 +22,10 @@ import numpy as np
 
 from cwm_cli.commands.recording import Recording, RecordingOptions, request
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.warnings import dataset_warnings
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
-from cwm_cli.registry import Owner, environment, find, read_options
+from cwm_cli.registry import Owner, environment, find, names, read_options
 from cwm_cli.runs.observer import SILENT, Observer
 
 log = logging.getLogger("cwm.data")
@@ -111,6 +112,7 @@ def collect(
             dataset = _kept(recording, file, observer, workers=workers, max_seconds=max_seconds)
     if note := dataset.metadata.get("note"):
         observer.note(note)
+    warn_of_rows(dataset, observer)
     return CollectionResult(file, dataset)
 
 
@@ -142,7 +144,7 @@ def load_transitions(
             observer.note(note)
         return rows, str(file)
     source = "given" if isinstance(dataset, Dataset) else str(dataset)
-    rows = dataset if isinstance(dataset, Dataset) else Dataset.load(Path(dataset))
+    rows = dataset if isinstance(dataset, Dataset) else load_dataset(Path(dataset))
     recorded = rows.metadata.get("env", spec.id)
     if recorded != spec.id:
         raise CwmError(f"{source} holds transitions of {recorded}: name --env {recorded}")
@@ -151,6 +153,25 @@ def load_transitions(
             f"{source} was recorded with --env-arg {recorded_args(rows)}: leave --env-arg out"
         )
     return rows, source
+
+
+def warn_of_rows(rows: Dataset, observer: Observer) -> None:
+    """Report what makes a dataset unlikely to give a good program."""
+    for words in dataset_warnings(rows):
+        observer.note(words, kind="Warning")
+
+
+def load_dataset(file: Path) -> Dataset:
+    """Load a dataset, or raise `CwmError` with the command that imports another format."""
+    if file.suffix != ".npz" and file.exists() and (formats := formats_of(file)):
+        kind = file.suffix.lstrip(".").upper() or formats[0]
+        raise CwmError(f"{file} is a {kind} file: run `cwm data import {file}` first")
+    return Dataset.load(file)
+
+
+def formats_of(file: Path) -> list[str]:
+    """Return the names of the importers that read a file."""
+    return [name for name in names("importer") if find("importer", name)().reads(file)]
 
 
 def recorded_args(dataset: Dataset, otherwise: Mapping[str, Any] | None = None) -> dict[str, Any]:

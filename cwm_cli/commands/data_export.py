@@ -11,7 +11,7 @@ from shutil import rmtree
 from tempfile import TemporaryFile
 from typing import Any, ClassVar
 
-from cwm_cli.commands.collect import writing
+from cwm_cli.commands.collect import load_dataset, writing
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import DISK_IS_FULL, CwmError
 from cwm_cli.registry import Owner, find, read_options
@@ -88,7 +88,7 @@ def export_transitions(
     dataset. What is there already is replaced with `force` alone, and only if it is of the format.
     """
     exporter = exporter_of(to, options)
-    rows = dataset if isinstance(dataset, Dataset) else Dataset.load(Path(dataset))
+    rows = dataset if isinstance(dataset, Dataset) else load_dataset(Path(dataset))
     name = rows.metadata.get("env", "transitions") if isinstance(dataset, Dataset) else dataset
     target = exporter.locate(str(out or f"{Path(name).stem}{exporter.suffix}"))
     if not len(rows):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from cwm_cli.commands.collect import find_environment, writing
+from cwm_cli.commands.collect import find_environment, formats_of, writing
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.documented import documented_names
@@ -225,11 +225,6 @@ def _importer(
     factory = find("importer", source)
     importer: Importer = factory(**read_options(options, [Owner("importer", factory)])["importer"])
     return importer
-
-
-def formats_of(file: Path) -> list[str]:
-    """Return the importers that say that they read a file."""
-    return [name for name in names("importer") if find("importer", name)().reads(file)]
 
 
 def _nobody_reads(file: Path, known: Sequence[str]) -> str:

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.commands.data_import import describe, formats_of
+from cwm_cli.commands.data_import import describe
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Leaf
 from cwm_cli.envs.documented import documented_actions, documented_names
-from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment
 
 FEW_VALUES = 12
@@ -88,16 +87,6 @@ class DatasetSummary:
 def _as_json(component: ComponentSummary) -> dict[str, Any]:
     """Return plain data without what is not there."""
     return {name: value for name, value in asdict(component).items() if value not in (None, (), "")}
-
-
-def load_own(file: Path) -> Dataset:
-    """Load a dataset; of a file in a format of others it is said how to import it."""
-    if file.suffix != ".npz" and (formats := formats_of(file)):
-        raise CwmError(
-            f"{file} is in a format of others ({formats[0]}): `cwm data import` makes a dataset "
-            "of it"
-        )
-    return Dataset.load(file)
 
 
 def summarise(file: Path, dataset: Dataset) -> DatasetSummary:

@@ -24,8 +24,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.envs.failures import environment_failure
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, EnvironmentFailure
 from cwm_cli.evaluation.mismatches import Comparing, Mismatches
 from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.planning.model import EpisodeHistory
@@ -412,11 +413,18 @@ def _work(maker: Callable[[], Iterator[object]], writer: "Connection[Any, Any]")
         for progress in maker():
             writer.send(progress)
         writer.send(None)
+    except EnvironmentFailure as error:
+        writer.send(error)
     except (Unsuited, CwmError) as error:
         kind = Unsuited if isinstance(error, Unsuited) else CwmError
         writer.send(kind(str(error)))  # subclasses may not survive being sent
     except BrokenPipeError:
         pass  # nobody listens any more
+    except Exception as error:
+        failure = environment_failure(error)
+        if failure is None:
+            raise
+        writer.send(failure)
 
 
 def _received(reader: Connection, process: SpawnProcess) -> Any:

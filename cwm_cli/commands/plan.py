@@ -39,7 +39,7 @@ from cwm_cli.envs.films import Camera
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
 from cwm_cli.envs.variants import NOISE
-from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.errors import CwmError, EnvironmentFailure, UnknownNameError
 from cwm_cli.evaluation.mismatches import Comparing
 from cwm_cli.evaluation.support import doubting
 from cwm_cli.planning import PLANNERS, Unsuited, automatic, serving
@@ -331,7 +331,7 @@ def _sides(
         try:
             _ = truth.opening
         except CwmError as error:
-            if asked == "oracle":
+            if asked == "oracle" or isinstance(error, EnvironmentFailure):
                 raise
             sides.remove("oracle")
             observer.note(_left_out(str(error)))

@@ -20,7 +20,7 @@ from cwm_cli.data.dataset import Transition
 from cwm_cli.envs.simulators import Opening, Remembering, Simulator
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Task, random_action
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, EnvironmentFailure
 from cwm_cli.planning import PLANNERS, Moment, find_planner, serving
 from cwm_cli.planning.model import countable, key
 from cwm_cli.worlds.model import Plan, PlanningSession
@@ -102,6 +102,8 @@ class Stage:
             try:
                 self.opening = self.opening or Opening.of(self.spec, self.env_args)
                 copy = self.opening.simulator(self.seed)
+            except EnvironmentFailure:
+                raise
             except CwmError:
                 self._pass_over("it cannot be saved and restored to plan with it")
                 return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +16,11 @@ from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.envs.tasks import random_action, reward_number
 from cwm_cli.errors import CwmError
+from cwm_cli.runs.listing import load_readable, run_folders
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.places import located, placed
 from cwm_cli.runs.programs import ModelRun, Options, ProgramRun, model_run, program_run
-from cwm_cli.runs.store import RUNS
+from cwm_cli.runs.store import RUNS, Run
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds.model import WorldModel
 
@@ -86,7 +87,8 @@ def find_subject(
 ) -> Subject:
     """Gather what is asked about; a run has all of it, so that an environment need not be named.
 
-    With `real_env` it is the environment itself; None where that is no choice. Of the `options`
+    With `real_env` it is the environment itself, by default that of the newest run; None if that
+    is no choice. Of the `options`
     a run takes those that say what predicts by what it came to; where None are given, only programs
     will do. With `agents` a run that came to an agent alone is about the environment itself.
     """
@@ -95,11 +97,27 @@ def find_subject(
         raise CwmError(f"name one world model: a run, or --program FILE{instead}")
     if run is not None:
         return _of_run(run, env, env_args, options, agents, observer)
-    if env is None:
+    if env is None and program is not None:
         raise CwmError("a program does not say what it is a model of: name --env ID")
+    if env is None:
+        newest = _newest_run()
+        if newest is None:
+            raise CwmError("--real-env needs an environment: add --env ID")
+        env, env_args = newest.config.env, env_args or newest.config.env_args
+        observer.note(f"{env}, as in the newest run {newest.place}", "Environment")
     spec = find_environment(env, observer)
     name, text = ("the environment itself", None) if program is None else read_program(program)
     return Subject(name, spec, env, dict(env_args or {}), text, options=options or ())
+
+
+def _newest_run() -> Run[Any, Any] | None:
+    """Return the newest run in the working folder that names an environment."""
+    for folder in run_folders(RUNS):
+        with suppress(CwmError):
+            run = load_readable(folder)
+            if getattr(run.config, "env", "") and hasattr(run.config, "env_args"):
+                return run
+    return None
 
 
 def _of_run(

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Self, cast
 
 import numpy as np
 
-from cwm_cli.commands.collect import load_transitions, recorded_args
+from cwm_cli.commands.collect import load_transitions, recorded_args, warn_of_rows
 from cwm_cli.commands.unasked import ChosenStart, SearchOptions, chosen_refiners, chosen_start
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import refuse_pictures
@@ -214,6 +214,7 @@ def synthesize(
         for words in filter(None, notes):  # the mistakes have been told
             observer.note(words)
         rows, source = given or load()
+        warn_of_rows(rows, observer)
         order = Order(spec, recorded_args(rows, env_args), rows, source, choices)
         folder = None if run is None else placed(run)
         return _synthesized(order, sandbox, observer, folder=folder, new=new)

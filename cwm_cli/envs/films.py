@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.errors import DISK_IS_FULL, CwmError
+from cwm_cli.errors import DISK_IS_FULL, CwmError, EnvironmentFailure
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -69,6 +69,11 @@ class Camera:
                 env = self.spec.make(**self.env_args | {"render_mode": "rgb_array"})
                 with closing(env):
                     yield env
+        except EnvironmentFailure as error:
+            if env is not None:
+                raise
+            hint = "accept render_mode='rgb_array' in its constructor, or leave --render out"
+            raise CwmError(f"{self.spec.id} cannot be rendered: {hint}") from error
         except CwmError:
             raise
         except Exception as error:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from cwm_cli.envs.own_files import environments_in, import_module
 from cwm_cli.envs.spec import EnvironmentSpec, Rewinder
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.private_parts import MissingPartError
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from gymnasium.envs.registration import EnvSpec
 
+
 HOMES = {"ALE": "ale_py"}
 """Modules that must be imported before Gymnasium knows their namespace."""
 
@@ -27,7 +32,7 @@ HOMES = {"ALE": "ale_py"}
 class Environments(Mapping[str, Callable[[], EnvironmentSpec]]):
     """Environments by id; Gymnasium is imported when one is asked for.
 
-    Ids that are not listed are served as well: `module:Id-v0`, ids without a
+    Names that are not listed are served as well: `module:Id-v0`, `module:Class`, ids without a
     version, and versions that Gymnasium no longer makes but has a successor for.
     """
 
@@ -51,14 +56,17 @@ class Environments(Mapping[str, Callable[[], EnvironmentSpec]]):
 def _specify(name: str) -> EnvironmentSpec:
     """Describe how to make the environment that `name` stands for."""
     module, bare = _module(name), name.rpartition(":")[2]
-    if module:
-        _import(module, name)
+    prefix = name.removesuffix(bare)
+    loaded = _import(module, name) if module else None
     found = _find(bare)
+    if loaded is not None:
+        found = _unregistered(loaded, bare, found) or found
     if found is None:
-        known = [name.removesuffix(bare) + other for other in Environments()]
+        inside = chain(*environments_in(loaded)) if loaded is not None else ()
+        known = [prefix + other for other in (list(inside) or Environments())]
         raise UnknownNameError("environment", name, known)
     return EnvironmentSpec(
-        id=name.removesuffix(bare) + found.id,
+        id=found.id if found.id.startswith(prefix) else prefix + found.id,
         make=partial(make, found),
         describe=describe,
         versions=partial(versions, found),
@@ -115,16 +123,33 @@ def _module(name: str) -> str:
     return module or HOMES.get(bare.partition("/")[0], "")
 
 
-def _import(module: str, name: str) -> None:
-    """Import the module that registers an environment."""
+def _import(module: str, name: str) -> ModuleType:
+    """Import the module of an environment, also from the working folder."""
     load()
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # last, so that no file replaces an installed package
     try:
-        importlib.import_module(module)
+        return import_module(module)
     except ModuleNotFoundError as error:
         if error.name == module.partition(".")[0] and module not in HOMES.values():
-            hint = "install it, or add its folder to PYTHONPATH"
+            hint = f"install it, or run cwm in the folder of {module}.py"
             raise CwmError(f"there is no module {module!r} for {name}: {hint}") from error
         raise needs(name, error) from error
+
+
+def _unregistered(module: ModuleType, name: str, found: EnvSpec | None) -> EnvSpec | None:
+    """Return a spec for a class or function of a module, None if there is none of that name.
+
+    Args:
+        module: The module that the user named.
+        name: The name behind the colon.
+        found: The registered environment of that name, used if it is made by the same class.
+    """
+    made, path = getattr(module, name, None), f"{module.__name__}:{name}"
+    if not callable(made) or (found is not None and found.entry_point in (made, path)):
+        return None
+    spec: EnvSpec = load().envs.registration.EnvSpec(path, entry_point=path)
+    return spec
 
 
 def _find(name: str) -> EnvSpec | None:
@@ -167,7 +192,7 @@ def _mujoco_major() -> int:
 
 def _note(name: str, found: EnvSpec) -> str:
     """Say when another environment than the named one is used."""
-    if name == found.id:
+    if name == found.id or found.id.endswith(f":{name}"):  # a class that is not registered
         return ""
     if f"{name}-v{found.version}" == found.id:
         return f"{name} names no version: using {found.id}"

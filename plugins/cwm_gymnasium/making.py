@@ -7,7 +7,7 @@ import io
 import sys
 import warnings
 from collections.abc import Mapping
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from functools import cache, partial
 from hashlib import sha256
 from importlib.metadata import packages_distributions, version
@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from cwm_cli.envs.failures import failure
 from cwm_cli.errors import CwmError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -72,12 +73,28 @@ def make(spec: EnvSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise needs(spec.id, error) from error
     except Exception as error:
-        if not env_args:
-            raise
+        if complaint := _other_interface(creator, error):
+            raise CwmError(f"{spec.id} {complaint}") from error
         given = ", ".join(f"{name}={value!r}" for name, value in env_args.items())
         reason = f"{type(error).__name__}: {str(error).partition(' was raised from ')[0]}"
-        raise CwmError(f"{spec.id} cannot be made with {given} ({_line(reason)})") from error
+        made = f"made with {given}" if given else "made"
+        raise failure(f"{spec.id} cannot be {made} ({_line(reason)})", error) from error
     return env
+
+
+def _other_interface(creator: Any, error: Exception) -> str:
+    """Return how an object differs from a gymnasium.Env, "" if that is not what failed."""
+    base = load().Env
+    made = creator if inspect.isclass(creator) else None
+    if made is None and isinstance(error, TypeError):
+        with suppress(Exception):
+            made = type(creator())
+    if made is None or issubclass(made, base):
+        return ""
+    if hasattr(made, "agent_iter") or hasattr(made, "possible_agents"):
+        hint = "wrap it in a gymnasium.Env that controls one agent"
+        return f"is a PettingZoo environment with several agents: {hint}"
+    return f"is not a Gymnasium environment: derive {made.__name__} from gymnasium.Env"
 
 
 def versions(spec: EnvSpec) -> Mapping[str, str]:

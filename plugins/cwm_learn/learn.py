@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.commands.collect import find_environment, recorded_args
+from cwm_cli.commands.collect import find_environment, load_dataset, recorded_args
 from cwm_cli.commands.plays import PlayRun, wrong_rows
 from cwm_cli.commands.subjects import protected, read_program
 from cwm_cli.commands.synthesize import (
@@ -30,6 +30,7 @@ from cwm_cli.commands.synthesize import (
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.data.spaces import refuse_pictures
+from cwm_cli.data.warnings import outside_space
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.errors import CwmError
@@ -356,7 +357,7 @@ def _begun(start: RunOrRows | None) -> _Begun:
     if folder.suffix == ".py":
         return _Begun(None, read_program(start)[1])
     if not folder.is_dir():
-        return _Begun(Dataset.load(folder).train)
+        return _Begun(load_dataset(folder).train)
     wrong = wrong_rows(folder)
     if kind_of(folder) == PlayRun.kind:
         searched = folder.parent.parent  # mostly it is kept within the run whose program was played
@@ -593,6 +594,8 @@ def _learned(learner: Learner) -> LearningResult:
         if not learner.known_steps:
             raise
         raise CwmError(f"{error} (kept in {run.place}: the same command continues)") from error
+    if words := outside_space(learner.dataset()):
+        learner.observer.note(words, "Warning")
     result = _result(learner, stopped)
     if learner.known.program:
         run.write_best(described(learner.known.program, _account(learner, result)))

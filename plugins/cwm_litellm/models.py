@@ -79,7 +79,13 @@ def check_price(model: str) -> None:
     names = (model, model.partition("/")[2])
     sure = provider_of(model) in KEYS.keys() - set(BY_SIZE) and "ft:" not in model
     if known and sure and not known.keys() & set(names):
-        raise CwmError("--max-cost needs a model of known price: leave it out for this model")
+        provider, _, name = model.partition("/")
+        listed = (n for n, price in known.items() if price.get("litellm_provider") == provider)
+        close = get_close_matches(name, [n.removeprefix(f"{provider}/") for n in listed], n=1)
+        hint = f"did you mean {provider}/{close[0]}?" if close else "leave it out for this model"
+        raise CwmError(
+            f"--max-cost needs a known price, and {model} is not in the price list: {hint}"
+        )
 
 
 def price(model: str, prompt_tokens: int, answer_tokens: int) -> float | None:

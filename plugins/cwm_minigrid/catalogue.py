@@ -26,7 +26,7 @@ def specify(name: str) -> EnvironmentSpec:
         id=name,
         make=partial(_make, name),
         describe=_describe,
-        versions=_versions,
+        versions=partial(_versions, name),
         rewinder=_rewinder,
         restore=_restore,
         objects=_objects,
@@ -87,8 +87,9 @@ def _describe(env: gym.Env[Any, Any]) -> str:
     return guide(_grid(env))
 
 
-def _versions() -> Mapping[str, str]:
-    """Name the packages that decide how a grid behaves, with their versions."""
+def _versions(name: str) -> Mapping[str, str]:
+    """Return the versions of the packages that decide how a grid behaves."""
+    _load(name)
     return {name: version(name) for name in ("gymnasium", "minigrid", "numpy")}
 
 

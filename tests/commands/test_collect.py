@@ -375,7 +375,8 @@ def test_what_is_recorded_is_said_in_a_line_per_episode_where_nobody_watches(cwm
         *("collect", "--env", "Blackjack-v1", "--policy", "random"),
         *("--episodes", "3", "--test-episodes", "2"),
     )
-    lines = result.stderr.splitlines()
+    *lines, warning = result.stderr.splitlines()
+    assert warning.startswith("Warning: only "), "of few rows"
     assert lines[0] == "recording Blackjack-v1: 5 of 5 episodes"
     assert [line.split()[0] for line in lines[1:]] == [f"[{n}/5]" for n in range(1, 6)]
     assert all("random: return " in line for line in lines[1:])

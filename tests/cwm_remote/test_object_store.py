@@ -163,7 +163,7 @@ def test_a_search_that_was_killed_goes_on_elsewhere_as_if_it_had_not_been(
     assert {*differences["results"]} <= {"seconds", "tokens"}
     store.done("runs", "report", there, "--html")
     assert store.requests("PUT /bucket/runs/search/report.html") == 1
-    store.done("runs", "rm", there)
+    store.done("runs", "rm", "--yes", there)
     assert "there are no runs in s3://bucket/runs" in store.done("runs", "list", "s3://bucket/runs")
 
 

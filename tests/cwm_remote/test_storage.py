@@ -231,7 +231,7 @@ def test_a_strangers_plugin_keeps_runs_at_urls_of_its_own(
     with cwm._plugins_here(monkeypatch):
         with begin(url) as run:
             run.append(Count(n=0))
-            busy = cwm("runs", "rm", url)  # another process
+            busy = cwm("runs", "rm", url, "--yes")  # another process
             assert f"another process is working on {url}: wait for it" in busy.stderr
             assert busy.returncode == 1 and kept.exists()
         with begin(url) as run:
@@ -241,5 +241,5 @@ def test_a_strangers_plugin_keeps_runs_at_urls_of_its_own(
     assert (kept / "journal.jsonl").read_text() == '{"n":0}\n{"n":1}\n'
     listed = cwm.inside("runs", "list", "shelf://counts")
     assert "unknown run kind 'count'" in listed.stdout, "the run is found"
-    removed = cwm.inside("runs", "rm", url)
+    removed = cwm.inside("runs", "rm", url, "--yes")
     assert removed.returncode == 0 and not kept.exists(), removed.stderr

@@ -289,7 +289,7 @@ COMMANDS = (
     (("runs", "list", "search", "benchmark"), ("search/run/*.json*", "benchmark/run/*.json*")),
     (("runs", "report", "benchmark/run"), ("benchmark/run/*.json*", "benchmark/run/*/*.json*")),
     (("runs", "diff", RUN, "benchmark/run"), ("search/run/*.json", "benchmark/run/*.json")),
-    (("runs", "rm", RUN), (f"{RUN}/*",)),
+    (("runs", "rm", "--yes", RUN), (f"{RUN}/*",)),
     (("runs", "export", RUN), (f"{RUN}/*",)),
     (("runs", "show", "coding/searched"), ("coding/searched/**/*.json*",)),
     (("data", "show", "cart.npz"), ("cart.npz",)),

@@ -46,7 +46,7 @@ COMMANDS = {
     "import": ("data", "import", "x.pkl", "--env", "CartPole-v1"),
     "plan": ("plan", "run", "--episodes", "1", "--max-steps", "2"),
     "export": ("runs", "export", "run"),
-    "rm": ("runs", "rm", "run"),
+    "rm": ("runs", "rm", "run", "--yes"),
 }
 
 ALL_OF_THEM = """

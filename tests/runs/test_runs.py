@@ -434,10 +434,10 @@ def test_the_command_lists_shows_compares_and_removes_runs(cwm, run):
     assert told("diff", str(run.folder), "runs/two")["settings"] == {"seed": [0, 1]}
     assert "seed" in cwm.inside("runs", "diff", str(run.folder), "runs/two").stdout
     with second:
-        refused = cwm.inside("runs", "rm", "runs/two")
+        refused = cwm.inside("runs", "rm", "runs/two", "--yes")
         assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
         assert "another process is working on runs/two" in refused.stderr
-    assert told("rm", "runs/two", "runs/bad") == {"removed": ["runs/two", "runs/bad"]}
+    assert told("rm", "-y", "runs/two", "runs/bad") == {"removed": ["runs/two", "runs/bad"]}
     assert list((cwm.folder / "runs").iterdir()) == []
     missing = cwm.inside("runs", "show", "nowhere")
     assert missing.stderr == "Error: nowhere is no run: `cwm runs list` shows the runs here\n"

@@ -5,6 +5,7 @@ its states can be told apart.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -13,6 +14,7 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.simulators.chance import GLOBAL, reseed
 from cwm_cli.envs.spec import Rewinder, space_of
+from cwm_cli.envs.tasks import reward_number
 from cwm_cli.planning.model import Counter, Model, Named, Step, copied
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ class Simulator(Model):
                 break
             factor *= discount
         self.counter[0] += count
-        return total
+        return total if isfinite(total) else reward_number(total)
 
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
         """Return the sums of rewards of plans from each state, all at once where that is known."""
@@ -122,8 +124,8 @@ class Simulator(Model):
 
 
 def _number(reward: Any) -> float:
-    """Return a reward as a number."""
-    return float(reward.item() if isinstance(reward, np.ndarray) else reward)
+    """Return a reward as a number, and refuse what is not one finite number."""
+    return reward if type(reward) is float and isfinite(reward) else reward_number(reward)
 
 
 MOST = 200_000

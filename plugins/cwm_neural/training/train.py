@@ -18,7 +18,12 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from cwm_cli.commands.collect import find_environment, load_transitions, recorded_args
+from cwm_cli.commands.collect import (
+    find_environment,
+    load_transitions,
+    recorded_args,
+    warn_of_rows,
+)
 from cwm_cli.commands.episodes import FinishedEpisode, play
 from cwm_cli.commands.subjects import Subject, find_subject, protected
 from cwm_cli.data.dataset import ALL_FITTED, VALID, Dataset, Transition
@@ -381,6 +386,7 @@ def _given_rows(
             place = int(np.argwhere(~np.isfinite(column))[0, 0])
             words = f"{name} that are no finite numbers, first in row {place}"
             raise CwmError(f"the dataset has {words}: leave such rows out")
+    warn_of_rows(rows, observer)
     return rows
 
 

@@ -1,0 +1,170 @@
+"""Checks of what environments return, with errors that say how to fix the environment."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from math import isfinite
+from traceback import walk_tb
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+
+from cwm_cli.envs.failures import environment_failure
+from cwm_cli.envs.tasks import reward_number
+from cwm_cli.errors import CwmError, EnvironmentFailure
+from cwm_cli.text import clean
+
+if TYPE_CHECKING:
+    from cwm_cli.envs.spec import EnvironmentSpec
+
+RESET = "(observation, info)"
+STEP = "(observation, reward, terminated, truncated, info)"
+
+
+def with_checks(spec: EnvironmentSpec) -> EnvironmentSpec:
+    """Let `make` return environments that check what they return."""
+    return replace(spec, make=partial(_made, spec))
+
+
+def _made(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
+    env = spec.make(**env_args)
+    try:
+        return CheckedEnv(env, spec.id)
+    except EnvironmentFailure:
+        env.close()
+        raise
+
+
+class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment that raises `EnvironmentFailure` if it breaks the interface of Gymnasium.
+
+    Args:
+        env: The environment with all of its wrappers.
+        name: Its id, for messages.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
+        super().__init__(env)
+        self._name = name
+        if env.render_mode == "human" and not _has_display():
+            hint = "choose another render_mode, or run cwm with xvfb-run"
+            raise EnvironmentFailure(f"{name} needs a display for render_mode='human': {hint}")
+        for attribute in ("observation_space", "action_space"):
+            if not isinstance(getattr(env, attribute, None), gym.Space):
+                hint = f"set self.{attribute} in __init__, such as gymnasium.spaces.Discrete(2)"
+                raise EnvironmentFailure(f"{name} has no {attribute}: {hint}")
+        self._check_reset_arguments()
+
+    @property
+    def spec(self) -> Any:  # type: ignore[override]  # Gymnasium has a property as well
+        """The registered spec of the environment."""
+        return self.env.spec
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment and check the observation."""
+        try:
+            result = self.env.reset(**options)
+        except Exception as error:
+            if failure := environment_failure(error):
+                raise failure from error
+            raise
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+            raise EnvironmentFailure(
+                f"{self._name}: reset returned {_described(result)}; it must return {RESET}, "
+                "as Gymnasium has it since version 0.26"
+            )
+        self._check_observation(result[0], "reset")
+        return result
+
+    def step(self, action: Any) -> Any:
+        """Take an action and check the observation and the reward."""
+        try:
+            result = self.env.step(action)
+        except Exception as error:
+            if failure := environment_failure(error):
+                raise failure from error
+            if not _raised_in_wrapper(error):
+                raise
+            result = self.unwrapped.step(action)  # a wrapper could not unpack the result
+        if not isinstance(result, tuple) or len(result) != 5:
+            raise EnvironmentFailure(
+                f"{self._name}: step returned {_described(result)}; it must return {STEP}, "
+                "as Gymnasium has it since version 0.26"
+            )
+        observation, reward = result[:2]
+        self._check_observation(observation, "step")
+        if type(reward) is not float or not isfinite(reward):
+            self._check_reward(reward)
+        return result
+
+    def _check_reset_arguments(self) -> None:
+        """Require that `reset` accepts a seed, and options if the environment is wrapped."""
+        try:
+            parameters = inspect.signature(self.unwrapped.reset).parameters
+        except ValueError:  # a compiled method without a signature
+            return
+        needed = ["seed", "options"] if self.env is not self.unwrapped else ["seed"]
+        if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+            return
+        if missing := [name for name in needed if name not in parameters]:
+            raise EnvironmentFailure(
+                f"{self._name}: reset does not accept {' and '.join(missing)}; "
+                "define reset(self, *, seed=None, options=None)"
+            )
+
+    def _check_observation(self, observation: Any, method: str) -> None:
+        """Require that an observation of a Box has its shape and is finite."""
+        space = self.observation_space
+        if not isinstance(space, gym.spaces.Box):
+            return
+        try:
+            array = np.asarray(observation)
+        except ValueError as error:
+            raise EnvironmentFailure(
+                f"{self._name}: {method} returned an observation that is not an array ({error})"
+            ) from error
+        if array.shape != space.shape:
+            raise EnvironmentFailure(
+                f"{self._name}, {method}: Observation shape {array.shape} does not match "
+                f"observation_space {space.shape}."
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            listed = clean(np.array2string(array, threshold=10), limit=60)
+            raise EnvironmentFailure(
+                f"{self._name}: {method} returned the observation {listed}; "
+                "all numbers of an observation must be finite"
+            )
+
+    def _check_reward(self, reward: Any) -> None:
+        try:
+            reward_number(reward)
+        except (TypeError, ValueError, CwmError) as error:
+            raise EnvironmentFailure(
+                f"{self._name}: step returned the reward {clean(repr(reward), limit=60)}; "
+                "a reward must be one finite number"
+            ) from error
+
+
+def _has_display() -> bool:
+    """Return whether windows can open: some libraries abort the process if they cannot."""
+    variables = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+    return sys.platform != "linux" or any(map(os.environ.get, variables))
+
+
+def _described(result: Any) -> str:
+    """Describe a wrong result in a few words."""
+    if isinstance(result, tuple):
+        return f"{len(result)} values"
+    return "only an observation" if isinstance(result, np.ndarray) else f"{type(result).__name__}"
+
+
+def _raised_in_wrapper(error: Exception) -> bool:
+    """Return whether a wrapper of Gymnasium itself raised an exception."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__", "")).startswith("gymnasium.wrappers")
