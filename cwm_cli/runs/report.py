@@ -8,6 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cwm_cli.result import Result
 from cwm_cli.runs.files import flat, replace
 from cwm_cli.text import Grid as Grid
 
@@ -66,7 +67,7 @@ class RunSummary:
 
 
 @dataclass(frozen=True)
-class RunReport:
+class RunReport(Result):
     """All that runs came to: tables and notes for people, facts and rows for scripts.
 
     `facts` is what `--json` prints; `rows` are the lines of `table.csv`, which may be nested.
