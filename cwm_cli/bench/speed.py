@@ -28,6 +28,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric, Metric, Score, evaluate
 from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.registry import Owner, default, find, read_options
+from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.abilities import abilities_of
@@ -136,7 +137,7 @@ class TimedSides(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SpeedResult:
+class SpeedResult(Result):
     """A world model, the true environment, and a language model (by `name`) if one was asked.
 
     The environment has no score where it cannot be stood at observations, and one below 1

@@ -26,13 +26,14 @@ from cwm_cli.data.warnings import dataset_warnings
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, environment, find, names, read_options
+from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
 
 log = logging.getLogger("cwm.data")
 
 
 @dataclass(frozen=True)
-class CollectionResult:
+class CollectionResult(Result):
     """A file of transitions, and what is in it."""
 
     file: Path

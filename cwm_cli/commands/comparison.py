@@ -12,6 +12,7 @@ import numpy as np
 
 from cwm_cli.commands.episodes import Episode, PlanningCost
 from cwm_cli.evaluation.mismatches import Mismatches
+from cwm_cli.result import Result
 from cwm_cli.runs.places import named
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import PlannedWith
@@ -138,7 +139,10 @@ class LearnFrom(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PlanResult:
+class PlanResult(
+    Result,
+    shown="mean stderr R random oracle returns lengths mismatches failure stopped planner",
+):
     """What `plan` came to.
 
     `sides` holds who played, the one that was asked about (`asked`) first; `journal` is the

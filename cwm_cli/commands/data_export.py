@@ -15,6 +15,7 @@ from cwm_cli.commands.collect import load_dataset, writing
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import DISK_IS_FULL, CwmError
 from cwm_cli.registry import Owner, find, read_options
+from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
 
 
@@ -54,7 +55,7 @@ class Exporter:
 
 
 @dataclass(frozen=True)
-class ExportResult:
+class ExportResult(Result):
     """Where transitions were written to, in which format."""
 
     path: Path

@@ -20,6 +20,7 @@ from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.variants import HIDE, NOISE, disturbance_of
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, names, read_options
+from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Importer:
 
 
 @dataclass(frozen=True)
-class ImportResult:
+class ImportResult(Result):
     """A file of transitions, and what is in it."""
 
     file: Path

@@ -27,6 +27,7 @@ from cwm_cli.evaluation import evaluate as score
 from cwm_cli.evaluation.calibration import ForecastCalibration, calibration
 from cwm_cli.problems.feedback import Diagnosis, diagnose
 from cwm_cli.registry import Owner, find, read_options
+from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.places import placed
 from cwm_cli.runs.programs import ModelRun
@@ -46,7 +47,7 @@ Part = Literal["train", "test"]
 
 
 @dataclass(frozen=True)
-class EvaluationResult:
+class EvaluationResult(Result):
     """What `evaluate` came to.
 
     `scores.test.accuracy` says how right the program is on held-out rows (None for a part without

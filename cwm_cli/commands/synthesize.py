@@ -35,6 +35,7 @@ from cwm_cli.registry import (
     read_options,
     with_presets,
 )
+from cwm_cli.result import Result
 from cwm_cli.runs.answers import ANSWERS, PendingAnswers
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.places import named, placed
@@ -83,7 +84,10 @@ class Scores(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SynthesisResult:
+class SynthesisResult(
+    Result,
+    shown="solved train test gaps failure contract program completions tokens cost seconds",
+):
     """The result of a search.
 
     It is `solved` if no train or held-out row shows that the program is wrong, and held-out rows

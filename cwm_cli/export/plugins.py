@@ -19,6 +19,7 @@ from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.export.publishing import Export, publish, template
 from cwm_cli.hookspecs import Kind
 from cwm_cli.registry import names
+from cwm_cli.result import Result
 
 
 class PluginKind(NamedTuple):
@@ -119,7 +120,7 @@ class PluginNames(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NewPlugin:
+class NewPlugin(Result):
     """A plugin that was written: where, what it is called, and the commands that come next."""
 
     folder: Path

@@ -8,6 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cwm_cli.result import Result
 from cwm_cli.runs.files import flat, replace
 from cwm_cli.text import Grid as Grid
 from cwm_cli.text import money
@@ -66,7 +67,7 @@ class RunSummary:
 
 
 @dataclass(frozen=True)
-class RunReport:
+class RunReport(Result):
     """The results of runs: a verdict, tables and notes for people, facts and rows for scripts.
 
     `verdict` is the outcome in a sentence, with the effort. `facts` is the output of `--json`;

@@ -34,6 +34,7 @@ from cwm_cli.commands.synthesize import (
 from cwm_cli.data.reading import read_bytes
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, default, find, read_options
+from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.places import located, named, placed
 from cwm_cli.runs.store import HEADER, fresh_folder, remove
@@ -48,7 +49,7 @@ LANGUAGE_MODEL = (
 
 
 @dataclass(frozen=True)
-class CodingResult:
+class CodingResult(Result):
     """What is in the folder of a run now; `changed` says which verdicts are other than before."""
 
     run: Path

@@ -57,6 +57,7 @@ from cwm_cli.bench.executor import (
 )
 from cwm_cli.commands.synthesize import backend_of, choose_backend, uncached
 from cwm_cli.registry import default, find
+from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Measures, Observer
 from cwm_cli.runs.places import placed
 from cwm_cli.runs.report import RunReport
@@ -80,7 +81,7 @@ LOOK_SHARE = 0.02
 
 
 @dataclass(frozen=True)
-class BenchmarkResult:
+class BenchmarkResult(Result):
     """What a benchmark came to: a row per job, means over groups of them, tables and notes."""
 
     run: Path

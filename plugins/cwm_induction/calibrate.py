@@ -13,6 +13,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric, evaluate
 from cwm_cli.registry import Owner, read_options
+from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits
 from cwm_cli.sandbox.abilities import abilities_of
@@ -23,7 +24,7 @@ from cwm_induction.refining.versions import VersionsJob
 
 
 @dataclass(frozen=True)
-class CalibrationResult:
+class CalibrationResult(Result):
     """What `calibrate` came to: the program, and how right it was before and is now.
 
     `calibration` is None where there was nothing to fit: the program has no numbers, or is right.

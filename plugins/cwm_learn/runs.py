@@ -18,6 +18,7 @@ from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
+from cwm_cli.result import Result
 from cwm_cli.runs import files
 from cwm_cli.runs.charts import ChartLine, LineChart, table
 from cwm_cli.runs.observer import Measures
@@ -412,7 +413,10 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
 
 
 @dataclass(frozen=True)
-class LearningResult:
+class LearningResult(
+    Result,
+    shown="stopped steps episodes returns certificate gaps program completions cost seconds",
+):
     """What came of learning.
 
     `run` is its folder and `program` the file of the program; `stopped` says why it ended.

@@ -26,6 +26,7 @@ from cwm_cli.envs.films import check_film
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import Options
 from cwm_cli.sandbox import Limits, Sandbox
@@ -64,7 +65,7 @@ class GameProgress:
 
 
 @dataclass(frozen=True)
-class GameResult:
+class GameResult(Result):
     """What came of a game: the mode, what was played or replayed, and the film of it."""
 
     mode: PlayMode

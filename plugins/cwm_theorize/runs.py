@@ -16,6 +16,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, read_options
+from cwm_cli.result import Result
 from cwm_cli.runs.charts import ChartLine, LineChart, table_of
 from cwm_cli.runs.nodes import SearchRecord
 from cwm_cli.runs.observer import Measures, Observer
@@ -347,7 +348,10 @@ def discovered(phases: Sequence[PhaseRecord]) -> tuple[Counter[str], dict[str, i
 
 
 @dataclass(frozen=True)
-class TheorizingResult:
+class TheorizingResult(
+    Result,
+    shown="stopped proposals accepted held_out found completions tokens cost seconds file run",
+):
     """What came of theorizing.
 
     `run` is its folder, `file` that of the best `rules`, None where none were proposed. `stopped`

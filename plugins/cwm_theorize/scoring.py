@@ -17,6 +17,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, read_options
+from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.report import Grid
 from cwm_theorize.parts import answers, given_rows, held_out_rows, statistician_of
@@ -30,7 +31,7 @@ RULES, NO_RULES, GUESSING = "rules", "no rules", "guessing"
 
 
 @dataclass(frozen=True)
-class RuleScores:
+class RuleScores(Result):
     """What `score` came to: where what followed stands by the rules, without any, by guessing.
 
     `source` says where the transitions are from, `statistician` who weighed them. It

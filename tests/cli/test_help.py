@@ -17,6 +17,7 @@ MAX_SUMMARY = 60
 """Characters of a summary that fit beside the longest name at 80 columns."""
 
 SEVERAL_MEANINGS = {
+    "--yes",
     "--backend",
     "--from",
     "--budget",

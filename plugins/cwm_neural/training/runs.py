@@ -17,6 +17,7 @@ from cwm_cli.commands.collect import find_environment
 from cwm_cli.envs.tasks import Task
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.registry import Owner, find, read_options
+from cwm_cli.result import Result
 from cwm_cli.runs.charts import ChartLine, LineChart, table_of
 from cwm_cli.runs.observer import SILENT, Measures, Observer
 from cwm_cli.runs.places import named
@@ -469,7 +470,7 @@ def played_grid(played: Sequence[AgentTest]) -> Grid:
 
 
 @dataclass(frozen=True)
-class TrainingResult:
+class TrainingResult(Result):
     """What came of training.
 
     `run` is its folder. `returns` has every episode that was collected, `tests` what agents were
