@@ -110,6 +110,12 @@ RunArgument = Annotated[
         autocompletion=complete_run,
     ),
 ]
+OneRunArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="A run folder.", parser=run_folder, autocompletion=complete_run
+    ),
+]
 ProgramOption = Annotated[
     Path | None, basic_option("--program", help="World model in a file, e.g. best.py.")
 ]
@@ -242,8 +248,17 @@ MaxCostOption = Annotated[
         help="Stop before the total cost of language models exceeds this.",
     ),
 ]
-MAX_STEPS = limit_option("--max-steps", min=1, help="Maximum number of steps in an episode.")
-MaxStepsOption = Annotated[int | None, MAX_STEPS]
+MaxStepsOption = Annotated[
+    int | None,
+    limit_option(
+        "--max-steps",
+        min=1,
+        help="Maximum number of steps in an episode. Default: the environment's limit, or 1000.",
+    ),
+]
+EpisodeStepsOption = Annotated[
+    int, limit_option("--max-steps", min=1, help="Maximum number of steps in an episode.")
+]
 ParallelOption = Annotated[
     int, limit_option("--parallel", min=1, help="Maximum number of simultaneous completions.")
 ]

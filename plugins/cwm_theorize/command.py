@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated, TypedDict
 
 from cwm_cli.cli.shared import (
-    MAX_STEPS,
     ApiBaseOption,
     CacheOption,
     DataSeedOption,
     EnvironmentOptions,
     EnvOption,
+    EpisodeStepsOption,
     JsonOption,
     MaxCostOption,
     ModelOption,
@@ -133,7 +133,7 @@ def theorize(
     episodes: EpisodesOption = 5,
     data_seed: DataSeedOption = 0,
     environment: EnvironmentOptions,
-    max_steps: Annotated[int, MAX_STEPS] = 100,
+    max_steps: EpisodeStepsOption = 100,
     parallel: ParallelOption = 1,
     options: OptionsOption,
     tracking: TrackingOptions,

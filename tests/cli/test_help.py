@@ -25,6 +25,7 @@ SEVERAL_MEANINGS = {
     "--episodes",
     "--executor",
     "--force",
+    "--max-steps",
     "--model",
     "--new",
     "--out",
