@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import typer
 
 FILE = Path("cwm.toml")
-"""The file that is read by default."""
+"""The default file."""
 
 VARIABLE = "CWM_CONFIG"
 """The environment variable that names a file."""
@@ -82,7 +82,7 @@ class Flag(NamedTuple):
 
 @dataclass(frozen=True)
 class Configuration:
-    """The file that was read, or None, with its content and the defaults that it sets."""
+    """The content of a file, and the defaults that it sets; `file` is None if there is none."""
 
     file: Path | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -184,7 +184,7 @@ class _Reader(NamedTuple):
     def _tables(
         self, tables: Mapping[str, Any], above: tuple[str, ...] = ()
     ) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-        """Yield the table of each command; those of a group stand in a table of its name."""
+        """Yield the table of each command, also from the tables of groups."""
         for name, table in tables.items():
             path = (*above, name)
             calls = [each for each in self.commands if each[: len(path)] == path]
@@ -267,7 +267,7 @@ def _leaves(
 
 
 def _written(key: str, value: Any) -> str:
-    """Return a value as it is typed after KEY=; text for `-o` has no quotes."""
+    """Return the text of a value after KEY=; text for `-o` has no quotes."""
     if isinstance(value, str) and key != "env-arg":
         return value
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -82,8 +82,8 @@ def export(
 ) -> None:
     """Export the program of a run as a Gymnasium package.
 
-    The package does not need cwm. Other kinds of run export what they contain. With --to the
-    output is a dataset of episodes that are played inside the world model.
+    The package does not need cwm. A run of `cwm apps` exports solutions. With --to the output is a
+    dataset of episodes that a policy plays inside the model.
 
     Example: cwm runs export runs/CartPole-v1-gif-mcts-0-20260101-120000
     """

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from cwm_cli.runs.observer import Observer
     from cwm_cli.runs.report import RunReport
 
-__all__ = [  # what other modules define, for `api`
+__all__ = [  # names from other modules, for `api`
     "advanced_option",
     "basic_option",
     "boundary",
@@ -363,7 +363,7 @@ class EnvironmentOptions:
 
 @dataclass(frozen=True)
 class WorldModelOptions:
-    """The world model that a command uses: that of a run, or a file."""
+    """The world model that a command uses, from a run or a file."""
 
     run: RunArgument
     run_option: Annotated[
@@ -426,7 +426,7 @@ class CostOptions:
     """The confirmation of expected costs."""
 
     yes: Annotated[
-        bool, limit_option("--yes", help="Start without a question, whatever the expected cost.")
+        bool, limit_option("--yes", help="Start without a question, at any expected cost.")
     ]
     ask_above: Annotated[
         float,

@@ -77,7 +77,7 @@ def run_parts(run: Run[Any, Any]) -> Iterator[RenderableType]:
 
 
 def difference_parts(found: RunDifferences) -> Iterator[RenderableType]:
-    """Yield tables of the settings and results in which two runs differ."""
+    """Yield tables of the settings and results that differ between two runs."""
 
     def written(value: object) -> str:
         return f"{value:.9g}" if isinstance(value, float) else str(value)

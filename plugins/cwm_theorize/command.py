@@ -95,7 +95,7 @@ class TheoryOptions(TypedDict):
     ]
     particles: Annotated[
         int | None,
-        model_option("--particles", min=1, help="Number of chains, or of samples that are kept."),
+        model_option("--particles", min=1, help="Number of chains, or of stored samples."),
     ]
     theorist: Annotated[
         str | None,
