@@ -302,6 +302,7 @@ def _text(node: ast.expr, known: Mapping[str, ast.expr]) -> str:
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "Naming things: environments, plugins, options": (
         "cwm_cli/registry",
+        "cwm_cli/commands/option_lists",
         "cwm_cli/presets",
         "cwm_cli/errors",
         "cwm_cli/text",

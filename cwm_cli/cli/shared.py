@@ -443,8 +443,8 @@ class CostOptions:
         """Return whether to start at an expected cost; ask the user if it is high."""
         if self.yes or estimate.expected <= self.ask_above:
             return True
-        words = f"the expected cost of ${estimate.expected:,.2f} exceeds --ask-above"
-        words = f"{words} {self.ask_above:g}"
+        cost = f"${estimate.expected:,.2f}"
+        words = f"the expected cost of {cost} exceeds --ask-above {self.ask_above:g}"
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise CwmError(f"{words}: add --yes to start, or limit it with --max-cost")
         typer.echo(f"{words}: start? [y/N] ", nl=False, err=True)
