@@ -213,11 +213,11 @@ class Hooks(Protocol):
     def cwm_commands(self, app: typer.Typer, api: ModuleType) -> None:
         """Add commands to the `cwm` command line.
 
-        `api` is the module `cwm_cli.cli.shared`: the options that commands
-        share, one line to the user, JSON or text, and the boundary that turns
-        errors into exit codes. A hook may leave it out::
+        `api` is the module `cwm_cli.cli.shared`: options that commands share, output as text or
+        JSON, and `guarded`, which expands groups of options and reports errors in one line. A
+        hook may leave it out. `rich_help_panel` names the panel of `cwm --help`::
 
             @hookimpl
             def cwm_commands(app):
-                app.command("hello")(hello)
+                app.command("hello", rich_help_panel="Start")(hello)
         """

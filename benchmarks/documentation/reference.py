@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,7 +71,9 @@ def all_commands() -> list[Command]:
     from cwm_cli.cli import command_line
 
     found = []
-    for name, command in get_command(command_line()).commands.items():  # type: ignore[attr-defined]
+    group: Any = get_command(command_line())
+    for name in group.list_commands(None):
+        command = group.commands[name]
         inner = getattr(command, "commands", None)
         if not inner or getattr(command, "invoke_without_command", False):
             found.append(Command(name, command))
@@ -96,10 +98,19 @@ def command(name: str) -> str:
     arguments = [p for p in params if p.param_type_name == "argument"]
     flags = [p for p in params if p.param_type_name == "option" and "--help" not in p.opts]
     usage = " ".join(["cwm", name, *map(_argument, arguments), "[OPTIONS]"])
-    rows = [(code(_argument(p)), prose(p.help or ""), "") for p in arguments]
-    rows += [(_flag(p), prose(p.help or ""), _default(p)) for p in flags]
-    drawn = table(("option", "meaning", "default"), rows)
-    folded = f'??? info "Options of `cwm {name}`"\n\n' + re.sub("^", "    ", drawn, flags=re.M)
+    tables = [
+        ("Arguments", [(code(_argument(p)), prose(p.help or ""), "") for p in arguments]),
+        *(
+            (panel, [(_flag(p), prose(p.help), _default(p)) for p in panel_flags])
+            for panel, panel_flags in groupby(flags, key=lambda p: p.rich_help_panel)
+        ),
+    ]
+    drawn = "\n".join(
+        f"**{panel}**\n\n" + table(("option", "meaning", "default"), rows)
+        for panel, rows in tables
+        if rows
+    )
+    folded = f'??? info "Options of `cwm {name}`"\n\n' + re.sub("^(?=.)", "    ", drawn, flags=re.M)
     parts = [
         f"### cwm {name} {{ #{name.replace(' ', '-')} }}",
         prose(about.strip()),
@@ -112,20 +123,14 @@ def command(name: str) -> str:
 
 def _argument(param: Any) -> str:
     name = param.metavar or param.name.upper()
-    return name if param.required or name.startswith("[") else f"[{name}]"
+    return name if param.required else f"[{name}]"
 
 
 def _flag(param: Any) -> str:
     names = ", ".join(param.opts)
     if param.secondary_opts:
         names += " / " + ", ".join(param.secondary_opts)
-    return code(names if param.is_flag else f"{names} {param.metavar or _type(param)}")
-
-
-def _type(param: Any) -> str:
-    described = getattr(param, "type_descriptor", None)
-    said = getattr(described, "annotation", None) or getattr(param, "type", None)
-    return str(getattr(said, "__name__", None) or getattr(said, "name", "value")).upper()
+    return code(names if param.is_flag else f"{names} {param.metavar}")
 
 
 def _default(param: Any) -> str:
@@ -297,6 +302,7 @@ def _text(node: ast.expr, known: Mapping[str, ast.expr]) -> str:
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "Naming things: environments, plugins, options": (
         "cwm_cli/registry",
+        "cwm_cli/commands/option_lists",
         "cwm_cli/presets",
         "cwm_cli/errors",
         "cwm_cli/text",

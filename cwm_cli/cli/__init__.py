@@ -168,9 +168,10 @@ def command_line() -> typer.Typer:
 def main() -> None:
     """Run the command line."""
     if sys.platform == "win32":  # there is no fcntl and no fork
-        sys.exit(
-            "Error: cwm does not run on Windows itself: use WSL2 or the container (docs/docker.md)"
+        error = CwmError(
+            "cwm does not run on Windows itself: use WSL2 or the container (docs/docker.md)"
         )
+        sys.exit(f"Error: {error}")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # replace characters that the terminal lacks
             stream.reconfigure(errors="replace")

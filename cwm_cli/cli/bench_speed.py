@@ -65,7 +65,7 @@ def bench_speed(
     All three predict the same transitions, to compare their accuracy. The world model and the
     environment are timed in rounds on up to 1,000 transitions after a warm-up; a trained model
     is timed on imagined steps, in one episode and in 64. A language model gets one request per
-    transition, at temperature 0 by default. If one of the three fails, the others are measured.
+    transition, at temperature 0 by default. A failure of one does not stop the measurement.
 
     Example: cwm bench-speed runs/CartPole-v1-gif-mcts-0-20260101-120000
     """

@@ -1,4 +1,4 @@
-"""`cwm cache`: the completions of language models that were kept."""
+"""`cwm cache`: the cache of completions."""
 
 from __future__ import annotations
 

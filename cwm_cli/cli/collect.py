@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from cwm_cli.cli.shared import (
-    MAX_STEPS,
     EnvironmentOptions,
     EnvOption,
+    EpisodeStepsOption,
     ForceOption,
     JsonOption,
     OptionsOption,
@@ -79,7 +79,7 @@ def collect(
     test_episodes: TestEpisodesOption = None,
     min_rows: MinRowsOption = None,
     environment: EnvironmentOptions,
-    max_steps: Annotated[int, MAX_STEPS] = 100,
+    max_steps: EpisodeStepsOption = 100,
     max_seconds: MaxSecondsOption = None,
     workers: WorkersOption = 1,
     options: OptionsOption,

@@ -1,8 +1,8 @@
-"""`cwm.toml`: what options are where the command line does not say it.
+"""`cwm.toml`: defaults of options.
 
-The file of the working folder is read, or the one named by `--config` or `$CWM_CONFIG`. Its keys
-are the long names of options: those of one command stand in a table of its name, those above all
-tables are for every command that has them::
+The file is read from the working folder, or from `--config` or `$CWM_CONFIG`. Keys are the long
+names of options. A table of a command's name sets options of that command; keys above all tables
+set options of every command that has them::
 
     model = "openai/gpt-5"
 
@@ -13,8 +13,8 @@ tables are for every command that has them::
     [runs.list]
     json = true
 
-What is typed counts more than the file, and the file more than `$CWM_MODEL`. Only the command line
-reads it: a run is the same wherever its choices came from.
+The command line has priority over the file, and the file over `$CWM_MODEL`. Only the command line
+reads the file, so that a run does not depend on it.
 """
 
 from __future__ import annotations
@@ -36,29 +36,28 @@ if TYPE_CHECKING:
     import typer
 
 FILE = Path("cwm.toml")
-"""What is read where no file is named."""
+"""The default file."""
 
 VARIABLE = "CWM_CONFIG"
 """The environment variable that names a file."""
 
 NEVER = {"allow-gap": "name it on the command line or in $CWM_ALLOW_GAP"}
-"""Options that no file sets, and what to do: what may harm this machine, each user accepts."""
+"""Options that a file cannot set, with the remedy: each user must accept a danger in person."""
 
 NAMED_ONLY = ("api-base", "tool")
-"""Options that count only in a file which the user named.
+"""Options that are only read from a file that the user names.
 
-A folder may come from strangers: whoever works in it does not want to send his keys to their
-server, or to open his modules to their programs.
+A downloaded folder must not send the user's keys to a foreign server, or give modules to programs.
 """
 
 OTHER_MEANING = {("learn", "strategy"), ("train", "model"), ("data", "import", "option")}
-"""Options that mean something else than others of their name: only their own table sets them."""
+"""Options with a meaning of their own: only the table of their command sets them."""
 
-MOST_BYTES = 1 << 20
-"""A file of defaults is never as large as this."""
+MAX_BYTES = 1 << 20
+"""A larger file is refused: it is not a file of defaults."""
 
-LONGEST_SHOWN = 80
-"""Maximal number of characters of a wrong value in a message."""
+MAX_SHOWN = 80
+"""Maximum number of characters of a wrong value in a message."""
 
 WANTED = {
     str: "text in quotes",
@@ -67,11 +66,11 @@ WANTED = {
     float: "a number",
     bool: "true or false",
 }
-"""What a value has to be, by the type of its option."""
+"""The expected value in words, by the type of the option."""
 
 
 class Flag(NamedTuple):
-    """An option of a command: the parameter behind it, its type, and how its values are written."""
+    """An option of a command: its parameter, the type of its values and their bounds."""
 
     parameter: str
     type: type
@@ -83,7 +82,7 @@ class Flag(NamedTuple):
 
 @dataclass(frozen=True)
 class Configuration:
-    """The file that was read, None if there is none, and what it gives, as the file has it."""
+    """The content of a file, and the defaults that it sets; `file` is None if there is none."""
 
     file: Path | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -91,11 +90,11 @@ class Configuration:
     """By command and parameter, as Click takes a default map."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm doctor --json` prints."""
+        """Return the part of `cwm doctor --json`."""
         return {"file": str(self.file) if self.file else None, "given": dict(self.given)}
 
     def rows(self) -> dict[str, str]:
-        """Write the file and every value in it, by name."""
+        """Return the file and each of its values, by name."""
         if self.file is None:
             return {"file": f"none ({FILE} in the working folder, --config or ${VARIABLE})"}
         named = {".".join(path): json.dumps(value) for path, value in _leaves(self.given)}
@@ -103,7 +102,7 @@ class Configuration:
 
 
 def read_configuration(app: typer.Typer, named: Path | None = None) -> Configuration:
-    """Read the file that is named, or that of the working folder, and check all that it says."""
+    """Read and check the file that is named, or the file of the working folder."""
     file = named or FILE
     if named is None and not file.is_file():
         return Configuration()
@@ -112,11 +111,11 @@ def read_configuration(app: typer.Typer, named: Path | None = None) -> Configura
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Read a file of TOML."""
+    """Return the content of a TOML file."""
     try:
         with file.open("rb") as stream:
-            found = stream.read(MOST_BYTES + 1)
-        if len(found) > MOST_BYTES:
+            found = stream.read(MAX_BYTES + 1)
+        if len(found) > MAX_BYTES:
             raise CwmError(f"{file} is too large for defaults of options: name another file")
         return tomllib.loads(found.decode())
     except FileNotFoundError:
@@ -126,9 +125,9 @@ def _read(file: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise CwmError(f"{file} is no text in UTF-8: write it in TOML") from None
     except (ValueError, RecursionError) as error:  # a ValueError also for 5,000 digits
-        reason = clean(str(error), limit=LONGEST_SHOWN)
+        reason = clean(str(error), limit=MAX_SHOWN)
         words = reason[:1].lower() + reason[1:]
-        raise CwmError(f"{file} is not TOML ({words}): mend it") from None
+        raise CwmError(f"{file} is not TOML ({words}): correct it") from None
 
 
 Commands = Mapping[tuple[str, ...], Mapping[str, Flag]]
@@ -162,7 +161,7 @@ def _flags(callback: Callable[..., Any]) -> Iterator[tuple[str, Flag]]:
 
 
 class _Reader(NamedTuple):
-    """Turns what a file says into defaults of parameters, and refuses what none has."""
+    """Converts the content of a file to defaults of parameters; refuses unknown keys."""
 
     file: Path
     is_named: bool
@@ -173,19 +172,19 @@ class _Reader(NamedTuple):
         defaults: dict[str, Any] = {}
         for name, value in given.items():
             if not isinstance(value, dict):
-                self._give_all(defaults, name, value)
+                self._set_everywhere(defaults, name, value)
         tables = {name: value for name, value in given.items() if isinstance(value, dict)}
         for path, table in self._tables(tables):
             for key, value in table.items():
                 if key.replace("_", "-") not in self.commands[path]:
                     raise self._unknown("key", key, self.commands[path], place=path)
-                self._give(defaults, path, key, value)
+                self._set(defaults, path, key, value)
         return defaults
 
     def _tables(
         self, tables: Mapping[str, Any], above: tuple[str, ...] = ()
     ) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-        """Yield the table of each command; those of a group stand in a table of its name."""
+        """Yield the table of each command, also from the tables of groups."""
         for name, table in tables.items():
             path = (*above, name)
             calls = [each for each in self.commands if each[: len(path)] == path]
@@ -198,8 +197,8 @@ class _Reader(NamedTuple):
             else:
                 yield from self._tables(table, path)
 
-    def _give_all(self, defaults: dict[str, Any], name: str, value: Any) -> None:
-        """Give a value to every command that has such an option."""
+    def _set_everywhere(self, defaults: dict[str, Any], name: str, value: Any) -> None:
+        """Set an option of every command that has it."""
         key = name.replace("_", "-")
         having = [path for path, flags in self.commands.items() if key in flags]
         if not having:
@@ -207,16 +206,16 @@ class _Reader(NamedTuple):
             raise self._unknown("key", name, every)
         for path in having:
             if (*path, key) not in OTHER_MEANING:
-                self._give(defaults, path, name, value)
+                self._set(defaults, path, name, value)
 
-    def _give(self, defaults: dict[str, Any], path: tuple[str, ...], name: str, value: Any) -> None:
-        """Give a value to one command."""
+    def _set(self, defaults: dict[str, Any], path: tuple[str, ...], name: str, value: Any) -> None:
+        """Set an option of one command."""
         key = name.replace("_", "-")
         if key in NEVER:
-            raise CwmError(f"{self.file}: {name} is not taken from a file: {NEVER[key]}")
+            raise CwmError(f"{self.file}: {name} cannot be set in a file: {NEVER[key]}")
         if key in NAMED_ONLY and not self.is_named:
             words = f"--config {self.file} or {VARIABLE}={self.file}"
-            raise CwmError(f"{self.file}: {name} counts only in a file that you name: {words}")
+            raise CwmError(f"{self.file}: {name} is only read from a file that you name: {words}")
         flag = self.commands[path][key]
         place = reduce(lambda table, word: table.setdefault(word, {}), path, defaults)
         if flag.pairs and isinstance(value, dict):
@@ -228,38 +227,38 @@ class _Reader(NamedTuple):
         else:
             place[flag.parameter] = self._checked(flag, value, name)
 
-    def _checked(self, flag: Flag, value: Any, said: str) -> Any:
-        """Refuse a value of another type, or beyond a bound."""
+    def _checked(self, flag: Flag, value: Any, name: str) -> Any:
+        """Return a value, or refuse it if its type is wrong or it is out of bounds."""
         wanted = {Path: (str,), float: (int, float)}.get(flag.type, (flag.type,))
         if not isinstance(value, wanted) or isinstance(value, bool) != (flag.type is bool):
             try:
-                shown = clean(json.dumps(value, default=str), limit=LONGEST_SHOWN)
+                shown = clean(json.dumps(value, default=str), limit=MAX_SHOWN)
             except ValueError:  # a number of more than 4,300 digits
                 shown = "a number with thousands of digits"
             words = f"{WANTED.get(flag.type, 'another type')}, not {shown}"
-            raise CwmError(f"{self.file}: {said} takes {words}: mend it")
+            raise CwmError(f"{self.file}: {name} takes {words}: correct it")
         number: Any = value
         if flag.least is not None and number < flag.least:
-            raise CwmError(f"{self.file}: {said} has to be at least {flag.least:g}: mend it")
+            raise CwmError(f"{self.file}: {name} has to be at least {flag.least:g}: correct it")
         if flag.most is not None and number > flag.most:
-            raise CwmError(f"{self.file}: {said} has to be at most {flag.most:g}: mend it")
+            raise CwmError(f"{self.file}: {name} has to be at most {flag.most:g}: correct it")
         return value
 
     def _unknown(
         self, kind: str, name: str, known: Iterable[str], *, place: tuple[str, ...] = ()
     ) -> CwmError:
-        """Say what is not known, with the nearest that is."""
+        """Return the error for an unknown key or table, with the nearest known one."""
         words = [each.replace("-", "_") if "_" in name else each for each in known]
         otherwise = f"`cwm {' '.join(place) or 'COMMAND'} --help` lists the options"
-        said = str(UnknownNameError(kind, name, words, otherwise if kind == "key" else ""))
+        message = str(UnknownNameError(kind, name, words, otherwise if kind == "key" else ""))
         where = f" in [{'.'.join(place)}]" if place else ""
-        return CwmError(f"{self.file}: {said.replace(f'{name!r}:', f'{name!r}{where}:', 1)}")
+        return CwmError(f"{self.file}: {message.replace(f'{name!r}:', f'{name!r}{where}:', 1)}")
 
 
 def _leaves(
     table: Mapping[str, Any], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every value of nested tables with the names that lead to it."""
+    """Yield each value of nested tables with its path of names."""
     for name, value in table.items():
         if isinstance(value, dict):
             yield from _leaves(value, (*above, name))
@@ -268,7 +267,7 @@ def _leaves(
 
 
 def _written(key: str, value: Any) -> str:
-    """Write a value as it would be typed after KEY=: text of `-o` stands without quotes."""
+    """Return the text of a value after KEY=; text for `-o` has no quotes."""
     if isinstance(value, str) and key != "env-arg":
         return value
     return json.dumps(value, ensure_ascii=False, default=str)

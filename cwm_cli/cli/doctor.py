@@ -1,4 +1,4 @@
-"""`cwm doctor`: the protection against generated programs, extras, keys and defaults."""
+"""`cwm doctor`: check the sandbox, and list extras, keys and defaults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Extra(NamedTuple):
-    """Something that can be installed beside: the module it brings, its package, its use."""
+    """An optional dependency: its module, its package, and its purpose."""
 
     module: str
     package: str
@@ -24,40 +24,36 @@ class Extra(NamedTuple):
 
     @property
     def installed(self) -> bool:
-        """Whether it is there; it is not imported."""
+        """Whether the module is installed; it is not imported."""
         from importlib.util import find_spec
 
         return find_spec(self.module) is not None
 
     @property
     def command(self) -> str:
-        """What a user would type to add it."""
+        """The command that installs the package."""
         return f"pip install '{self.package}'"
 
 
 EXTRAS = {
     "llm": Extra("litellm", "cwm-cli[llm]", "language models"),
-    "transformers": Extra(
-        "transformers", "cwm-cli[transformers]", "language models in this process"
-    ),
-    "otel": Extra("opentelemetry", "cwm-cli[otel]", "spans of requests to language models"),
-    "neural": Extra("torch", "cwm-cli[neural]", "neural world models and tiny language models"),
+    "transformers": Extra("transformers", "cwm-cli[transformers]", "local language models"),
+    "otel": Extra("opentelemetry", "cwm-cli[otel]", "traces of requests to models"),
+    "neural": Extra("torch", "cwm-cli[neural]", "neural world models"),
     "mujoco": Extra("mujoco", "cwm-cli[mujoco]", "MuJoCo environments"),
     "minigrid": Extra("minigrid", "cwm-cli[minigrid]", "MiniGrid environments"),
-    "rl": Extra("stable_baselines3", "cwm-cli[rl]", "deep reinforcement learning to compare with"),
-    "ray": Extra("ray", "cwm-cli[ray]", "jobs on a cluster of Ray"),
-    "minari": Extra("minari", "cwm-cli[minari]", "datasets of Minari"),
-    "parquet": Extra("pyarrow", "cwm-cli[parquet]", "transitions as Parquet"),
-    "storage": Extra("fsspec", "cwm-cli[storage]", "runs on storage that fsspec knows"),
+    "rl": Extra("stable_baselines3", "cwm-cli[rl]", "deep RL baselines"),
+    "ray": Extra("ray", "cwm-cli[ray]", "jobs on a Ray cluster"),
+    "minari": Extra("minari", "cwm-cli[minari]", "Minari datasets"),
+    "parquet": Extra("pyarrow", "cwm-cli[parquet]", "Parquet files"),
+    "storage": Extra("fsspec", "cwm-cli[storage]", "runs on remote storage"),
     "s3": Extra("s3fs", "cwm-cli[s3]", "runs on S3"),
     "gs": Extra("gcsfs", "cwm-cli[gs]", "runs on Google Cloud Storage"),
-    "track": Extra("trackio", "cwm-cli[track]", "numbers of runs in a tracker of experiments"),
-    "slurm": Extra("submitit", "cwm-cli[slurm]", "jobs on a cluster that Slurm manages"),
-    "hub": Extra(
-        "huggingface_hub", "cwm-cli[hub]", "what is downloaded from the hub of Hugging Face"
-    ),
+    "track": Extra("trackio", "cwm-cli[track]", "experiment trackers"),
+    "slurm": Extra("submitit", "cwm-cli[slurm]", "jobs on a Slurm cluster"),
+    "hub": Extra("huggingface_hub", "cwm-cli[hub]", "downloads from Hugging Face"),
     "render": Extra("imageio", "cwm-cli[render]", "films of episodes"),
-    "docs": Extra("mkdocs", "cwm-cli[docs]", "the documentation as a site"),
+    "docs": Extra("mkdocs", "cwm-cli[docs]", "building the documentation"),
     "box2d": Extra("Box2D", "gymnasium[box2d]", "Box2D environments"),
 }
 KEY_ENDING = "_API_KEY"
@@ -107,11 +103,11 @@ def _protection() -> Protection:
         with Sandbox(accepted=GAPS) as sandbox:
             return sandbox.protection.accepting(accepted)
     except SandboxError as error:
-        raise CwmError(f"no program can be run here ({error}): please report this") from error
+        raise CwmError(f"the sandbox cannot start ({error}): please report this") from error
 
 
 def _machine() -> dict[str, int | None]:
-    """Count the cores that this process may use, and the memory of the machine."""
+    """Return the number of usable cores and the memory of the machine in MiB."""
     usable = getattr(os, "sched_getaffinity", None)
     cores = len(usable(0)) if usable else os.cpu_count()
     try:
@@ -122,12 +118,12 @@ def _machine() -> dict[str, int | None]:
 
 
 def provider_keys() -> list[str]:
-    """Name the keys of providers that are set; what they are is nobody's business."""
+    """Return the names of provider keys that are set, never their values."""
     return sorted(name for name, value in os.environ.items() if name.endswith(KEY_ENDING) and value)
 
 
 def _draw(protection: Protection, facts: dict[str, Any], configuration: Configuration) -> None:
-    """Print it for people."""
+    """Print the facts as text."""
     from cwm_cli.cli.shared import console
     from cwm_cli.views.checkup import attempts, conclusion, section
 
@@ -148,7 +144,7 @@ def _draw(protection: Protection, facts: dict[str, Any], configuration: Configur
         *attempts(protection),
         *section("Guards", protection.layers),
         *conclusion(protection, ALLOW_GAP),
-        *section("The machine", machine),
+        *section("Machine", machine),
         *section("Extras", {name: _state(extra) for name, extra in EXTRAS.items()}),
         *section("Language models", models),
         *section("Defaults of options", configuration.rows()),
@@ -159,6 +155,6 @@ def _draw(protection: Protection, facts: dict[str, Any], configuration: Configur
 
 
 def _state(extra: Extra) -> str:
-    """Say whether an extra is installed, else how to add it."""
+    """Return whether an extra is installed, or else how to install it."""
     state = "installed" if extra.installed else f"missing: {extra.command}"
     return f"{state} ({extra.purpose})"

@@ -13,7 +13,7 @@ from cwm_cli.cli.recent_runs import RUNS, RecentRun, recent_runs
 from cwm_cli.text import clean
 
 NEWEST = 5
-"""Only so many runs are read, so that the page is fast in a folder with many runs."""
+"""Number of runs to read, so that the page is fast in a folder with many runs."""
 
 PLAYABLE = ("search", "learn", "train")
 """Kinds of run that `cwm plan` accepts."""

@@ -33,7 +33,7 @@ EpisodesOption = Annotated[
 
 
 class PlanOptions(TypedDict):
-    """The environment that is planned in, and what is done with its episodes."""
+    """The environment, the data of the model, and the comparisons and film of episodes."""
 
     env: RunEnvOption
     oracle: Annotated[

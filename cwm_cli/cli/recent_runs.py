@@ -26,7 +26,7 @@ class RecentRun(NamedTuple):
 
 
 def recent_runs(folder: Path) -> Iterator[RecentRun]:
-    """Yield the runs in a folder, newest first, without those that cannot be read."""
+    """Yield the runs in a folder, newest first; skip unreadable ones."""
     for _, header in sorted(_headers(folder), reverse=True):
         from cwm_cli.data.reading import read_json  # imports numpy: only if there are runs
 

@@ -9,190 +9,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from cwm_cli.cli.runs_export import export
 from cwm_cli.cli.shared import (
-    ForceOption,
     JsonOption,
-    MaxStepsOption,
-    ProgramOptions,
+    OneRunArgument,
     basic_option,
     complete_run,
-    data_option,
+    console,
     emit,
     emit_json,
     guarded,
-    model_option,
-    names_of,
     print_report,
     run_folder,
 )
 from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
-    from cwm_cli.export import Export
-    from cwm_cli.runs.report import RunSummary
     from cwm_cli.runs.store import Run
 
-
-RunArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN", help="A run folder.", parser=run_folder, autocompletion=complete_run
-    ),
-]
 RunsArgument = Annotated[
     list[Path],
     typer.Argument(
         metavar="RUN", help="Run folders.", parser=run_folder, autocompletion=complete_run
     ),
 ]
-
-runs = typer.Typer(no_args_is_help=True, help="List, show, compare, export and remove runs.")
-
-
-ToOption = Annotated[
-    str | None,
-    basic_option(
-        "--to",
-        metavar="FORMAT",
-        help="Export imagined episodes in this dataset format, e.g. minari, csv or parquet.",
-        show_default="a package",
-        autocompletion=names_of("exporter"),
-    ),
-]
-OutOption = Annotated[
-    str | None, basic_option("--out", metavar="DIR", help="Output folder. Default: RUN/export.")
-]
-SeedOption = Annotated[
-    int | None,
-    basic_option("--seed", min=0, help="Random seed.", show_default="0"),
-]
-EpisodesOption = Annotated[
-    int | None,
-    data_option("--episodes", min=1, help="Number of imagined episodes.", show_default="10"),
-]
-PolicyOption = Annotated[
-    str | None,
-    data_option(
-        "--policy",
-        metavar="NAME",
-        help="Policy of imagined episodes: planner, random, or the agent of a training run.",
-        show_default="planner",
-    ),
-]
-PlannerOption = Annotated[
-    str | None,
-    model_option(
-        "--planner",
-        metavar="NAME",
-        help="Planner of --policy planner.",
-        show_default="auto",
-        autocompletion=names_of("planner"),
-    ),
-]
-
-
-@runs.command("export")
-@guarded
-def export(
-    *,
-    folder: RunArgument,
-    to: ToOption = None,
-    out: OutOption = None,
-    seed: SeedOption = None,
-    episodes: EpisodesOption = None,
-    policy: PolicyOption = None,
-    planner: PlannerOption = None,
-    max_steps: MaxStepsOption = None,
-    programs: ProgramOptions,
-    force: ForceOption = False,
-    json: JsonOption = False,
-) -> None:
-    """Export the program of a run as a Gymnasium package.
-
-    The package does not need cwm. Other kinds of run export what they contain. With --to the
-    output is a dataset of episodes that are played inside the world model.
-
-    Example: cwm runs export runs/CartPole-v1-gif-mcts-0-20260101-120000
-    """
-    import sys
-    from contextlib import redirect_stdout
-
-    from cwm_cli.commands.collect import writing
-    from cwm_cli.errors import CwmError
-    from cwm_cli.export import export_of, publish
-    from cwm_cli.runs.places import send_all
-
-    asked = {
-        "episodes": episodes,
-        "seed": seed,
-        "policy": policy,
-        "planner": planner,
-        "max_steps": max_steps,
-        **programs,
-    }
-    given = {name: value for name, value in asked.items() if value not in (None, [])}
-    if to is not None:
-        return _export_imagined(folder, to, out, given, force=force, json=json)
-    if given:
-        name = {"options": "-o", "tools": "--tool"}.get(next(iter(given)))
-        name = name or f"--{next(iter(given)).replace('_', '-')}"
-        raise CwmError(f"{name} is for imagined episodes: add --to minari, or leave it out")
-    with redirect_stdout(sys.stderr):  # environments may print
-        made = export_of(folder)
-    target = Path(out) if out else folder / "export"
-    with writing(target):
-        publish(made, target)
-    send_all(target)
-    for note in made.notes:
-        complain(note, kind="Note")
-    _report(made, target, json=json)
-    return None
-
-
-def _export_imagined(
-    folder: Path, to: str, out: str | None, asked: dict[str, Any], *, force: bool, json: bool
-) -> None:
-    """Imagine episodes, and write them in a format of datasets."""
-    import sys
-    from contextlib import redirect_stdout
-
-    from cwm_cli.cli.shared import emit
-    from cwm_cli.commands.data_export import export_transitions, exporter_of
-    from cwm_cli.commands.imagine import imagine
-    from cwm_cli.commands.subjects import apart
-    from cwm_cli.views.lines import Lines
-
-    theirs, rest = apart(asked.pop("options", ()), "exporter")
-    suffix = exporter_of(to, theirs).suffix  # what is wrong with it is said before anything else
-    with redirect_stdout(sys.stderr):  # environments may print
-        rows = imagine(folder, **asked, options=rest, observer=Lines())
-        place = out or f"{folder.name}-imagined{suffix}"
-        result = export_transitions(
-            rows, to, out=place, options=theirs, force=force, observer=Lines()
-        )
-    told = result.as_json() | {"imagined": rows.metadata["imagined"]}
-    emit(told if json else {k: v for k, v in told.items() if k != "imagined"}, json=json)
-
-
-def _report(made: Export, target: Path, *, json: bool) -> None:
-    """Print where it is, and how it is used."""
-    import json as jsonlib
-    import shlex
-    from string import Template
-
-    from cwm_cli.runs.places import named
-    from cwm_cli.text import clean
-
-    paths = {name: named(target / path) for name, path in made.paths.items()}
-    if json:
-        typer.echo(jsonlib.dumps({"folder": named(target), **paths, **made.facts}))
-        return
-    typer.echo(f"exported  {clean(named(target))}")
-    for line in made.use:
-        typer.echo(f"use       {Template(line).safe_substitute(folder=shlex.quote(named(target)))}")
-
-
-FolderArgument = Annotated[
+FoldersArgument = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="FOLDER",
@@ -202,14 +43,21 @@ FolderArgument = Annotated[
         autocompletion=complete_run,
     ),
 ]
+NodeOption = Annotated[
+    int | None,
+    basic_option(
+        "--node",
+        min=0,
+        help="Show a node of a search: prompt, completion, program, verdict and changes.",
+    ),
+]
+
+runs = typer.Typer(no_args_is_help=True, help="List, show, compare, export and remove runs.")
 
 
 @runs.command("list")
 @guarded
-def list_(
-    folder: FolderArgument = None,
-    json: JsonOption = False,
-) -> None:
+def list_(folder: FoldersArgument = None, json: JsonOption = False) -> None:
     """List runs, newest first.
 
     To list the jobs of a benchmark, name its folder.
@@ -218,13 +66,9 @@ def list_(
     """
     from rich.text import Text
 
-    from cwm_cli.cli.shared import console
-    from cwm_cli.runs.listing import UnreadableRun, list_runs
+    from cwm_cli.runs.listing import list_runs
     from cwm_cli.runs.places import named
-    from cwm_cli.runs.report import Grid
     from cwm_cli.runs.store import RUNS
-    from cwm_cli.views.tables import GridTable, fits
-    from cwm_cli.views.terminal import printable
 
     places = folder or [RUNS]
     found = list(list_runs(*places))
@@ -235,59 +79,27 @@ def list_(
         where = " and ".join(map(named, places))
         typer.echo(f"there are no runs in {where}: start one with `cwm synthesize`")
         return
-    about = [
-        (run.run, run.kind, _about(run), run.done, run.result)
-        for run in found
-        if not isinstance(run, UnreadableRun)
-    ]
+    from cwm_cli.views.runs import run_list_parts
+
     out = console(json=False)
-    grid = Grid("", ("run", "kind", "about", "done", "result"), about, words=5)
-    if about and fits(grid, out.width):
-        out.print(GridTable(grid))
-    else:  # the folder whole, so that it can be copied, and the rest below it
-        for name, *rest in about:
-            out.print(Text(printable(name), "bold"), soft_wrap=True)
-            out.print(Text("  " + "  ".join(printable(words) for words in rest if words)))
-    complaints = (run.reason if isinstance(run, UnreadableRun) else run.damage for run in found)
-    for complaint in filter(None, complaints):
-        out.print(Text(printable(complaint), "red"), soft_wrap=True)
-
-
-def _about(run: RunSummary) -> str:
-    """Name what a run is about in a few words."""
-    return " ".join(filter(None, (run.environment, run.strategy, run.answers)))
-
-
-NodeOption = Annotated[
-    int | None,
-    basic_option(
-        "--node",
-        min=0,
-        help="Show a node of a search: prompt, completion, program, verdict and changes.",
-    ),
-]
+    for part in run_list_parts(found, out.width):
+        out.print(part, soft_wrap=isinstance(part, Text))
 
 
 @runs.command("show")
 @guarded
-def show(
-    folder: RunArgument,
-    node: NodeOption = None,
-    json: JsonOption = False,
-) -> None:
+def show(folder: OneRunArgument, node: NodeOption = None, json: JsonOption = False) -> None:
     """Show the settings and the result of a run.
 
     For a search it draws the tree as well.
 
     Example: cwm runs show runs/CartPole-v1-gif-mcts-0-20260101-120000 --node 3
     """
-    from cwm_cli.cli.shared import console
+    from rich.text import Text
+
     from cwm_cli.runs.listing import load_readable, summary_of
-    from cwm_cli.runs.progress import models_grid
     from cwm_cli.runs.searches import SearchRun
-    from cwm_cli.runs.store import WRITER
-    from cwm_cli.views.tables import GridTable
-    from cwm_cli.views.tree import finished_tree
+    from cwm_cli.views.runs import run_facts, run_parts
 
     run = load_readable(folder)
     if node is not None:
@@ -303,34 +115,13 @@ def show(
             facts["models"] = [use.as_json() for use in run.models()]
         emit_json(facts)
         return
-    about = {"run": summary.run, "kind": summary.kind} | run.config.model_dump(exclude={"options"})
-    about |= {"done": summary.done, "result": summary.result, "created": summary.created}
-    if isinstance(run, SearchRun) and run.header.finding:
-        about["finding"] = run.header.finding.words()
-    if isinstance(run, SearchRun):
-        about["contract changed to"] = "; ".join(run.contract_changes())
-    written_by = run.header.versions.get(WRITER, "")
-    if run.header.code:
-        written_by += f" ({run.header.code})"
-    about |= {"protection": run.header.openings, WRITER: written_by}
-    empty: tuple[Any, ...] = ("", {}, [], (), None)
-    told = {name: value for name, value in about.items() if value not in empty}
-    lists = {k: ", ".join(map(str, v)) for k, v in told.items() if isinstance(v, list | tuple)}
-    emit(told | lists, json=False)
+    emit(run_facts(run, summary), json=False)
     out = console(json=False)
-    if isinstance(run, SearchRun):
-        out.print(finished_tree(list(run.nodes())))
-        if len(uses := run.models()) > 1:
-            out.print(GridTable(models_grid(uses)))
-        for gap in run.gaps():
-            out.print(f"unseen  {gap}", highlight=False, markup=False, soft_wrap=True)
-    for grid in run.grids():
-        out.print(GridTable(grid))
+    for part in run_parts(run):
+        out.print(part, soft_wrap=isinstance(part, Text))
 
 
 def _show_node(run: Run[Any, Any], number: int, *, json: bool) -> None:
-    """Print a node of a search."""
-    from cwm_cli.cli.shared import console
     from cwm_cli.errors import CwmError
     from cwm_cli.runs.searches import SearchRun
     from cwm_cli.views.nodes import node_parts
@@ -399,32 +190,23 @@ def report(
 
 @runs.command("diff")
 @guarded
-def diff(first: RunArgument, second: RunArgument, json: JsonOption = False) -> None:
+def diff(first: OneRunArgument, second: OneRunArgument, json: JsonOption = False) -> None:
     """Compare the settings and results of two runs.
 
     Example: cwm runs diff runs/one runs/other
     """
-    from cwm_cli.cli.shared import console
     from cwm_cli.runs.listing import compare
-    from cwm_cli.runs.report import Grid
-    from cwm_cli.views.tables import GridTable
+    from cwm_cli.views.runs import difference_parts
 
     found = compare(first, second)
     if json:
         emit_json(found.as_json())
         return
-    parts = {"settings": found.settings, "results": found.results}
+    for part in difference_parts(found):
+        console(json=False).print(part)
 
-    def plain(value: object) -> str:
-        return f"{value:.9g}" if isinstance(value, float) else str(value)
 
-    for title, some in parts.items():
-        cells = [[change.name, plain(change.before), plain(change.now)] for change in some]
-        if cells:
-            grid = Grid(title, ["", *found.runs], cells, words=3)
-            console(json=False).print(GridTable(grid))
-    if not any(parts.values()):
-        typer.echo("they differ in nothing")
+runs.command("export")(guarded(export))
 
 
 @runs.command("rm")

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from cwm_cli.runs.observer import Observer
     from cwm_cli.runs.report import RunReport
 
-__all__ = [  # what other modules define, for `api`
+__all__ = [  # names from other modules, for `api`
     "advanced_option",
     "basic_option",
     "boundary",
@@ -110,6 +110,12 @@ RunArgument = Annotated[
         help="Run whose world model is used.",
         parser=run_folder,
         autocompletion=complete_run,
+    ),
+]
+OneRunArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="A run folder.", parser=run_folder, autocompletion=complete_run
     ),
 ]
 ProgramOption = Annotated[
@@ -244,8 +250,17 @@ MaxCostOption = Annotated[
         help="Stop before the total cost of language models exceeds this.",
     ),
 ]
-MAX_STEPS = limit_option("--max-steps", min=1, help="Maximum number of steps in an episode.")
-MaxStepsOption = Annotated[int | None, MAX_STEPS]
+MaxStepsOption = Annotated[
+    int | None,
+    limit_option(
+        "--max-steps",
+        min=1,
+        help="Maximum number of steps in an episode. Default: the environment's limit, or 1000.",
+    ),
+]
+EpisodeStepsOption = Annotated[
+    int, limit_option("--max-steps", min=1, help="Maximum number of steps in an episode.")
+]
 ParallelOption = Annotated[
     int, limit_option("--parallel", min=1, help="Maximum number of simultaneous completions.")
 ]
@@ -350,7 +365,7 @@ class EnvironmentOptions:
 
 @dataclass(frozen=True)
 class WorldModelOptions:
-    """The world model that a command uses: that of a run, or a file."""
+    """The world model that a command uses, from a run or a file."""
 
     run: RunArgument
     run_option: Annotated[
@@ -413,7 +428,7 @@ class CostOptions:
     """The confirmation of expected costs."""
 
     yes: Annotated[
-        bool, limit_option("--yes", help="Start without a question, whatever the expected cost.")
+        bool, limit_option("--yes", help="Start without a question, at any expected cost.")
     ]
     ask_above: Annotated[
         float,
@@ -430,8 +445,8 @@ class CostOptions:
         """Return whether to start at an expected cost; ask the user if it is high."""
         if self.yes or estimate.expected <= self.ask_above:
             return True
-        words = f"the expected cost of ${estimate.expected:,.2f} exceeds --ask-above"
-        words = f"{words} {self.ask_above:g}"
+        cost = f"${estimate.expected:,.2f}"
+        words = f"the expected cost of {cost} exceeds --ask-above {self.ask_above:g}"
         if not can_ask():
             raise CwmError(f"{words}: add --yes to start, or limit it with --max-cost")
         try:

@@ -68,6 +68,8 @@ def synthesize(
 ) -> None:
     """Search for a program that predicts an environment.
 
+    A command that was stopped continues.
+
     Example: cwm synthesize --env CartPole-v1
     """
     from cwm_cli.commands.synthesize import synthesize as search

@@ -20,7 +20,7 @@ class NamedOwner(NamedTuple):
 
 
 def option_owners(name: str | None = None, kind: str | None = None) -> Iterator[NamedOwner]:
-    """Yield all parts with options, or only those of a name or a kind.
+    """Yield the parts with options, of one name or one kind if given.
 
     Raises:
         UnknownNameError: if no part has the name.

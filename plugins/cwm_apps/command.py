@@ -56,7 +56,7 @@ JudgeOption = Annotated[
     Literal["ours", "published"] | None,
     data_option(
         "--judge",
-        help="Rules of the judge: ours, or those of the published evaluator.",
+        help="Rules of the judge: ours, or the rules of the published evaluator.",
         show_default="ours",
     ),
 ]
@@ -119,9 +119,9 @@ def apps(
 ) -> None:
     """Search for programs that solve coding problems.
 
-    Half of the tests of a problem guide the search, the others judge its result. `cwm runs report
-    DIR DIR` merges the folders of machines that solve different ranges. Budget, limits, executor
-    and range may change when a run continues.
+    One half of the tests guides the search, the other half judges its result. `cwm runs report DIR
+    DIR` merges the folders of machines that solve different ranges. Budget, limits, executor and
+    range may change when a run continues.
 
     Example: cwm apps --idx 0 --total 12 --model openai/gpt-5 --budget 20 --parallel 4
     """

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated, TypedDict
 
 from cwm_cli.cli.shared import (
-    MAX_STEPS,
     ApiBaseOption,
     CacheOption,
     DataSeedOption,
     EnvironmentOptions,
     EnvOption,
+    EpisodeStepsOption,
     JsonOption,
     MaxCostOption,
     ModelOption,
@@ -94,7 +94,7 @@ class TheoryOptions(TypedDict):
     ]
     particles: Annotated[
         int | None,
-        model_option("--particles", min=1, help="Number of chains, or of samples that are kept."),
+        model_option("--particles", min=1, help="Number of chains, or of stored samples."),
     ]
     theorist: Annotated[
         str | None,
@@ -132,7 +132,7 @@ def theorize(
     episodes: EpisodesOption = 5,
     data_seed: DataSeedOption = 0,
     environment: EnvironmentOptions,
-    max_steps: Annotated[int, MAX_STEPS] = 100,
+    max_steps: EpisodeStepsOption = 100,
     parallel: ParallelOption = 1,
     options: OptionsOption,
     tracking: TrackingOptions,

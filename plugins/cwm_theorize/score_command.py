@@ -30,7 +30,7 @@ DatasetOption = Annotated[
     Path | None,
     data_option(
         "--dataset",
-        help="Recorded transitions (.npz); the held-out ones count. Default: those of `cwm "
+        help="Recorded transitions (.npz); the held-out ones count. Default: the data of `cwm "
         "theorize`.",
         autocompletion=complete_dataset,
     ),

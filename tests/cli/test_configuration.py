@@ -38,8 +38,8 @@ WRONG = {
     "a number too long": (f"seed = {'9' * 5000}", "is not TOML (exceeds the limit (4300 digits)"),
     "digits of a large number": ("model = 0x" + "f" * 5000, "not a number with thousands of"),
     "no text": (b"\xff\xfe", "is no text in UTF-8"),
-    "a gap": ('allow_gap = "network"', "allow_gap is not taken from a file"),
-    "a server": ('api_base = "http://x"', "api_base counts only in a file that you name"),
+    "a gap": ('allow_gap = "network"', "allow_gap cannot be set in a file"),
+    "a server": ('api_base = "http://x"', "api_base is only read from a file that you name"),
 }
 
 
@@ -129,7 +129,7 @@ def test_the_file_counts_more_than_the_variable_of_the_model(cwm, write):
 def test_a_named_file_may_say_where_the_server_is(cwm, write):
     write('[synthesize]\napi_base = "http://127.0.0.1:9"', "mine.toml")
     done = cwm.inside("--config", "mine.toml", "synthesize", "--env", "CartPole-v1")
-    assert "counts only" not in done.stderr and "api_base" in done.stderr.replace("-", "_")
+    assert "only read" not in done.stderr and "api_base" in done.stderr.replace("-", "_")
 
 
 @pytest.mark.slow

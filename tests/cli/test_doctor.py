@@ -143,7 +143,7 @@ class TestDoctor:
         done = cwm("doctor", "--json")
         assert (done.returncode, done.stdout) == (1, "")
         [line] = done.stderr.splitlines()
-        assert line.startswith("Error: no program can be run here (a worker did not start: ")
+        assert line.startswith("Error: the sandbox cannot start (a worker did not start: ")
         assert "no worker today" in line
 
 

@@ -26,6 +26,7 @@ SEVERAL_MEANINGS = {
     "--episodes",
     "--executor",
     "--force",
+    "--max-steps",
     "--model",
     "--new",
     "--out",

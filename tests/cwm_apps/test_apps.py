@@ -229,7 +229,7 @@ def test_what_is_left_is_told_before_it_is_paid_and_much_is_asked_about(command,
         with pytest.raises(CwmError, match="not started, and nothing was paid"):
             work(server, budget=2, run="r", ask=decline)
         refused, _ = command(*arguments_for(server), "--run", "r", "--ask-above", "0", code=1)
-        assert "more than --ask-above 0: add --yes" in refused.stderr
+        assert "exceeds --ask-above 0: add --yes" in refused.stderr
         assert server.requests == []
         assert not (here / "r").exists()
         done = work(server, budget=2, total=3, run="r", parallel=2, ask=lambda estimate: True)
