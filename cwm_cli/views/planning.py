@@ -188,7 +188,7 @@ class PlanLines(PlanView):
 class PlanPicture(PlanView):
     """Draws a line per side, the running episodes, the planner and a progress bar.
 
-    rich draws in one thread while another thread adds episodes, hence the lock.
+    rich draws in one thread while another thread adds episodes; a lock keeps both consistent.
     """
 
     def __init__(self, console: Console, *, erase: bool) -> None:
