@@ -189,7 +189,7 @@ class TheorizingPicture(TheorizingView):
             progress = bar(len(self.phases), work.wanted_phases, words, width)
         title = Text(self.title, "bold")
         if plot:
-            title.append("  log-likelihood of a change, by phase", "dim")
+            title.append("  mean log-likelihood by phase", "dim")
         lines = [title, *plot, *facts, *rules]
         return [*lines[: max(0, height - 1)], progress]
 
