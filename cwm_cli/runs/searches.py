@@ -313,13 +313,13 @@ def _outcome(found: Mapping[str, Any], scores: Mapping[str, Score], best: float 
         words = f"skill {share(score.skill)}{error} on {score.transitions:,} {rows} transitions"
     else:
         known = {"training": train, "held-out": test}
-        words = "exact on " + " and ".join(
-            f"{'all' if each.exact == 1 else f'{percent(each.exact)} of'} "
-            f"{each.transitions:,} {name}"
-            for name, each in known.items()
-            if each is not None
+        parts = {name: each for name, each in known.items() if each is not None}
+        is_exact = all(each.exact == 1 for each in parts.values())
+        words = " and ".join(
+            ("" if is_exact else f"{percent(each.exact)} of ") + f"{each.transitions:,} {name}"
+            for name, each in parts.items()
         )
-        words += " transitions"
+        words = f"exact on {'all ' * is_exact}{words} transitions"
     if found.get("solved"):
         return f"Solved: {words}"
     if found.get("unverified"):

@@ -1,8 +1,4 @@
-"""Curves as pictures: of dots in a terminal, as SVG for light and dark ground, and as PNG.
-
-A `Chart` draws what it is given over axes that fit: lines, with a band around them where there is
-one, or single points.
-"""
+"""Charts as Braille dots on a terminal, as SVG for light and dark pages, and as PNG."""
 
 from __future__ import annotations
 
@@ -23,14 +19,17 @@ from cwm_cli.runs.files import replace
 WIDTH, HEIGHT = 760, 430
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 54, 50
 COLOURS = (
-    ("#0063a6", "#5cb8ff"),
-    ("#b34a00", "#ff9b4a"),
-    ("#00724f", "#3ddc9f"),
-    ("#7a3fb0", "#c79bf2"),
-    ("#a4123f", "#ff8fab"),
-    ("#6b5b00", "#e3c84a"),
+    ("#0072b2", "#56b4e9"),
+    ("#d55e00", "#ff9447"),
+    ("#00835f", "#3ccba0"),
+    ("#b5568f", "#e29ac3"),
+    ("#a87400", "#f0e442"),
+    ("#3d4654", "#d5dbe5"),
 )
-"""For each line its colour on light and on dark ground."""
+"""Colours on light and on dark pages, after Okabe and Ito (2008)."""
+
+DASHES = ("none", "7 4", "2 4", "9 4 2 4", "13 5", "5 3 2 3 2 3")
+"""Dashes of lines, so that they differ without colours as well."""
 
 BRAILLE = 0x2800
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -38,9 +37,9 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 class Series(NamedTuple):
-    """What is drawn in one colour: points, joined by a line unless they are `loose`.
+    """Points in one colour, joined by a line unless they are `loose`.
 
-    `band` has the lowest and the highest value at each of them.
+    `band` holds the lower and the upper bound at each point.
     """
 
     name: str
@@ -51,7 +50,7 @@ class Series(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """From which number to which one an axis goes, and whether by powers of ten."""
+    """The ends of an axis, and whether it is logarithmic (powers of ten)."""
 
     low: float
     high: float
@@ -59,7 +58,7 @@ class Axis(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float], *, logarithmic: bool = False) -> Axis:
-        """Return an axis on which all values lie."""
+        """Return an axis that contains all values."""
         low, high = min(values, default=0.0), max(values, default=1.0)
         if logarithmic:
             return cls(10.0 ** floor(log10(low)), 10.0 ** max(ceil(log10(high)), 1), True)
@@ -69,14 +68,14 @@ class Axis(NamedTuple):
         return cls(step * floor(low / step + 1e-9), step * ceil(high / step - 1e-9))
 
     def place(self, value: float) -> float:
-        """Return where a value lies, 0 at the low end and 1 at the high one."""
+        """Return the position of a value, 0 at the low end and 1 at the high end."""
         if self.logarithmic:
             return (log10(value) - log10(self.low)) / (log10(self.high) - log10(self.low))
         return (value - self.low) / (self.high - self.low)
 
     @property
     def marks(self) -> list[float]:
-        """Round numbers on it, about five."""
+        """About five round numbers on the axis."""
         if self.logarithmic:
             return [10.0**n for n in range(round(log10(self.low)), round(log10(self.high)) + 1)]
         step = nice_step((self.high - self.low) / 5)
@@ -86,13 +85,13 @@ class Axis(NamedTuple):
 
 
 def nice_step(least: float) -> float:
-    """Return the smallest of 1, 2 and 5 times a power of ten that is no less."""
+    """Return the smallest of 1, 2 and 5 times a power of ten that is at least `least`."""
     power: float = 10.0 ** floor(log10(least))
     return next(n * power for n in (1, 2, 5, 10) if n * power >= least * (1 - 1e-9))
 
 
 class Chart(NamedTuple):
-    """Series over common axes, and what those measure."""
+    """Series over common axes with labels."""
 
     title: str
     x_label: str
@@ -111,7 +110,7 @@ class Chart(NamedTuple):
         *,
         logarithmic: bool = False,
     ) -> Chart:
-        """Choose axes on which all lies; the logarithmic one is the horizontal."""
+        """Return a chart with axes that contain all points; only the x axis can be logarithmic."""
         heights = [y for one in series for some in (one.y, *(one.band or ())) for y in some]
         places = [x for one in series for x in one.x]
         return cls(
@@ -124,7 +123,7 @@ class Chart(NamedTuple):
         )
 
     def svg(self) -> str:
-        """Draw it for light and for dark ground."""
+        """Return the chart as SVG, with colours for light and dark pages."""
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
             f' font-family="sans-serif" font-size="13" role="img">',
@@ -139,7 +138,7 @@ class Chart(NamedTuple):
         return "\n".join(parts) + "\n"
 
     def png(self, file: Path) -> bool:
-        """Draw it into a file, where matplotlib is installed; say whether it is."""
+        """Draw the chart into a file; return False if matplotlib is not installed."""
         if find_spec("matplotlib") is None:
             return False
         from matplotlib.figure import Figure
@@ -150,10 +149,10 @@ class Chart(NamedTuple):
         return True
 
     def plot(self, axes: Any) -> None:
-        """Draw it with matplotlib."""
+        """Draw the chart with matplotlib."""
         for place, one in enumerate(self.series):
             style: dict[str, Any] = {"color": COLOURS[place % len(COLOURS)][0], "label": one.name}
-            axes.plot(one.x, one.y, "." if one.loose else "-", **style)
+            axes.plot(one.x, one.y, "." if one.loose else LINES[place % len(LINES)], **style)
             if one.band:
                 axes.fill_between(one.x, *one.band, alpha=0.2, color=style["color"])
         axes.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label)
@@ -161,7 +160,7 @@ class Chart(NamedTuple):
         axes.legend()
 
     def dots(self, width: int, height: int) -> list[Text]:
-        """Draw it in so many columns and lines of a terminal, without its title and names."""
+        """Draw the chart in `width` columns and `height` lines of text, without title and names."""
         labels = [_number(self.y.high), _number(self.y.low)]
         margin = max(map(len, labels)) + 1
         columns, lines = max(1, width - margin - 1), max(1, height - 1)
@@ -184,7 +183,7 @@ class Chart(NamedTuple):
         return [*drawn, Text(f"{'0':>{margin}}\u2514{last:>{columns}}"[:width], "dim")]
 
     def _points(self, one: Series, columns: int, rows: int) -> Iterator[tuple[int, int]]:
-        """Yield the dots of a series, from the lower left; those between the points of a line."""
+        """Yield the dots of a series, also those between the points of a line."""
         before: tuple[int, int] | None = None
         for x, y in zip(one.x, one.y, strict=True):
             here = (
@@ -201,7 +200,7 @@ class Chart(NamedTuple):
             before = here
 
     def _at(self, x: float, y: float) -> str:
-        """Return where a point lies in the picture."""
+        """Return the coordinates of a point."""
         return f"{self._x(x):.1f},{self._y(y):.1f}"
 
     def _x(self, value: float) -> float:
@@ -211,7 +210,7 @@ class Chart(NamedTuple):
         return HEIGHT - BOTTOM - self.y.place(value) * (HEIGHT - TOP - BOTTOM)
 
     def _grid(self) -> Iterator[str]:
-        """Draw the axes, their numbers and what they measure."""
+        """Draw the axes with numbers and labels."""
         for mark in self.y.marks:
             y = self._y(mark)
             yield f'<line class="rule" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
@@ -222,7 +221,7 @@ class Chart(NamedTuple):
         yield _text(LEFT, TOP - 10, self.y_label, "start")
 
     def _drawn(self, place: int, one: Series) -> Iterator[str]:
-        """Draw a series, with its band."""
+        """Draw a series with its band."""
         pairs = list(zip(one.x, one.y, strict=True))
         yield f'<g class="c{place}">'
         if one.band:
@@ -234,7 +233,7 @@ class Chart(NamedTuple):
                 yield f'<circle cx="{self._x(x):.1f}" cy="{self._y(y):.1f}" r="3" {FILLED}/>'
         else:
             points = " ".join(self._at(*pair) for pair in pairs)
-            line = 'fill="none" stroke="currentColor" stroke-width="2"'
+            line = f'fill="none" stroke="currentColor" stroke-width="2" {_dash(place)}'
             yield f'<polyline points="{points}" {line}/>'
         yield "</g>"
 
@@ -243,8 +242,17 @@ TERMINAL = ("bold green", "cyan", "yellow", "magenta")
 FILLED = 'fill="currentColor" fill-opacity="0.7"'
 
 
+LINES = ("-", "--", ":", "-.")
+"""Dashes of matplotlib."""
+
+
+def _dash(place: int) -> str:
+    """Return the attribute with the dashes of a line."""
+    return f'stroke-dasharray="{DASHES[place % len(DASHES)]}"'
+
+
 def _style(count: int) -> str:
-    """Choose the colours for both grounds."""
+    """Return the style sheet with the colours for light and dark pages."""
     light, dark = (
         " ".join(f".c{n} {{ color: {COLOURS[n % len(COLOURS)][ground]} }}" for n in range(count))
         for ground in (0, 1)
@@ -257,27 +265,27 @@ def _style(count: int) -> str:
 
 
 def _legend(place: int, name: str) -> Iterator[str]:
-    """Name a series, at the lower right."""
+    """Draw the legend of a series, at the lower right."""
     x, y = WIDTH - RIGHT - 190, HEIGHT - BOTTOM - 20 - 22 * place
     yield (
         f'<line class="c{place}" x1="{x}" x2="{x + 26}" y1="{y}" y2="{y}"'
-        ' stroke="currentColor" stroke-width="3"/>'
+        f' stroke="currentColor" stroke-width="3" {_dash(place)}/>'
     )
     yield _text(x + 34, y + 4, name, "start")
 
 
 def _number(value: float) -> str:
-    """Write a round number."""
+    """Write a number."""
     return f"{value + 0.0:,.10g}"
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
-    """Write something."""
+    """Return a text element."""
     return f'<text class="ink" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def check_picture(file: Path) -> None:
-    """Refuse a file that no picture can be written to."""
+    """Raise `CwmError` for a file that charts cannot be written to."""
     if file.suffix not in (".svg", ".png"):
         raise CwmError(f"{file} names no picture: let it end in .svg or .png")
     if file.suffix == ".png" and find_spec("matplotlib") is None:
@@ -287,7 +295,7 @@ def check_picture(file: Path) -> None:
 
 
 def save_charts(charts: Sequence[Chart], file: Path) -> None:
-    """Draw charts one below the other, as SVG or, where matplotlib is installed, as PNG."""
+    """Draw charts one below the other into an SVG file, or into PNG with matplotlib."""
     check_picture(file)
     if file.suffix == ".svg":
         head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} '

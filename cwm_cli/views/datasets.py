@@ -13,23 +13,23 @@ from cwm_cli.text import percent
 from cwm_cli.views.terminal import printable
 
 LEVELS = " ▁▂▃▄▅▆▇█"
-"""Bars of a histogram by their height."""
+"""Characters of bars by height."""
 
 MOST_DRAWN = 40
-"""Components that are drawn; a board of words has hundreds, which --json lists."""
+"""Maximum number of components in the output; --json lists all."""
 
 NARROW = 80
-"""Below so many columns of the terminal a histogram has half as many bars."""
+"""Terminal width below which a histogram has half the number of bars."""
 
 SHOWN = 12
-"""Values of a component that are drawn, a line each."""
+"""Maximum number of values per component, one line each."""
 
 NUMBER = 11
-"""Columns of the widest number, and of the space before it."""
+"""Width of a column of numbers."""
 
 
 class DatasetPicture:
-    """Draws what is in a dataset below its facts."""
+    """The components, rewards and episodes of a dataset."""
 
     def __init__(self, summary: DatasetSummary) -> None:
         self._summary = summary
@@ -76,7 +76,7 @@ def _ranges(components: Sequence[ComponentSummary], width: int) -> Table:
 
 
 def _counts(components: Sequence[ComponentSummary], width: int) -> Table:
-    """Draw how often values are there, a line each."""
+    """Draw the counts of the values, one line each."""
     table = _table("", "", "count", "share")
     table.columns[1].justify = "left"
     if width >= NARROW:
@@ -99,7 +99,7 @@ def _counts(components: Sequence[ComponentSummary], width: int) -> Table:
 
 
 def _episodes(summary: DatasetSummary) -> Table:
-    """Draw the quantiles of how long episodes are and what they return."""
+    """Draw the quantiles of the lengths and returns of episodes."""
     table = _table("", "min", "25 %", "median", "75 %", "max")
     for name, numbers in {"length": summary.lengths, "return": summary.returns}.items():
         table.add_row(f"episode {name}", *map(_number, numbers))
@@ -107,7 +107,7 @@ def _episodes(summary: DatasetSummary) -> Table:
 
 
 def histogram(counts: Sequence[int], width: int) -> Text:
-    """Draw bars, each as high as its count; one that is not empty is never drawn as such."""
+    """Draw bars with heights proportional to the counts; a bar is empty only if its count is 0."""
     bins = list(counts)
     if width < NARROW:
         bins = [sum(bins[place : place + 2]) for place in range(0, len(bins), 2)]
@@ -117,16 +117,16 @@ def histogram(counts: Sequence[int], width: int) -> Text:
 
 
 def _title(component: ComponentSummary, room: int) -> Text:
-    """Name a component as the documentation does, else by its column."""
+    """Return the documented name of a component, or its column."""
     return Text(printable(component.name or component.column, max(8, room)))
 
 
 def _value(value: ValueCount, room: int) -> Text:
-    """Name a value, and what it stands for."""
+    """Return a value and its name."""
     words = repr(value.value) if isinstance(value.value, str) else _number(value.value)
     return Text(printable(f"{words} {value.name}".strip(), max(8, room)))
 
 
 def _number(value: float) -> str:
-    """Write a number with as many digits as are read at a glance."""
+    """Write a number with four significant digits."""
     return f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""A diagnosis on the terminal: where mistakes are, how large, of which kinds, what tells them."""
+"""A diagnosis on the terminal: tables of the conditions, sizes and kinds of the mistakes."""
 
 from collections.abc import Iterable, Iterator
 
@@ -13,7 +13,7 @@ from cwm_cli.views.terminal import printable
 
 
 def diagnosis_parts(diagnosis: Diagnosis, rows: str) -> Iterator[RenderableType]:
-    """Yield what is printed of a diagnosis of some rows, without tables that are empty."""
+    """Yield the tables of a diagnosis of some `rows`, without empty tables."""
     yield Text(f"What the mistakes have in common ({rows}):", style="bold")
     groups = (
         (
@@ -51,7 +51,7 @@ def diagnosis_parts(diagnosis: Diagnosis, rows: str) -> Iterator[RenderableType]
 
 
 def _table(heads: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> Iterator[Table]:
-    """Draw a table of words, of which the first two columns may take several lines."""
+    """Draw a table of text; the cells of the first two columns may wrap."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, head in enumerate(heads):
         is_short = place > 1 or heads[1] != "where"

@@ -1,4 +1,4 @@
-"""One node of a search on the terminal: what was asked, what came, how good it is."""
+"""A node of a search on the terminal: measurements, prompt, completion and program."""
 
 from collections.abc import Iterator
 
@@ -10,11 +10,11 @@ from cwm_cli.text import clean
 from cwm_cli.views.terminal import place_words
 
 MARKS = {"+": "green", "-": "red", "@": "cyan"}
-"""The colours of a difference, by how its lines begin."""
+"""Colours of the lines of a difference, by their first character."""
 
 
 def node_parts(found: NodeDetails) -> Iterator[Text]:
-    """Yield what is printed of a node; texts from elsewhere as they are, made harmless."""
+    """Yield the lines about a node, without control characters of foreign text."""
     node = found.node
     origin = "written from scratch" if node.parent == ROOT else f"of #{node.parent}"
     best = ", the best" if found.is_best else ""
@@ -30,7 +30,7 @@ def node_parts(found: NodeDetails) -> Iterator[Text]:
     if node.verdict.findings:
         yield Text("\nfindings", "bold")
         yield _foreign(node.verdict.findings)
-    yield from _asked(found)
+    yield from _prompt(found)
     yield Text("\ncompletion", "bold")
     yield _foreign(found.completion or "none")
     yield Text("\nprogram", "bold")
@@ -38,7 +38,7 @@ def node_parts(found: NodeDetails) -> Iterator[Text]:
     yield from _difference(found)
 
 
-def _asked(found: NodeDetails) -> Iterator[Text]:
+def _prompt(found: NodeDetails) -> Iterator[Text]:
     """Yield the prompt, message by message."""
     if found.prompt is None:
         yield Text("\nprompt", "bold")
@@ -49,7 +49,7 @@ def _asked(found: NodeDetails) -> Iterator[Text]:
 
 
 def _difference(found: NodeDetails) -> Iterator[Text]:
-    """Yield the difference to the parent's program, where there is one."""
+    """Yield the difference to the parent's program, if there is a parent."""
     lines = found.difference()
     if lines is None:
         return
@@ -61,5 +61,5 @@ def _difference(found: NodeDetails) -> Iterator[Text]:
 
 
 def _foreign(text: str) -> Text:
-    """Return text from elsewhere as it may be printed."""
+    """Return foreign text without control characters."""
     return Text(clean(text, newlines=True).rstrip())

@@ -1,4 +1,4 @@
-"""Follow episodes while they are played, and say what they came to."""
+"""Follow the episodes of `cwm plan`, and report the returns."""
 
 import shlex
 import threading
@@ -24,18 +24,18 @@ from cwm_cli.worlds.confirming import SECONDS, TIMES
 from cwm_cli.worlds.model import PlannedWith
 
 NAMES: Mapping[SideName, str] = {"model": "world model", "oracle": "oracle", "random": "random"}
-"""What people call the sides."""
+"""Names of the sides: plans in the world model, plans in the environment, random actions."""
 
 MOST_TOLD = 3
-"""How many episodes underway are told in a line."""
+"""Maximum number of running episodes in a line."""
 
 _WIDTH = max(map(len, NAMES.values()))
 
 
 def plan_view(console: Console, *, erase: bool) -> "PlanView":
-    """Return what follows a plan: a picture that changes, or a line per episode.
+    """Return the view of a plan: a live picture on a terminal, else a line per episode.
 
-    With `erase` the last picture makes room for a report, unless something ends the play early.
+    With `erase` the picture is removed after the last episode, to make room for the report.
     """
     if console.is_interactive and not console.options.ascii_only:
         return PlanPicture(console, erase=erase)
@@ -44,9 +44,9 @@ def plan_view(console: Console, *, erase: bool) -> "PlanView":
 
 @dataclass
 class _Tally:
-    """What is known of a side: its episodes so far, and those underway by worker.
+    """The finished episodes of a side, and the running episodes by worker.
 
-    `began` is when it was first heard of, with so many episodes `before`.
+    `began` is the time of the first event; `before` counts the episodes of earlier sessions.
     """
 
     asked: int
@@ -60,7 +60,7 @@ class _Tally:
 
     @classmethod
     def of(cls, side: Side, asked: int, limit: int) -> "_Tally":
-        """Begin with what was played before."""
+        """Return a tally with the episodes of earlier sessions."""
         return cls(asked, limit, list(side.episodes), side.cost, side.report, len(side.episodes))
 
     @property
@@ -69,7 +69,7 @@ class _Tally:
         return Side(self.episodes).mean
 
     def add(self, worker: int, progress: Progress) -> None:
-        """Take in what a worker has just played."""
+        """Add the progress of a worker."""
         if self.began is None:
             self.began = time.monotonic() - progress.cost.seconds
         self.episodes += [played.episode for played in progress.finished]
@@ -78,10 +78,10 @@ class _Tally:
         self.underway[worker] = progress.underway
 
     def left(self) -> float | None:
-        """Estimate how many seconds are left, None where there is nothing to go by.
+        """Estimate the remaining seconds, None before the first step.
 
-        An episode underway counts by its share of the mean length, or before one was finished of
-        the longest that there can be.
+        A running episode counts by its share of the mean length of finished episodes, or of the
+        step limit before the first episode is finished.
         """
         if len(self.episodes) >= self.asked:
             return 0.0
@@ -95,12 +95,12 @@ class _Tally:
         return (time.monotonic() - self.began) * max(0.0, open_) / done if done else None
 
     def in_flight(self) -> Iterator[Underway]:
-        """Yield how far the episodes underway are, in their order."""
+        """Yield the running episodes, sorted by number."""
         yield from sorted(each for some in self.underway.values() for each in some)
 
 
 class PlanView(Lines):
-    """Knows how far the sides are."""
+    """Progress of all sides."""
 
     def __init__(self) -> None:
         self.title = ""
@@ -108,7 +108,7 @@ class PlanView(Lines):
         self._started = time.monotonic()
 
     def begins(self, work: object) -> None:
-        """Begin with what was played before."""
+        """Start with the episodes of earlier sessions."""
         if isinstance(work, Playing):
             self.title = printable(work.title)
             self.tallies = {
@@ -118,7 +118,7 @@ class PlanView(Lines):
             self._started = time.monotonic() - work.run.elapsed
 
     def advanced(self, event: object) -> None:
-        """Take in what a worker has just played."""
+        """Add the progress of a worker, or remove a side that is left out."""
         if isinstance(event, SideProgress):
             self.tallies[event.side].add(event.worker, event.progress)
         elif isinstance(event, LeftOut):
@@ -126,7 +126,7 @@ class PlanView(Lines):
 
     @property
     def times(self) -> str:
-        """Say how long it took so far, and about how much is left."""
+        """Elapsed time, and the estimated time left."""
         spent = duration(time.monotonic() - self._started)
         lefts = [tally.left() for tally in self.tallies.values()]
         known = [left for left in lefts if left is not None]
@@ -145,17 +145,17 @@ class PlanLines(PlanView):
         self._pulse: Pulse | None = None
 
     def begins(self, work: object) -> None:
-        """Begin to listen for silence."""
+        """Start to report progress after silence."""
         super().begins(work)
         self._pulse = Pulse(self._tell)
 
     def ends(self) -> None:
-        """Say no more."""
+        """Stop the reports."""
         if self._pulse:
             self._pulse.stop()
 
     def _tell(self) -> None:
-        """Print how far the episodes underway are."""
+        """Print the steps of the running episodes."""
         for name, tally in list(self.tallies.items()):
             flights = [f"#{number} step {length:,}" for number, length, _ in tally.in_flight()]
             if flights:
@@ -165,7 +165,7 @@ class PlanLines(PlanView):
                 self._console.print(Text("  ".join(parts)), soft_wrap=True)
 
     def advanced(self, event: object) -> None:
-        """Print what came of the episodes that are over."""
+        """Print a line for each finished episode."""
         super().advanced(event)
         if not isinstance(event, SideProgress):
             return
@@ -187,9 +187,9 @@ class PlanLines(PlanView):
 
 
 class PlanPicture(PlanView):
-    """Draws a line per side, the episodes underway, a bar, and who plans with what.
+    """Draws a line per side, the running episodes, the planner and a progress bar.
 
-    rich's thread draws while another takes in what is played, hence the lock.
+    rich draws in one thread while another thread adds episodes; a lock keeps both consistent.
     """
 
     def __init__(self, console: Console, *, erase: bool) -> None:
@@ -200,30 +200,30 @@ class PlanPicture(PlanView):
         self._stack = ExitStack()
 
     def begins(self, work: object) -> None:
-        """Begin to draw."""
+        """Start to draw."""
         super().begins(work)
         self._display = self._stack.enter_context(self.pane.display())
         self._stack.enter_context(printed_above(self._console))
         self._display.refresh()
 
     def advanced(self, event: object) -> None:
-        """Take in what a worker has just played."""
+        """Add the progress of a worker, or remove a side that is left out."""
         with self._lock:
             super().advanced(event)
 
     def ends(self) -> None:
-        """Draw no more; the last picture stays on the screen where nothing takes its place."""
+        """Stop drawing; keep the last picture unless a report replaces it."""
         done, asked = self._counts()
         self._display.transient = self._erase and done == asked
         self._stack.close()
 
     def _counts(self) -> tuple[int, int]:
-        """Return how many episodes were played, and how many are asked for."""
+        """Return the numbers of finished and of requested episodes."""
         tallies = self.tallies.values()
         return sum(len(tally.episodes) for tally in tallies), sum(tally.asked for tally in tallies)
 
     def _lines(self, width: int, height: int) -> Sequence[Text]:
-        """Put all into words; where there is little room the sides and the bar remain."""
+        """Return all lines; on a low terminal only the sides and the bar."""
         with self._lock:
             sides = [_side(name, tally) for name, tally in self.tallies.items()]
             flights = [
@@ -240,7 +240,7 @@ class PlanPicture(PlanView):
 
 
 def _side(name: SideName, tally: _Tally) -> Text:
-    """Put a side into words."""
+    """Return the line of a side."""
     width = len(str(tally.asked))
     line = Text(f"{NAMES[name]:<{_WIDTH}}  {len(tally.episodes):>{width}}/{tally.asked}")
     if tally.episodes:

@@ -1,4 +1,4 @@
-"""Follow episodes while they are recorded: a bar on a terminal, else a line for each."""
+"""Follow the recording of episodes: a bar on a terminal, else a line per episode."""
 
 import sys
 import time
@@ -13,13 +13,13 @@ from cwm_cli.views.lines import Lines, progress_console
 from cwm_cli.views.terminal import duration, printable
 
 QUIET = 5.0
-"""Seconds after which a line says how far an episode is that takes long."""
+"""Seconds without output after which a line reports the progress of a long episode."""
 
 
 class RecordingBar(Lines):
-    """Shows on stderr how far a recording is.
+    """Progress of a recording on stderr.
 
-    What environments print meanwhile goes to stderr, too: it is no result.
+    Output that environments print during a recording goes to stderr as well.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class RecordingBar(Lines):
         self._began = self._last = 0.0
 
     def begins(self, work: object) -> None:
-        """Say what is recorded; of other work nothing is shown here."""
+        """Start the bar of a recording; ignore other work."""
         if not isinstance(work, Recording):
             return
         self._work, self._underway = work, {}
@@ -49,7 +49,7 @@ class RecordingBar(Lines):
         self._stack.enter_context(redirect_stdout(sys.stderr))
 
     def advanced(self, event: object) -> None:
-        """Take in what was played."""
+        """Update the bar."""
         if self._work is None:
             return
         if isinstance(event, BeingRecorded):
@@ -71,12 +71,12 @@ class RecordingBar(Lines):
             self._say(f"[{done}/{self._work.episodes}] {playing}  {self._time()}")
 
     def ends(self) -> None:
-        """Show no more."""
+        """Stop the bar."""
         self._stack.close()
         self._bar = self._work = None
 
     def _time(self) -> str:
-        """Say how long it took so far."""
+        """Return the elapsed time."""
         return duration(time.monotonic() - self._began)
 
     def _say(self, words: str) -> None:

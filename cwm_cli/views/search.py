@@ -190,7 +190,7 @@ class Screen:
         self._drawn_state: object = None
 
     def learned(self, node: Node) -> None:
-        """Add a node; read the strategy's state of it, of its ancestors and of visible nodes."""
+        """Add a node; update the states of the node, its ancestors and the visible nodes."""
         with self._lock:
             self._tree = _grown(self._tree, node, self._search)
             visible = [row.content.id for row in self._rows if isinstance(row.content, Node)]

@@ -35,8 +35,8 @@ class _Report(Protocol):
 def report_parts(report: _Report) -> Iterator[RenderableType]:
     """Yield what is printed of a report, as it is written to its folder."""
     yield Text(printable(report.title), "bold")
-    if report.verdict:
-        yield Text(printable(report.verdict, 1000))
+    outcome, _, effort = report.verdict.partition(" \N{MIDDLE DOT} ")
+    yield from (Text(printable(line, 1000)) for line in (outcome, effort) if line)
     for grid in report.grids:
         yield GridTable(grid)
     for note in report.notes:

@@ -1,4 +1,4 @@
-"""Follow work on many problems: a line per problem in flight, or a line when one is over."""
+"""Follow `cwm apps`: a line per problem in progress, or a line per finished problem."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed
 GAP = "  "
 BETWEEN = " \N{MIDDLE DOT} "
 MOST_NAMED = 3
-"""How many problems in flight are named in a line."""
+"""Maximum number of problems in a line of progress."""
 
 
 class CodingView(Lines):
-    """Shows work on problems: a picture on a terminal, plain lines elsewhere.
+    """Progress of coding problems: a live picture on a terminal, else plain lines.
 
-    The last picture stays if something ends the work early, and if it is not to
-    be erased for a report to take its place.
+    The last picture stays if the work ends early, or if no report replaces it.
     """
 
     def __init__(self, console: Console, *, erase: bool) -> None:
@@ -36,7 +35,7 @@ class CodingView(Lines):
         self._pulse: Pulse | None = None
 
     def begins(self, work: object) -> None:
-        """Show how far the problems are."""
+        """Open the live picture, or start to report progress."""
         assert isinstance(work, CodingProgress)
         self._progress = work
         if self._console.is_interactive and not self._console.options.ascii_only:
@@ -48,7 +47,7 @@ class CodingView(Lines):
             self._pulse = Pulse(self._tell)
 
     def _tell(self) -> None:
-        """Print what is in flight."""
+        """Print the problems in progress."""
         counts, working = self._progress.counts(), self._progress.working()
         names = [_name(problem) for problem in working[:MOST_NAMED]]
         rest = [f"and {len(working) - MOST_NAMED} more"] if len(working) > MOST_NAMED else []
@@ -56,7 +55,7 @@ class CodingView(Lines):
         self._console.print(Text(words), soft_wrap=True)
 
     def advanced(self, event: object) -> None:
-        """Print how a problem ended where there is no picture, which draws itself."""
+        """Print the end of a problem if there is no live picture."""
         assert isinstance(event, ProblemState)
         if self._pulse and event.is_over:
             self._pulse.heard()
@@ -66,7 +65,7 @@ class CodingView(Lines):
             self._console.print(Text(words), soft_wrap=True)
 
     def ends(self) -> None:
-        """Leave the last picture, unless all problems are over."""
+        """Close the live picture; erase it if all problems are finished."""
         if self._pulse:
             self._pulse.stop()
         counts = self._progress.counts()
@@ -76,9 +75,9 @@ class CodingView(Lines):
 
 
 class CodingPicture:
-    """Draws a line per problem in flight below a title, what all came to, and a bar.
+    """Draws a line per problem in progress, the totals and a progress bar.
 
-    What is drawn is asked for at every refresh, so that nothing has to be told.
+    The picture reads the state at each refresh.
     """
 
     def __init__(self, progress: CodingProgress, console: Console) -> None:
@@ -87,7 +86,7 @@ class CodingPicture:
         self._progress = progress
 
     def lines(self, width: int, height: int) -> Sequence[Text]:
-        """Put all into words."""
+        """Return all lines."""
         working, counts = self._progress.working(), self._progress.counts()
         room = max(1, height - 3)
         shown = working if len(working) <= room else working[: room - 1]
@@ -99,7 +98,7 @@ class CodingPicture:
         return [title, *lines, facts, self._bar(counts, width)]
 
     def _bar(self, counts: ProblemCounts, width: int) -> Text:
-        """Draw how many problems are over, and how long the others may take."""
+        """Draw the bar of finished problems with the estimated time left."""
         spent = time.monotonic() - self.started
         words = [f"{counts.over}/{counts.problems}", duration(spent)]
         if made := counts.over - counts.instant:
@@ -109,7 +108,7 @@ class CodingPicture:
 
 
 def _line(problem: ProblemState) -> Text:
-    """Say how far a problem is; what matters least is cut off first."""
+    """Return the line of a problem; a narrow terminal cuts its end."""
     best = "" if problem.best is None else share(problem.best, 2)
     spent = f"{problem.completions}/{problem.budget}"
     line = Text(f"{problem.id:04}{GAP}", "dim").append(f"{spent:>6}{GAP}{best:>4}{GAP}", "none")
@@ -118,7 +117,7 @@ def _line(problem: ProblemState) -> Text:
 
 
 def _facts(working: Sequence[ProblemState], counts: ProblemCounts) -> Iterator[str]:
-    """Name what the problems came to and what was spent."""
+    """Yield the numbers of problems by result, and the cost."""
     yield f"{counts.ended[SOLVED]:,} solved"
     yield f"{len(working):,} in flight"
     costs = [counts.cost, *(problem.cost for problem in working)]
@@ -133,12 +132,12 @@ def _facts(working: Sequence[ProblemState], counts: ProblemCounts) -> Iterator[s
 
 
 def _name(problem: ProblemState) -> str:
-    """Name a problem."""
+    """Return id and difficulty of a problem."""
     return f"{problem.id:04} {printable(problem.difficulty, 30)}"
 
 
 def _ending(problem: ProblemState) -> str:
-    """Say how a problem ended."""
+    """Return the result of a problem, with completions, score and cost."""
     if problem.reason:
         return f"{problem.state} ({printable(problem.reason)})"
     plural = "" if problem.completions == 1 else "s"

@@ -1,4 +1,4 @@
-"""Follow the jobs of a benchmark: a line per job that changes, or a line when one is over."""
+"""Follow the jobs of a benchmark: a live table, or a line per finished job."""
 
 import sys
 import time
@@ -22,10 +22,9 @@ BETWEEN = " · "
 
 
 class BenchmarkView(Lines):
-    """Follows `benchmark`: a picture on a terminal, plain lines elsewhere.
+    """Progress of `cwm benchmark`: a live table on a terminal, else plain lines.
 
-    The last picture stays if something ends the benchmark early, and if it is not to be
-    erased for a report to take its place.
+    The last picture stays if the benchmark ends early, or if no report replaces it.
     """
 
     def __init__(self, *, json: bool = False, console: Console | None = None) -> None:
@@ -35,7 +34,7 @@ class BenchmarkView(Lines):
         self._shown: _Shown | None = None
 
     def begins(self, work: object) -> None:
-        """Open the picture, or begin to print lines."""
+        """Open the live table, or start to print lines."""
         if not isinstance(work, BenchmarkWork):
             return
         if not self._console.is_interactive or self._console.options.ascii_only:
@@ -52,12 +51,12 @@ class BenchmarkView(Lines):
         self._stack.push(settle)
 
     def advanced(self, event: object) -> None:
-        """Take in that a task was begun or is over."""
+        """Record the start or the end of a task."""
         if self._shown is not None and isinstance(event, TaskEvent):
             self._shown.saw(event)
 
     def ends(self) -> None:
-        """Close the picture."""
+        """Close the live table."""
         if isinstance(self._shown, BenchmarkLines):
             self._shown.close()
         self._stack.__exit__(*sys.exc_info())
@@ -65,14 +64,14 @@ class BenchmarkView(Lines):
 
 
 class _Shown(Protocol):
-    """What is shown of a benchmark."""
+    """A live table or a printer of lines."""
 
     def saw(self, event: TaskEvent) -> None:
-        """Take in that a task was begun or is over."""
+        """Record the start or the end of a task."""
 
 
 class BenchmarkLines:
-    """Prints a line when a job has taken a step: for files and pipes."""
+    """Prints a line per event of a job: for files and pipes."""
 
     def __init__(self, work: BenchmarkWork, console: Console) -> None:
         self._work = work
@@ -81,11 +80,11 @@ class BenchmarkLines:
         self._pulse = Pulse(self._tell)
 
     def close(self) -> None:
-        """Say no more."""
+        """Stop the reports."""
         self._pulse.stop()
 
     def saw(self, event: TaskEvent) -> None:
-        """Print what failed, and the jobs that are over or that a process begins to work on."""
+        """Print failures, finished jobs, and jobs that a process starts."""
         task = event.task
         if event.is_again:
             reason = event.reason or ""
@@ -102,7 +101,7 @@ class BenchmarkLines:
                 self._print(self._words(line, counts))
 
     def _tell(self) -> None:
-        """Print what is at work, what all came to, and how long it may still take."""
+        """Print the running jobs, the totals and the estimated time left."""
         counts = self._work.counts()
         for line in self._work.working():
             self._print(self._words(line, counts))
@@ -113,11 +112,11 @@ class BenchmarkLines:
         self._print(f"{_place(counts)} {facts}")
 
     def _clock(self) -> str:
-        """Say how long the benchmark has been at work, in all of its sessions."""
+        """Return the elapsed time of all sessions."""
         return duration(time.monotonic() - self._began)
 
     def _words(self, line: TrialStanding, counts: StandingCounts) -> str:
-        """Put a job into words."""
+        """Return the line of a job."""
         best = "" if line.best is None else f" {share(line.best)}"
         words = f"{_place(counts)} {printable(line.trial.name)}: {line.state}{best}"
         budget = self._work.run.header.terms.budget
@@ -132,10 +131,10 @@ class BenchmarkLines:
 
 
 class BenchmarkScreen:
-    """Draws a line per job below a title, what all came to, and a bar.
+    """Draws a line per job, the totals and a progress bar.
 
-    Where there are more jobs than lines, those at work and those that failed are shown. What is
-    drawn costs as much as is shown, however many jobs there are.
+    If there are more jobs than lines, running and failed jobs are shown. The time to draw
+    depends on the visible jobs only.
     """
 
     def __init__(self, work: BenchmarkWork, console: Console) -> None:
@@ -147,10 +146,10 @@ class BenchmarkScreen:
         self._over_before = work.counts().over
 
     def saw(self, event: TaskEvent) -> None:
-        """Do nothing: the picture is drawn again and again."""
+        """Do nothing: the live table reads the state at each refresh."""
 
     def _lines(self, width: int, height: int) -> Sequence[Text]:
-        """Put all into words."""
+        """Return all lines."""
         counts, errands = self._work.counts(), self._work.errands()
         shown = self._work.shown(max(1, height - 4 - len(errands)))
         run = self._work.run
@@ -165,7 +164,7 @@ class BenchmarkScreen:
         return [Text(self._title, "bold"), *table, *besides, facts, bar_line]
 
     def _bar(self, counts: StandingCounts, width: int, *, is_crowded: bool) -> Text:
-        """Draw how many jobs are over, how many a minute, and how long the others may take."""
+        """Draw the bar of finished jobs, with the rate and the estimated time left."""
         made, spent = counts.over - self._over_before, time.monotonic() - self._started
         words = [f"{counts.over:,}/{counts.jobs:,} jobs", duration(self._before + spent)]
         words += _left_words(self._work)
@@ -175,12 +174,12 @@ class BenchmarkScreen:
 
 
 def _place(counts: StandingCounts) -> str:
-    """Say how many jobs are over, of all."""
+    """Return the number of finished jobs and of all jobs, such as "[3/8]"."""
     return f"[{counts.over}/{counts.jobs}]"
 
 
 def _left_words(work: BenchmarkWork) -> Iterator[str]:
-    """Say how long everything may still take."""
+    """Yield the estimated time left, or the number of tasks left."""
     counts, besides = work.counts(), len(work.errands()) + work.to_come
     if counts.over == counts.jobs and besides:
         yield f"{besides} besides left"
@@ -191,7 +190,7 @@ def _left_words(work: BenchmarkWork) -> Iterator[str]:
 
 
 def _facts_of(counts: StandingCounts, work: BenchmarkWork) -> Iterator[str]:
-    """Name what jobs are doing, what was spent of what may be, and what was paid for before."""
+    """Yield the number of jobs by state, the cost and its limit, and reused answers."""
     if work.is_stopping:
         yield "stopping"
     last = (FAILED, FINISHED)
@@ -208,7 +207,7 @@ def _facts_of(counts: StandingCounts, work: BenchmarkWork) -> Iterator[str]:
 
 
 def errand_words(task: BenchmarkTask) -> str:
-    """Name what is done for an environment."""
+    """Return the name of a task that serves several jobs."""
     planner = f" with {task.planner}" if task.planner not in ("", AUTOMATIC) else ""
     return printable(ERRANDS[task.kind].format(task.name) + planner)
 
@@ -228,7 +227,7 @@ class _Column(NamedTuple):
 
 
 def _table(shown: Sequence[TrialStanding], config: BenchmarkConfig, budget: int) -> list[Text]:
-    """Write jobs as lines under heads; what all have in common has no column."""
+    """Return the table of jobs, without columns that are equal for all jobs."""
     several = {
         "strategy": len(config.strategies),
         "model": len(config.models),
@@ -259,7 +258,7 @@ def _table(shown: Sequence[TrialStanding], config: BenchmarkConfig, budget: int)
 
 
 def _facts(line: TrialStanding, budget: int) -> tuple[str, str, str, str]:
-    """Write what is known of a job."""
+    """Return best score, completions, cost and time left of a job."""
     return (
         "" if line.best is None else share(line.best),
         f"{line.completions}/{budget}" if line.completions or line.is_working else "",

@@ -1,4 +1,4 @@
-"""Follow learning: a picture in which one can see an agent learn, or a line per episode."""
+"""Follow `cwm learn`: a live picture of the returns and the program, or a line per episode."""
 
 import shlex
 import threading
@@ -24,7 +24,7 @@ from cwm_learn.questions import RecordedQuestion
 from cwm_learn.runs import LearningResult, ProgramRecord
 
 TALLEST = 12
-"""Lines of the plot at most: a return is read off as well from these as from more."""
+"""Maximum height of the plot in lines."""
 
 QUESTIONS = 4
 """Open questions that are told in the end: what plans depend on most comes first."""
@@ -43,9 +43,9 @@ STOPPED = {
 
 
 def learning_view(console: Console, *, steps: int) -> "LearningView":
-    """Return what follows learning: a picture that changes, or a line per episode.
+    """Return the view: a live picture on a terminal, else a line per episode.
 
-    `steps` is how many of the environment there may be.
+    `steps` is the maximum number of environment steps.
     """
     if console.is_interactive and not console.options.ascii_only:
         return LearningPicture(console, steps)
@@ -53,7 +53,7 @@ def learning_view(console: Console, *, steps: int) -> "LearningView":
 
 
 class LearningView(Lines):
-    """Knows how far an agent is."""
+    """The progress of an agent."""
 
     def __init__(self, console: Console, most: int) -> None:
         self.console, self.most = console, most
@@ -72,7 +72,7 @@ class LearningView(Lines):
         self._began = time.monotonic()
 
     def begins(self, work: object) -> None:
-        """Begin with what was learned before."""
+        """Start with the records of earlier sessions."""
         self.work = work
         run = getattr(work, "run", None)
         self.title = printable(getattr(work, "title", "learning"))
@@ -85,7 +85,7 @@ class LearningView(Lines):
             self.mismatches = sum(each.mismatched for each in work.episodes)
 
     def advanced(self, event: object) -> None:
-        """Take in what happened."""
+        """Record an event."""
         match event:
             case Stepped():
                 self.steps, self.step = event.steps, event
@@ -123,12 +123,12 @@ class LearningView(Lines):
 
     @property
     def elapsed(self) -> str:
-        """How long it took so far."""
+        """Elapsed time."""
         return duration(time.monotonic() - self._began)
 
 
 def _point(episode: EpisodeRecord) -> dict[str, Any]:
-    """Return what a curve needs of an episode."""
+    """Return a point of the learning curve."""
     return {"steps": episode.steps, "return": episode.returned, "aim": episode.aim}
 
 
@@ -136,16 +136,16 @@ class LearningLines(LearningView):
     """Prints a line per episode: for files, pipes and terminals that cannot move the cursor."""
 
     def begins(self, work: object) -> None:
-        """Begin to listen for silence."""
+        """Start to report progress after silence."""
         super().begins(work)
         self._pulse = Pulse(self._tell)
 
     def ends(self) -> None:
-        """Say no more."""
+        """Stop the reports."""
         self._pulse.stop()
 
     def advanced(self, event: object) -> None:
-        """Print what came of an episode, and that a program is certified."""
+        """Print a finished episode, or a certificate."""
         super().advanced(event)
         if isinstance(event, EpisodeRecord):
             self._pulse.heard()
@@ -154,7 +154,7 @@ class LearningLines(LearningView):
             self._print(f"certified: {event}")
 
     def _tell(self) -> None:
-        """Print how far it is."""
+        """Print the current work."""
         doing = self.waiting or (aim_words(self.step) if self.step else "beginning")
         self._print(f"[{self.steps:,}/{self.most:,}] {doing}", self._program(), self.elapsed)
 
@@ -166,7 +166,7 @@ class LearningLines(LearningView):
 
 
 def episode_words(episode: EpisodeRecord) -> str:
-    """Say what an episode came to."""
+    """Return the line of a finished episode."""
     promised = "" if episode.promised is None else f" of {episode.promised:.5g} promised"
     words = f"step {episode.steps:,}  {episode.aim}: return {episode.returned:.5g}{promised}"
     count = episode.mismatched
@@ -174,15 +174,15 @@ def episode_words(episode: EpisodeRecord) -> str:
 
 
 def aim_words(step: Stepped) -> str:
-    """Say what a step is for."""
+    """Return the aim of a step and its reason."""
     reason = printable(step.intent.reason, 200)
     return f"{step.intent.aim}: {reason}" if reason else step.intent.aim
 
 
 class LearningPicture(LearningView):
-    """Draws the returns over the steps, what the agent is about, and what it does not know yet.
+    """Draws the returns over the steps, the agent's aim, its program and open questions.
 
-    rich's thread draws while the agent acts, hence the lock.
+    rich draws in one thread while the agent acts in another; a lock keeps both consistent.
     """
 
     def __init__(self, console: Console, most: int) -> None:
@@ -192,7 +192,7 @@ class LearningPicture(LearningView):
         self._stack = ExitStack()
 
     def begins(self, work: object) -> None:
-        """Begin to draw; each environment of a curriculum has a picture of its own."""
+        """Start to draw; each environment of a curriculum has its own picture."""
         self._stack.close()
         super().begins(work)
         display = self._stack.enter_context(self.pane.display())
@@ -200,16 +200,16 @@ class LearningPicture(LearningView):
         display.refresh()
 
     def advanced(self, event: object) -> None:
-        """Take in what happened."""
+        """Record an event."""
         with self._lock:
             super().advanced(event)
 
     def ends(self) -> None:
-        """Draw no more; the last picture stays on the screen."""
+        """Stop drawing; the last picture stays on the screen."""
         self._stack.close()
 
     def _lines(self, width: int, height: int) -> Sequence[Text]:
-        """Put all into words; where there is little room the plot is left out first."""
+        """Return all lines; a low terminal has no plot."""
         with self._lock:
             facts = list(self._facts())
             room = min(TALLEST, height - 2 - len(facts))
@@ -222,7 +222,7 @@ class LearningPicture(LearningView):
         return [title, *plot, *facts[: max(0, height - 2)], progress]
 
     def _facts(self) -> Iterator[Text]:
-        """Say what is known at the moment, a line each."""
+        """Yield the current facts, one per line."""
         words = (
             f"{len(self.returns) + 1:,}: {self.length:,} steps, return {self.returned:.5g} so far"
         )

@@ -1,4 +1,4 @@
-"""Follow training: losses, held-out measures and returns, in a picture that changes or in lines."""
+"""Follow `cwm train`: losses, held-out measures and returns, live or in lines."""
 
 import shlex
 import threading
@@ -19,21 +19,21 @@ from cwm_neural.training.runs import AgentTest, EpochRecord, TrainingResult
 from cwm_neural.training.train import TrainingLoop
 
 TALLEST = 10
-"""Lines of the plot at most: a return is read off as well from these as from more."""
+"""Maximum height of the plot in lines."""
 
 MOST_NUMBERS = 8
-"""Losses or measures in one line at most."""
+"""Maximum number of losses or measures in a line."""
 
 
 def training_view(console: Console) -> "TrainingView":
-    """Return what follows training: a picture that changes, or a line per epoch."""
+    """Return the view: a live picture on a terminal, else a line per epoch."""
     if console.is_interactive and not console.options.ascii_only:
         return TrainingPicture(console)
     return TrainingLines(console)
 
 
 class TrainingView(Lines):
-    """Knows how far training is."""
+    """The progress of training."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -43,14 +43,14 @@ class TrainingView(Lines):
         self._began = time.monotonic()
 
     def begins(self, work: object) -> None:
-        """Begin with what came of earlier epochs."""
+        """Start with the epochs of earlier sessions."""
         assert isinstance(work, TrainingLoop)
         self.work = work
         self._began = time.monotonic() - work.run.elapsed
         self.epochs, self.played = list(work.epochs), list(work.played)
 
     def advanced(self, event: object) -> None:
-        """Take in what happened."""
+        """Record an event."""
         match event:
             case EpochRecord():
                 self.epochs.append(event)
@@ -59,18 +59,18 @@ class TrainingView(Lines):
 
     @property
     def elapsed(self) -> str:
-        """How long it took so far."""
+        """Elapsed time."""
         return duration(time.monotonic() - self._began)
 
 
 def number_words(numbers: Mapping[str, float]) -> str:
-    """Name the first of some numbers."""
+    """Return the first numbers with their names."""
     told = [f"{name} {value:.4g}" for name, value in list(numbers.items())[:MOST_NUMBERS]]
     return printable(", ".join(told))
 
 
 def epoch_words(epoch: EpochRecord) -> str:
-    """Say what an epoch came to."""
+    """Return the line of an epoch."""
     parts = [f"epoch {epoch.number}", f"step {epoch.steps:,}"]
     if epoch.episodes:
         mean = sum(each.returned for each in epoch.episodes) / len(epoch.episodes)
@@ -83,7 +83,7 @@ def epoch_words(epoch: EpochRecord) -> str:
 
 
 def played_words(played: AgentTest) -> str:
-    """Say what an agent was worth."""
+    """Return the line of a test: mean return, standard error and episodes."""
     who = f"test after epoch {played.number}" if played.number else "random play"
     count = len(played.returns)
     error = "" if played.stderr is None else f" ± {played.stderr:.3g}"
@@ -95,16 +95,16 @@ class TrainingLines(TrainingView):
     """Prints a line per epoch and per test: for files and pipes."""
 
     def begins(self, work: object) -> None:
-        """Begin to listen for silence."""
+        """Start to report progress after silence."""
         super().begins(work)
         self._pulse = Pulse(self._tell)
 
     def ends(self) -> None:
-        """Say no more."""
+        """Stop the reports."""
         self._pulse.stop()
 
     def advanced(self, event: object) -> None:
-        """Print what came of it."""
+        """Print an epoch or a test."""
         super().advanced(event)
         self._pulse.heard()
         if isinstance(event, EpochRecord):
@@ -113,7 +113,7 @@ class TrainingLines(TrainingView):
             self._print(f"{played_words(event)}  {self.elapsed}")
 
     def _tell(self) -> None:
-        """Print how far it is."""
+        """Print the current work."""
         assert self.work is not None
         self._print(f"{self.work.doing}  {self.elapsed}")
 
@@ -122,9 +122,9 @@ class TrainingLines(TrainingView):
 
 
 class TrainingPicture(TrainingView):
-    """Draws the returns, and says losses and what is being done.
+    """Draws the returns, the losses and the current work.
 
-    rich's thread draws while all learns, hence the lock.
+    rich draws in one thread while another one trains; a lock keeps both consistent.
     """
 
     def __init__(self, console: Console) -> None:
@@ -134,23 +134,23 @@ class TrainingPicture(TrainingView):
         self._stack = ExitStack()
 
     def begins(self, work: object) -> None:
-        """Begin to draw."""
+        """Start to draw."""
         super().begins(work)
         display = self._stack.enter_context(self.pane.display())
         self._stack.enter_context(printed_above(self.console))
         display.refresh()
 
     def advanced(self, event: object) -> None:
-        """Take in what happened."""
+        """Record an event."""
         with self._lock:
             super().advanced(event)
 
     def ends(self) -> None:
-        """Draw no more; the last picture stays on the screen."""
+        """Stop drawing; the last picture stays on the screen."""
         self._stack.close()
 
     def _lines(self, width: int, height: int) -> Sequence[Text]:
-        """Put all into words; where there is little room the plot is left out first."""
+        """Return all lines; a low terminal has no plot."""
         work = self.work
         assert work is not None
         with self._lock:
@@ -169,7 +169,7 @@ class TrainingPicture(TrainingView):
         return [*lines[: max(0, height - 1)], bar(steps, work.wanted, words, width)]
 
     def _facts(self, work: TrainingLoop) -> Iterator[Text]:
-        """Say what is known at the moment, a line each."""
+        """Yield the current facts, one per line."""
         yield Text(f"doing     {printable(work.doing)}", "bold green")
         if self.epochs:
             last = self.epochs[-1]
@@ -189,7 +189,7 @@ class TrainingPicture(TrainingView):
 
 
 def return_series(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) -> list[Series]:
-    """Return the returns of what was collected, and those of tests with their standard errors."""
+    """Return the returns of collected episodes, and of tests with standard errors."""
     episodes = [each for epoch in epochs for each in epoch.episodes]
     found = []
     if tests := list(played):
@@ -204,7 +204,7 @@ def return_series(epochs: Sequence[EpochRecord], played: Sequence[AgentTest]) ->
 
 
 def number_charts(title: str, epochs: Sequence[EpochRecord], part: str) -> Iterator[Chart]:
-    """Yield how each loss, or held-out measure, went."""
+    """Yield a chart for each loss, or for each held-out measure."""
     names = dict.fromkeys(name for each in epochs for name in getattr(each, part))
     for name in list(names)[:MOST_NUMBERS]:
         points = [(each.steps, getattr(each, part).get(name)) for each in epochs]
@@ -215,7 +215,7 @@ def number_charts(title: str, epochs: Sequence[EpochRecord], part: str) -> Itera
 
 
 def save_training_curves(env: str, result: TrainingResult) -> list[Path]:
-    """Draw returns, losses and held-out measures as `curve.svg`; say where it is."""
+    """Write returns, losses and held-out measures to `curve.svg`; return the file."""
     played = [*([result.random] if result.random else []), *result.tests]
     charts = []
     if series := return_series(result.epochs, played):

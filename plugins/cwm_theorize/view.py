@@ -1,4 +1,4 @@
-"""Follow theorizing: rules as they change and how likely they make what was found, or lines."""
+"""Follow `cwm theorize`: rules and their likelihood, in a live picture or in lines."""
 
 import shlex
 import textwrap
@@ -37,13 +37,13 @@ from cwm_theorize.runs import (
 from cwm_theorize.theorize import Gathered, Theorizing
 
 TALLEST = 10
-"""Lines of the plot at most: a likelihood is read off as well from these as from more."""
+"""Maximum height of the plot in lines."""
 
 LEAST_RULES = 8
-"""Lines that rules have before there is room for a plot."""
+"""Lines reserved for the rules before a plot is drawn."""
 
 STYLES = {"+": "green", "-": "red", "": ""}
-"""How a rule is drawn that came, went or stayed."""
+"""Styles of rules: new, removed, unchanged."""
 
 STOPPED = {
     "phases": "limit of phases reached; repeat with more --phases to continue",
@@ -54,14 +54,14 @@ STOPPED = {
 
 
 def theorizing_view(console: Console) -> "TheorizingView":
-    """Return what follows theorizing: a picture that changes, or a line per phase."""
+    """Return the view: a live picture on a terminal, else a line per phase."""
     if console.is_interactive and not console.options.ascii_only:
         return TheorizingPicture(console)
     return TheorizingLines(console)
 
 
 class TheorizingView(Lines):
-    """Knows how far theorizing is."""
+    """The progress of theorizing."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -73,14 +73,14 @@ class TheorizingView(Lines):
         self._began = time.monotonic()
 
     def begins(self, work: object) -> None:
-        """Begin with what came of earlier phases."""
+        """Start with the phases of earlier sessions."""
         assert isinstance(work, Theorizing)
         self.work, self.title = work, printable(work.title)
         self._began = time.monotonic() - work.run.elapsed
         self.phases = list(work.phases)
 
     def advanced(self, event: object) -> None:
-        """Take in what happened."""
+        """Record an event."""
         match event:
             case Gathered():
                 self.gathered, self.node = event, None
@@ -91,18 +91,18 @@ class TheorizingView(Lines):
 
     @property
     def elapsed(self) -> str:
-        """How long it took so far."""
+        """Elapsed time."""
         return duration(time.monotonic() - self._began)
 
 
 def found_words(found: Mapping[str, int], first: Mapping[str, int]) -> str:
-    """Say what was found, and what for the first time."""
+    """Return the counts of the changes by kind; kinds that are new are marked."""
     told = (f"{kind} {count:,}{' (new)' * (kind in first)}" for kind, count in found.items())
     return printable(", ".join(told))
 
 
 def phase_words(phase: PhaseRecord) -> str:
-    """Say what a phase came to."""
+    """Return the line of a phase."""
     total = phase.held_out_total
     held_out = "" if total is None else f"  held-out {total:.2f}"
     accepted = "" if phase.accepted is None else f", {phase.accepted} accepted"
@@ -115,19 +115,19 @@ def phase_words(phase: PhaseRecord) -> str:
 
 
 class TheorizingLines(TheorizingView):
-    """Prints a line per phase, and the rules where they changed: for files and pipes."""
+    """Prints a line per phase, and changed rules: for files and pipes."""
 
     def begins(self, work: object) -> None:
-        """Begin to listen for silence."""
+        """Start to report progress after silence."""
         super().begins(work)
         self._pulse = Pulse(self._tell)
 
     def ends(self) -> None:
-        """Say no more."""
+        """Stop the reports."""
         self._pulse.stop()
 
     def advanced(self, event: object) -> None:
-        """Print what came of a phase."""
+        """Print a finished phase."""
         super().advanced(event)
         if not isinstance(event, PhaseRecord):
             return
@@ -138,7 +138,7 @@ class TheorizingLines(TheorizingView):
                 self._print(f"  {mark} {printable(rule)}")
 
     def _tell(self) -> None:
-        """Print how far it is."""
+        """Print the current work."""
         work = self.work
         assert work is not None
         self._print(f"phase {work.doing}  {self.elapsed}")
@@ -148,9 +148,9 @@ class TheorizingLines(TheorizingView):
 
 
 class TheorizingPicture(TheorizingView):
-    """Draws the likelihoods of the phases, what was found, and the rules as they change.
+    """Draws the likelihoods of the phases, the discovered changes and the rules.
 
-    rich's thread draws while proposals are weighed, hence the lock.
+    rich draws in one thread while another one scores proposals; a lock keeps both consistent.
     """
 
     def __init__(self, console: Console) -> None:
@@ -160,23 +160,23 @@ class TheorizingPicture(TheorizingView):
         self._stack = ExitStack()
 
     def begins(self, work: object) -> None:
-        """Begin to draw."""
+        """Start to draw."""
         super().begins(work)
         display = self._stack.enter_context(self.pane.display())
         self._stack.enter_context(printed_above(self.console))
         display.refresh()
 
     def advanced(self, event: object) -> None:
-        """Take in what happened."""
+        """Record an event."""
         with self._lock:
             super().advanced(event)
 
     def ends(self) -> None:
-        """Draw no more; the last picture stays on the screen."""
+        """Stop drawing; the last picture stays on the screen."""
         self._stack.close()
 
     def _lines(self, width: int, height: int) -> Sequence[Text]:
-        """Put all into words; where there is little room the plot is left out first."""
+        """Return all lines; a low terminal has no plot."""
         work = self.work
         assert work is not None
         with self._lock:
@@ -192,12 +192,12 @@ class TheorizingPicture(TheorizingView):
             progress = bar(len(self.phases), work.wanted_phases, words, width)
         title = Text(self.title, "bold")
         if plot:
-            title.append("  log-likelihood of a change, by phase", "dim")
+            title.append("  mean log-likelihood by phase", "dim")
         lines = [title, *plot, *facts, *rules]
         return [*lines[: max(0, height - 1)], progress]
 
     def _facts(self, work: Theorizing) -> Iterator[Text]:
-        """Say what is known at the moment, a line each."""
+        """Yield the current facts, one per line."""
         words = work.doing
         made = sum(each.proposals for each in self.phases) + work.proposed
         if work.accepted is not None and made:
@@ -229,9 +229,9 @@ class TheorizingPicture(TheorizingView):
         yield Text(f"spent     {', '.join(spent)}", "dim")
 
     def _rules(self, width: int, room: int) -> list[Text]:
-        """Show the best rules, with what came and what went when they last changed.
+        """Return the best rules, with the rules added and removed by the last change.
 
-        Where there is little room, those that went are left out, then the ends of long ones.
+        If there is little room, removed rules are left out first, then long rules are cut.
         """
         changed = [each for each in self.phases if each.rules != each.previous]
         if not changed:
@@ -248,7 +248,7 @@ class TheorizingPicture(TheorizingView):
 
 
 def _wrapped(mark: str, rule: str, width: int) -> Iterator[Text]:
-    """Write a rule in lines of a width; in one line if that is 0."""
+    """Wrap a rule to a width; do not wrap it for width 0."""
     words = f"  {mark or ' '} {printable(rule, 1000)}"
     indent = " " * 6
     for line in textwrap.wrap(words, width, subsequent_indent=indent) if width > 20 else [words]:
@@ -256,7 +256,7 @@ def _wrapped(mark: str, rule: str, width: int) -> Iterator[Text]:
 
 
 def held_out_words(phase: PhaseRecord, kinds: Mapping[str, int]) -> str:
-    """Say how likely the held-out changes are, and of which kind the least likely ones are."""
+    """Return the log-likelihood of the held-out changes, and the kind with the lowest mean."""
     total = sum(kinds.values())
     words = f"{sum(phase.held_out.values()):.2f} for {total:,} changes"
     means = {kind: value / kinds[kind] for kind, value in phase.held_out.items()}
@@ -291,7 +291,7 @@ def kinds_chart(title: str, phases: Sequence[PhaseRecord], kinds: Mapping[str, i
 
 
 def found_chart(title: str, phases: Sequence[PhaseRecord]) -> Chart:
-    """Return how many changes of each kind were found, over the rows collected: powers of ten."""
+    """Return the number of discovered changes by kind over the rows, with a logarithmic y axis."""
     found: Counter[str] = Counter()
     counts = []
     for each in phases:
@@ -309,7 +309,7 @@ def found_chart(title: str, phases: Sequence[PhaseRecord]) -> Chart:
 
 
 def save_theory_curves(title: str, result: TheorizingResult) -> list[Path]:
-    """Draw likelihoods by phase and kind, and what was found, as `curve.svg`; say where it is."""
+    """Write likelihoods and discovered changes to `curve.svg`; return the file."""
     if not result.phases:
         return []
     charts = [
