@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -119,6 +120,10 @@ def collect(
         return
     returns = result.returns
     low, mean, high = min(returns), sum(returns) / len(returns), max(returns)
-    spread = f"returns from {low:.4g} to {high:.4g}, {mean:.4g} in the mean"
-    count = len(result.dataset)
-    typer.echo(f"{count} transitions in {len(returns)} episodes, {spread}: {result.file}")
+    typer.echo(
+        f"Recorded {len(result.dataset):,} transitions in {len(returns):,} episodes "
+        f"(mean return {mean:.4g}, {low:.4g} to {high:.4g})."
+    )
+    typer.echo(f"File: {result.file}")
+    command = ["cwm", "synthesize", "--env", env, "--dataset", str(result.file)]
+    typer.echo(f"Next: {shlex.join(command)}")

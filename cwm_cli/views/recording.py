@@ -9,7 +9,7 @@ from rich.progress import MofNCompleteColumn, Progress, TaskID
 from rich.text import Text
 
 from cwm_cli.commands.recording import BeingRecorded, Key, Recorded, Recording
-from cwm_cli.views.lines import Lines, progress_console
+from cwm_cli.views.lines import Lines, is_verbose, progress_console
 from cwm_cli.views.terminal import duration, printable
 
 QUIET = 5.0
@@ -60,15 +60,19 @@ class RecordingBar(Lines):
         if self._bar is not None:
             completed = done + sum(self._underway.values())
             self._bar.update(self._task, completed=completed, total=self._work.episodes)
-        elif isinstance(event, Recorded):
+            return
+        recent = time.monotonic() - self._last < QUIET
+        if isinstance(event, Recorded) and is_verbose():
             returned = sum(row.reward for row in event.rows)
-            words = f"{event.policy}: return {returned:.5g}  {len(event.rows):,} steps"
-            self._say(f"[{done}/{self._work.episodes}] {words}  {self._time()}")
-        elif isinstance(event, BeingRecorded) and time.monotonic() - self._last >= QUIET:
+            words = f"return {returned:.5g}  {len(event.rows):,} steps  policy {event.policy}"
+        elif isinstance(event, Recorded) and (not recent or done == self._work.episodes):
+            words = "episodes recorded"
+        elif isinstance(event, BeingRecorded) and not recent:
             split, place = event.key
-            name = f"{('train', 'test')[split]} episode {place + 1}"
-            playing = f"{name} is played to {event.share:.0%}"
-            self._say(f"[{done}/{self._work.episodes}] {playing}  {self._time()}")
+            words = f"{('train', 'test')[split]} episode {place + 1}: {event.share:.0%}"
+        else:
+            return
+        self._say(f"[{done}/{self._work.episodes}] {words}  {self._time()}")
 
     def ends(self) -> None:
         """Stop the bar."""

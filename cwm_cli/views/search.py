@@ -1,5 +1,6 @@
 """Follow a search while it runs: a live picture on a terminal, else a line per program."""
 
+import math
 import threading
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from cwm_cli.search.contracts import ROOT, START, Node
 from cwm_cli.search.loop import Pending, Search
 from cwm_cli.text import share
 from cwm_cli.views.curves import Axis, Chart, Series
-from cwm_cli.views.lines import Pulse, progress_console
+from cwm_cli.views.lines import Pulse, is_verbose, progress_console
 from cwm_cli.views.recording import RecordingBar
 from cwm_cli.views.terminal import Pane, bar, duration, first_line, printable, printed_above
 from cwm_cli.views.tree import Row, SearchTree, draw, lay_out, totals
@@ -117,7 +118,13 @@ def live(
 
 
 class NodeLines:
-    """Prints a line per node: for files, pipes and terminals that cannot move the cursor."""
+    """Prints a line per node: for files, pipes and terminals that cannot move the cursor.
+
+    Without a language model nodes are fast and many. Only a better one then has a line, or the
+    last one, or one after `QUIET_SECONDS`; with --verbose all have one.
+    """
+
+    QUIET_SECONDS = 5.0
 
     def __init__(
         self, search: Search, *, budget: int, console: Console, began: float | None = None
@@ -128,6 +135,7 @@ class NodeLines:
         self._budget = budget
         self._console = console
         self._began = time.monotonic() if began is None else began
+        self._printed = -math.inf
 
     def tell(self) -> None:
         """Print the work in progress."""
@@ -150,6 +158,9 @@ class NodeLines:
         counter = number if node.asked else " " * len(number)
         origin = "" if node.parent == ROOT else f" of #{node.parent}"
         best = self._tree.best or node
+        if self._skips(node, best):
+            return
+        self._printed = time.monotonic()
         scores = f"{share(node.verdict.score)} (best {share(best.verdict.score)})"
         words = f"{counter} {node.action}{origin}: {scores}"
         parts = [words, duration(time.monotonic() - self._began)]
@@ -158,6 +169,13 @@ class NodeLines:
         elif node.verdict.open_gap:
             parts.append(f"not solved: {node.verdict.open_gap}")
         self._console.print(Text("  ".join(parts)), soft_wrap=True)
+
+    def _skips(self, node: Node, best: Node) -> bool:
+        """Return whether a node has no line."""
+        if is_verbose() or self._search.backend.is_language_model or node is best:
+            return False
+        recent = time.monotonic() - self._printed < self.QUIET_SECONDS
+        return recent and self._tree.completions < self._budget
 
 
 class Screen:

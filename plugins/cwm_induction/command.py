@@ -15,8 +15,8 @@ from cwm_cli.cli.shared import (
     ProgramOptions,
     SeedOption,
     basic_option,
-    console,
     emit_json,
+    print_parts,
 )
 
 OutputOption = Annotated[
@@ -41,12 +41,9 @@ def calibrate(
 
     Example: cwm calibrate pole.py --env CartPole-v1 --output fitted.py
     """
-    from rich.text import Text
-
-    from cwm_cli.text import clean, share
     from cwm_cli.views.recording import RecordingBar
-    from cwm_cli.views.tables import score_table
     from cwm_induction.calibrate import calibrate as fit
+    from cwm_induction.view import calibration_report
 
     result = fit(
         program,
@@ -58,19 +55,6 @@ def calibrate(
         observer=RecordingBar(),
         **programs,
     )
-    out = console(json=json)
-    found = result.calibration
-    out.print(score_table({"train": result.scores.train, "held-out": result.scores.test}))
-    if found is None:
-        out.print("Nothing to fit: it is right on all fitted rows, or has no numbers.")
-    else:
-        before = {"train": result.before.train, "held-out": result.before.test}
-        was = [f"{share(score.accuracy)} ({part})" for part, score in before.items() if score]
-        out.print(f"Its accuracy was {', '.join(was)} before.", highlight=False)
-        out.print(Text(clean(found.findings, newlines=True)))
-        if found.stopped:
-            out.print("-o calibrate_seconds=N and -o calibrate_steps=N allow more.")
-        if output is None and found.corrections:
-            out.print("Not written: name a file with --output.")
+    print_parts(calibration_report(result, output), json=json)
     if json:
         emit_json(result.as_json())
