@@ -157,7 +157,7 @@ def load_transitions(
 
 
 def warn_of_rows(rows: Dataset, observer: Observer) -> None:
-    """Report what makes a dataset unlikely to give a good program."""
+    """Report problems of a dataset as warnings."""
     for words in dataset_warnings(rows):
         observer.note(words, kind="Warning")
 

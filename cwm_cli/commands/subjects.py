@@ -87,8 +87,8 @@ def find_subject(
 ) -> Subject:
     """Gather what is asked about; a run has all of it, so that an environment need not be named.
 
-    With `real_env` it is the environment itself, by default that of the newest run; None if that
-    is no choice. Of the `options`
+    With `real_env` it is the environment itself, by default the environment of the newest run;
+    None if a command does not offer it. Of the `options`
     a run takes those that say what predicts by what it came to; where None are given, only programs
     will do. With `agents` a run that came to an agent alone is about the environment itself.
     """

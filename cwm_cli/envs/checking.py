@@ -1,4 +1,4 @@
-"""Checks of what environments return, with errors that say how to fix the environment."""
+"""Checks of the results of environments, with errors that say how to fix the environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEP = "(observation, reward, terminated, truncated, info)"
 
 
 def with_checks(spec: EnvironmentSpec) -> EnvironmentSpec:
-    """Let `make` return environments that check what they return."""
+    """Return the spec with a `make` whose environments check their observations and rewards."""
     return replace(spec, make=partial(_made, spec))
 
 

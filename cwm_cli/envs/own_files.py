@@ -21,7 +21,7 @@ def name_in_file(name: str) -> str:
 
     Args:
         name: `FILE.py` if the file holds one environment, or `FILE.py:Name`. Any other name is
-            returned as it is.
+            returned unchanged.
 
     Raises:
         CwmError: The file is missing or fails, or it holds no environment or several.

@@ -32,7 +32,7 @@ HOMES = {"ALE": "ale_py"}
 class Environments(Mapping[str, Callable[[], EnvironmentSpec]]):
     """Environments by id; Gymnasium is imported when one is asked for.
 
-    Names that are not listed are served as well: `module:Id-v0`, `module:Class`, ids without a
+    Further names that it finds: `module:Id-v0`, `module:Class`, ids without a
     version, and versions that Gymnasium no longer makes but has a successor for.
     """
 

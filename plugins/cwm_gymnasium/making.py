@@ -73,8 +73,7 @@ def make(spec: EnvSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise needs(spec.id, error) from error
     except Exception as error:
-        if complaint := _other_interface(creator, error):
-            raise CwmError(f"{spec.id} {complaint}") from error
+        _check_interface(spec.id, creator, error)
         given = ", ".join(f"{name}={value!r}" for name, value in env_args.items())
         reason = f"{type(error).__name__}: {str(error).partition(' was raised from ')[0]}"
         made = f"made with {given}" if given else "made"
@@ -82,19 +81,22 @@ def make(spec: EnvSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
     return env
 
 
-def _other_interface(creator: Any, error: Exception) -> str:
-    """Return how an object differs from a gymnasium.Env, "" if that is not what failed."""
-    base = load().Env
+def _check_interface(name: str, creator: Any, error: Exception) -> None:
+    """Raise `CwmError` if making an environment failed because it is not a gymnasium.Env."""
     made = creator if inspect.isclass(creator) else None
     if made is None and isinstance(error, TypeError):
         with suppress(Exception):
             made = type(creator())
-    if made is None or issubclass(made, base):
-        return ""
+    if made is None or issubclass(made, load().Env):
+        return
     if hasattr(made, "agent_iter") or hasattr(made, "possible_agents"):
-        hint = "wrap it in a gymnasium.Env that controls one agent"
-        return f"is a PettingZoo environment with several agents: {hint}"
-    return f"is not a Gymnasium environment: derive {made.__name__} from gymnasium.Env"
+        raise CwmError(
+            f"{name} is a PettingZoo environment with several agents: "
+            "wrap it in a gymnasium.Env that controls one agent"
+        ) from error
+    raise CwmError(
+        f"{name} is not a Gymnasium environment: derive {made.__name__} from gymnasium.Env"
+    ) from error
 
 
 def versions(spec: EnvSpec) -> Mapping[str, str]:

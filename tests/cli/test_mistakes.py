@@ -1,6 +1,7 @@
 """Common mistakes end in one line that names the cause and the remedy, without a traceback."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -251,6 +252,11 @@ OTHERS = {
 }
 
 
+def slow(*cases):
+    """Mark cases that run in CI only, because similar ones run by default."""
+    return [pytest.param(each, marks=SLOW) for each in cases]
+
+
 @pytest.fixture
 def user(cwm, monkeypatch):
     """A user with environments in a module of their own."""
@@ -279,10 +285,7 @@ def test_collect_reports_a_faulty_environment(user, name, words):
     assert not list(user.folder.glob("*.npz"))
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["FourValues", pytest.param("LateNan", marks=SLOW), pytest.param("LateError", marks=SLOW)],
-)
+@pytest.mark.parametrize("name", ["FourValues", *slow("LateNan", "LateError")])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_reports_a_faulty_environment(user, command, name):
     done = user.inside(*COMMANDS[command], "--env", f"faulty:{name}")
@@ -375,11 +378,11 @@ def test_real_env_plays_the_environment_of_the_newest_run(user):
     assert "Environment: faulty:Walk, as in the newest run runs/faulty-Walk-learn-0-" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("answer", "is_kept"),
-    [("y\n", False), pytest.param("\n", True, marks=SLOW), pytest.param("\x04", True, marks=SLOW)],
-)
-def test_removing_a_run_asks_on_a_terminal(user, answer, is_kept):
+ANSWERS = {"yes": ("y\n", 0), "enter": ("\n", 1), "ctrl-d": ("\x04", 1), "ctrl-c": ("", 130)}
+
+
+@pytest.mark.parametrize("answer", ["yes", "ctrl-c", *slow("enter", "ctrl-d")])
+def test_removing_a_run_asks_on_a_terminal(user, answer):
     user.inside("learn", "--env", "faulty:Walk", "--steps", "10", "--run", "walk")
     mine, theirs = os.openpty()
     process = subprocess.Popen(
@@ -395,9 +398,13 @@ def test_removing_a_run_asks_on_a_terminal(user, answer, is_kept):
     while b"[y/N]" not in shown:
         shown += os.read(mine, 1000)
     assert b"Remove walk with all files?" in shown
-    os.write(mine, answer.encode())
-    assert process.wait(timeout=60) == int(is_kept)
-    assert (user.folder / "walk").exists() == is_kept
+    keys, code = ANSWERS[answer]
+    if keys:
+        os.write(mine, keys.encode())
+    else:
+        process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == code
+    assert (user.folder / "walk").exists() == (answer != "yes")
     os.close(mine)
 
 

@@ -124,7 +124,7 @@ class Simulator(Model):
 
 
 def _number(reward: Any) -> float:
-    """Return a reward as a number, and refuse what is not one finite number."""
+    """Return a reward as a number; raise `CwmError` if it is not one finite number."""
     return reward if type(reward) is float and isfinite(reward) else reward_number(reward)
 
 
