@@ -61,7 +61,8 @@ class RecordingBar(Lines):
             completed = done + sum(self._underway.values())
             self._bar.update(self._task, completed=completed, total=self._work.episodes)
             return
-        recent = time.monotonic() - self._last < QUIET
+        now = time.monotonic()
+        recent = now - self._last < max(QUIET, (now - self._began) / 5)
         if isinstance(event, Recorded) and is_verbose():
             returned = sum(row.reward for row in event.rows)
             words = f"return {returned:.5g}  {len(event.rows):,} steps  policy {event.policy}"
