@@ -23,7 +23,7 @@ from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section, with_effor
 from cwm_cli.runs.store import DATASET, RESULT, RowsAdded, RunHeader, read_journal
 from cwm_cli.search.contracts import ROOT, Node, Record, Remark, Switch, total
 from cwm_cli.search.models import ModelUse, model_uses
-from cwm_cli.text import UNKNOWN, percent, share
+from cwm_cli.text import UNKNOWN, share
 
 JOURNAL = "nodes.jsonl"
 TIMES, PLUS_MINUS = "\N{MULTIPLICATION SIGN}", "\N{PLUS-MINUS SIGN}"
@@ -316,7 +316,8 @@ def _outcome(found: Mapping[str, Any], scores: Mapping[str, Score], best: float 
         parts = {name: each for name, each in known.items() if each is not None}
         is_exact = all(each.exact == 1 for each in parts.values())
         words = " and ".join(
-            ("" if is_exact else f"{percent(each.exact)} of ") + f"{each.transitions:,} {name}"
+            ("" if is_exact else f"{each.exact * each.transitions:,.0f} of ")
+            + f"{each.transitions:,} {name}"
             for name, each in parts.items()
         )
         words = f"exact on {'all ' * is_exact}{words} transitions"

@@ -115,7 +115,7 @@ def test_what_was_bettered_without_a_question_is_not_asked_about_any_more(action
     tree.add(GENERATE, 0.5)
     estimates = tree.strategy._programs.improved, tree.strategy._programs.generated
     tree.add(action, 0.6, parent=0, asked=False)
-    assert tree.states() == ["bettered", ""]
+    assert tree.states() == ["improved", ""]
     assert tree.moves() == {(IMPROVE, 1)}
     assert (tree.strategy._programs.improved, tree.strategy._programs.generated) == estimates
 
