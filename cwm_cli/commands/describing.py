@@ -91,12 +91,9 @@ def _as_json(component: ComponentSummary) -> dict[str, Any]:
 
 
 def load_own(file: Path) -> Dataset:
-    """Load a dataset; of a file in a format of others it is said how to import it."""
+    """Load a dataset. The error for a file that `cwm data import` reads names that command."""
     if file.suffix != ".npz" and (formats := formats_of(file)):
-        raise CwmError(
-            f"{file} is in a format of others ({formats[0]}): `cwm data import` makes a dataset "
-            "of it"
-        )
+        raise CwmError(f"{file} is a {formats[0]} file: run `cwm data import {file}` first")
     return Dataset.load(file)
 
 

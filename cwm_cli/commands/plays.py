@@ -121,7 +121,7 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise CwmError(
-                f"{named(folder)} cannot be written ({reason}): choose another folder"
+                f"cannot write to {named(folder)} ({reason}): choose another folder"
             ) from error
         run._anew = new
         return run
@@ -217,7 +217,7 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         run.summary()  # which reads what was played
         counts = Counter(side for side, _ in run.known)
         if not counts:
-            return [Section("notes", "Episodes", {"lines": ["No episode is over yet."]})]
+            return [Section("notes", "Episodes", {"lines": ["No episode has finished yet."]})]
         sides = {name: run.side(name, _episodes(run, name)) for name in SIDES if name in counts}
         lines = [
             ChartLine(
@@ -246,8 +246,8 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
 
 
 SIDES: Mapping[SideName, str] = {
-    "model": "plans in the model",
-    "oracle": "plans in the environment",
+    "model": "planning in the model",
+    "oracle": "planning in the environment",
     "random": "random actions",
 }
 """The sides of a plan, in words."""
@@ -261,17 +261,20 @@ def _episodes(run: PlayRun, name: SideName) -> int:
 def _relative(sides: Mapping[SideName, Side]) -> str:
     """Say what R is, where it can be said: of the episodes that all sides have played."""
     if len(sides) < len(SIDES):
-        return "R needs plans in the environment: `cwm plan --oracle`."
+        return "R needs planning in the environment: add --oracle to `cwm plan`."
     count = min(len(side.episodes) for side in sides.values())
     first = {name: Side(side.episodes[:count]) for name, side in sides.items()}
     if count and not first["model"].verified:
-        return "R has no meaning here: no episode was verified."
+        return "R is undefined: no episode was verified."
     found = relative_return(first["model"], first["oracle"], first["random"])
     if found is None:
-        return "R has no meaning here: plans in the environment are no better than chance."
+        return "R is undefined: planning in the environment is no better than random actions."
     count -= len(first["model"].unverified)
     times = "one episode" if count == 1 else f"{count} episodes"
-    return f"R = {found:.3f} over {times}: 1 is as good as plans in the environment, 0 is chance."
+    return (
+        f"R = {found:.3f} over {times}: 1 equals planning in the environment, 0 equals random "
+        "actions."
+    )
 
 
 def _sides(sides: Mapping[SideName, Side]) -> dict[str, Any]:
@@ -294,5 +297,5 @@ def _sides(sides: Mapping[SideName, Side]) -> dict[str, Any]:
             ]
         )
     heads = ["side", "planner", "episodes", "mean return", "standard error", "decisions"]
-    heads += ["without a plan", "unverified episodes", "steps predicted otherwise", "of steps"]
+    heads += ["without a plan", "unverified episodes", "wrong predictions", "of steps"]
     return table(heads, rows, words=2)

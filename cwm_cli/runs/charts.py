@@ -73,7 +73,7 @@ class LineChart(NamedTuple):
                 name = f" of {line.name}" if line.name and len(self.lines) > 1 else ""
                 left.append(f"{len(kept):,} of {len(line.x):,} points{name}")
             drawn.append(_line(line, kept))
-        told = f"Drawn are {', '.join(left)}, evenly spread." if left else ""
+        told = f"The chart shows {', '.join(left)}, evenly spaced." if left else ""
         known: dict[float, list[str]] = {}
         for name, value in self.rules.items():
             if value is not None:

@@ -53,7 +53,7 @@ class NodeDetails:
     @property
     def prompt_words(self) -> str:
         """Say why there is no prompt."""
-        return "prompt not kept" if self.node.asked else "nobody was asked"
+        return "prompt not saved" if self.node.asked else "no completion"
 
     def difference(self) -> list[str] | None:
         """Return the lines of a unified difference to the parent's program.

@@ -15,7 +15,7 @@ from cwm_cli.text import cached_words, money, share
 COMPLETIONS = "completions"
 SCORE = "score"
 
-FAILING, MADE, ASKED = "fails, or no answer", "made without a completion", "a program that runs"
+FAILING, MADE, ASKED = "program fails, or no answer", "made without a completion", "program runs"
 """What a dot of the curve is: a node that is no program that runs, one that nobody asked a
 language model for, and any other."""
 
@@ -51,19 +51,19 @@ def score_curves(nodes: Sequence[Node]) -> Iterator[Section]:
 def spending_sections(nodes: Sequence[Node]) -> Iterator[Section]:
     """Yield what the completions of a search took, and what kinds of move gave."""
     if sum(node.asked for node in nodes) == 1:
-        yield Section("facts", "What the completion took", _facts(nodes))
+        yield Section("facts", "Cost of the completion", _facts(nodes))
     elif spent := _spent(nodes):
-        about = "Summed up over the search."
-        yield Section("panels", "What completions took", {"sections": spent}, about)
+        about = "Totals of the search."
+        yield Section("panels", "Cost of completions", {"sections": spent}, about)
     if len(uses := model_uses(nodes)) > 1:
-        yield Section("table", "What each model took and brought", _models(uses), ABOUT_MODELS)
+        yield Section("table", "Cost and gains of each model", _models(uses), ABOUT_MODELS)
     if len({node.action for node in nodes}) > 1:
-        yield Section("table", "What each kind of move came to", _moves(nodes))
+        yield Section("table", "Results by kind of move", _moves(nodes))
 
 
 ABOUT_MODELS = (
-    "An answer counts with what refiners made of it: how often it raised the best score so far, "
-    "and by how much in all."
+    "Gains: how often completions, including their refinements, raised the best score, and by "
+    "how much in total."
 )
 
 
@@ -107,7 +107,9 @@ def _about(nodes: Sequence[Node]) -> str:
     best = max(nodes, key=lambda node: node.verdict.score)
     at = next(n for n, node in zip(_asked(nodes), nodes, strict=True) if node is best)
     times = "one completion" if at == 1 else f"{at} completions"
-    return f"The best score, {share(best.verdict.score)}, was there after {times} (node {best.id})."
+    return (
+        f"The best score, {share(best.verdict.score)}, was reached after {times} (node {best.id})."
+    )
 
 
 def score_curve(nodes: Sequence[Node]) -> dict[str, Any]:
@@ -139,7 +141,7 @@ def score_curve(nodes: Sequence[Node]) -> dict[str, Any]:
         [*clouds, ChartLine("best so far", best.completions, best.scores, tone=0)],
         staircase=True,
         y_range=(0.0, 1.0),
-        rules={"floor: nothing changes": floor or None},
+        rules={"baseline: nothing changes": floor or None},
     ).data()
 
 
@@ -212,7 +214,7 @@ def _cost(costs: Sequence[float | None]) -> dict[str, Any]:
     sums += [None] * (len(costs) - known)
     note = ""
     if unknown:
-        where = f"the sum is known up to completion {known}" if known else "there is no sum"
+        where = f"the total is known up to completion {known}" if known else "there is no total"
         note = f"The cost of {unknown:,} of {len(costs):,} completions is unknown: {where}."
     line = ChartLine("", list(range(1, len(costs) + 1)), sums)
     return LineChart(COMPLETIONS, "US dollars", [line], note=note).data()
@@ -248,8 +250,8 @@ WEIGHED = {
 TIMES, PLUS_MINUS = "\N{MULTIPLICATION SIGN}", "\N{PLUS-MINUS SIGN}"
 
 LEGEND = (
-    "A mark is the floor: what a program gets that says that nothing changes, the most common "
-    f"reward and no end. Over the parts, right {TIMES} weight adds up to the accuracy."
+    "A mark is the baseline: the score of predicting no change, the most common reward and no "
+    f"end. The accuracy is the sum of right {TIMES} weight over the parts."
 )
 
 

@@ -104,7 +104,7 @@ def _shift(found: EnvSpec) -> Callable[[gym.Env[Any, Any], np.random.Generator],
         try:
             change(env.unwrapped, rng)
         except MissingPartError as error:
-            raise CwmError(f"{found.id} cannot be shifted ({error}): leave --shift out") from error
+            raise CwmError(f"{found.id} cannot be shifted ({error}): leave out --shift") from error
 
     return shift
 
@@ -170,5 +170,5 @@ def _note(name: str, found: EnvSpec) -> str:
     if name == found.id:
         return ""
     if f"{name}-v{found.version}" == found.id:
-        return f"{name} names no version: using {found.id}"
-    return f"Gymnasium no longer makes {name}: using {found.id}"
+        return f"{name} has no version: using {found.id}"
+    return f"Gymnasium no longer includes {name}: using {found.id}"

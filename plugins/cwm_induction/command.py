@@ -72,15 +72,15 @@ def calibrate(
     found = result.calibration
     out.print(score_table({"train": result.scores.train, "held-out": result.scores.test}))
     if found is None:
-        out.print("Nothing to fit: it is right on all fitted rows, or has no numbers.")
+        out.print("Nothing to fit: the program is right on all fitted rows, or has no constants.")
     else:
         before = {"train": result.before.train, "held-out": result.before.test}
         was = [f"{share(score.accuracy)} ({part})" for part, score in before.items() if score]
         out.print(f"Its accuracy was {', '.join(was)} before.", highlight=False)
         out.print(Text(clean(found.findings, newlines=True)))
         if found.stopped:
-            out.print("-o calibrate_seconds=N and -o calibrate_steps=N allow more.")
+            out.print("Raise the limits with -o calibrate_seconds=N and -o calibrate_steps=N.")
         if output is None and found.corrections:
-            out.print("Not written: name a file with --output.")
+            out.print("Not written: give a file with --output.")
     if json:
         emit_json(result.as_json())

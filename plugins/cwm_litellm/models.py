@@ -79,7 +79,7 @@ def check_price(model: str) -> None:
     names = (model, model.partition("/")[2])
     sure = provider_of(model) in KEYS.keys() - set(BY_SIZE) and "ft:" not in model
     if known and sure and not known.keys() & set(names):
-        raise CwmError("--max-cost needs a model of known price: leave it out for this model")
+        raise CwmError("--max-cost needs a model with a known price: leave it out for this model")
 
 
 def price(model: str, prompt_tokens: int, answer_tokens: int) -> float | None:
@@ -137,8 +137,8 @@ def hint(model: str) -> str:
     provider, _, name = model.partition("/")
     close = get_close_matches(provider, sorted(providers()), n=1) if name else []
     if close:
-        return f"did you mean {close[0]}/{name}? Models are named PROVIDER/NAME"
-    return "name it PROVIDER/NAME, such as openai/gpt-4o-mini or ollama/llama3"
+        return f"did you mean {close[0]}/{name}? Write models as PROVIDER/NAME"
+    return "write PROVIDER/NAME, such as openai/gpt-4o-mini or ollama/llama3"
 
 
 @cache

@@ -471,5 +471,5 @@ def test_an_observation_that_is_no_number_ends_learning_in_one_line(cwm: Shell) 
     done = cwm.inside("learn", "--env", "broken:Broken-v0", "--steps", "5", "--run", "r")
     assert done.returncode == 1
     [line] = [each for each in done.stderr.splitlines() if each.startswith("Error")]
-    assert "breaks its own rules: nan is no finite number" in line
+    assert "returned an invalid value: nan is not a finite number" in line
     assert "Traceback" not in done.stderr
