@@ -9,13 +9,13 @@ DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class CwmError(Exception):
-    """A mistake the user can mend: what happened, then what to do, in one line."""
+    """A mistake that the user can fix: one line with the cause, then the remedy."""
 
 
 class UnknownNameError(CwmError):
-    """A name that nothing provides, with the nearest name that something does.
+    """An unknown name, with the most similar known name.
 
-    Where none is near, the known names are listed, or `otherwise` is said.
+    If no known name is similar, the message lists all known names, or has the text `otherwise`.
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str], otherwise: str = "") -> None:

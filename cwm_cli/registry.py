@@ -140,7 +140,10 @@ def check_hooks() -> None:
     try:
         plugins().manager.check_pending()
     except pluggy.PluginValidationError as error:
-        raise CwmError(f"a plugin is at fault: {' '.join(str(error).split())}") from error
+        raise CwmError(
+            f"a plugin has an invalid hook: {' '.join(str(error).split())}; fix or uninstall "
+            "the plugin"
+        ) from error
 
 
 def provided(kind: Kind) -> Iterator[tuple[Plugin, Mapping[str, Any]]]:
@@ -204,11 +207,11 @@ def find(kind: Kind, name: str) -> Any:
         reason = str(error).splitlines()[0]
         raise CwmError(
             f"the {kind} {name!r} of {plugin.package} cannot be loaded ({reason}): "
-            "mend or reinstall it"
+            "fix or reinstall it"
         ) from error
     if base is not None and isinstance(found, type) and not issubclass(found, base):
         raise CwmError(
-            f"the {kind} {name!r} of {plugin.package} is at fault: it has to be a subclass of "
+            f"the {kind} {name!r} of {plugin.package} is invalid: it must be a subclass of "
             f"{base.__module__}.{base.__name__}"
         )
     return found
@@ -217,7 +220,7 @@ def find(kind: Kind, name: str) -> Any:
 @cache
 def _log_owner(kind: Kind, name: str, owner: str) -> None:
     """Log whose something is, once: it may be looked up often."""
-    log.debug("the %s %r is that of %s", kind, name, owner)
+    log.debug("the %s %r is provided by %s", kind, name, owner)
 
 
 def base_of(kind: Kind) -> type | None:
@@ -242,7 +245,7 @@ def default(role: Role) -> str:
         if hook is not None and role in (chosen := hook()):
             name: str = chosen[role]
             return name
-    raise CwmError(f"no plugin says which {role} to take: name one")
+    raise CwmError(f"no plugin defines a default {role}: choose one")
 
 
 class Option(NamedTuple):
@@ -373,7 +376,7 @@ def _owner(key: str, owners: list[Owner]) -> tuple[Owner, str]:
         return having[0], name
     if having:
         choices = " or ".join(f"-o {owner.label}.{name}=" for owner in having)
-        raise CwmError(f"the option {name!r} could mean several things: write {choices}")
+        raise CwmError(f"the option {name!r} is ambiguous: write {choices}")
     known = [f"{owner.label}.{n}" if dot else n for owner in owners for n in owner.options]
     raise UnknownNameError("option", key, known)
 
@@ -387,7 +390,7 @@ def _read(owner: Owner, name: str, value: Any) -> Any:
         return TypeAdapter(hint).validate_python(_typed(hint, value))
     except ValidationError as error:
         wanted = wanted_instead(error.errors()[0], _type_words(hint))
-        raise CwmError(f"the option {name}={value} is refused: {wanted}") from error
+        raise CwmError(f"invalid option {name}={value}: {wanted}") from error
     except ValueError as error:
         quoted = shlex.quote(f"{name}={json.dumps(value, ensure_ascii=False)}")
         raise CwmError(f"{error}: write text in quotes, -o {quoted}") from error

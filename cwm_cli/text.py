@@ -77,7 +77,7 @@ def _plain(value: Any) -> Any:
             return value
         case float() if math.isfinite(value):
             return value
-    raise ValueError("this is no JSON value")
+    raise ValueError("not a JSON value")
 
 
 def wanted_instead(error: Mapping[str, Any], kind: str = "") -> str:
@@ -85,7 +85,7 @@ def wanted_instead(error: Mapping[str, Any], kind: str = "") -> str:
     ctx, bad = error.get("ctx", {}), str(error["type"])
     bounds = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
     for name in bounds.keys() & ctx.keys():
-        return f"it has to be {bounds[name]} {ctx[name]:g}"
+        return f"it must be {bounds[name]} {ctx[name]:g}"
     if bad == "value_error":
         return str(ctx["error"])
     usual = {"int": "a whole number", "float": "a number", "bool": "true or false"}

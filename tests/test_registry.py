@@ -119,7 +119,7 @@ def test_a_plugin_whose_class_is_of_no_kind_is_refused_in_one_line(cwm):
     cwm.install("greedy_plugin", STRATEGY.replace("class Greedy(Strategy)", "class Greedy"))
     refused = cwm.inside("synthesize", "--env", "CartPole-v1", "--strategy", "greedy")
     assert refused.returncode == 1
-    assert "has to be a subclass of cwm_cli.search.contracts.Strategy" in refused.stderr
+    assert "must be a subclass of cwm_cli.search.contracts.Strategy" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) <= 2
 
 
@@ -171,7 +171,7 @@ def test_a_bare_option_goes_to_the_owner_that_has_it():
     ("pair", "message"),
     [
         ("explorat=1", "did you mean exploration?"),
-        ("exploration=high", "the option exploration=high is refused"),
+        ("exploration=high", "invalid option exploration=high"),
         ("exploration", "write -o exploration=VALUE"),
         ("backend.exploration=1", "unknown option 'backend.exploration'"),
         ("model=x", "unknown option 'model'"),

@@ -279,7 +279,7 @@ def _words(node: ast.Call, known: Mapping[str, ast.expr]) -> str:
     if _called(node) == "UnknownNameError":
         return f"unknown {said[0]} {HOLE}: {HOLE}"
     if _called(node) == "UnreadableError" and len(said) > 1:
-        hint = said[2] if said[2:] else "restore it or name another"
+        hint = said[2] if said[2:] else "restore it or choose another file"
         return f"{HOLE} cannot be read ({said[1]}): {hint}"
     return " ".join(said[0].split())
 

@@ -132,7 +132,7 @@ class Inquiry:
                 asked.stopped = str(error)
             return
         if completion is None:
-            asked.stopped = f"the next answer might exceed --max-cost {self.max_cost:g}"
+            asked.stopped = f"the next completion might exceed --max-cost {self.max_cost:g}"
             return
         asked.usages.append(completion.usage)
         asked.notes += [completion.note] if completion.note else []
@@ -145,7 +145,7 @@ class Inquiry:
         if self.max_cost is not None:
             worst, spent = self.backend.worst_cost(request), asked.spent.cost
             if worst is None or spent is None:
-                raise CwmError("--max-cost needs a model of known price: leave it out")
+                raise CwmError("--max-cost needs a model with a known price: leave it out")
             if spent + worst > self.max_cost:
                 return None
             request = request._replace(allowance=self.max_cost - spent)
@@ -283,8 +283,8 @@ def read_answer(text: str, *, with_valid: bool = False) -> PredictedTransition:
             parts["terminated"] = _truth(parts["terminated"])
             return PredictedTransition(**parts)
     if missing == wanted:
-        raise Unreadable("the answer holds no JSON object with a prediction")
-    raise Unreadable(f"the answer does not say {' and '.join(missing)}")
+        raise Unreadable("the answer contains no JSON object with a prediction")
+    raise Unreadable(f"the answer lacks {' and '.join(missing)}")
 
 
 def _objects(text: str) -> Iterator[Mapping[str, Any]]:

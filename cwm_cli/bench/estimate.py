@@ -119,18 +119,22 @@ class CostEstimate:
         answers = sum(each.completions * each.answer_tokens for each in self.models)
         measured = sum(each.measured for each in self.models)
         assumed = [each.model for each in self.models if not each.measured]
-        basis = f"measured on {measured:,} completions" if measured else "assumed, none is known"
+        basis = (
+            f"measured on {measured:,} completions"
+            if measured
+            else "assumed: no earlier completions are known"
+        )
         if measured and assumed:
-            basis += f", of {', '.join(assumed)} assumed"
-        thoughts = " with thoughts" * any(each.thinks for each in self.models)
-        waiting = "one by one: divide it by how many are in flight"
+            basis += f", assumed for {', '.join(assumed)}"
+        thoughts = " with reasoning" * any(each.thinks for each in self.models)
+        waiting = "with one completion at a time: divide by the number in flight"
         if self.in_flight:
             waiting = f"with {self.in_flight} in flight"
         return (
-            f"{self.jobs:,} jobs with up to {self.completions:,} completions to come: some "
-            f"{_many(prompts)} tokens of prompts and {_many(answers)} of answers{thoughts} "
+            f"{self.jobs:,} jobs with up to {self.completions:,} completions: about "
+            f"{_many(prompts)} prompt tokens and {_many(answers)} completion tokens{thoughts} "
             f"({basis})",
-            f"{self._money()}; some {_time(self.hours)} of waiting {waiting}",
+            f"{self._money()}; about {_time(self.hours)} of waiting {waiting}",
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -155,10 +159,11 @@ class CostEstimate:
             return unknown
         most = max(each.most_tokens for each in self.models if each.expected is not None)
         words = (
-            f"about ${self.expected:,.2f}, ${self.worst:,.2f} if every answer had {most:,} tokens"
+            f"about ${self.expected:,.2f}, ${self.worst:,.2f} if every completion had {most:,} "
+            "tokens"
         )
         if self.left is not None and sum(each.worst or 0.0 for each in self.models) > self.left:
-            words += f" (no more than --max-cost leaves, ${self.left:,.2f})"
+            words += f" (--max-cost leaves ${self.left:,.2f})"
         return "; ".join(filter(None, (words, unknown)))
 
     def _limited(self, cost: float) -> float:
@@ -193,7 +198,7 @@ def agreed(estimate: CostEstimate, ask: Ask | None, observer: Observer) -> None:
     for line in estimate.lines:
         observer.note(line, "Estimate")
     if ask is not None and not ask(estimate):
-        raise CwmError("not started, and nothing was paid: --yes starts it, --max-cost limits it")
+        raise CwmError("not started, no cost: start with --yes, or limit the cost with --max-cost")
 
 
 def _members(searches: SearchesToCome) -> Iterator[SearchesToCome]:

@@ -35,7 +35,7 @@ FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
 ERROR = "Error: "
 """What the line begins with in which a command says why it ended."""
 
-BUSY = "another process works on it"
+BUSY = "another process is using it"
 """What the line of a command begins with whose work is being done by another process."""
 
 KILLED = "its process was ended by"
@@ -368,8 +368,8 @@ def chosen_executor(
 
 def stopping_words(running: int) -> str:
     """Say that nothing is begun any more, since Ctrl-C was pressed."""
-    jobs = "1 job that runs is" if running == 1 else f"the {running} jobs that run are"
-    return f"stopping: {jobs} let finish; Ctrl-C again ends them now"
+    jobs = "1 running job" if running == 1 else f"{running} running jobs"
+    return f"stopping: waiting for {jobs}; press Ctrl-C again to end now"
 
 
 @contextmanager

@@ -259,11 +259,13 @@ def bench_speed(
         run, program=program, env=env, env_args=env_args, options=options, observer=observer
     )
     if subject.model is not None and not subject.model.can_be_timed:
-        raise CwmError(f"rules are not timed, whoever reads them: {subject.name} has no program")
+        raise CwmError(f"bench-speed needs a program: {subject.name} has rules in words only")
     flags = {"api_base": api_base, "temperature": temperature}
     if not abilities_of(subject.text or "").is_plain:
-        told = "which tells chances, draws or remembers: `cwm plan` says how long decisions take"
-        raise CwmError(f"only plain programs are timed, and not {subject.name}, {told}")
+        told = "is stochastic or has memory: `cwm plan` reports the seconds per decision"
+        raise CwmError(
+            f"bench-speed needs a deterministic program without memory; {subject.name} {told}"
+        )
     check_access(tools, allow_gap)
     asks = _Predictor.named(backend, model, subject.options, flags)
     if asks.factory is not None:

@@ -101,7 +101,7 @@ def collect(
     file = Path(out or shipped_name(spec.id))
     begun = None if force else _found(file, request(spec, env_args, **wanted))
     if begun is not None and not begun.metadata.get("missing"):
-        observer.note(f"{file} holds these transitions already")
+        observer.note(f"{file} already contains these transitions")
         dataset = begun
     else:
         with writing(file):
@@ -148,10 +148,10 @@ def load_transitions(
     rows = dataset if isinstance(dataset, Dataset) else load_dataset(Path(dataset))
     recorded = rows.metadata.get("env", spec.id)
     if recorded != spec.id:
-        raise CwmError(f"{source} holds transitions of {recorded}: name --env {recorded}")
+        raise CwmError(f"{source} contains transitions of {recorded}: use --env {recorded}")
     if env_args and dict(env_args) != recorded_args(rows, env_args):
         raise CwmError(
-            f"{source} was recorded with --env-arg {recorded_args(rows)}: leave --env-arg out"
+            f"{source} was recorded with --env-arg {recorded_args(rows)}: leave out --env-arg"
         )
     return rows, source
 
@@ -187,20 +187,22 @@ def writing(file: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise CwmError(f"cannot write {file} ({reason}): --out names another place") from error
+        raise CwmError(
+            f"cannot write {file} ({reason}): choose another place with --out"
+        ) from error
 
 
 def _found(file: Path, asked: Mapping[str, Any]) -> Dataset | None:
     """Return the file if it holds what is asked for; any other file is not touched."""
     if not file.exists():
         return None
-    hint = "--force replaces it, --out names another"
+    hint = "replace it with --force, or choose another file with --out"
     try:
         dataset = Dataset.load(file)
     except CwmError as error:
-        raise CwmError(f"{file} is there already and holds no dataset: {hint}") from error
+        raise CwmError(f"{file} already exists and is not a dataset: {hint}") from error
     if not dataset.metadata.items() >= asked.items():
-        raise CwmError(f"{file} is there already, recorded in another way: {hint}")
+        raise CwmError(f"{file} already exists, recorded with other settings: {hint}")
     return dataset
 
 
@@ -220,12 +222,12 @@ def _kept(
     except BaseException:
         if recording.begun:
             recording.dataset().save(file)
-            observer.note(f"{_count(recording)} are in {file}; the same command goes on")
+            observer.note(f"{_count(recording)} are in {file}; the same command continues")
         raise
     dataset = recording.dataset()
     dataset.save(file)
     if recording.done < recording.episodes:
-        observer.note(f"{_count(recording)} are in {file}; the same command goes on")
+        observer.note(f"{_count(recording)} are in {file}; the same command continues")
     return dataset
 
 
@@ -264,21 +266,21 @@ def default_dataset(
     asked = request(spec, env_args, **options)
     shipped = _shipped(spec.id)
     if shipped and _essential(asked) == _essential(_request_of(shipped, asked)):
-        log.info("the transitions are those that ship: %s", shipped)
+        log.info("using the transitions that ship with cwm: %s", shipped)
         return shipped, True
     path, begun = _cache() / file_name(asked), None
     if _request_of(path, asked) == asked:
         begun = Dataset.load(path)
         if not begun.metadata.get("missing"):
-            log.info("the transitions are in the cache: %s", path)
+            log.info("using transitions from the cache: %s", path)
             return path, True
-    log.info("the transitions are recorded, and kept in the cache: %s", path)
+    log.info("recording transitions into the cache: %s", path)
     recording = Recording(spec, env_args, begun=begun, **options)
     try:
         _kept(recording, path, observer)
     except OSError as error:
-        hint = "set XDG_CACHE_HOME to a folder that can be written"
-        raise CwmError(f"cannot keep the transitions in {path} ({error}): {hint}") from error
+        hint = "set XDG_CACHE_HOME to a writable folder"
+        raise CwmError(f"cannot write the transitions to {path} ({error}): {hint}") from error
     return path, False
 
 

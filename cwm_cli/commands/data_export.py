@@ -93,14 +93,14 @@ def export_transitions(
     name = rows.metadata.get("env", "transitions") if isinstance(dataset, Dataset) else dataset
     target = exporter.locate(str(out or f"{Path(name).stem}{exporter.suffix}"))
     if not len(rows):
-        raise CwmError(f"{name} holds no transitions: there is nothing to export")
+        raise CwmError(f"{name} contains no transitions: there is nothing to export")
     with writing(target):
         if os.path.lexists(target):
             if not exporter.owns(target):
-                raise CwmError(f"{target} is something else: --out names another place")
+                raise CwmError(f"{target} is something else: choose another place with --out")
             if not force:
-                hint = "--force replaces it, --out names another place"
-                raise CwmError(f"{target} is there already: {hint}")
+                hint = "replace it with --force, or choose another place with --out"
+                raise CwmError(f"{target} already exists: {hint}")
         exporter.write(rows, target, observer)
     return ExportResult(target, to.rpartition(":")[2], rows)
 

@@ -143,23 +143,23 @@ def import_transitions(
     importer = _importer(file, options, source)
     origin = importer.origin(file)
     if env is None and origin is None:
-        raise CwmError(f"{file} does not say which environment it is of: name it with --env")
+        raise CwmError(f"{file} does not name its environment: add --env ID")
     if env is None and origin is not None and ":" in origin.env:
         raise CwmError(
-            f"{file} says that it is of {origin.env}, for which a module is imported: name it with "
-            "--env if you trust that"
+            f"{file} names the environment {origin.env}, which imports a Python module: "
+            f"add --env {origin.env} if you trust it"
         )
     spec = find_environment(env or (origin.env if origin else ""), observer)
     target = Path(out or f"{importer.title(file)}.npz")
     if realpath(target) == realpath(file):
-        raise CwmError(f"{target} is what is imported itself: --out names another place")
+        raise CwmError(f"{target} is the imported file itself: choose another file with --out")
     asked = dict(env_args or {})
     if NOISE in asked:
-        raise CwmError("what was recorded is as noisy as it is: leave --noise out")
+        raise CwmError("noise cannot be added to recorded transitions: leave out --noise")
     hidden = asked.pop(HIDE, None)
     said = origin.env_args if origin and origin.env == spec.id else {}
     if hidden is not None and HIDE in said:
-        raise CwmError(f"{file} was recorded with something hidden already: leave --hide out")
+        raise CwmError(f"{file} was already recorded with hidden components: leave out --hide")
     given = {**said, **asked}
     dataset = importer.read(file, spec, given, observer)
     if hidden is not None:
@@ -168,13 +168,13 @@ def import_transitions(
         split = np.zeros_like(dataset.columns["split"])
         dataset = replace(dataset, columns=dataset.columns | {"split": split})
     if target.exists() and not force:
-        hint = "--force replaces it, --out names another"
+        hint = "replace it with --force, or choose another file with --out"
         try:
             old = Dataset.load(target)
         except CwmError as error:
-            raise CwmError(f"{target} is there already and holds no dataset: {hint}") from error
+            raise CwmError(f"{target} already exists and is not a dataset: {hint}") from error
         if (old.digest, old.metadata) != (dataset.digest, dataset.metadata):
-            raise CwmError(f"{target} is there already and holds other transitions: {hint}")
+            raise CwmError(f"{target} already exists and contains other transitions: {hint}")
     with writing(target):
         dataset.save(target)
     return ImportResult(target, dataset)
@@ -221,19 +221,19 @@ def _importer(
     if source is None:
         fitting = formats_of(file)
         if not fitting:
-            raise CwmError(_nobody_reads(file, names("importer")))
+            raise CwmError(_unread_reason(file, names("importer")))
         source = fitting[0]
     factory = find("importer", source)
     importer: Importer = factory(**read_options(options, [Owner("importer", factory)])["importer"])
     return importer
 
 
-def _nobody_reads(file: Path, known: Sequence[str]) -> str:
+def _unread_reason(file: Path, known: Sequence[str]) -> str:
     """Say why a file cannot be imported."""
     if not known:
-        return "no plugin imports transitions: install one (`cwm plugins` lists them)"
+        return "no installed plugin imports transitions: install one, and check with `cwm plugins`"
     if not file.exists():
-        return f"there is no {file}: name what was recorded"
+        return f"there is no {file}: give the path of recorded transitions"
     if file.suffix == ".npz":
-        return f"{file} is no format of others: a dataset of cwm is used as it is, with --dataset"
-    return f"nobody reads {file}: --from names its format ({', '.join(known)})"
+        return f"{file} needs no import: use a dataset of cwm directly, with --dataset {file}"
+    return f"no importer recognises {file}: choose its format with --from ({', '.join(known)})"

@@ -436,7 +436,8 @@ def _received(reader: Connection, process: SpawnProcess) -> Any:
         code = process.exitcode or 0
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         raise CwmError(
-            f"a process that played the true environment ended early ({how}): lower --workers"
+            f"a worker process that played the environment ended unexpectedly ({how}): lower "
+            "--workers"
         ) from error
     if isinstance(item, Exception):
         raise item

@@ -64,7 +64,7 @@ def imagine(
     if policy not in get_args(ImaginedPolicy):
         raise UnknownNameError("policy", policy, get_args(ImaginedPolicy))
     if episodes < 1:
-        raise CwmError("nothing to imagine: ask for at least one episode")
+        raise CwmError("--episodes must be at least 1")
     subject = find_subject(
         run, program=program, env=env, env_args=env_args, options=options, observer=observer
     )
@@ -100,7 +100,7 @@ def imagine(
         played = [imagining.episode(number) for number in range(episodes)]
     rows = [row for each in played for row in each.rows]
     if not rows:
-        raise CwmError(f"{subject.name} fails at every start: {played[0].failure}")
+        raise CwmError(f"{subject.name} fails at the start of every episode: {played[0].failure}")
     told = _about(subject, policy, planner, seed, episodes)
     found = Dataset.of(
         rows, observation_space=spaces[0], action_space=spaces[1], metadata=like.metadata | told
@@ -178,7 +178,9 @@ class _Imagining:
         try:
             [plan] = self._session.plan([moment])
         except Unsuited as reason:
-            raise CwmError(f"no plans can be made here (it {reason}): choose --planner") from reason
+            raise CwmError(
+                f"planning is not possible here (the planner {reason}): choose another --planner"
+            ) from reason
         except Stuck:
             return []
         return list(plan.actions)
@@ -218,7 +220,7 @@ def _tell(played: Sequence[ImaginedEpisode], observer: Observer) -> None:
     """Say how many episodes ended because the model failed."""
     failures = [each.failure for each in played if each.failure]
     if failures:
-        words = f"{len(failures)} of {len(played)} episodes end where the model failed"
+        words = f"{len(failures)} of {len(played)} episodes ended early because the model failed"
         observer.note(f"{words}: {failures[0]}", "Warning")
 
 
@@ -233,8 +235,8 @@ def _within(dataset: Dataset, observer: Observer) -> Dataset:
             columns[leaf.name] = after = _bounded(before, leaf.space)
             moved |= (after != before).reshape(len(dataset), -1).any(axis=1)
     if moved.any():
-        words = f"{moved.sum()} of {len(dataset)} rows held observations outside of their space"
-        observer.note(f"{words}: they are brought within it", "Note")
+        words = f"{moved.sum()} of {len(dataset)} rows had observations outside their space"
+        observer.note(f"{words}: clipped to its bounds", "Note")
     bounded: Columns = columns
     return Dataset(bounded, dataset.observation_space, dataset.action_space, dataset.metadata)
 

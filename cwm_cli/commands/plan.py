@@ -36,7 +36,7 @@ from cwm_cli.commands.subjects import (
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.films import Camera
-from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.spec import gym_space_of, space_of
 from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
 from cwm_cli.envs.variants import NOISE
 from cwm_cli.errors import CwmError, EnvironmentFailure, UnknownNameError
@@ -60,7 +60,7 @@ from cwm_cli.worlds.trails import TrailsJob
 DECISION = {"wall_seconds": 1800.0, "cpu_seconds": 1200.0}
 """For the decisions of all episodes in flight: a plan of the published CEM is 2 million steps."""
 
-FOREIGN = "none: the data are of another environment"
+FOREIGN = "none: the data are from another environment"
 """What is doubted where the rows that were named are of no use."""
 
 ORDER: Sequence[SideName] = ("model", "oracle", "random")
@@ -295,9 +295,11 @@ def choose_planners(
     unasked = [*first, *(each for each in unasked if each not in first)]
     if not able:
         needs = " or ".join(dict.fromkeys(each.NEEDS for each in known.values()))
-        raise CwmError(f"no planner serves these actions: choose an environment with {needs}")
+        raise CwmError(f"planning needs {needs}: this environment has {gym_space_of(spaces[1])}")
     if name not in (*able, "auto"):
-        raise CwmError(f"{name} needs {known[name].NEEDS}: choose --planner {unasked[-1]}")
+        raise CwmError(
+            f"--planner {name} needs {known[name].NEEDS}: choose --planner {unasked[-1]}"
+        )
     candidates = unasked if name == "auto" else [name]
     owners = [Owner(each, known[each]) for each in candidates]
     others = [Owner("planning", Doubt), Owner("sandbox", Limits)]
@@ -314,7 +316,7 @@ def _planning(owner: Owner, options: Mapping[str, Any]) -> Planning:
     try:
         made = owner.factory(**options)
     except ValueError as error:
-        raise CwmError(f"{owner.label} refuses its options: {error}") from error
+        raise CwmError(f"invalid option of {owner.label}: {error}") from error
     address = "" if owner.label in PLANNERS else f"{type(made).__module__}:{type(made).__name__}"
     options = {option: getattr(made, option) for option in owner.options}
     return Planning(owner.label, options, address)
@@ -375,7 +377,7 @@ def _model(
         return plain, FOREIGN
     careful = doubting(plain, rows, doubt)
     if careful is None:
-        return plain, "none: what the rows support is not known here"
+        return plain, "none: support by the data cannot be determined here"
     return careful, doubt
 
 
@@ -474,7 +476,7 @@ def _play_through(
     def unsuited(reason: Unsuited) -> CwmError:
         tried = " and ".join(planner.name for planner in choice.planners)
         instead = f"choose --planner {choice.general}"
-        return CwmError(f"{tried} cannot plan here (it {reason}): {instead}")
+        return CwmError(f"{tried} cannot plan here (the model or environment {reason}): {instead}")
 
     rest = f"the same command {'without --new ' * new}continues"
     observer.begins(playing)
@@ -492,7 +494,7 @@ def _play_through(
         raise unsuited(reason) from reason
     except Stuck as reason:
         played = len(playing.run.side(playing.asked, playing.episodes).episodes)
-        return f"the plan ended after {played} of {playing.episodes} episodes: {reason}"
+        return f"planning ended after {played} of {playing.episodes} episodes: {reason}"
     except Forged:
         playing.run.take_back("model")
         raise

@@ -121,7 +121,7 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise CwmError(
-                f"{named(folder)} cannot be written ({reason}): choose another folder"
+                f"cannot write to {named(folder)} ({reason}): choose another folder"
             ) from error
         run._anew = new
         return run

@@ -94,7 +94,7 @@ class Stage:
             return None
         planners = {name: find_planner(name) for name in PLANNERS}
         if not serving(planners, space_of(self.env.action_space, "actions")):
-            self._pass_over("no planner serves its actions")
+            self._pass_over("no planner supports its actions")
             return None
         if self.copies == "measured" and _step_seconds(self.task) > DEAR:
             self.copies = "dear"
@@ -105,19 +105,19 @@ class Stage:
             except EnvironmentFailure:
                 raise
             except CwmError:
-                self._pass_over("it cannot be saved and restored to plan with it")
+                self._pass_over("its state cannot be saved and restored")
                 return None
             if self.copies == "measured":
                 self.copies = "dear" if _copy_seconds(self.task, copy) > DEAR else "cheap"
             if self.copies == "cheap":
                 return copy
-        self._pass_over("its steps or copies take long (-o policy.copies=cheap plans all the same)")
+        self._pass_over("its steps or copies are slow (-o policy.copies=cheap plans anyway)")
         return None
 
     def _pass_over(self, reason: str) -> None:
-        """Say why nothing is planned."""
-        best = f"are the best of {TRIES} random ones where they would be planned"
-        self.note = f"episodes of {self.spec.id} {best}: {reason}"
+        """Note why no episode is planned."""
+        best = f"the best of {TRIES} random episodes replaces each planned episode"
+        self.note = f"{best} of {self.spec.id}: {reason}"
 
 
 def _step_seconds(task: Task) -> float:

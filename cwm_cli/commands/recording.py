@@ -113,7 +113,7 @@ def request(
     chosen.setdefault("min_test_rows", 0 if "test_episodes" in options else MIN_ROWS)
     make_policy(chosen)
     if min(chosen["episodes"], chosen["max_steps"]) < 1:
-        raise CwmError("nothing to record: ask for at least one episode and one step")
+        raise CwmError("nothing to record: --episodes and --max-steps must be at least 1")
     asked = {
         "env": spec.id,
         "env_args": dict(env_args or {}),
@@ -300,7 +300,7 @@ class Recording:
     def dataset(self) -> Dataset:
         """Return what is recorded; `missing` in the metadata has the places that are not."""
         if not self.begun:
-            raise CwmError("no train episode was over in time: allow more with --max-seconds")
+            raise CwmError("no train episode finished within the time limit: raise --max-seconds")
         env, missing = self._stage.env, list(self.missing())
         kept = [
             self.recorded[key]
@@ -328,7 +328,7 @@ class Recording:
                 metadata=metadata,
             ).checked()
         except ValueError as error:
-            raise CwmError(f"{self.spec.id} breaks its own rules: {error}") from error
+            raise CwmError(f"{self.spec.id} does not match its spaces: {error}") from error
 
 
 def record(
@@ -487,5 +487,8 @@ def _scalar(reward: Any) -> float:
     values = np.asarray(reward, dtype=np.float64)
     if values.size != 1:
         shape = "x".join(map(str, values.shape))
-        raise CwmError(f"rewards of the shape {shape} are not served: choose one with one reward")
+        raise CwmError(
+            f"rewards of shape {shape} are not supported: choose an environment with one "
+            "reward per step"
+        )
     return float(values.reshape(()))

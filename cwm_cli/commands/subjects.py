@@ -93,12 +93,12 @@ def find_subject(
     will do. With `agents` a run that came to an agent alone is about the environment itself.
     """
     if (program is not None) + (run is not None) + bool(real_env) != 1:
-        instead = "" if real_env is None else "; with --real-env there is none"
-        raise CwmError(f"name one world model: a run, or --program FILE{instead}")
+        instead = "" if real_env is None else ", or --real-env"
+        raise CwmError(f"choose one world model: a run, --program FILE{instead}")
     if run is not None:
         return _of_run(run, env, env_args, options, agents, observer)
     if env is None and program is not None:
-        raise CwmError("a program does not say what it is a model of: name --env ID")
+        raise CwmError("--program needs an environment: add --env ID")
     if env is None:
         newest = _newest_run()
         if newest is None:
@@ -130,16 +130,18 @@ def _of_run(
 ) -> Subject:
     """Gather what a run has; what is named otherwise is refused."""
     if not isinstance(run, ModelRun) and located(run).is_file():
-        raise CwmError(f"{run} is a file, and no run: write --program {run} --env ID")
+        raise CwmError(f"{run} is a file, not a run folder: use --program {run} --env ID")
     place = run.folder if isinstance(run, ModelRun) else placed(run)
     found = program_run(place) if options is None else model_run(place)
     config, folder = found.config, found.folder
     spec = find_environment(config.env, observer)
     if env not in (None, config.env) and find_environment(env).id != spec.id:
-        raise CwmError(f"{found.place} is a run of {config.env}: name that as --env, or none")
+        raise CwmError(
+            f"{found.place} is a run of {config.env}: use --env {config.env}, or leave out --env"
+        )
     if env_args and dict(env_args) != config.env_args:
         raise CwmError(
-            f"{found.place} was started with other environment arguments: leave them out"
+            f"{found.place} was started with other environment arguments: leave out --env-arg"
         )
     subject = Subject(
         name=found.place,
@@ -169,7 +171,7 @@ def read_program(source: ProgramSource) -> tuple[str, str]:
     try:
         return str(source), read_text(file)
     except UnreadableError as error:
-        hint = "name a .py file or a run folder"
+        hint = "give a .py file or a run folder"
         raise UnreadableError(file, error.reason, hint, is_missing=error.is_missing) from error
 
 

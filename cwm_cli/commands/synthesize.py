@@ -240,7 +240,9 @@ def _synthesized(
         result = job.finish()
     if result.failure and result.scores.train and result.scores.train.accuracy:
         told = result.failure.message.splitlines()[0]
-        observer.note(f"the best program fails on rows that were kept from it: {told}", "Warning")
+        observer.note(
+            f"the best program fails on rows that the search did not use: {told}", "Warning"
+        )
     return result
 
 
@@ -332,7 +334,7 @@ def uncached(backend: str) -> str:
     """Say that no answer of a backend is kept, "" where that is not so."""
     if find("backend", backend).is_language_model:
         return ""
-    return f"--cache keeps answers of language models, and {backend!r} is none: nothing is kept"
+    return f"--cache has no effect: the backend {backend!r} is not a language model"
 
 
 def warn_of_gaps(protection: Protection, observer: Observer) -> None:
@@ -408,8 +410,8 @@ class SearchJob:
         contract, found = self.problem.contract, self.problem.finding
         if found is not None and found.contract == contract:
             return f"{contract}: {found.words(names)}"
-        chosen = "changed during the search" if self.search.switches else "named"
-        return f"{contract} ({chosen}; the data alone suggest {self.finding.contract})"
+        chosen = "changed during the search" if self.search.switches else "chosen"
+        return f"{contract} ({chosen}; the data suggest {self.finding.contract})"
 
     def nodes(self) -> Iterator[Node]:
         """Search; yield each node when it is written down, learned and, if best, saved."""
@@ -476,8 +478,8 @@ class SearchJob:
         self._tell(record.note)
         if record.node.disclosed is not None:
             self._tell(
-                f"all that is shown is right and other rows are not: episode "
-                f"{record.node.disclosed}, held back so far, is shown from now on"
+                f"all rows in the prompt are predicted correctly, but other rows are not: episode "
+                f"{record.node.disclosed} is added to the prompt"
             )
         return record.node
 
@@ -562,7 +564,7 @@ def check_flags(backend: str, flags: Iterable[str]) -> None:
     for name in flags:
         if name not in options:
             flag = name.replace("_", "-")
-            raise CwmError(f"the backend {backend!r} has no --{flag}: leave it out")
+            raise CwmError(f"the backend {backend!r} has no option --{flag}: leave it out")
 
 
 @contextmanager
@@ -690,7 +692,7 @@ def _log_protection(run: SearchRun, present: Protection) -> None:
     """Write down how programs are kept from this machine, where that is news."""
     before = run.header.protection
     if before is None or before != present.model_copy(update={"accepted": before.accepted}):
-        run.log(f"protected otherwise than at the start: {openings(present)}; {present.kernel}")
+        run.log(f"protection changed since the run began: {openings(present)}; {present.kernel}")
 
 
 def _config(
@@ -799,7 +801,7 @@ def _search_observed(job: SearchJob, observer: Observer) -> None:
     except KeyboardInterrupt:
         job.run.log("interrupted")
         if not job.search.nodes:
-            words = "interrupted before the first completion: the same command starts anew"
+            words = "interrupted before the first completion: the same command starts again"
             raise KeyboardInterrupt(words) from None
         raise KeyboardInterrupt(
             f"interrupted after {job.search.completions} completions: "
@@ -809,8 +811,10 @@ def _search_observed(job: SearchJob, observer: Observer) -> None:
         observer.ends()
     if reused := sum(node.usage.reused for node in job.search.nodes):
         every = job.search.completions
-        observer.note(f"{reused} of {every} completions were reused: they had been paid for before")
+        observer.note(f"{reused} of {every} completions were reused from the cache")
     if job.search.given_up:
-        observer.note("nothing better is to be expected from data alone: gave up")
+        observer.note("stopped: induction from data finds no further improvement")
     if job.search.out_of_money:
-        observer.note(f"stopped before --max-cost {job.choices.max_cost:g} was exceeded")
+        observer.note(
+            f"stopped: the next completion might exceed --max-cost {job.choices.max_cost:g}"
+        )

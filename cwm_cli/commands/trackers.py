@@ -170,7 +170,9 @@ class Tracking(Observer):
         except Exception as error:  # noqa: BLE001  # whatever a stranger's service may raise
             self._tracker = None
             said = " ".join(str(error).split())[:200]
-            words = f"the tracker failed ({type(error).__name__}: {said}): the run goes on without"
+            words = (
+                f"the tracker failed ({type(error).__name__}: {said}): the run continues without it"
+            )
             self._beside.note(words, "Warning")
         for line in filter(str.strip, printed.getvalue().splitlines()):
             log.info("%s", line)

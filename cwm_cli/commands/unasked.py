@@ -74,7 +74,7 @@ def chosen_start(name: str, backend: Backend, seed: int) -> ChosenStart | None:
     if name == NONE:
         return None
     if backend.recorded():
-        raise CwmError("a replayed run begins as it did: leave out --start")
+        raise CwmError("a replayed run keeps its start: leave out --start")
     if name in names("backend") and find("backend", name).from_data:
         return ChosenStart(name, lambda problem, tell: _from_data(name, problem, seed, tell))
     text = _program(placed(name))
@@ -92,7 +92,7 @@ def chosen_refiners(
     known = names("refiner")
     wanted = {ALL: known, NONE: []}.get(words, [name.strip() for name in words.split(",")])
     if wanted and backend.recorded():
-        raise CwmError("a replayed run is refined as it was: leave out -o refine=")
+        raise CwmError("a replayed run keeps its refiners: leave out -o refine=")
     for name in wanted:
         if name not in known:
             raise UnknownNameError("refiner", name, [ALL, NONE, *known])
@@ -111,7 +111,7 @@ def make_data_backend(name: str, **options: Any) -> Backend:
     """
     owner = Owner("backend", find("backend", name))
     if not owner.factory.from_data:
-        raise CwmError(f"the backend {name!r} does not work from data alone: name another")
+        raise CwmError(f"the backend {name!r} needs a language model: choose another")
     known = {name: value for name, value in options.items() if name in owner.options}
     backend: Backend = owner.factory(model="", **known)
     return backend
@@ -145,7 +145,7 @@ def _program(place: Path) -> str:
     try:
         return read_text(place)
     except UnreadableError as error:
-        hint = "name induction, a file with a program, the folder of a run, or none"
+        hint = "choose induction, a program file, a run folder, or none"
         raise UnreadableError(place, error.reason, hint, is_missing=error.is_missing) from error
 
 
@@ -157,7 +157,7 @@ def _from_data(
     program = problem.read(completion.text, Move(GENERATE))
     verdict = problem.judge(program)
     if verdict.is_bug or verdict.normalised <= 0:
-        return Refinement("", f"{name} found nothing in the data to begin with")
+        return Refinement("", f"{name} found no useful starting program in the data")
     found = completion.text.partition("```")[0]
     return Refinement(program, " ".join([f"{WRITTEN} {found.strip()}", *_doubts(problem, program)]))
 

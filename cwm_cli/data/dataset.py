@@ -84,7 +84,7 @@ class ColumnError(ValueError):
     """A value that a column of a dataset cannot hold, with its place."""
 
     def __init__(self, column: str, error: UnfitError) -> None:
-        super().__init__(f"row {error.row} (counted from 0), column {column}: {error.reason}")
+        super().__init__(f"{error.reason} (row {error.row}, counted from 0, column {column})")
 
 
 @dataclass(frozen=True)
@@ -137,21 +137,21 @@ class Dataset:
             columns = read_arrays(path)
             header = parsed(str(columns.pop("metadata", np.array("{}"))), finite=True)
             if not isinstance(header, dict) or not header.keys() >= {"observation_space"}:
-                raise ValueError("it does not say what was observed")
+                raise ValueError("it has no observation space")
             for name, kind in {"env": str, "env_args": dict, "note": str}.items():
                 if not isinstance(header.get(name, kind()), kind):
-                    raise ValueError(f"its {name} is of another kind")
+                    raise ValueError(f"its {name} has the wrong type")
             observation = Space.from_json(header.pop("observation_space"))
             action = Space.from_json(header.pop("action_space", None))
             return cls(columns, observation, action, header).checked()
         except ColumnError as error:
-            raise CwmError(f"{path}, {error}; correct it there or leave that row out") from error
+            raise CwmError(f"{path}: {error}; correct the value or remove the row") from error
         except (UnreadableError, ValueError) as error:
             if isinstance(error, UnreadableError) and error.is_missing:
                 words = f"there is no dataset {path}"
             else:
                 reason = getattr(error, "reason", None) or " ".join(str(error).split())[:120]
-                words = f"{path} is no dataset of cwm ({reason})"
+                words = f"{path} is not a dataset of cwm ({reason})"
             raise CwmError(f"{words}: record one with `cwm collect`") from error
 
     def save(self, path: Path) -> None:
@@ -268,13 +268,15 @@ class Dataset:
         if missing := [name for name in shapes if name not in columns]:
             raise ValueError(f"the column {missing[0]} is missing")
         if odd := [name for name in columns if columns[name].shape[:1] != rows]:
-            raise ValueError(f"the column {odd[0][:40]} has another length than rewards")
+            raise ValueError(
+                f"the column {odd[0][:40]} and the column rewards have different lengths"
+            )
         for name, shape in shapes.items():
             if columns[name].shape != (*rows, *shape):
-                raise ValueError(f"the column {name} has another shape than its space")
+                raise ValueError(f"the column {name} does not have the shape of its space")
         for name, dtype in VECTORS.items():
             if not np.can_cast(columns[name].dtype, dtype, "same_kind"):
-                raise ValueError(f"the column {name} is of another type")
+                raise ValueError(f"the column {name} has the wrong type")
             with _of_column(name):
                 _check_vector(name, columns[name])
             columns[name] = columns[name].astype(dtype, copy=False)
@@ -283,7 +285,7 @@ class Dataset:
                 leaf.space.check(columns[leaf.name])
         for name in (VALID, DONE):
             if name in columns and columns[name].dtype.kind != "b":
-                raise ValueError(f"the column {name} is of another type")
+                raise ValueError(f"the column {name} has the wrong type")
         return self
 
     def _leaves(self) -> list[Leaf]:
@@ -314,9 +316,9 @@ def _of_column(name: str) -> Iterator[None]:
 def _check_vector(name: str, column: np.ndarray) -> None:
     """Check the values of a column of `VECTORS`, before a cast hides the wrong ones."""
     if name == "rewards" and column.dtype.kind == "f":
-        refuse(~np.isfinite(column), column, "{} is no finite number")
+        refuse(~np.isfinite(column), column, "{} is not a finite number")
     elif name == "split":
         refuse((column != 0) & (column != 1), column, "{} is neither 0 (train) nor 1 (test)")
     elif name == "episodes":
         wrong = (column < 0) | (column > np.iinfo(np.int64).max)
-        refuse(wrong, column, "{} is no number of an episode")
+        refuse(wrong, column, "{} is not a valid episode number")

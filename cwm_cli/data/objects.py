@@ -102,7 +102,7 @@ class ObjectSchema:
         tables = np.asarray(tables)
         named = [{each.name: bool(each.values) for each in one.fields} for one in (self, into)]
         if named[0] != named[1] or self.directions != into.directions:
-            raise ValueError("objects have other properties there")
+            raise ValueError("the objects have different properties")
         if tables[:, slots:].any():
             raise ValueError(f"more than {slots} objects")
         said = {"class": self.classes} | {each.name: each.values for each in self.fields}
@@ -116,7 +116,7 @@ class ObjectSchema:
                 known = np.zeros(len(said[name]), np.int64)
                 for number in np.unique(numbers[there]):
                     if (value := said[name][number]) not in meant[name]:
-                        raise ValueError(f"{name} {value} is unknown there")
+                        raise ValueError(f"{name} {value} is unknown in the other environment")
                     known[number] = meant[name].index(value)
                 numbers = known[numbers]
             found[:, : tables.shape[1], place] = np.where(there, numbers, 0)

@@ -62,8 +62,8 @@ class UnreadableError(CwmError):
 
     def __init__(self, file: Path, reason: str, hint: str = "", *, is_missing: bool = False):
         self.file, self.reason, self.is_missing = file, reason, is_missing
-        told = f"there is no {file}" if is_missing else f"{file} cannot be read ({reason})"
-        super().__init__(f"{told}: {hint or 'restore it or name another'}")
+        words = f"there is no {file}" if is_missing else f"{file} cannot be read ({reason})"
+        super().__init__(f"{words}: {hint or 'restore it or choose another file'}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be as it is in other processes, too."""
@@ -77,7 +77,7 @@ def open_file(file: Path, most: int = LARGEST) -> BinaryIO:
         stream = os.fdopen(_regular(descriptor, file), "rb")
         if (size := os.fstat(descriptor).st_size) > most:
             stream.close()
-            raise UnreadableError(file, f"it has {size:,} bytes, and at most {most:,} are read")
+            raise UnreadableError(file, f"it has {size:,} bytes; the limit is {most:,}")
         return stream
 
 
@@ -96,7 +96,9 @@ def _complaining(file: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise UnreadableError(file, "it is not there", is_missing=True) from error
     except OSError as error:
-        raise UnreadableError(file, (error.strerror or str(error) or "it fails").lower()) from error
+        raise UnreadableError(
+            file, (error.strerror or str(error) or "reading failed").lower()
+        ) from error
 
 
 def adding_to(file: Path) -> IO[bytes]:
@@ -109,11 +111,11 @@ def adding_to(file: Path) -> IO[bytes]:
             raise  # what is no fault of the file
         if error.errno == errno.EISDIR:
             raise UnreadableError(file, _OTHER_THAN_FILES[stat.S_IFDIR]) from error
-        raise UnreadableError(file, (error.strerror or "it is no file").lower()) from error
+        raise UnreadableError(file, (error.strerror or "it is not a file").lower()) from error
     stream = os.fdopen(_regular(descriptor, file), "r+b", buffering=0)
     if (size := os.fstat(descriptor).st_size) > LARGEST:
         stream.close()
-        raise UnreadableError(file, f"it has {size:,} bytes, and at most {LARGEST:,} are read")
+        raise UnreadableError(file, f"it has {size:,} bytes; the limit is {LARGEST:,}")
     return stream
 
 
@@ -123,7 +125,7 @@ def _regular(descriptor: int, file: Path) -> int:
     if kind == stat.S_IFREG:
         return descriptor
     os.close(descriptor)
-    raise UnreadableError(file, _OTHER_THAN_FILES.get(kind, "it is no file"))
+    raise UnreadableError(file, _OTHER_THAN_FILES.get(kind, "it is not a file"))
 
 
 def read_bytes(file: Path, most: int = LARGEST) -> bytes:
@@ -137,7 +139,7 @@ def read_text(file: Path, most: int = LARGEST_TEXT) -> str:
     try:
         text = read_bytes(file, most).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UnreadableError(file, "it is no text in UTF-8") from error
+        raise UnreadableError(file, "it is not UTF-8 text") from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -164,10 +166,10 @@ def parsed(content: bytes | str, values: int = MOST_VALUES, *, finite: bool = Fa
         value = json.loads(content)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise ValueError(f"it is no JSON: {place}") from error
+        raise ValueError(f"it is not valid JSON: {place}") from error
     except (ValueError, RecursionError) as error:
         deep = isinstance(error, RecursionError)
-        raise ValueError("it is nested too deeply" if deep else "it is no JSON") from error
+        raise ValueError("it is nested too deeply" if deep else "it is not valid JSON") from error
     level, count = [value], 1
     for _ in range(DEEPEST):
         if finite and any(isinstance(each, float) and not isfinite(each) for each in level):
@@ -210,7 +212,7 @@ def read_arrays(file: Path) -> dict[str, np.ndarray]:
         except ValueError as error:
             raise UnreadableError(file, " ".join(str(error).split())[:120]) from error
         except Exception as error:  # a stranger's archive may be wrong in any way
-            raise UnreadableError(file, "it is no archive of arrays, or a damaged one") from error
+            raise UnreadableError(file, "it is not a .npz archive, or damaged") from error
 
 
 def _arrays(stream: BinaryIO, size: int) -> dict[str, np.ndarray]:
@@ -220,7 +222,7 @@ def _arrays(stream: BinaryIO, size: int) -> dict[str, np.ndarray]:
         members = [_Member.of(archive, info) for info in archive.infolist()]
         total = sum(member.info.file_size for member in members)
         if total > LARGEST or total > max(SMALL_ARRAYS, TIGHTEST * size):
-            raise ValueError(f"its arrays would take {total:,} bytes")
+            raise ValueError(f"its arrays need {total:,} bytes, too many for a file of this size")
         return {member.name: member.read(archive) for member in members}
 
 
@@ -231,9 +233,9 @@ def _check_directory(stream: BinaryIO) -> None:
     end = stream.read()
     count, length = int.from_bytes(end[10:12], "little"), int.from_bytes(end[12:16], "little")
     if not end.startswith(b"PK\5\6") or len(end) < 22:
-        raise ValueError("it is no archive of arrays, or it was cut short")
+        raise ValueError("it is not a .npz archive, or it was cut short")
     if count > MOST_MEMBERS or length > MOST_MEMBERS * LONGEST_HEAD:
-        raise ValueError(f"it has {count:,} files")
+        raise ValueError(f"it has {count:,} members, too many")
 
 
 class _Member(NamedTuple):
@@ -250,7 +252,7 @@ class _Member(NamedTuple):
             zipfile.ZIP_STORED,
             zipfile.ZIP_DEFLATED,
         ):
-            raise ValueError("it holds something else than arrays")
+            raise ValueError("it contains something other than arrays")
         with archive.open(info) as stream:
             version = np.lib.format.read_magic(stream)
             read = {
@@ -260,9 +262,9 @@ class _Member(NamedTuple):
             shape, _, dtype = read(stream, max_header_size=LONGEST_HEAD)
             head = stream.tell()
         if dtype.kind not in KINDS or min(shape, default=0) < 0:
-            raise ValueError(f"the array {name[:40]!r} is neither numbers nor text")
+            raise ValueError(f"the array {name[:40]!r} contains neither numbers nor text")
         if head + prod(shape) * dtype.itemsize != info.file_size:
-            raise ValueError(f"the array {name[:40]!r} has more or fewer bytes than its shape")
+            raise ValueError(f"the array {name[:40]!r} has a size that does not match its shape")
         return cls(name, info)
 
     def read(self, archive: zipfile.ZipFile) -> np.ndarray:
@@ -271,6 +273,6 @@ class _Member(NamedTuple):
             array = np.lib.format.read_array(stream, allow_pickle=False)
         has_letters = array.dtype.kind == "U" and array.nbytes > 0
         if has_letters and array.ravel("K").view(np.uint32).max() > sys.maxunicode:
-            raise ValueError(f"the array {self.name[:40]!r} has letters that there are not")
+            raise ValueError(f"the array {self.name[:40]!r} has invalid characters")
         native: np.ndarray = array.astype(array.dtype.newbyteorder("="), copy=False)
         return native

@@ -35,7 +35,7 @@ class UnfitError(ValueError):
     """A value outside its space: `row` is the first row that has one, counted from 0."""
 
     def __init__(self, row: int, reason: str) -> None:
-        super().__init__(f"{reason} in row {row}")
+        super().__init__(f"{reason} (row {row})")
         self.row, self.reason = row, reason
 
 
@@ -162,21 +162,23 @@ class Space:
         data = data if isinstance(data, Mapping) else {}
         kind, dtype = data.get("kind"), data.get("dtype", "int64")
         if kind not in get_args(Kind) or not _DTYPE.fullmatch(str(dtype)):
-            raise ValueError("its space is of no known kind")
+            raise ValueError("its space has an unknown kind")
         shape, keys, parts = (_listed(data.get(name, ())) for name in ("shape", "keys", "children"))
         longest = data.get("max_length", 0)
         if not all(type(n) is int and n >= 0 for n in (longest, *shape)) or len(shape) > MOST_AXES:
-            raise ValueError("its space has no shape")
+            raise ValueError("its space has no valid shape")
         if (size := prod(shape)) > LARGEST:
-            raise ValueError(f"a value of its space has {size:,} components")
+            raise ValueError(
+                f"a value of its space has {size:,} components; the limit is {LARGEST:,}"
+            )
         if kind == "dict" and not (
             all(isinstance(k, str) for k in keys) and len(keys) == len(parts)
         ):
-            raise ValueError("its space has no keys")
+            raise ValueError("its space has no valid keys")
         low = _long(data.get("low", ()), size, -np.inf)
         high = _long(data.get("high", ()), size, np.inf)
         if kind == "discrete" and not (len(low) == len(high) == size == 1 and low <= high):
-            raise ValueError("its space has no bounds")
+            raise ValueError("its space has no valid bounds")
         return cls(
             kind=kind,
             dtype=str(dtype),
@@ -197,15 +199,15 @@ class Space:
         """
         kinds = {"text": "U", "box": "biuf"}.get(self.kind, "biu")
         if column.dtype.kind not in kinds:
-            raise ValueError(f"a column of {self.kind} is of another type")
+            raise ValueError(f"a column of kind {self.kind} has the wrong type")
         if column.dtype.kind == "f":
-            refuse(~np.isfinite(column), column, "{} is no finite number")
+            refuse(~np.isfinite(column), column, "{} is not a finite number")
             if not self.is_float:
-                refuse(column != np.rint(column), column, "{} is no whole number")
+                refuse(column != np.rint(column), column, "{} is not a whole number")
         if self.kind not in ("box", "text") and self.low and self.high:
             low, high = (np.reshape(bound, self.shape) for bound in (self.low, self.high))
             words = (
-                f"is none of {int(low)} to {int(high)}" if not self.shape else "is out of bounds"
+                f"is not from {int(low)} to {int(high)}" if not self.shape else "is out of bounds"
             )
             refuse((column < low) | (column > high), column, "{} " + words)
 
@@ -226,8 +228,13 @@ class Space:
         except (TypeError, ValueError, OverflowError):
             column = None
         if column is None:
+            odd = next((s for s in map(_shape, values) if s not in (None, self.shape)), None)
+            if self.kind != "text" and odd is not None:
+                raise ValueError(
+                    f"the shape {odd} of {name} does not match their space {self.shape}"
+                )
             kind = f"{self.kind} of shape {self.shape}, {self.dtype}" if self.shape else self.kind
-            raise ValueError(f"{name} are not of their space ({kind})")
+            raise ValueError(f"{name} do not fit their space ({kind})")
         return column
 
     def _stacked(self, values: Sequence[Any]) -> np.ndarray | None:
@@ -257,9 +264,18 @@ def refuse_pictures(space: Space, who: str) -> None:
         if leaf.space.is_picture:
             size = "x".join(map(str, leaf.space.shape))
             raise CwmError(
-                f"{leaf.name} are pixels ({size}), of which {who} predicts none: "
-                "choose an environment that shows its state, or cwm train"
+                f"{leaf.name} are pixels ({size}), which {who} cannot predict: "
+                "choose an environment that shows its state, or use cwm train"
             )
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Return the shape of a value, None if its parts have different lengths."""
+    try:
+        shape: tuple[int, ...] = np.shape(value)
+    except ValueError:
+        return None
+    return shape
 
 
 def _short(bounds: tuple[float, ...]) -> Any:
@@ -272,7 +288,7 @@ def _long(bounds: Any, size: int, infinite: float) -> tuple[float, ...]:
     """Read what `_short` wrote."""
     values = bounds if isinstance(bounds, list | tuple) else [bounds] * size
     if len(values) not in (0, size) or not {type(value) for value in values} <= _BOUNDS:
-        raise ValueError("its space has no bounds")
+        raise ValueError("its space has no valid bounds")
     return tuple(infinite if value is None else value for value in values)
 
 

@@ -87,19 +87,19 @@ class Camera:
             return f"{what} without pygame: {EXTRA}"
         if env is not None and hasattr(env.unwrapped, "mujoco_renderer"):
             return f"{what} ({reason}): without a screen, set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
-        return f"{what} ({reason}): leave --render out"
+        return f"{what} ({reason}): leave out --render"
 
 
 def check_film(file: Path, option: str) -> None:
     """Refuse a file that no film can be written to, as an option names it."""
     packages = NEEDED.get(file.suffix.lower())
     if packages is None:
-        raise CwmError(f"{file} is no film: name a .gif or a .mp4 file")
+        raise CwmError(f"{file} is not a film: give a .gif or .mp4 file")
     for package in packages:
         if find_spec(package) is None:
             raise CwmError(f"{option} {file} needs {package}: {EXTRA}")
     if not file.parent.is_dir():
-        raise CwmError(f"there is no folder {file.parent}: make it, or name another")
+        raise CwmError(f"there is no folder {file.parent}: create it, or choose another")
 
 
 def write_film(file: Path, frames: Iterator[np.ndarray], count: int, fps: float) -> None:
@@ -112,7 +112,7 @@ def write_film(file: Path, frames: Iterator[np.ndarray], count: int, fps: float)
     except OSError as error:
         if error.errno not in DISK_IS_FULL:
             raise
-        raise CwmError(f"cannot write {file} ({error.strerror}): name another place") from error
+        raise CwmError(f"cannot write {file} ({error.strerror}): choose another place") from error
     finally:
         partial.unlink(missing_ok=True)
 
@@ -130,7 +130,7 @@ def _picture(env: "gym.Env[Any, Any]") -> np.ndarray:
     """Have an environment draw itself."""
     frame = env.render()
     if not isinstance(frame, np.ndarray) or frame.ndim != 3:
-        raise ValueError(f"it draws {type(frame).__name__}, no picture")
+        raise ValueError(f"render() returned {type(frame).__name__}, not an RGB array")
     return frame
 
 

@@ -127,7 +127,8 @@ def space_of(space: gym.Space[Any], what: str = "observations") -> Space:
         return Space("text", max_length=LONGEST_TEXT)
     known = ", ".join(kind.__name__ for kind, _ in readers)
     raise CwmError(
-        f"{what} of a space {type(space).__name__} are not served: choose one with {known}"
+        f"{what} of a space {type(space).__name__} are not supported: choose an environment "
+        f"with {known}"
     )
 
 
@@ -137,7 +138,7 @@ def _tuple(space: gym.spaces.Tuple[Any], what: str) -> Space:
 
 def _dict(space: gym.spaces.Dict, what: str) -> Space:
     if not all(isinstance(key, str) for key in space.spaces):
-        raise CwmError(f"{what} have keys that are not text: choose one with text keys")
+        raise CwmError(f"{what} have keys that are not text: choose an environment with text keys")
     children = tuple(space_of(child, what) for child in space.spaces.values())
     return Space("dict", keys=tuple(space.spaces), children=children)
 
@@ -167,11 +168,13 @@ def _box(space: gym.spaces.Box, what: str) -> Space:
     low, high = (tuple(bound.ravel().astype(float).tolist()) for bound in (space.low, space.high))
     found = Space("box", str(space.dtype), shape, low, high)
     if found.is_picture and what != "observations":
-        raise CwmError(f"{what} are pixels ({_across(found)}): choose one with a few numbers")
+        raise CwmError(
+            f"{what} are pixels ({_across(found)}): choose an environment with few numbers"
+        )
     most = LARGEST_PICTURE if found.is_picture else MAX_COMPONENTS
     if found.size > most:
         raise CwmError(
-            f"{what} have {found.size:,} components ({_across(found)}): at most {most:,} are served"
+            f"{what} have {found.size:,} components ({_across(found)}); the limit is {most:,}"
         )
     return found
 

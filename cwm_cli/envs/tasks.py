@@ -77,5 +77,5 @@ def reward_number(reward: Any) -> float:
     """Return a reward, which some environments give as an array of one."""
     values = np.asarray(reward, dtype=np.float64)
     if values.size != 1 or not np.isfinite(values).all():
-        raise CwmError(f"the environment breaks its own rules: it gave the reward {reward}")
+        raise CwmError(f"the environment returned the reward {reward}: it must be a finite number")
     return float(values.item())

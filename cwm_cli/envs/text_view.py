@@ -92,13 +92,13 @@ class TextView:
         `CwmError` where they cannot be listed.
         """
         raise CwmError(
-            f"{type(self).__name__} lists no candidates of what may follow: "
-            "nothing can be ranked, evaluated or planned by these words"
+            f"{type(self).__name__} lists no possible next changes: "
+            "ranking, evaluation and planning in words need them"
         )
 
     def reachable(self, observation: Any) -> Sequence[bool]:
         """Return which of the candidates follow some legal action, as the environment has it."""
-        raise CwmError(f"{type(self).__name__} does not say what can be reached")
+        raise CwmError(f"{type(self).__name__} does not list reachable changes")
 
     def consequence(self, observation: Any, action: int, change: Change) -> Consequence | None:
         """Return what a change means, None where its words do not tell."""
@@ -106,8 +106,8 @@ class TextView:
 
     def features(self, observation: Any) -> np.ndarray:
         """Return what is seen as a vector of numbers."""
-        raise CwmError(f"{type(self).__name__} has no numbers for a policy to learn from")
+        raise CwmError(f"{type(self).__name__} has no numeric features for a policy")
 
     def solution(self, observation: Any, goal: str) -> Sequence[int]:
         """Return actions that lead to a goal from here."""
-        raise CwmError(f"{type(self).__name__} knows no way to its goals")
+        raise CwmError(f"{type(self).__name__} has no solutions for its goals")

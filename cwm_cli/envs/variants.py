@@ -69,9 +69,9 @@ def check_shift(spec: EnvironmentSpec, seed: int | None) -> None:
     if seed is None:
         return
     if spec.shift is None:
-        raise CwmError(f"{spec.id} has no shifted variants: leave --shift out")
+        raise CwmError(f"{spec.id} has no shifted variants: leave out --shift")
     if type(seed) is not int or seed < 0:
-        raise CwmError(f"--shift {seed!r} is no seed: give a whole number from 0 on")
+        raise CwmError(f"--shift {seed!r} is not a seed: give a whole number of at least 0")
 
 
 def _shifted(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
@@ -166,7 +166,8 @@ def _text(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> TextView:
     found = disturbance_of(env)
     if spec.text is None or (found and found.altered):
         raise CwmError(
-            f"{spec.id} has words for what is seen undisturbed: leave out --{HIDE} and --{NOISE}"
+            f"{spec.id} has words only for undisturbed observations: leave out --{HIDE} and "
+            f"--{NOISE}"
         )
     return spec.text(env)
 
@@ -175,7 +176,7 @@ def _names(given: Any) -> list[str]:
     """Read what is to be hidden: a name, or a list of names and numbers."""
     names = [] if given is None else given if isinstance(given, list | tuple) else [given]
     if not all(type(name) in (str, int) for name in names):
-        raise CwmError(f"{HIDE}={given!r} is no list of names: write --hide NAME for each")
+        raise CwmError(f"{HIDE}={given!r} is not a list of names: write --hide NAME for each")
     return [str(name) for name in names]
 
 
@@ -183,11 +184,11 @@ def _deviations(given: Any) -> dict[str, float]:
     """Read standard deviations by name; nothing is left of those that are 0."""
     given = {} if given is None else given
     if not isinstance(given, Mapping):
-        raise CwmError(f"{NOISE}={given!r} names nothing: write --noise NAME=STD for each")
+        raise CwmError(f"{NOISE}={given!r} is not a mapping: write --noise NAME=STD for each")
     for name, deviation in given.items():
         if type(deviation) not in (int, float) or not 0 <= deviation < inf:
-            hint = "a standard deviation is a finite number from 0 on"
-            raise CwmError(f"the noise {name}={deviation!r} is refused: {hint}")
+            hint = "a standard deviation must be finite and not negative"
+            raise CwmError(f"invalid noise {name}={deviation!r}: {hint}")
     return {str(name): float(deviation) for name, deviation in given.items() if deviation}
 
 
@@ -208,8 +209,8 @@ class Parts(NamedTuple):
         """Find the names in the spaces of an environment, its documentation and its attributes."""
         space, inner = env.observation_space, env.unwrapped
         if space is not inner.observation_space:
-            hint = "it can be neither hidden nor disturbed"
-            raise CwmError(f"what {spec.id} shows is what a wrapper makes of it: {hint}")
+            hint = "leave out --hide and --noise"
+            raise CwmError(f"a wrapper changes the observations of {spec.id}: {hint}")
         observed: dict[str, list[tuple[Place, ...]]] = defaultdict(list)
         for place in _places(space):
             observed[".".join(map(str, place))].append((place,))
@@ -242,14 +243,14 @@ class Parts(NamedTuple):
         found = {places: known for known in called for places in self.observed[known]}
         if len(found) > 1:
             numbers = [".".join(map(str, places[0])) for places in found if len(places) == 1]
-            raise CwmError(f"{name!r} may be {' or '.join(numbers)} of {self.id}: name a number")
+            raise CwmError(f"{name!r} is ambiguous in {self.id}: write {' or '.join(numbers)}")
         return next(iter(found), ())
 
     def hidden(self, name: str) -> tuple[Place, ...]:
         """Return where something is that is to be hidden, or say what there is."""
         places = self.places(name)
         if not places:
-            what, known = f"part of what {self.id} shows", self._listed(())
+            what, known = f"observation component of {self.id}", self._listed(())
             raise UnknownNameError(what, name, self.observed, known)
         return places
 
@@ -258,7 +259,10 @@ class Parts(NamedTuple):
         others = (ACTION, *self.attributes)
         known = self._listed(others)
         return UnknownNameError(
-            f"part or number of {self.id}", name, [*self.observed, *others], known
+            f"observation component or attribute of {self.id}",
+            name,
+            [*self.observed, *others],
+            known,
         )
 
     def _listed(self, others: Sequence[str]) -> str:
@@ -267,7 +271,7 @@ class Parts(NamedTuple):
         names = [*(name for name in self.observed if not name.isdecimal()), *others]
         listed = [f"a number from 0 to {max(numbers)}"] if numbers else []
         listed += [*names[:MOST_NAMES], *["and so on"] * (len(names) > MOST_NAMES)]
-        return f"choose {', '.join(listed)}" if listed else "it shows a single value"
+        return f"choose {', '.join(listed)}" if listed else "the observation is a single value"
 
 
 def _plain(name: str) -> str:
@@ -336,9 +340,9 @@ def _disturb(
         else:
             raise parts.unknown(name)
     inner = env.unwrapped
-    space, see = _seen(inner.observation_space, gone, seen, f"what {parts.id} shows")
+    space, see = _seen(inner.observation_space, gone, seen, f"the observations of {parts.id}")
     if space is None:
-        raise CwmError(f"nothing of what {parts.id} shows would be left: hide less")
+        raise CwmError(f"no observation of {parts.id} would be left: hide fewer components")
     flat = _size(inner.observation_space)
     numbers = frozenset(place[0] for place in gone if flat and isinstance(place[0], int))
     words = "\n\n".join(_words(hidden, noise))
@@ -346,7 +350,7 @@ def _disturb(
     try:
         inner.__class__ = _disturbed(type(inner), found)
     except TypeError as error:
-        raise CwmError(f"{parts.id} can be neither hidden nor disturbed ({error})") from error
+        raise CwmError(f"{parts.id} does not support --hide and --noise ({error})") from error
     inner.observation_space = space
 
 
@@ -354,7 +358,7 @@ def _check_real(space: gym.Space[Any], what: str) -> None:
     from gymnasium import spaces
 
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
-        raise CwmError(f"{what} are no real numbers: noise can be added to these only")
+        raise CwmError(f"{what} are not real numbers: noise can only be added to real numbers")
 
 
 def _seen(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 HORIZONS = (1, 5, 20, 100)
 
-TOO_SLOW = Failure(kind="timeout_wall", message="its rollouts took too long in all")
+TOO_SLOW = Failure(kind="timeout_wall", message="the rollouts exceeded the time limit")
 
 
 class Rollout(NamedTuple):

@@ -392,7 +392,7 @@ def _on_classes(rows: Dataset, schema: Mapping[str, Any] | None) -> str:
 
 
 def _on_rules(found: ProgramSurvey | None, program: str) -> Iterator[str]:
-    """Name the lines that few rows went through, or all in the same way."""
+    """Yield sentences on lines that few rows executed, and on branches that none took."""
     if found is None or found.rows is None or found.lines is None:
         return
     lines = program.splitlines()
@@ -406,12 +406,12 @@ def _on_rules(found: ProgramSurvey | None, program: str) -> Iterator[str]:
         behind[line] = min(count, behind.get(line, count))
     few = [f"line {line} ({_rows(count)})" for line, count in behind.items() if count < ENOUGH]
     if few:
-        yield f"Few rows are behind a rule: {_listed(few)}."
+        yield f"Few rows support a rule: {_listed(few)}."
     one_way = {int(found.lines[site]) for site, count in ways.items() if count == 1}
     untried = [str(line) for line in sorted(one_way) if 0 < line <= len(lines)]
     if untried:
-        word = "line" if len(untried) == 1 else "lines"
-        yield f"Every row decides alike in {word} {_listed(untried)}: the other way is untried."
+        word = "Line" if len(untried) == 1 else "Lines"
+        yield f"{word} {_listed(untried)}: the data only ever took one branch."
 
 
 def _on_what_stays(names: Sequence[str], columns: tuple[Components, Components]) -> str:

@@ -204,15 +204,16 @@ def _plain(value: Any) -> Any:
 
 COLUMNS = ("accuracy", "exact", "floor", "normalised")
 EXPLAINED = """
-A row scores the mean of its parts right: observation, reward, terminated. `exact` is the share of rows right in every part, `floor` what "nothing changes, the most common reward, never terminated" gets on the same rows, `normalised` is (accuracy - floor) / (1 - floor). The search saw the train rows only.
+The score of a row is the share of its parts that are right: observation, reward, terminated. `exact` is the share of rows right in every part, `floor` the score of predicting no change, the most common reward and no end on the same rows, `normalised` is (accuracy - floor) / (1 - floor). The search saw the train rows only.
 """  # noqa: E501
 _SKILL = (
-    " `skill` is how far its probabilities come from what is usual (0) to what the true environment"
-    " reaches (1)."
+    " `skill` is the quality of the probabilities: 0 for the overall frequencies, 1 for the true"
+    " environment."
 )
 _ASKED = {
-    False: "Each row was asked on its own: over many steps errors add up.",
-    True: "It was asked along episodes and told what followed each row: without that errors grow.",
+    False: "Each row was predicted on its own: over many steps, errors accumulate.",
+    True: "Rows were predicted in order, with the recorded observation after each step: without "
+    "it, errors grow.",
 }
 """How rows were asked, of programs without a memory and with one."""
 
@@ -256,32 +257,36 @@ def card(
 def _shown(rendering: Mapping[str, Any]) -> str:
     """Say how observations are shown."""
     if not rendering["modes"]:
-        return "Nothing is known of how its observations are shown: there is no `render_mode`."
+        return "How to draw observations is unknown: there is no `render_mode`."
     if rendering["environment"] is None:
         return '`render_mode="ansi"` writes observations as text.'
     modes = ", ".join(f'`"{mode}"`' for mode in rendering["modes"])
     return (
-        f"With a `render_mode` ({modes}) {_code(rendering['environment'])} draws what is predicted;"
-        f" it has to be installed then: `{rendering['needs']}`."
+        f"With a `render_mode` ({modes}) {_code(rendering['environment'])} draws the predictions;"
+        f" it must be installed:  `{rendering['needs']}`."
     )
 
 
 _CONTRACTS = {
     "plain": "",
-    "chance": " What follows an action is drawn; the seed decides all of it.",
-    "memory": " The program remembers the episode: it is told how it starts, and goes on from what"
-    " it predicted. Its method `correct` is for those who know what really happened.",
+    "chance": " Outcomes are random and follow from the seed.",
+    "memory": " The program has memory: it gets the first observation, then uses its own "
+    "predictions."
+    " Pass recorded observations to its method `correct`.",
 }
 """What is said of a program by its contract."""
 
-_VALID = " `info` names the actions that are valid next: `valid_actions`, and `action_mask`."
+_VALID = " `info` lists the valid next actions: `valid_actions`, and `action_mask`."
 
 
 def _scores(run: SearchRun, findings: RunFindings) -> str:
     """Compare the scores on train and held-out rows, or say what is known so far."""
     if not findings.scores:
-        so_far = f"Right so far on train rows: {share(findings.best.verdict.score)}."
-        return f"The search was not over when this was written. {so_far} Held-out rows: not scored."
+        so_far = f"Best score so far on train rows: {share(findings.best.verdict.score)}."
+        return (
+            f"The search had not finished at the time of export. {so_far} Held-out rows: not "
+            "scored."
+        )
     columns = [*COLUMNS, *(name for name in ("paper", "skill") if run.config.metric == name)]
     titles = {"train": "train", "test": "held-out"}
     lines = [
@@ -299,7 +304,7 @@ def _scores(run: SearchRun, findings: RunFindings) -> str:
 def _gaps(run: SearchRun) -> str:
     """Say what the data do not show, where that was written down."""
     lines = [f"- {gap}" for gap in run.gaps()]
-    return "\n".join(["## What the data do not show", "", *lines, "", ""]) if lines else ""
+    return "\n".join(["## Not covered by the data", "", *lines, "", ""]) if lines else ""
 
 
 def _facts(run: SearchRun, dataset: Dataset, findings: RunFindings) -> Iterator[tuple[str, str]]:
@@ -315,7 +320,7 @@ def _facts(run: SearchRun, dataset: Dataset, findings: RunFindings) -> Iterator[
     yield "metric", config.metric
     yield "strategy", _code(config.strategy)
     yield "answers", _code(config.model or f"the backend {config.backend}")
-    yield "modules admitted", ", ".join(map(_code, config.tools)) or "none but the usual"
+    yield "modules admitted", ", ".join(map(_code, config.tools)) or "only the usual ones"
     yield "seed", str(config.seed)
     yield "completions", f"{findings.completions}{'' if findings.is_over else ', so far'}"
     yield "tokens", tokens(spent.tokens)
@@ -351,7 +356,10 @@ def package_of(run: SearchRun) -> Export:
         "train": scores.get("train"),
         "test": scores.get("test"),
     }
-    early = f"the search is not over: this is the best of {findings.completions} completions so far"
+    early = (
+        f"the search has not finished: this is the best of {findings.completions} completions so "
+        "far"
+    )
     return Export(
         files={
             "README.md": card(run, dataset, names, world, findings).encode(),
@@ -370,7 +378,9 @@ def _findings(run: SearchRun, program: bytes) -> RunFindings:
     nodes = list(run.nodes())
     same = [node for node in nodes if node.program.encode("utf-8", "replace") == program]
     if not same:
-        raise CwmError(f"{run.folder / BEST} is of no node of the run: continue it to restore that")
+        raise CwmError(
+            f"{run.folder / BEST} matches no node of the run: continue the run to restore it"
+        )
     best = max(same, key=lambda node: node.verdict.score)
     if best.verdict.is_bug or not program.strip():
         raise CwmError(f"{run.place} has no program that runs yet: continue it first")

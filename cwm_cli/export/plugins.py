@@ -102,13 +102,13 @@ class PluginNames(NamedTuple):
             words = re.findall(r"[a-z0-9]+", given.lower())
             better = "-".join(words).lstrip("-0123456789") or "cwm-maze"
             raise CwmError(
-                f"{given!r} cannot be the name of a package (small letters, digits and hyphens, "
+                f"{given!r} is not a valid package name (lower-case letters, digits and hyphens, "
                 f"a letter first): write {better}"
             )
         words = re.split("[-_]", given)
         module = "_".join(words)
         if keyword.iskeyword(module) or module in sys.stdlib_module_names or module == "tests":
-            raise CwmError(f"{given!r} is a word of Python's own: write {PREFIX}-{given}")
+            raise CwmError(f"{given!r} is reserved in Python: use {PREFIX}-{given}")
         rest = words[1:] if words[0] == PREFIX and words[1:] and words[1].isalpha() else words
         kinds = kind.split("-")
         named = rest[: -len(kinds)] if rest[-len(kinds) :] == kinds and rest != kinds else rest
@@ -173,13 +173,13 @@ def _check_free(chosen: PluginKind, called: PluginNames, folder: Path) -> None:
     found = find_spec(called.module)
     if found is not None and found.origin is not None:
         raise CwmError(
-            f"there is a module {called.module} already ({found.origin}): choose another name"
+            f"a module {called.module} already exists ({found.origin}): choose another name"
         )
     provided = called.id if chosen.provides == "environment" else called.short
     if chosen.provides and provided in names(chosen.provides):
-        raise CwmError(f"there is a {chosen.provides} {provided!r} already: choose another name")
+        raise CwmError(f"the {chosen.provides} {provided!r} already exists: choose another name")
     if Path(os.path.realpath(folder)) == Path.cwd():
-        raise CwmError("--out names the folder that you are in: name one that is not there yet")
+        raise CwmError("--out is the current folder: choose a new folder")
 
 
 def _files(kind: str, called: PluginNames) -> dict[str, bytes]:

@@ -68,7 +68,7 @@ def _check_place(folder: Path, own: set[str], *, replaces: bool) -> None:
     """Refuse to write over anything but an earlier export, or over anything at all."""
     if not folder.exists():
         return
-    hint = "--out names another place"
+    hint = "choose another folder with --out"
     if not folder.is_dir():
         raise CwmError(f"{folder} is a file: {hint}")
     names = sorted(path.name for path in folder.iterdir())
@@ -80,7 +80,7 @@ def _check_place(folder: Path, own: set[str], *, replaces: bool) -> None:
     )
     others = [name for name in names if not any(fnmatch(name, each) for each in (*OWN, *own))]
     if names and (others or not is_export):
-        raise CwmError(f"{folder} holds something else ({(others or names)[0]}): {hint}")
+        raise CwmError(f"{folder} contains other files ({(others or names)[0]}): {hint}")
 
 
 def _exchange(partial: Path, folder: Path, old: Path) -> None:

@@ -194,7 +194,7 @@ def replica(value: Any, *shared: Any) -> Any:
     try:
         return _replica(value, {id(each): each for each in shared})
     except (TypeError, RecursionError) as error:
-        raise Unsuited(f"remembers what cannot be copied: {error}") from error
+        raise Unsuited(f"has a memory that cannot be copied: {error}") from error
 
 
 def _replica(value: Any, memo: dict[int, Any]) -> Any:

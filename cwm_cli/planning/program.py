@@ -70,7 +70,7 @@ class ManyAtOnce(Model):
         """Return the sums of rewards of plans, all of them played at once."""
         total, steps = returns(batch, states, plans)
         if not (np.abs(total) < LARGEST).all():
-            raise Unbatched("a reward was no finite number")
+            raise Unbatched("a reward was not a finite number")
         self.counter[0] += steps
         return total
 

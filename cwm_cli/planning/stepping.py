@@ -53,7 +53,7 @@ def _followed_together(model: Model, observations: np.ndarray, actions: np.ndarr
     after = np.where(lost.reshape(-1, *[1] * len(shape)), observations, after)
     if observations.dtype.kind != "f":
         if not np.array_equal(after, np.round(after)):
-            raise Unbatched("observations are no whole numbers")
+            raise Unbatched("observations are not whole numbers")
         after = after.astype(np.int64)
     return {"observations": after} | found
 

@@ -139,7 +139,7 @@ class StateTable:
             found = len(self._states) - 1
             opening = tried >= SAMPLE and 2 * found > len(self._rewards)
             if found > self._most or (opening and not countable(self._states[-1])):
-                raise Unsuited(f"does not close within {min(found, self._most)} states")
+                raise Unsuited(f"reaches more than {min(found, self._most)} states")
         self._outcomes = OutcomeArrays.of(
             np.diff(self._firsts), self._rewards, self._several, self._following, self._shares
         )

@@ -35,11 +35,11 @@ def modelled(model: type[M], content: bytes) -> M:
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = clean(".".join(map(str, wrong["loc"])), limit=60)
-        what = {"missing": "is missing", "extra_forbidden": "is unknown here"}
+        what = {"missing": "is missing", "extra_forbidden": "is unknown in this version"}
         raise ValueError(
-            f"{place} {what.get(wrong['type'], 'is of another kind')}"
+            f"{place} {what.get(wrong['type'], 'has the wrong type')}"
             if place
-            else "it is no object"
+            else "it is not a JSON object"
         ) from error
 
 
@@ -56,11 +56,11 @@ def read_object(file: Path) -> dict[str, Any] | None:
     try:
         found = read_json(file)
         if not isinstance(found, dict):
-            raise UnreadableError(file, "it is no object")
+            raise UnreadableError(file, "it is not a JSON object")
     except UnreadableError as error:
         if error.is_missing:
             return None
-        hint = "remove it, or continue the run, which writes it anew"
+        hint = "remove it, or continue the run, which writes it again"
         raise UnreadableError(file, error.reason, hint) from error
     return found
 

@@ -112,7 +112,7 @@ def read_foreign(folder: Path, complaint: CwmError) -> Run[Any, Any]:
             run = ForeignRun(folder, ForeignHeader.model_validate(raw))
         except ValidationError:
             raise complaint from None
-        lacking = f"its kind of run or its choices cannot be read here ({_reason(complaint)})"
+        lacking = f"its kind or settings cannot be read by this version ({_reason(complaint)})"
     by = f"cwm {clean(writer, limit=40)}" if writer else "another version"
     run.foreign = f"{run.place} was written by {by}, read by cwm {__version__}: {lacking}"
     return run
@@ -140,7 +140,7 @@ def _without_unknown(folder: Path, raw: Mapping[str, Any]) -> tuple[Run[Any, Any
         del place[last]
     names = ", ".join(clean(".".join(map(str, each["loc"])), limit=60) for each in wrong)
     run = of_kind(folder, of_kind.header_type.model_validate(known))
-    return run, f"{names} is unknown here, and left out"
+    return run, f"unknown settings are ignored ({names})"
 
 
 def _copied(value: Any) -> Any:

@@ -117,7 +117,7 @@ def load_alike(folders: Sequence[Path | str]) -> list[Run[Any, Any]]:
     runs = [load_readable(folder) for folder in dict.fromkeys(folders)]
     if kinds := {run.kind for run in runs} - {runs[0].kind}:
         other = f"{runs[0].kind} and {sorted(kinds)[0]}"
-        raise CwmError(f"these are runs of different kinds, {other}: report them one by one")
+        raise CwmError(f"the runs are of different kinds ({other}): report them one by one")
     return runs
 
 

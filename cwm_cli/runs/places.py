@@ -39,7 +39,7 @@ def located(place: Path | str) -> Path:
         return Path("/", rest)
     words = [word for word in rest.split("/") if word not in ("", ".")]
     if not words or ".." in words:
-        raise CwmError(f"{place} names no folder: write it as s3://bucket/folder")
+        raise CwmError(f"{place} has no folder: write it as s3://bucket/folder")
     return _copies().joinpath(scheme, *words)
 
 
@@ -109,7 +109,7 @@ def _open(folder: Path, url: str) -> Storage:
         storage: Storage = find("storage", scheme)(folder, url)
     except UnknownNameError as error:
         words = f"{url} cannot be used (no installed plugin serves {scheme}://)"
-        raise CwmError(f"{words}: see `cwm plugins`, or name a local folder") from error
+        raise CwmError(f"{words}: see `cwm plugins`, or choose a local folder") from error
     return storage
 
 

@@ -85,7 +85,7 @@ class ProgramRun(ModelRun[H, R]):
         try:
             return read_text(self.folder / BEST)
         except UnreadableError as error:
-            hint = "continue the run, which writes it anew"
+            hint = "continue the run, which writes it again"
             if error.is_missing:
                 raise CwmError(f"{self.place} has no program yet: continue it first") from error
             raise UnreadableError(error.file, error.reason, hint) from error
@@ -120,7 +120,7 @@ def program_run(folder: Path) -> ProgramRun[Any, Any]:
     run = load(folder)
     if not isinstance(run, ProgramRun):
         words = f"{run.place} is a run of kind {run.kind!r}, which has no program"
-        raise CwmError(f"{words}: name one of `cwm synthesize` or `cwm learn`")
+        raise CwmError(f"{words}: choose a run of `cwm synthesize` or `cwm learn`")
     return run
 
 
@@ -130,5 +130,5 @@ def model_run(folder: Path) -> ModelRun[Any, Any]:
     if not isinstance(run, ModelRun):
         words = f"{run.place} is a run of kind {run.kind!r}, which has no world model"
         known = "`cwm synthesize`, `cwm learn`, `cwm theorize` or `cwm train`"
-        raise CwmError(f"{words}: name one of {known}")
+        raise CwmError(f"{words}: choose a run of {known}")
     return run

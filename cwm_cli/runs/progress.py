@@ -232,7 +232,7 @@ def _cost(costs: Sequence[float | None]) -> dict[str, Any]:
     sums += [None] * (len(costs) - known)
     note = ""
     if unknown:
-        where = f"the sum is known up to completion {known}" if known else "there is no sum"
+        where = f"the total is known up to completion {known}" if known else "there is no total"
         note = f"The cost of {unknown:,} of {len(costs):,} completions is unknown: {where}."
     line = ChartLine("", list(range(len(costs) + 1)), sums)
     return LineChart(COMPLETIONS, "US dollars", [line], note=note).data()

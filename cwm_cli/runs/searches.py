@@ -160,7 +160,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         for one in found:
             if one.node.id == number:
                 return one
-        known = f"they are 0 to {len(found) - 1}" if found else "it has none yet"
+        known = f"choose 0 to {len(found) - 1}" if found else "it has none yet"
         raise CwmError(f"{self.place} has no node {number}: {known}")
 
     def learned(self) -> Iterator[Node | Remark | Switch]:
@@ -191,7 +191,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
                 self.prompts.keep(found.node.prompt, found.messages)
             except (OSError, UnreadableError) as error:  # a search can do without
                 with suppress(OSError):
-                    self.log(f"the prompt of node {found.node.id} is not kept: {error}")
+                    self.log(f"the prompt of node {found.node.id} was not saved: {error}")
         if isinstance(found, Record):
             self.append(SearchRecord(node=found.node, text=found.text))
         else:
@@ -203,8 +203,8 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         try:
             return {part: Score.model_validate(found[part]) for part in PARTS if found.get(part)}
         except ValidationError as error:
-            hint = "remove it, or continue the run, which writes it anew"
-            raise UnreadableError(self.folder / RESULT, "its scores are none", hint) from error
+            hint = "remove it, or continue the run, which writes it again"
+            raise UnreadableError(self.folder / RESULT, "its scores are invalid", hint) from error
 
     def model_scores(self) -> Mapping[str, Any]:
         """Return accuracy, exact rows and transitions of the best program, by part of the data."""

@@ -160,12 +160,12 @@ class Journal(NamedTuple, Generic[R]):
 
     @property
     def damage(self) -> str:
-        """Say in a line what is left out, empty if nothing is."""
+        """Return one line on skipped lines, "" if there are none."""
         if not self.left_out:
             return ""
         count, whole = len(self.left_out), len(self.events) + len(self.left_out)
         lines = f"{count} of the {whole} lines of {named(self.file)}"
-        return f"{lines} cannot be used (the first is line {self.left_out[0]}): they are left out"
+        return f"{lines} are damaged (the first is line {self.left_out[0]}) and were skipped"
 
 
 class Savable(Protocol):
@@ -281,10 +281,13 @@ class Run(Generic[H, R]):
                     yield run
 
     def check(self, config: BaseModel) -> None:
-        """Refuse to go on with other choices than the run was started with."""
+        """Raise `CwmError` if the settings differ from those that the run was started with."""
         if changed := differences(self.header.config, config):
             names = ", ".join(map(str, changed))
-            raise CwmError(f"{self.place} was started with another {names}: choose another --run")
+            raise CwmError(
+                f"{self.place} was started with another {names}: use the same settings, or "
+                "choose another --run"
+            )
 
     @property
     def config(self) -> Any:
@@ -349,7 +352,7 @@ class Run(Generic[H, R]):
         copy = next(place for place in places if not os.path.lexists(place))
         shutil.copyfile(file, copy)
         self.rewrite(found.events)
-        self.mended = f"{found.damage}, and kept in {named(copy)}"
+        self.mended = f"{found.damage}; the damaged file is kept as {named(copy)}"
 
     def tell(self, observer: Observer) -> None:
         """Say what was left out of the journal when the run was opened for writing."""
@@ -482,7 +485,7 @@ class Run(Generic[H, R]):
         """Return the rows that a line of the journal speaks of."""
         rows = Dataset.load(self.folder / event.file)
         if rows.digest != event.digest:
-            raise CwmError(f"{self.folder / event.file} was changed: restore it")
+            raise CwmError(f"{self.folder / event.file} was changed after recording: restore it")
         return rows
 
     @property
@@ -580,7 +583,7 @@ class _Kind(BaseModel):
 
 def kind_of(folder: Path) -> str:
     """Return the kind of the run in a folder."""
-    missing = f"{named(folder)} is no run: `cwm runs list` shows the runs here"
+    missing = f"{named(folder)} is not a run folder: `cwm runs list` lists the runs here"
     if folder.is_file():
         raise CwmError(missing)
     return read_header(folder / HEADER, _Kind, missing).kind
@@ -622,7 +625,7 @@ def is_free(folder: Path, files: Mapping[str, Any] | Sequence[str] = ()) -> bool
 def check_free(folder: Path, files: Mapping[str, Any] | Sequence[str] = ()) -> None:
     """Refuse a folder in which no run may start."""
     if (folder.exists() and not folder.is_dir()) or not is_free(folder, files):
-        raise CwmError(f"{named(folder)} holds something else: choose another --run")
+        raise CwmError(f"{named(folder)} contains other files: choose another --run")
 
 
 def folder_word(word: str) -> str:
@@ -657,7 +660,7 @@ def openings(protection: Protection) -> str:
 def remove(folder: Path) -> None:
     """Remove a run with all that is in its folder, unless a process works on some of it."""
     if not (folder / HEADER).exists() or folder.is_symlink():
-        raise CwmError(f"{named(folder)} is no run: `cwm runs list` shows the runs here")
+        raise CwmError(f"{named(folder)} is not a run folder: `cwm runs list` lists the runs here")
     locks = []
     try:
         for file in folder.rglob(LOCK):
@@ -683,8 +686,8 @@ def _locked(folder: Path, patience: float = 0.0) -> IO[bytes]:
                 return file  # otherwise it was removed before it was locked
         except BlockingIOError as error:
             if time.monotonic() >= deadline:
-                words = f"another process is working on {named(folder)}"
-                raise BusyError(f"{words}: wait for it or choose another --run") from error
+                words = f"another process is using {named(folder)}"
+                raise BusyError(f"{words}: wait until it ends, or choose another --run") from error
             time.sleep(0.05)
         file.close()
 

@@ -531,7 +531,7 @@ class ComparedSteps:
             if name in _LASTING or not self._answer["terminations"][0]:
                 alike &= _near(answer[0], self._slots[name][first:last])
         if not alike.any():
-            words = f"step answered {repr(result)[:200]}, which is none of the outcomes told"
+            words = f"step answered {repr(result)[:200]}, which is not among its outcomes"
             raise Complaint(words, "contradiction")
         if self._drawn:
             shares = np.where(alike, chances, 0.0)
@@ -548,8 +548,8 @@ class ComparedSteps:
         place = int(np.where(variance >= ENOUGH, off, 0.0).argmax())
         if variance[place] >= ENOUGH and off[place] > SURPRISE:
             raise Complaint(
-                f"step draws otherwise than outcomes tells: of {self._steps} steps "
-                f"{observed[place]:.0f} led to outcome {place + 1} of those told, instead of "
+                f"step and outcomes disagree: of {self._steps} steps "
+                f"{observed[place]:.0f} led to outcome {place + 1} instead of "
                 f"about {expected[place]:.0f}",
                 "contradiction",
             )

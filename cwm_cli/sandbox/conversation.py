@@ -109,7 +109,7 @@ class Conversation:
                 self._mark(self._asked)
             seconds = self._deadline - time.monotonic()
             if not self._poller.poll(max(0.0, seconds) * 1000):
-                raise WorkerLost("a worker of the sandbox does not answer")
+                raise WorkerLost("a sandbox worker does not respond")
             if not (piece := os.read(self._replies, size)):
                 raise EOFError
             pieces.append(piece)

@@ -70,7 +70,7 @@ KILLED_WORKERS = Failure(
 LONGEST_PROGRAM = 1 << 18
 TOO_LONG = Failure(
     kind="load_error",
-    message=f"the program is longer than {LONGEST_PROGRAM} characters, and none has to be",
+    message=f"the program is longer than the limit of {LONGEST_PROGRAM} characters",
 )
 
 _TEXT_CHARACTERS, _LINE_CHARACTERS, _VALUE_CHARACTERS = 1000, 200, 300

@@ -445,10 +445,13 @@ def outcomes_of(told: Any, *, with_valid: bool = False) -> list[PossibleAnswer]:
         raise Complaint(f"outcomes should return a list of outcomes, got {brief(told)}")
     some = list(islice(told, MOST_OUTCOMES + 1))
     if len(some) > MOST_OUTCOMES:
-        words = f"outcomes told more than {MOST_OUTCOMES} outcomes: draw in step, from self.rng"
+        words = f"outcomes returned more than {MOST_OUTCOMES} outcomes: draw in step, from self.rng"
         raise Complaint(words, "wrong_probabilities")
     if not some:
-        raise Complaint("outcomes told none: something has to follow", "wrong_probabilities")
+        raise Complaint(
+            "outcomes returned an empty list: at least one outcome is required",
+            "wrong_probabilities",
+        )
     for each in some:
         if not isinstance(each, tuple | list) or len(each) != 4 + with_valid:
             wanted = (
@@ -470,7 +473,7 @@ def _shares(told: list[Any]) -> list[float]:
             raise Complaint(words, "wrong_probabilities")
     most = max(numbers)
     if not most:
-        words = "the probabilities of the outcomes sum to 0: something has to follow"
+        words = "the probabilities of the outcomes sum to 0: at least one must be positive"
         raise Complaint(words, "wrong_probabilities")
     total = sum(number / most for number in numbers)
     return [number / most / total for number in numbers]

@@ -510,7 +510,7 @@ class Limits:
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
             if not least <= value <= most:
-                raise ValueError(f"{name} is {value:g}, and may be from {least:g} to {most:.0f}")
+                raise ValueError(f"{name} is {value:g}; it must be from {least:g} to {most:.0f}")
 
     @classmethod
     def chosen(cls, options: Mapping[str, Any]) -> Self:
@@ -518,4 +518,4 @@ class Limits:
         try:
             return cls(**options)
         except (TypeError, ValueError) as error:
-            raise CwmError(f"the sandbox refuses its limits: {error}") from error
+            raise CwmError(f"invalid limit of the sandbox: {error}") from error

@@ -186,7 +186,7 @@ class WorkerPool:
             self._keep(worker.twin, 1 - side)
         if hello.complaint:
             complaint = clean(hello.complaint, limit=_COMPLAINT_CHARACTERS)
-            raise CwmError(f"the tool {complaint}: mend that, or leave --tool out")
+            raise CwmError(f"the tool {complaint}: fix it, or leave out --tool")
         protection = examine(worker, hello)
         with self._lock:
             protection = protection.accepting(self._accepted)
@@ -241,7 +241,7 @@ def examine(worker: WorkerHandle, hello: Hello) -> Protection:
     slots = layout.views(result.slots)
     if slots["kind"]:
         message = bytes(slots["message"][()]).decode("utf-8", "replace")
-        raise SandboxError(f"the probe of the sandbox failed: {message}")
+        raise SandboxError(f"the self-test of the sandbox failed: {message}")
     blocked = (slots["status"] == 1) & (slots["rewards"] == 1)
     return Protection(
         blocked=dict(zip(GAPS, blocked.tolist(), strict=True)),
@@ -356,9 +356,9 @@ def _telling_the_lost() -> Iterator[None]:
     try:
         yield
     except (EOFError, OSError) as error:
-        raise WorkerLost(f"a worker of the sandbox was lost: {error}") from error
+        raise WorkerLost(f"a sandbox worker was lost: {error}") from error
     except ValueError as error:
-        raise SandboxError(f"a worker of the sandbox made no sense: {error}") from error
+        raise SandboxError(f"invalid reply of a sandbox worker: {error}") from error
 
 
 class Connection(NamedTuple):
@@ -514,4 +514,4 @@ def read_all(descriptor: int, most: int) -> bytes:
 def _last_line(output: bytes) -> str:
     """Return the last line that was printed."""
     lines = output.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no output"

@@ -72,7 +72,7 @@ ADVICE = (
 
 MEDDLED = Failure(
     kind="wrong_output",
-    message="the program meddled with its process, which told no probabilities",
+    message="the program tampered with its process, which returned no probabilities",
 )
 
 

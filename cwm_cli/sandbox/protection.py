@@ -18,7 +18,7 @@ class Gap(NamedTuple):
 
 _FILTER = "a Linux kernel that filters system calls (seccomp), on x86_64 or aarch64"
 _LANDLOCK = "a Linux kernel with seccomp filters, or with Landlock (5.13 or newer)"
-_ALWAYS = "nothing that is known: please report this, with the output of `cwm doctor --json`"
+_ALWAYS = "unknown: please report this with the output of `cwm doctor --json`"
 _LINUX = "Linux, for instance in a container"
 
 GAPS = {
@@ -115,7 +115,7 @@ def check_access(tools: Iterable[str], accepted: Iterable[str]) -> None:
     for tool in tools:
         top = tool.partition(".")[0]
         if not top or find_spec(top) is None:
-            raise CwmError(f"the tool {tool!r} is not installed: install it, or leave --tool out")
+            raise CwmError(f"the tool {tool!r} is not installed: install it, or leave out --tool")
 
 
 def check_gaps(names: Iterable[str]) -> tuple[str, ...]:

@@ -190,7 +190,9 @@ def _load_tool(tool: str) -> None:
         with suppress(Exception):  # a part that cannot be loaded here cannot be used, either
             getattr(module, name)
     if FORBIDDEN in sys.modules:
-        raise BadTool(f"{tool!r} imports {FORBIDDEN}, in which a program could look up its answers")
+        raise BadTool(
+            f"{tool!r} imports {FORBIDDEN}, which would let a program look up the true answers"
+        )
 
 
 def _compile_in_one_thread(mujoco: Any) -> None:

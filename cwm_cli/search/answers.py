@@ -314,7 +314,8 @@ class AnswerCache:
         with self._lock:
             self._works = False
             self._trouble = (
-                f"{self.file} cannot be used ({reason}): answers are neither kept nor reused"
+                f"cannot use the cache {self.file} ({reason}): completions are neither saved nor "
+                "reused"
             )
 
     @contextmanager
@@ -369,8 +370,8 @@ class AnswerCache:
                         file.unlink(missing_ok=True)
                     with self._lock:
                         self._trouble = (
-                            f"{self.file} was damaged: it is kept as {self._aside.name}, and "
-                            "answers are kept anew"
+                            f"the cache {self.file} was damaged: it is kept as {self._aside.name}, "
+                            "and a new one was begun"
                         )
         except OSError:
             return False

@@ -730,7 +730,9 @@ class Backend:
 
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
         """Return, for each request, the log-probability of each token of its text as the answer."""
-        raise CwmError(f"{type(self).__name__} knows no log-probabilities: choose another backend")
+        raise CwmError(
+            f"{type(self).__name__} provides no log-probabilities: choose another backend"
+        )
 
     def of_candidates(self, questions: Sequence[Any]) -> Sequence[np.ndarray] | None:
         """Return, for each question of a prediction, the log-probability of each candidate.

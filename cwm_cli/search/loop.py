@@ -158,8 +158,8 @@ class Search:
             )
         if self.strategy.corrects and not self.backend.can_score:
             raise CwmError(
-                f"{type(self.strategy).__name__} weighs the way back from each answer, and "
-                f"{type(self.backend).__name__} knows no log-probabilities: choose another backend"
+                f"{type(self.strategy).__name__} needs log-probabilities of completions, which "
+                f"{type(self.backend).__name__} does not provide: choose another backend"
             )
         self._turns = sorted(turn for turn in self.backend.recorded() if turn.given is None)
         if self.limit is None and self.max_cost is not None:
@@ -466,7 +466,7 @@ class Search:
                 threads.start(partial(self._deliver, turn.step, partial(self._answered, request)))
                 for record in self._take(self._arrival()):
                     ends = self.completions == answers < budget and not self.solved
-                    note = f"the recording ends after {answers} answers"
+                    note = f"the recording ends after {answers} completions"
                     yield record._replace(note=note) if ends else record
         finally:
             self.pending.clear()
@@ -492,7 +492,9 @@ class Search:
         assert self.limit is not None
         worst = self.backend.worst_cost(request)
         if worst is None:
-            raise CwmError("--max-cost needs a model of known price: leave it out for this model")
+            raise CwmError(
+                "--max-cost needs a model with a known price: leave it out for this model"
+            )
         waits = pauses()
         while True:
             kept = self.limit.reserve(worst, self.parallel - self._in_flight)
@@ -585,7 +587,7 @@ class Search:
         try:
             found = self.start(self.problem, partial(self.doing.__setitem__, ROOT))
         except Exception as error:  # noqa: BLE001  # a search can do without, and begins anyway
-            return Remark(node=ROOT, by=START, note=f"no start: {_in_a_line(error)}")
+            return Remark(node=ROOT, by=START, note=f"no starting program: {_in_a_line(error)}")
         if found is None or not found.candidate:
             return Remark(node=ROOT, by=START, note=found.findings if found else "")
         return self._unasked(Move(START), ROOT, found, None)

@@ -76,10 +76,10 @@ def read_models(texts: Iterable[str]) -> tuple[NamedModel, ...]:
         for model in [NamedModel(text)] if _is_place(text) else map(_read, text.split(",")):
             if not model.name:
                 raise CwmError(
-                    f"--model {text!r} names no model: write NAME, NAME=3 or NAME=3,NAME"
+                    f"--model {text!r} has no model name: write NAME, NAME=3 or NAME=3,NAME"
                 )
             if found.setdefault(model.name, model) != model:
-                raise CwmError(f"{model.name} has two weights: name one")
+                raise CwmError(f"{model.name} has two weights: give one")
     return tuple(found.values())
 
 
@@ -92,7 +92,9 @@ def one_model(text: str) -> str:
     """Return the only model of a text, for what asks one alone."""
     models = read_models([text]) if text else (NamedModel(""),)
     if len(models) > 1:
-        raise CwmError(f"several models are named ({models_text(models)}): name one here")
+        raise CwmError(
+            f"several models are given ({models_text(models)}): only one is possible here"
+        )
     return models[0].name
 
 
@@ -109,7 +111,7 @@ def _read(text: str) -> NamedModel:
         except ValueError:
             return NamedModel(text.strip())
         if not 0 < weight < inf:
-            raise CwmError(f"the weight of {name} is {number}: name one above 0")
+            raise CwmError(f"the weight of {name} is {number}: it must be above 0")
         return NamedModel(name.strip(), weight)
     return NamedModel(number)
 
@@ -205,7 +207,7 @@ class ModelPool(BackendAround):
         self._has_told = False
         self._lock = threading.Lock()
         if any(each.recorded() for each in members.values()):
-            raise CwmError("a replayed run has its models already: name one --model")
+            raise CwmError("a replayed run keeps its models: give one --model")
 
     def fresh(self, backend: Backend) -> ModelPool:
         """Return the same for another search, which has learned nothing and asks by `backend`.
@@ -305,7 +307,9 @@ class ModelPool(BackendAround):
                 self._unassigned[model] += 1
         completion = self.members[model].complete(request._replace(model=model))
         if self.choosing == "bandit" and completion.usage.cost is None and self._is_news():
-            words = f"the price of {model} is unknown: models are compared per completion"
+            words = (
+                f"the price of {model} is unknown: models are compared by completions, not by cost"
+            )
             return completion._replace(note="; ".join(filter(None, (completion.note, words))))
         return completion
 

@@ -250,7 +250,10 @@ def answered(place: Path, request: bytes) -> bytes:
         with _locked(place):
             state = _read(place)
             if state is None:
-                raise CwmError(f"{place} is missing: the command that began the jobs makes it anew")
+                raise CwmError(
+                    f"{place} is missing: repeat the command that started the jobs, which "
+                    "creates it"
+                )
             after, reply = state.answer(asked, time.time())
             if after is not state:
                 _write(place, after)
@@ -289,7 +292,7 @@ def _read(place: Path) -> SpendingState | None:
         return None
     except ValidationError as error:
         raise CwmError(
-            f"{place} is damaged: remove it, and the same command adds up what journals say"
+            f"{place} is damaged: remove it, and the same command restores it from the journals"
         ) from error
 
 
@@ -372,8 +375,8 @@ def _understood(line: bytes) -> SpendingReply:
         reply = SpendingReply.model_validate_json(line)
     except ValidationError as error:
         raise CwmError(
-            "nobody says what may be spent: whoever began this job is gone, and the same command "
-            "continues it"
+            "the process that started this job and limits its cost has ended: "
+            "the same command continues the job"
         ) from error
     if reply.error:
         raise CwmError(reply.error)
@@ -395,7 +398,7 @@ def _shared(how: str) -> Spending | None:
         return SpendingFile(Path(where))
     if kind == "fd" and where.isdecimal():
         return SpendingSocket(int(where))
-    raise CwmError(f"${SPENDING} is {how!r}: it takes file:PATH or fd:N")
+    raise CwmError(f"${SPENDING} is {how!r}: it must be file:PATH or fd:N")
 
 
 class Refusal(Enum):
@@ -520,7 +523,7 @@ class RateLimit:
         began = time.monotonic()
         seconds = self._ask("take", tokens=tokens)
         while seconds > 0:
-            tell(f"waits {seconds:.0f} s for {self.provider}")
+            tell(f"waiting {seconds:.0f} s for {self.provider}")
             time.sleep(seconds + (0.0 if self.requests_per_minute else _spread(seconds)))
             seconds = self._ask("take", tokens=tokens, again=True)
         return time.monotonic() - began

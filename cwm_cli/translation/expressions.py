@@ -159,7 +159,7 @@ class Graph:
         if any(map(is_nan, args)) or (op == "gather" and value and any(map(_nan, value))):
             if op in ("less", "equal"):
                 return self.false
-            raise Refused("what is no number beside what is not known")
+            raise Refused("an unknown value next to a value that is not a number")
         key = (op, tuple([arg.number for arg in args]), kind, repr(value))
         node = self._known.get(key)
         if node is None:

@@ -76,9 +76,9 @@ def fastest(program: Program, source: Source, rows: Rows, form: str) -> Form:
 def _reason(program: Program, rows: Rows) -> str:
     """Say why there can be no other form, or nothing."""
     if not rows.observations:
-        return "there are no real rows"
+        return "no rows of real numbers"
     if program.names_actions:
-        return "it says which actions are valid"
+        return "it returns valid actions"
     return "" if program.deterministic else "it draws random numbers"
 
 
@@ -155,7 +155,7 @@ def _arithmetic(program: Program, trace: Trace, source: Source, rows: Rows) -> A
     return model
 
 
-_UNKNOWN = "a lane does what only the program can"
+_UNKNOWN = "a row needs the interpreted program"
 
 
 class Lanes:
@@ -220,7 +220,7 @@ class Lanes:
             with np.errstate(all="ignore"):
                 state, out = function(*inputs)
         except Exception as error:  # noqa: BLE001  # numpy raises what it likes
-            raise Unbatched(f"arrays cannot be computed with: {error}") from None
+            raise Unbatched(f"it does not compute with arrays: {error}") from None
         self._state = tuple(
             each if isinstance(each, np.ndarray) else np.asarray(each)[()] for each in state
         )

@@ -267,7 +267,7 @@ def interp(x: Any, places: Any, values: Any) -> Any:
     if not is_number(x):
         return array_of([interp(each, places, values) for each in array_of(x)])
     if symbolic(places):
-        raise Refused("numpy.interp between places that are not known")
+        raise Refused("numpy.interp between unknown positions")
     known = [float(place) for place in raw(places)]
     heights = list(array_of(values))
     out = heights[-1]
@@ -395,7 +395,7 @@ def _made(name: str) -> Callable[..., Any]:
 
     def make(*args: Any, dtype: Any = None, **more: Any) -> Any:
         if symbolic(list(args)):
-            raise Refused(f"numpy.{name} of what is not known")
+            raise Refused(f"numpy.{name} of an unknown value")
         args = tuple(getattr(arg, "plain", arg) for arg in args)
         if dtype is not None:
             more["dtype"] = getattr(dtype, "plain", dtype)
@@ -548,7 +548,7 @@ def _only_known(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **options: Any) -> Any:
         given = [*args, *options.values()]
         if symbolic(given) or any(isinstance(each, FunctionType) for each in given):
-            raise Refused(f"{name} of what is not known")
+            raise Refused(f"{name} of an unknown value")
         made = function(*map(known, args), **{key: known(value) for key, value in options.items()})
         return wrapped(made) if isinstance(made, np.ndarray) and made.dtype != object else made
 

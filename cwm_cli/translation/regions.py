@@ -547,7 +547,7 @@ def _element(array: Array, place: Any) -> Any:
 def _inside(place: Any, size: int) -> Any:
     """Return a place from 0 to the size; where there is none the program answers."""
     if type(place) is not Number and not isinstance(place, int | np.integer):
-        raise Refused("a place that is no number")
+        raise Refused("an index that is not a number")
     graph, current = tracer().graph, tracer()
     node = node_of(place)
     if node.kind in "sf" or (node.kind == "b" and not is_python(place)):

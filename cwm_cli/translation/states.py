@@ -215,7 +215,7 @@ class Trace:
                     return False
             if not changed:
                 return True
-        raise Refused("its attributes never settle")
+        raise Refused("its attributes keep changing")
 
     def _forget(self) -> None:
         """Forget attributes whose shapes are different in every variant."""
@@ -284,7 +284,7 @@ class Trace:
         if not isinstance(seen, Array) or seen.shape != tuple(space.shape):
             raise ValueError("the observation has another shape")
         if not space.is_float and seen.kind not in "bi":
-            raise Refused("a real number is observed")
+            raise Refused("an observation is a real number")
         nodes = [node_of(each) for each in seen.data.flat]
         if not space.is_float:
             nodes = [self.tracer.graph.cast(node, "i") for node in nodes]
@@ -292,7 +292,7 @@ class Trace:
         if end.kind != "b":
             low, high = self.tracer.range(end)
             if end.kind != "i" or low < 0 or high > 1:
-                raise Refused("terminated is no truth")
+                raise Refused("terminated is not a bool")
         return nodes, self.tracer.graph.cast(reward, "f"), self.tracer.graph.cast(end, "b")
 
     def _join(self, shape: Shape, numbers: list[Any], ranges: list[Range], *, widen: bool) -> bool:
@@ -380,7 +380,7 @@ class Trace:
             )
         odd = _either_of(rows[:2])
         if odd is not None and odd.op == "const" and odd.value:
-            raise Refused(f"it fails always: {self._failure!r}"[:300])
+            raise Refused(f"it always fails: {self._failure!r}"[:300])
         outputs = [graph.const(0) if node is None else node for node in rows[2 : size + 4]]
         slots = [tag, *slots]
         self.observed, self.reward = outputs[:size], outputs[size]

@@ -76,11 +76,11 @@ class TableLanes:
         rows = table._rows
         self._discrete = observation_space.kind == "discrete"
         if not self._discrete and observation_space.kind in ("tuple", "dict"):
-            raise Unbatched("observations are no arrays")
+            raise Unbatched("observations are not arrays")
         self._starts, self._low = table._starts, table._low
         known = [row for row in rows if row is not None]
         if not known:
-            raise Unbatched("it fails always")
+            raise Unbatched("it always fails")
         self._odd = np.array([row is None for row in rows])
         self._any_odd = bool(self._odd.any())
         answers = [known[0] if row is None else row for row in rows]
@@ -97,7 +97,7 @@ class TableLanes:
         try:
             self._state = np.array([self._starts[name] for name in names], np.int64)
         except KeyError:
-            raise Unbatched("a lane stands where no state is known") from None
+            raise Unbatched("a row is in an unknown state") from None
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Take actions; return observations, rewards and ends."""
@@ -118,7 +118,7 @@ class TableLanes:
     def _places(self, actions: np.ndarray) -> np.ndarray:
         places: np.ndarray = self._state + actions - self._low
         if self._any_odd and self._odd[places].any():
-            raise Unbatched("a lane does what only the program can")
+            raise Unbatched("a row needs the interpreted program")
         return places
 
 
@@ -183,7 +183,7 @@ class _Filling:
         number = self._numbers.setdefault(state, len(self._states))
         if number == len(self._states):
             if number > self._most or number * len(self._actions) > MOST_STEPS:
-                raise Unbatched("it remembers too much")
+                raise Unbatched("its memory is too large")
             self._states.append(state)
         return number
 
@@ -214,7 +214,7 @@ def _outside(program: type) -> str:
     """Return all that a program could remember outside of its attributes, as text."""
     names = getattr(program.__dict__.get("step"), "__globals__", None)
     if names is None:
-        raise Unbatched("its step is no plain function")
+        raise Unbatched("its step is not a plain function")
     seen: set[int] = set()
     return repr(_content({k: v for k, v in names.items() if not k.startswith("__")}, seen))
 
@@ -243,7 +243,7 @@ def _parts(value: Any) -> Iterable[Any]:
     if isinstance(value, type):
         return _parts(_own(value))
     if not hasattr(value, "__dict__"):
-        raise Unbatched(f"it keeps a {type(value).__name__} outside of its attributes")
+        raise Unbatched(f"it keeps a {type(value).__name__} outside its attributes")
     return list(vars(value).values())
 
 

@@ -54,7 +54,7 @@ def verified_alone(
         if not close(form.play(plan), float(sum(step.reward for step in steps[1]))):
             raise Unbatched("the returns differ")
     if form.redone > SELDOM * len(observations):
-        raise Unbatched("the program has to answer too often")
+        raise Unbatched("too many rows need the interpreted program")
 
 
 def _compare(here: Sequence[Step], there: Sequence[Step]) -> None:
@@ -78,7 +78,7 @@ def verified(
     program remembers. Rounding is allowed for, also as the program amplifies it.
     """
     if not len(observations):
-        raise Unbatched("there are no rows to compare it with the program on")
+        raise Unbatched("there are no rows to compare it with the program")
     counted = model.counter[0]
     starts = range(0, len(observations), -(-len(observations) // TRAJECTORIES))
     try:

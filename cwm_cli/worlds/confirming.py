@@ -239,7 +239,7 @@ class Confirmer:
             self._check_time()
             where = _where(windows[0][0].moment)
             words = printable(broke.failure.message.splitlines()[0], 200)
-            raise Forged(f"made again, {where} failed ({words}): {INSTEAD}") from broke
+            raise Forged(f"{where} failed when it was repeated ({words}): {INSTEAD}") from broke
 
     def _check_time(self) -> None:
         """Raise `OutOfTime` if a failure comes with the deadline, which ends processes."""
@@ -267,7 +267,7 @@ class Confirmer:
                 plans = decider.plan([moment._replace(state=state) for moment, state in pairs])
             except Unsuited as reason:
                 where = _where(moments[0])
-                raise Forged(f"{where} was not planned: it {reason}: {INSTEAD}") from None
+                raise Forged(f"{where} cannot be the planner's (it {reason}): {INSTEAD}") from None
             for decision, plan in zip(some, plans, strict=True):
                 if decider.passed_over or not self._equal(plan, decision.plan):
                     raise Forged(self._other(decision.moment, decision.plan, plan))
@@ -279,9 +279,9 @@ class Confirmer:
             claimed = sum(decision.steps for decision in window)
             # planners keep tables, so that steps may have been asked for in another window
             if claimed > MOST_TIMES * (steps + self._most):
-                words = f"{claimed:,} steps of the model where {steps:,.0f} were asked for"
+                words = f"{claimed:,} steps of the model instead of {steps:,.0f}"
                 where = _where(window[0].moment)
-                raise Forged(f"{where} and those after it count {words}: {INSTEAD}")
+                raise Forged(f"{where} and the following ones report {words}: {INSTEAD}")
         if model.remembers:
             self._ask_again(told)
             told = []
@@ -313,7 +313,7 @@ class Confirmer:
         first, second = (
             np.array2string(np.asarray(plan[0]), precision=4) for plan in (played, planned)
         )
-        words = f"the program answered {first} in place of the planner, which decides {second}"
+        words = f"the program returned {first} instead of the planner's action {second}"
         return f"in {_where(moment)} {words}: {INSTEAD}"
 
     def _ask_again(self, told: list[ToldStep]) -> None:
@@ -355,8 +355,8 @@ class Confirmer:
                 alike = _alike if certain else _likely
                 wrong |= ~alike(again, rows.columns[name][asked])
         if wrong.any():
-            said = f"{int(wrong.sum())} of {len(wrong)} steps that plans rest on"
-            raise Forged(f"asked again the program answers {said} otherwise: {INSTEAD}")
+            said = f"{int(wrong.sum())} of {len(wrong)} steps used in plans"
+            raise Forged(f"the program predicts {said} differently when repeated: {INSTEAD}")
 
     def _rows(self, told: list[ToldStep]) -> tuple[list[Transition], np.ndarray]:
         """Return what was told as rows, and which of these are asked again: all."""
@@ -432,9 +432,7 @@ class Confirmer:
         if failure is not None:
             self._check_time()
             words = printable(failure.message.splitlines()[0], 200)
-            raise Forged(
-                f"the program fails when it is asked again what follows ({words}): {INSTEAD}"
-            )
+            raise Forged(f"the program fails when steps are repeated ({words}): {INSTEAD}")
 
 
 def _alike(answers: np.ndarray, told: np.ndarray) -> np.ndarray:

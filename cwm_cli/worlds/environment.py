@@ -81,7 +81,7 @@ class EnvironmentModel(WorldModel):
         chance shows (see `MOST_DRAWN`).
         """
         if self.spec.restore is None:
-            message = f"nothing restores {self.spec.id} to an observation"
+            message = f"{self.spec.id} cannot be restored to an observation"
             return Predictions({}, Failure(kind="load_error", message=message))
         if draws > 1 and not self.remembers:
             return self._drawn(rows, seed, draws)
@@ -131,7 +131,7 @@ class EnvironmentModel(WorldModel):
             for each in varied:
                 each.draw(min(draws, most))
         if not any(each.found for each in drawn):
-            message = f"{self.spec.id} can be stood at none of what was observed"
+            message = f"{self.spec.id} cannot be restored to any recorded observation"
             return Predictions({}, Failure(kind="load_error", message=message))
         width = max(len(each.found) for each in drawn) if countable else draws
         following = Dataset.of(
@@ -206,7 +206,7 @@ class PlayedEpisodes(ImaginedEpisodes):
             restore, seen = model.spec.restore, start.observations[-1]
             if restore is None or not restore(env.unwrapped, seen):
                 raise CwmError(
-                    f"{model.spec.id} cannot be stood where episodes were: train a model"
+                    f"{model.spec.id} cannot be restored to these episodes: use another world model"
                 )
 
     def step(self, actions: Columns) -> ImaginedStep:

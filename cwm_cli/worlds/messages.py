@@ -355,7 +355,7 @@ def decode_reply(data: bytes, moments: Sequence[Moment], actions: Codec) -> Plan
     """Read a reply to a question about some moments; ValueError when it is none."""
     begin = _REPLY.size + (SIZE.size + _STEPS.size) * len(moments)
     if len(data) != _REPLY.size and len(data) < begin:
-        raise ValueError("a reply that breaks off")
+        raise ValueError("an incomplete reply")
     planner, forms, size, note = _REPLY.unpack_from(data)
     text = note[:size].decode("utf-8", "replace")
     if len(data) == _REPLY.size:
@@ -468,7 +468,7 @@ class SteppingReply(NamedTuple):
             seen = data[end:at]
             replies.append(cls(steps, reward, bool(terminated), place, valid, seen))
         if at != len(data):
-            raise ValueError("a reply that breaks off")
+            raise ValueError("an incomplete reply")
         return replies
 
 

@@ -61,18 +61,18 @@ class Predictions:
         """Refuse columns that do not fit together, with a ValueError."""
         axes = 1 if self.shape == "certain" else 2
         if any(column.ndim < axes for column in self.columns.values()):
-            raise ValueError(f"predictions that are {self.shape} have {axes} axes at least")
+            raise ValueError(f"predictions of shape {self.shape!r} need at least {axes} axes")
         if len({column.shape[:axes] for column in self.columns.values()}) > 1:
-            raise ValueError("the columns of predictions are of different lengths")
+            raise ValueError("the columns of predictions have different lengths")
         if (self.shape == "outcomes") != (self.probabilities is not None):
-            raise ValueError("outcomes have probabilities, and nothing else has")
+            raise ValueError("probabilities are required for outcomes, and only for them")
         if self.probabilities is None:
             return
         chances = self.probabilities
         if chances.shape != self.columns["rewards"].shape[:2]:
-            raise ValueError("there is one probability for each outcome of each row")
+            raise ValueError("each outcome of each row needs one probability")
         if not ((chances >= 0).all() and np.allclose(chances.sum(axis=1), 1, atol=CERTAINTY)):
-            raise ValueError("the probabilities of a row are not below 0, and sum to 1")
+            raise ValueError("the probabilities of a row must not be negative and must sum to 1")
 
     def answers(self) -> Iterator[tuple[Columns, np.ndarray]]:
         """Yield answers to all rows, with the share (rows,) that each has of the chance."""
@@ -446,7 +446,7 @@ class WorldModel:
         Asked of models that remember; `rows` are those that the starts are from. Nothing is
         yielded from where it fails on.
         """
-        raise CwmError(f"{self.describe()} cannot be rolled out")
+        raise CwmError(f"{self.describe()} does not support rollouts")
 
     def audit(self, rows: Dataset, predictions: Predictions, *, seed: int = 0) -> Predictions:
         """Return predictions of the rows that were confirmed, or say in them what is wrong.
@@ -464,7 +464,7 @@ class WorldModel:
         follows from `seed`.
         """
         if self.remembers:
-            raise CwmError(f"{self.describe()} remembers: it cannot be imagined in")
+            raise CwmError(f"{self.describe()} has memory: episodes cannot be imagined in it")
         return PredictedEpisodes(self, starts, rows, seed)
 
     def open(self, planners: Sequence[Planning], task: Task) -> PlanningSession:
@@ -472,7 +472,7 @@ class WorldModel:
 
         `CwmError` from a kind of model that cannot be planned with.
         """
-        raise CwmError(f"{self.describe()} cannot be planned with: choose another world model")
+        raise CwmError(f"{self.describe()} does not support planning: choose another world model")
 
     def save(self, path: Path) -> None:
         """Write it to a file or folder, from which `load` makes the same model."""
@@ -481,4 +481,4 @@ class WorldModel:
     @classmethod
     def load(cls, path: Path, *, sandbox: Sandbox | None = None) -> Self:
         """Read what `save` wrote; what is code runs in the sandbox only."""
-        raise CwmError(f"there is no {cls.kind} that could be read from {path}")
+        raise CwmError(f"a {cls.kind} cannot be loaded from {path}")

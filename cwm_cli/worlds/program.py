@@ -101,11 +101,11 @@ probability 0.98."""
 EXACT, TRANSLATED = 1e-9, 1e-6
 """By how much sums may differ, of the sums of absolute values: for the program, and for forms."""
 
-BETWEEN = "failed on observations between recorded ones, which are the inputs of the timing"
+BETWEEN = "failed on the inputs of the timing, which are interpolated between recorded observations"
 
 OTHERWISE = Failure(
     kind="wrong_output",
-    message="the program meddled with its process, which answers otherwise while it is timed",
+    message="the program tampered with its process: its predictions differ while it is timed",
 )
 
 
@@ -218,7 +218,7 @@ class ProgramModel(WorldModel):
     def load(cls, path: Path, *, sandbox: Sandbox | None = None) -> Self:
         """Read a program from a file."""
         if sandbox is None:
-            raise CwmError("a program runs in the sandbox only: name one")
+            raise CwmError("a program needs a sandbox: pass `sandbox`")
         return cls(read_text(path), sandbox, str(path))
 
 
@@ -338,9 +338,9 @@ class ProgramSession(PlanningSession):
         assert failure is not None
         self._timeouts = self._timeouts + 1 if failure.kind.startswith("timeout") else 0
         if self._timeouts == MOST_TIMEOUTS:
-            words = f"{MOST_TIMEOUTS} decisions one after the other reached the limits"
+            words = f"{MOST_TIMEOUTS} decisions in a row exceeded their limits"
             raise Stuck(
-                f"{words}, the last: {printable(failure.message.splitlines()[0], LONGEST_NOTE)}"
+                f"{words}; the last: {printable(failure.message.splitlines()[0], LONGEST_NOTE)}"
             )
         return [Plan([], failure)]
 
@@ -371,7 +371,7 @@ class ProgramSession(PlanningSession):
         try:
             question = encode_question(moments, self._states)
         except ValueError as error:
-            raise CwmError(f"the environment breaks its own rules: {error}") from error
+            raise CwmError(f"the environment does not match its spaces: {error}") from error
         try:
             process.send(SIZE.pack(len(question)) + question)
             reply = self._read(process, moments)
@@ -604,7 +604,7 @@ def _admitted(plans: list[list[Any]], space: Space) -> list[list[Any]]:
     """Return actions in the type of their environment; ValueError when one is out of bounds."""
     values = np.array([action for plan in plans for action in plan]).reshape(-1, space.size)
     if not ((np.asarray(space.low) <= values) & (values <= np.asarray(space.high))).all():
-        raise ValueError("what is planned is no action")
+        raise ValueError("the planned value is not an action")
     if space.kind == "discrete":
         return plans
     return [[np.asarray(action, dtype=space.dtype) for action in plan] for plan in plans]

@@ -58,7 +58,7 @@ AGREEMENT = 1e-5
 
 NO_PLAN = Failure(
     kind="wrong_output",
-    message="the program meddled with its process, which answered with no plan",
+    message="the program tampered with its process, which returned no plan",
 )
 
 
@@ -78,8 +78,8 @@ class Forged(CwmError):
     """What a program said is not what it says when that is checked."""
 
 
-MEDDLED = "the program meddled with its process, which answers"
-INSTEAD = "nothing that was planned counts: do not use this program"
+MEDDLED = "the program tampered with its process, which answered"
+INSTEAD = "the results are discarded; do not use this program"
 
 
 class ToldStep(NamedTuple):
@@ -285,7 +285,7 @@ class RemoteModel(Model):
         [head] = self._read(data[: STEPPED.size], 0, several * count * length * max(draws, 1))
         returns = np.frombuffer(data[STEPPED.size :], "<f8")
         if len(returns) != several * count or not (np.abs(returns) < LARGEST).all():
-            raise Forged(f"{MEDDLED} with no returns: {INSTEAD}")
+            raise Forged(f"{MEDDLED} without returns: {INSTEAD}")
         self.counter[0] += head.steps
         found = returns.reshape(several, count)
         for start, tried, totals in zip(starts, plans, found, strict=True):
@@ -334,8 +334,10 @@ class RemoteModel(Model):
         rewards = np.array([reply.reward for reply in replies[begin:]])
         total = float(rewards @ weights[: len(rewards)])
         if abs(total - tried.returned) > AGREEMENT * (1 + np.abs(rewards).sum()):
-            found = f"return {tried.returned:.6g}, and {total:.6g} one by one"
-            raise Forged(f"the program said that {len(tried.actions)} actions {found}: {INSTEAD}")
+            found = f"have the return {tried.returned:.6g}, but single steps give {total:.6g}"
+            raise Forged(
+                f"the program reported that {len(tried.actions)} actions {found}: {INSTEAD}"
+            )
         places = [int(start.place), *(int(reply.place) for reply in replies)]
         return [
             self._led_to(
@@ -439,10 +441,10 @@ class RemoteModel(Model):
         self.asked += asked
         counts = [reply.steps for reply in replies]
         if not (replies and min(1, asked) <= sum(counts) <= asked and min(counts) >= min(1, asked)):
-            words = f"{MEDDLED} and counts {sum(counts):,} steps where {asked:,} were asked for"
+            words = f"{MEDDLED} with {sum(counts):,} steps instead of {asked:,}"
             raise Forged(f"{words}: {INSTEAD}")
         if not all(-LARGEST < reply.reward < LARGEST for reply in replies):
-            raise Forged(f"{MEDDLED} with endless rewards: {INSTEAD}")
+            raise Forged(f"{MEDDLED} with rewards that are not finite: {INSTEAD}")
         return replies if not self.remembers else list(map(self._hold, replies))
 
     def _hold(self, reply: SteppingReply) -> SteppingReply:

@@ -92,7 +92,7 @@ def coding_parts(
     answers = made_backend(factory, model, read_in["backend"], choosing)
     answers.ready(access.max_cost)
     if access.max_cost is not None and answers.worst_cost(QUESTION) is None:
-        raise CwmError("--max-cost needs a model of known price: leave it out for this model")
+        raise CwmError("--max-cost needs a model with a known price: leave it out for this model")
     options = {
         "strategy": owners[0].identity(make()),
         "backend": owners[1].identity(innermost(answers)),

@@ -160,7 +160,9 @@ def apps(
 def _refuse_with(flag: str, **others: object) -> None:
     """Refuse options that would be ignored."""
     if given := [name for name, value in others.items() if value]:
-        raise CwmError(f"{flag} has no use for --{given[0].replace('_', '-')}: leave it out")
+        raise CwmError(
+            f"{flag} cannot be combined with --{given[0].replace('_', '-')}: leave it out"
+        )
 
 
 def _print(result: CodingResult, *, json: bool) -> None:

@@ -160,7 +160,7 @@ def run(code: Any, begin: Callable[[], None], answers: int) -> None:
     vars(builtins)["open"] = lambda *_, **__: io.StringIO(text)
     begin()
     if "code" not in names:
-        raise Complaint("the program holds nothing but imports")
+        raise Complaint("the program contains only imports")
     with suppress(SystemExit):
         names["code"]()
     _write(answers, printed.getvalue())
@@ -181,7 +181,9 @@ def call(code: Any, name: str, begin: Callable[[], None], answers: int, *, metho
     try:
         text = json.dumps(_encoded(function(*given)))
     except (TypeError, ValueError, RecursionError) as error:
-        raise Complaint(f"the function returned what equals no JSON value: {error}") from error
+        raise Complaint(
+            f"the function returned a value that equals no JSON value: {error}"
+        ) from error
     _write(answers, text)
 
 

@@ -74,7 +74,7 @@ def find_data(data: str | None) -> Data:
         return Data("hub", hub())
     path = Path(data)
     if not path.exists():
-        raise CwmError(f"there is no {path}: --data names a folder, a .jsonl file, or hub")
+        raise CwmError(f"there is no {path}: give a folder, a .jsonl file, or hub with --data")
     return Data(f"{'folder' if path.is_dir() else 'file'} {path.resolve().name}", path)
 
 
@@ -84,7 +84,7 @@ def shipped() -> Path:
     for folder in (package.submodule_search_locations or []) if package else []:
         if (path := Path(folder) / "apps").is_dir():
             return path
-    raise CwmError("the problems that ship are not installed: name others with --data PATH")
+    raise CwmError("the bundled problems are not installed: choose others with --data PATH")
 
 
 class IndexEntry(NamedTuple):
@@ -135,11 +135,11 @@ def read(source: Path) -> Tasks:
     except (OSError, EOFError, zlib.error) as error:
         raise UnreadableError(source, str(error).rstrip("."), f"give {FORMS}") from error
     if not entries:
-        raise CwmError(f"{source} holds no problems: give {FORMS}")
+        raise CwmError(f"{source} contains no problems: give {FORMS}")
     number, times = Counter(entry.id for entry in entries).most_common(1)[0]
     if times > 1:
         hint = "give a single split of it, such as its folder test"
-        raise CwmError(f"{source} holds problem {number} {times} times: {hint}")
+        raise CwmError(f"{source} contains problem {number} {times} times: {hint}")
     return Tasks(entries)
 
 
@@ -166,7 +166,7 @@ def read_solutions(file: Path) -> dict[int, list[str]]:
             file, error.reason, SOLUTIONS_FORM, is_missing=error.is_missing
         ) from error
     if not isinstance(found, dict):
-        raise CwmError(f"{file} is no object: {SOLUTIONS_FORM}")
+        raise CwmError(f"{file} is not a JSON object: {SOLUTIONS_FORM}")
     programs: dict[int, list[str]] = {}
     for name, value in found.items():
         listed = [value] if isinstance(value, str) else value
@@ -175,7 +175,7 @@ def read_solutions(file: Path) -> dict[int, list[str]]:
         try:
             number = int(name)
         except ValueError as error:
-            raise CwmError(f"{file} has {name!r} for an id: {SOLUTIONS_FORM}") from error
+            raise CwmError(f"{file} has the invalid id {name!r}: {SOLUTIONS_FORM}") from error
         programs[number] = [each.encode("utf-8", "replace").decode() for each in listed]
     return programs
 
@@ -221,7 +221,7 @@ def _only_file(folder: Path) -> Path:
     files = sorted(path for form in ("*.jsonl", "*.jsonl.gz") for path in folder.glob(form))
     named = [path for path in files if path.name.startswith("test.")]
     if len(found := named or files) != 1:
-        raise CwmError(f"{folder} holds {len(found)} files of problems: give {FORMS}")
+        raise CwmError(f"{folder} contains {len(found)} problem files: give {FORMS}")
     return found[0]
 
 
@@ -260,7 +260,7 @@ def _lines(source: Path) -> Iterator[IndexEntry]:
     test = source.name.startswith("test.")
     lines = [(place, *_heading(line)) for place, line in _places(file)]
     if all(record is None for _, _, record in lines):
-        raise CwmError(f"{source} holds no problems: give {FORMS}")
+        raise CwmError(f"{source} contains no problems: give {FORMS}")
     taken = {number for _, number, _ in lines}
     for position, (place, number, record) in enumerate(lines):
         if number is None:
@@ -328,7 +328,7 @@ def _line(file: BinaryIO, offset: int, length: int) -> Fields:
     """Read a record at its place, whoever else reads the file meanwhile."""
     found = parse(os.pread(file.fileno(), length, offset), "the line")
     if not isinstance(found, dict):
-        raise CwmError("the line is no object")
+        raise CwmError("the line is not a JSON object")
     return found
 
 
@@ -349,7 +349,7 @@ def hub() -> Path:
     for _ in range(ATTEMPTS):
         if _intact(path := _download()):
             return path
-    raise CwmError(f"{path} is damaged, however often it is downloaded: {OTHERWISE}")
+    raise CwmError(f"{path} is damaged, also after another download: {OTHERWISE}")
 
 
 def _download() -> Path:

@@ -112,9 +112,9 @@ def _notes(
         "are wider than they have to be."
     )
     if whole.no_hidden:
-        yield f"Judged by their only test, which the search saw: {whole.no_hidden:,} problems."
+        yield f"Judged by the only test, which the search also used: {whole.no_hidden:,} problems."
     if skipped:
-        yield f"Skipped and not counted: {len(skipped):,} problems:"
+        yield f"Skipped, not counted: {len(skipped):,} problems:"
     for number, reason in list(skipped.items())[:MOST_SKIPPED]:
         yield f"- {number}: {clean(reason, limit=200)}"
     if (left := len(skipped) - MOST_SKIPPED) > 0:

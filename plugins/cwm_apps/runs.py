@@ -354,7 +354,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
             if program.strip():
                 programs[str(int(problem.name))] = program
         if not programs:
-            raise CwmError(f"{self.place} has found no program: continue it first")
+            raise CwmError(f"{self.place} has no program yet: continue it first")
         config, report = self.header.config, self.report([self])
         unfinished = report.facts["unfinished"]
         facts = {

@@ -38,7 +38,7 @@ class ProblemOutcome(BaseModel):
         hidden = 0 <= self.passed <= self.tests
         public = 0 <= self.public_passed <= self.public_tests
         if not (hidden and public and self.tests + self.public_tests):
-            raise ValueError("it passes more tests than there are")
+            raise ValueError("more tests passed than exist")
         return self
 
     @property

@@ -213,7 +213,7 @@ def _json(value: Any) -> str:
     try:
         return json.dumps(value, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
-        raise Complaint(f"the function returned what is no JSON value: {error}") from error
+        raise Complaint(f"the function returned a value that is not JSON: {error}") from error
 
 
 def _plain(value: Any) -> Any:

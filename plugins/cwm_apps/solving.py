@@ -145,7 +145,7 @@ def solve(
     work = _worked(config, problems, searches, allow_gap, observer, run=run, new=new, before=agree)
     if work.out_of_money:
         words = f"stopped before --max-cost {max_cost:g} was exceeded"
-        observer.note(f"{words}: the same command with a higher one goes on")
+        observer.note(f"{words}: the same command with a higher limit continues")
     return _concluded(work.run)
 
 
@@ -173,7 +173,7 @@ def judge_solutions(
     asked = _problems(data, idx, total, difficulty)
     having = [p for p in asked.positions if programs.get(asked.tasks.ids[p][0])]
     if not having:
-        raise CwmError(f"{file} has no program of the problems asked for: see --idx and --total")
+        raise CwmError(f"{file} has no program for the chosen problems: see --idx and --total")
     problems = asked._replace(positions=having)
     read_in = read_options(options, [Owner("sandbox", Limits)])["sandbox"]
     config = CodingConfig(
@@ -208,7 +208,9 @@ def judge_again(
     """Judge what the searches of a run have found once more, and write down what changed."""
     coding = CodingRun.load(placed(run))
     if not coding.header.config.strategy:
-        raise CwmError(f"{coding.place} holds programs from elsewhere: use --solutions FILE --new")
+        raise CwmError(
+            f"{coding.place} contains programs from --solutions: use --solutions FILE --new"
+        )
     with _sandbox(coding.header.config, allow_gap, observer) as sandbox, _kept(coding.folder):
         work = Rejudging(coding, sandbox)
         _follow(work.work(), len(work.finished()), coding, observer)
@@ -237,9 +239,9 @@ def _problems(data: str | None, idx: int, total: int, difficulty: str) -> Proble
 def _asked(backend: str | None, models: Sequence[str]) -> tuple[str, str]:
     """Choose the backend and the models: nothing but a language model can answer."""
     if backend and find("backend", backend).from_data:
-        raise CwmError(f"the backend {backend!r} works from transitions, and {LANGUAGE_MODEL}")
+        raise CwmError(f"the backend {backend!r} works from transitions; {LANGUAGE_MODEL}")
     if not (backend or any(models) or os.environ.get(MODEL_VARIABLE)):
-        raise CwmError(f"no model named: {LANGUAGE_MODEL}")
+        raise CwmError(f"no --model given: {LANGUAGE_MODEL}")
     answers = choose_backend(backend, models)
     return answers.backend, answers.model
 
@@ -251,9 +253,7 @@ def _executor(
     if name is None and workers is None:
         return None, options
     if run is not None and named(located(run)).startswith("memory://"):
-        raise CwmError(
-            f"{run} ends with this process, and others cannot see it: name another --run"
-        )
+        raise CwmError(f"{run} exists in this process only: choose another --run")
     return chosen_executor(name or "local", workers, options)
 
 

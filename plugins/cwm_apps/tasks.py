@@ -114,7 +114,7 @@ def parse(text: str | bytes, name: str) -> Any:
     except json.JSONDecodeError as error:
         raise CwmError(f"{name} is not JSON ({error})") from error
     except ValueError as error:
-        raise CwmError(f"{name} has a number with too many digits") from error
+        raise CwmError(f"{name} contains a number with too many digits") from error
     except RecursionError as error:
         raise CwmError(f"{name} is nested too deeply") from error
 
@@ -142,7 +142,7 @@ def _tests(found: Any) -> dict[str, Any]:
         raise CwmError("it has no tests")
     tests = parse(found, "input_output") if isinstance(found, str) else found
     if not isinstance(tests, dict):
-        raise CwmError("input_output is no object")
+        raise CwmError("input_output is not an object")
     return tests
 
 
@@ -165,7 +165,7 @@ def _cases(tests: Mapping[str, Any], *, called: bool) -> Iterator[TaskTest]:
 def _call(given: Any, expected: Any, number: int) -> TaskTest:
     """Return the test of a function."""
     if not isinstance(given, list):
-        raise CwmError(f"input {number} is no list of arguments")
+        raise CwmError(f"input {number} is not a list of arguments")
     try:
         text = json.dumps([given, expected], ensure_ascii=False)
     except RecursionError as error:

@@ -37,7 +37,7 @@ from cwm_cli.search.threads import start
 T = TypeVar("T")
 R = TypeVar("R")
 
-BUSY = "another process is working on it"
+BUSY = "another process is using it"
 
 
 OUT_OF_MONEY = "another completion might exceed --max-cost"

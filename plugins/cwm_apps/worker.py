@@ -38,7 +38,7 @@ def search(coding: CodingRun, number: int, access: CodingAccess) -> None:
         task = coding.task(folder)
         limit = CostLimit.shared(job_name(number))  # once the run is locked: it is this job's own
         if access.max_cost is not None and limit is None:
-            raise CwmError(f"nobody says what may be spent: the executor passes no ${SPENDING} on")
+            raise CwmError(f"the cost limit is unknown: the executor does not pass on ${SPENDING}")
         limits = Limits(**config.options["sandbox"])
         with Sandbox(limits, SANDBOX_WORKERS, accepted=access.accepted) as sandbox:
             sandbox.prepare(ScriptJob.handler)

@@ -590,13 +590,13 @@ def _work_observed(work: BenchmarkWork, observer: Observer) -> None:
         folder = work.run.place
         raise KeyboardInterrupt(
             f"interrupted: the same command continues {folder}; "
-            f"`cwm runs report {folder}` shows what there is"
+            f"`cwm runs report {folder}` shows the results so far"
         ) from None
     finally:
         observer.ends()
     if stopped := work.run.out_of_money():
         most, jobs = work.run.header.terms.max_cost, len(work.run.config.trials)
         observer.note(
-            f"{len(stopped)} of {jobs} jobs stopped before --max-cost {most:g} was exceeded: "
-            "the same command with a higher one goes on"
+            f"{len(stopped)} of {jobs} jobs stopped at --max-cost {most:g}: "
+            "the same command with a higher limit continues"
         )

@@ -15,7 +15,7 @@ from cwm_cli.evaluation import Score
 from cwm_cli.runs.places import named
 from cwm_cli.runs.searches import JournalTail
 
-NOTHING = "no completion was paid for: raise --max-cost"
+NOTHING = "no completion fits into the limit: raise --max-cost"
 
 ALL = "all"
 ORDER = ("discrete", "continuous", "text", ALL)

@@ -283,7 +283,7 @@ def _gaps(rows: Sequence[TrialRow]) -> Iterator[str]:
             words = f"{row.play.unverified} of {row.play.episodes} episodes are unverified"
             yield f"- {row.job}: {words} and count in no mean"
         if row.play and row.play.refuted:
-            words = "its predictions failed in most steps of play, so that R is no evidence for it"
+            words = "its predictions failed in most steps of play, so R says nothing about it"
             yield f"- {row.job} is refuted: {words}"
 
 

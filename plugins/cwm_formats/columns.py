@@ -29,23 +29,25 @@ def fitted(space: Space, values: Any) -> np.ndarray:
         return _texts(space, values)
     column = np.asarray(values)
     if column.dtype.kind not in "biuf" or column.ndim == 0:
-        raise ValueError("no rows of numbers are there")
+        raise ValueError("expected rows of numbers")
     if column.shape[1:] != space.shape:
         if column.size != len(column) * space.size or space.size != 1:
-            raise ValueError(f"the shape is {across(column.shape[1:])}, not {across(space.shape)}")
+            raise ValueError(
+                f"expected shape {across(space.shape)}, found {across(column.shape[1:])}"
+            )
         column = column.reshape(len(column), *space.shape)
-    refuse(~np.isfinite(column), column, "{} is no finite number")
+    refuse(~np.isfinite(column), column, "{} is not a finite number")
     wanted = np.dtype(space.dtype)
     if column.dtype.kind != wanted.kind:
         with np.errstate(invalid="ignore"):  # of numbers too large, which are refused below
             cast = column.astype(wanted)
         if wanted.kind != "f":
-            refuse(column != np.rint(column), column, "{} is no whole number")
-            refuse(cast != column, column, f"{{}} is no number of {wanted}")
+            refuse(column != np.rint(column), column, "{} is not a whole number")
+            refuse(cast != column, column, f"{{}} does not fit into {wanted}")
         column = cast
     if space.kind != "box":
         low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))
-        words = f"is none of {int(low)} to {int(high)}" if not space.shape else "is out of bounds"
+        words = f"is not from {int(low)} to {int(high)}" if not space.shape else "is out of bounds"
         refuse((column < low) | (column > high), column, "{} " + words)
     return column
 
@@ -55,7 +57,7 @@ def _texts(space: Space, values: Any) -> np.ndarray:
     texts = np.atleast_1d(values).tolist()
     for row, text in enumerate(texts):
         if not isinstance(text, str):
-            raise UnfitError(row, f"{text!r:.40} is no text")
+            raise UnfitError(row, f"{text!r:.40} is not text")
         if len(text) > space.max_length or text.endswith("\0"):
             raise UnfitError(row, f"{text!r:.40} is longer than {space.max_length} characters")
     return np.array(texts, np.str_)
@@ -63,7 +65,7 @@ def _texts(space: Space, values: Any) -> np.ndarray:
 
 def across(shape: tuple[int, ...]) -> str:
     """Write a shape."""
-    return "x".join(map(str, shape)) or "that of one number"
+    return "x".join(map(str, shape)) or "() (a single number)"
 
 
 def flattened(space: Space, name: str, value: Any) -> Columns:
@@ -80,7 +82,7 @@ def flattened(space: Space, name: str, value: Any) -> Columns:
     kind = dict if space.kind == "dict" else tuple | list
     known = isinstance(value, kind)
     if not known or set(value if isinstance(value, dict) else range(len(value))) != set(keys):
-        raise ValueError(f"{name} has other parts than {', '.join(map(str, keys))}")
+        raise ValueError(f"{name} must have the parts {', '.join(map(str, keys))}")
     for key, (part, child) in zip(keys, space.parts(), strict=True):
         columns |= flattened(child, f"{name}.{part}", value[key])
     return columns
@@ -101,7 +103,7 @@ def beyond(dataset: Dataset, observer: Observer) -> None:
             count = int(((column < low) | (column > high)).sum())
             if count:
                 are = "value of {} is" if count == 1 else "values of {} are"
-                observer.note(f"{count} {are.format(leaf.name)} out of the bounds of the space")
+                observer.note(f"{count} {are.format(leaf.name)} outside the bounds of their space")
 
 
 class Ends(NamedTuple):
@@ -124,7 +126,7 @@ def split_of(episodes: np.ndarray, observer: Observer) -> np.ndarray:
     """Hold one in five episodes out."""
     _, rank = np.unique(episodes, return_inverse=True)
     if rank.size and rank.max() < TEST_SHARE - 1:
-        observer.note(f"nothing is held out: there are fewer than {TEST_SHARE} episodes")
+        observer.note(f"no episode is held out: there are fewer than {TEST_SHARE} episodes")
     split: np.ndarray = (rank.reshape(-1) % TEST_SHARE == TEST_SHARE - 1).astype(np.int8)
     return split
 

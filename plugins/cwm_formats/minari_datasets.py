@@ -88,7 +88,7 @@ def _checked(name: str) -> str:
         parse_dataset_id(name)
     except (ValueError, TypeError) as error:
         hint = "write NAME-v0 or NAMESPACE/NAME-v0, of letters, digits, - and _"
-        raise CwmError(f"Minari has no datasets called {name!r}: {hint}") from error
+        raise CwmError(f"{name!r} is not a valid name of a Minari dataset: {hint}") from error
     return name
 
 
@@ -154,7 +154,7 @@ class MinariExporter(Exporter):
         whole = len(np.unique(dataset.columns["episodes"]))
         if len(parts) > whole:
             observer.note(
-                f"not every row goes on where the row before it ended: {whole} episodes "
+                f"some rows do not continue the row before: {whole} episodes "
                 f"become {len(parts)} of Minari's"
             )
         spec = _spec_of(dataset, observer)
@@ -181,12 +181,12 @@ def _written(name: str) -> Iterator[None]:
     except (OSError, CwmError):
         raise
     except ImportError as error:
-        raise CwmError("this format of Minari needs: pip install 'cwm-cli[parquet]'") from error
+        raise CwmError(
+            "this format of Minari needs pyarrow: pip install 'cwm-cli[parquet]'"
+        ) from error
     except Exception as error:  # whatever h5py or pyarrow make of a value
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise CwmError(
-            f"Minari cannot write {name} ({reason}): another -o format= may do"
-        ) from error
+        raise CwmError(f"Minari cannot write {name} ({reason}): try another -o format=") from error
 
 
 def _write(
@@ -325,7 +325,7 @@ def _is_package(name: str) -> bool:
 def _spec_of(dataset: Dataset, observer: Observer) -> "EnvSpec | None":
     """Return what Gymnasium makes the environment from, if it makes one with the same spaces."""
     name, env_args = dataset.metadata.get("env"), dataset.metadata.get("env_args", {})
-    reason = "the dataset does not say of which it is"
+    reason = "the dataset names none"
     if name is not None:
         try:
             with quietly():
@@ -333,8 +333,8 @@ def _spec_of(dataset: Dataset, observer: Observer) -> "EnvSpec | None":
         except CwmError as error:
             reason = str(error)
         except Exception:  # noqa: BLE001  # whatever an environment may raise
-            reason = f"Gymnasium does not make {name}"
-    observer.note(f"Minari will not recover the environment ({reason})")
+            reason = f"Gymnasium cannot make {name}"
+    observer.note(f"Minari cannot restore the environment from this dataset ({reason})")
     return None
 
 
@@ -343,16 +343,16 @@ def _made_alike(name: str, env_args: Mapping[str, Any], dataset: Dataset) -> "En
     import gymnasium
 
     if disturbed := sorted({SHIFT, HIDE, NOISE} & env_args.keys()):
-        raise CwmError(f"it was made with {disturbed[0]}, which Gymnasium does not know")
+        raise CwmError(f"it was recorded with {disturbed[0]}, which Gymnasium does not support")
     with closing(environment(name).make(**env_args)) as env:
         spec = env.spec
     if spec is None:
-        raise CwmError(f"Gymnasium does not make {name}")
+        raise CwmError(f"Gymnasium cannot make {name}")
     spec.to_json()
     with closing(gymnasium.make(spec)) as env:
         spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
     if spaces != (dataset.observation_space, dataset.action_space):
-        raise CwmError(f"{name} of Gymnasium has other spaces")
+        raise CwmError(f"{name} of Gymnasium has different spaces")
     return spec
 
 
@@ -405,7 +405,7 @@ class MinariImporter(Importer):
         except ValueError as error:
             reason = " ".join(str(error).split())[:200]
             hint = "correct it, or name the environment it was recorded in (--env, --env-arg)"
-            raise CwmError(f"{file} is not of {spec.id} ({reason}): {hint}") from error
+            raise CwmError(f"{file} does not fit {spec.id} ({reason}): {hint}") from error
         origin = _origin(metadata)
         told: dict[str, Any] = {}
         if origin is not None and origin.env == spec.id:
@@ -428,13 +428,15 @@ def _data_folder(file: Path) -> Path:
             return place
     name = str(file)
     if not name.startswith(PREFIX):
-        raise CwmError(f"{file} is no dataset of Minari: name its folder, with data in it")
+        raise CwmError(
+            f"{file} is not a Minari dataset: give its folder, which contains a folder data"
+        )
     name = name.removeprefix(PREFIX)
     with quietly():  # what else is there may be damaged
         kept = list(library().list_local_datasets())
     close = get_close_matches(name, kept, n=1)
     hint = f"did you mean {PREFIX}{close[0]}?" if close else f"`minari download {name}` fetches it"
-    raise CwmError(f"Minari keeps no dataset {name} here: {hint}")
+    raise CwmError(f"there is no Minari dataset {name}: {hint}")
 
 
 def _metadata_of(folder: Path) -> dict[str, Any]:
@@ -492,8 +494,7 @@ def _check_spaces(metadata: Mapping[str, Any], file: Path) -> None:
         text = metadata.get(f"{what}_space")
         if text is None:
             raise CwmError(
-                f"{file} does not say what the space of its {what}s is: write it anew with the "
-                "Minari of today"
+                f"{file} lacks the space of its {what}s: write it again with a current Minari"
             )
         try:
             space = parsed(text) if isinstance(text, str) else text
@@ -503,7 +504,8 @@ def _check_spaces(metadata: Mapping[str, Any], file: Path) -> None:
             if kind not in SERVED:
                 served = ", ".join(SERVED)
                 raise CwmError(
-                    f"{what}s of a space {kind} are not served ({file}): choose one with {served}"
+                    f"{what}s of a space {kind} are not supported ({file}): choose a dataset "
+                    f"with {served}"
                 )
 
 
@@ -538,9 +540,9 @@ def _read_episodes(folder: Path, file: Path) -> list[ReadEpisode]:
             episodes = list(found.iterate_episodes())
             about = list(found.storage.get_episode_metadata(found.episode_indices))
             if len(episodes) != found.total_episodes or len(about) != len(episodes):
-                raise ValueError(f"{len(episodes)} of {found.total_episodes} episodes are there")
+                raise ValueError(f"it has {len(episodes)} of {found.total_episodes} episodes")
             if not all(isinstance(each, Mapping) for each in about):
-                raise ValueError("the metadata of an episode are no object")
+                raise ValueError("the metadata of an episode are not an object")
     except ImportError as error:
         raise CwmError(
             f"the format of {file} needs: pip install 'cwm-cli[minari,parquet]'"
@@ -577,7 +579,7 @@ def _recorded(
         _infos_of(episodes, DONE, lengths),
     )
     if {len(column) for column in (*ends[:2], rewards)} != {sum(lengths)}:
-        raise ValueError("rewards, terminations and truncations are not as many")
+        raise ValueError("rewards, terminations and truncations have different lengths")
     try:
         about = _numbered([episode.about for episode in episodes])
     except ValueError:
@@ -591,7 +593,7 @@ def _recorded(
     if shape.valid:
         valid = _infos_of(episodes, MASK, lengths)
         if valid is None or valid.shape[1:] != (shape.actions.count,):
-            raise ValueError(f"it does not say in infos[{MASK!r}] which actions {env} allows")
+            raise ValueError(f"infos[{MASK!r}] with the valid actions of {env} is missing")
     return RecordedRows(columns, rewards, ends, rows, split, valid)
 
 
@@ -615,7 +617,7 @@ def _columns_of(data: Any, shape: TransitionShape) -> Columns:
             raise ValueError(f"an episode of {steps} steps has {len(column)} observations")
         columns |= {name: column[:-1], f"next_{name}": column[1:]}
     if wrong := [name for name, column in columns.items() if len(column) != steps]:
-        raise ValueError(f"an episode of {steps} steps has more or fewer {wrong[0]}")
+        raise ValueError(f"an episode of {steps} steps has a different number of {wrong[0]}")
     return columns
 
 
@@ -641,7 +643,9 @@ def _numbered(about: list[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray] |
     for place, each in enumerate(about):
         number, split = _plain(each.get("episode")), _plain(each.get("split"))
         if type(number) is not int or not 0 <= number < 2**63:
-            raise ValueError(f"metadata of episode {place}: {number!r:.40} is no episode number")
+            raise ValueError(
+                f"metadata of episode {place}: {number!r:.40} is not an episode number"
+            )
         if split not in words:
             raise ValueError(
                 f"metadata of episode {place}: {split!r:.40} is neither train nor test"

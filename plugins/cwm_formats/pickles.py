@@ -60,7 +60,7 @@ class _Machine:
         if name in _ACTIONS:
             _ACTIONS[name](self, argument)
         elif opcode.stack_before or len(opcode.stack_after) != 1:
-            raise ValueError(f"the opcode {name} is not read")
+            raise ValueError(f"the opcode {name} is not supported")
         else:
             self.push(_CONSTANTS.get(name, argument))
 
@@ -68,7 +68,7 @@ class _Machine:
         """Put a value on the stack."""
         self._objects += isinstance(value, list | tuple | dict | Inert)
         if self._objects > MOST_OBJECTS:
-            raise ValueError("it holds too many objects")
+            raise ValueError("it contains too many objects")
         self._stack.append(value)
 
     def pop(self) -> Any:
@@ -124,13 +124,13 @@ class _Machine:
         owner = self._stack[-1]
         items = owner.items if isinstance(owner, Inert) else owner
         if not isinstance(items, dict):
-            raise ValueError("items are set on what has none")
+            raise ValueError("items are set on an object without items")
         items.update(_named(values))
 
     def make(self, maker: Any, arguments: Any) -> None:
         """Note that an object would be made."""
         if not isinstance(maker, Inert) or not isinstance(arguments, tuple):
-            raise ValueError("something is called that is no name")
+            raise ValueError("it calls something that is not a name")
         self.push(Inert(maker.name, arguments))
 
     def build(self, state: Any) -> None:
@@ -152,7 +152,7 @@ def _global(machine: _Machine, argument: str) -> None:
 def _stack_global(machine: _Machine, _: None) -> None:
     module, name = machine.last(2)
     if not isinstance(module, str) or not isinstance(name, str):
-        raise ValueError("a name is no text")
+        raise ValueError("a name is not text")
     machine.push(Inert(f"{module}.{name}"))
 
 
@@ -241,7 +241,7 @@ def tensor(arguments: tuple[Any, ...]) -> np.ndarray:
         raise ValueError("a tensor is not dense: save it as an array")
     values, count = _storage(storage.arguments[0]), prod(size)
     if offset + count > len(values):
-        raise ValueError("a tensor has more elements than its storage")
+        raise ValueError("a tensor is larger than its storage")
     return values[offset : offset + count].reshape(size)
 
 
@@ -253,7 +253,7 @@ def _storage(data: Any) -> np.ndarray:
         raise ValueError("a tensor is in another format: save it as an array")
     kind = reference.arguments[0][1].name
     if kind not in _DTYPES:
-        raise ValueError(f"a tensor of {kind} is not read: save it as an array")
+        raise ValueError(f"a tensor of {kind} is not supported: save it as an array")
     start = stream.tell()
     count = int.from_bytes(data[start : start + 8], "little")
     return np.frombuffer(data, _DTYPES[kind], count, start + 8)
@@ -298,7 +298,7 @@ def _array(shape: Any, dtype: np.dtype[Any], data: Any, *, order: Any) -> np.nda
         values = np.frombuffer(_bytes(data, count * dtype.itemsize), dtype)
         return values.reshape(shape, order=order).astype(dtype.newbyteorder("="), copy=False)
     if not isinstance(data, list) or len(data) != count:
-        raise ValueError("an array has more or fewer elements than its shape")
+        raise ValueError("the number of elements of an array does not match its shape")
     elements = np.empty(count, object)
     for index, element in enumerate(data):
         elements[index] = element
@@ -311,7 +311,7 @@ def _dtype(value: Any) -> np.dtype[Any]:
         raise ValueError("an array has no dtype")
     code, order = value.arguments[0], value.state[1] if value.state else "|"
     if not isinstance(code, str) or not _DTYPE.fullmatch(code) or order not in ("<", ">", "|", "="):
-        raise ValueError("an array has a dtype that is not read")
+        raise ValueError("an array has an unsupported dtype")
     return np.dtype("O" if code[0] == "O" else f"{order}{code}")
 
 
@@ -322,7 +322,7 @@ def _bytes(data: Any, size: int) -> bytes | bytearray:
     if isinstance(data, Inert) and data.name == "_codecs.encode" and data.arguments:
         data = data.arguments[0]
     if not isinstance(data, bytes | bytearray | str) or len(data) != size:
-        raise ValueError("an array has more or fewer bytes than its shape")
+        raise ValueError("the size of an array does not match its shape")
     return data.encode("latin-1") if isinstance(data, str) else data
 
 

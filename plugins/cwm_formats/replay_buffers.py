@@ -93,11 +93,12 @@ class StableBaselines3Buffer(Importer):
         except ValueError as error:
             raise _refused(file, " ".join(str(error).split())[:120]) from error
         except Exception as error:  # a stranger's pickle may be wrong in any way
-            raise _refused(file, "it is no pickle, or a damaged one") from error
+            raise _refused(file, "it is not a pickle file, or it is damaged") from error
         shape = TransitionShape.of(spec, env_args)
         if shape.valid:
             raise CwmError(
-                f"{file} does not say which actions {spec.id} allows: record it with cwm collect"
+                f"{file} lacks the valid actions of {spec.id}: record transitions with `cwm "
+                "collect`"
             )
         count = buffer.rewards.shape[1]
         if too_many(len(buffer.order()) * count, shape):
@@ -107,7 +108,7 @@ class StableBaselines3Buffer(Importer):
         except ValueError as error:
             reason = " ".join(str(error).split())[:200]
             hint = "correct it, or name the environment it was recorded in (--env, --env-arg)"
-            raise CwmError(f"{file} is not of {spec.id} ({reason}): {hint}") from error
+            raise CwmError(f"{file} does not fit {spec.id} ({reason}): {hint}") from error
         about = {"env": spec.id, "env_args": dict(env_args), "source": file.name}
         dataset = rows.dataset(shape, about | {"sha256": sha256(data).hexdigest()})
         beyond(dataset, observer)
@@ -119,7 +120,7 @@ class StableBaselines3Buffer(Importer):
         """Put the rows of all environments together; what does not fit is a `ValueError`."""
         order, count = buffer.order(), buffer.rewards.shape[1]
         if not len(order):
-            raise ValueError("it holds no transitions")
+            raise ValueError("it contains no transitions")
         rows, players = np.tile(order, count), np.repeat(np.arange(count), len(order))
         size = len(buffer.rewards)
         after = buffer.observations if buffer.following is None else buffer.following
@@ -140,7 +141,8 @@ class StableBaselines3Buffer(Importer):
             _tell_left_out(int((~kept).sum()), observer)
         if ends.dones is not None:
             observer.note(
-                f"{int(ends.truncated.sum())} rows end an episode just at the time limit: read as "
+                f"{int(ends.truncated.sum())} rows end an episode exactly at the time limit: "
+                "read as "
                 "truncated, not terminated"
             )
         return RecordedRows(
@@ -172,8 +174,8 @@ class StableBaselines3Buffer(Importer):
         if not ((low == -1) & (high == 1)).all():
             values = low + (0.5 * (values + 1.0) * (high - low))
             observer.note(
-                "actions were kept between -1 and 1, and are scaled back to the bounds of their "
-                "space: -o scaled_actions=false leaves them"
+                "actions are stored between -1 and 1 and are scaled to the bounds of their "
+                "space: -o scaled_actions=false disables this"
             )
         return flattened(space, "actions", values)
 
@@ -187,22 +189,22 @@ def _content(file: Path) -> bytes:
         return read_bytes(file)
     except UnreadableError as error:
         if error.is_missing:
-            raise CwmError(f"there is no file {file}: name a replay buffer") from error
+            raise CwmError(f"there is no file {file}: give a replay buffer") from error
         raise _refused(file, error.reason) from error
 
 
 def _refused(file: Path, reason: str) -> CwmError:
     hint = "name a file of model.save_replay_buffer"
-    return CwmError(f"{file} is no replay buffer of Stable-Baselines3 ({reason}): {hint}")
+    return CwmError(f"{file} is not a replay buffer of Stable-Baselines3 ({reason}): {hint}")
 
 
 def _buffer(root: Any) -> ReplayBuffer:
     """Read the arrays of the object that a pickle describes."""
     fields = root.state if isinstance(root, Inert) else None
     if not isinstance(fields, dict):
-        raise ValueError("it holds no object with a state")
+        raise ValueError("it contains no object with a state")
     if "returns" in fields and "next_observations" not in fields:
-        raise ValueError("a rollout buffer does not say what was observed next")
+        raise ValueError("a rollout buffer lacks the next observations")
     needed = ("observations", "actions", "rewards", "dones", "pos", "full")
     if missing := [name for name in needed if name not in fields]:
         raise ValueError(f"it lacks {', '.join(missing)}")
@@ -210,7 +212,7 @@ def _buffer(root: Any) -> ReplayBuffer:
     position = position.item() if isinstance(position, np.generic) else position
     rewards = _array(fields["rewards"], "rewards")
     if rewards.ndim != 2 or type(position) is not int or not 0 <= position <= len(rewards):
-        raise ValueError("its rows are not counted")
+        raise ValueError("it lacks the number of its rows")
     has_timeouts = bool(plain(fields.get("handle_timeout_termination"))) and "timeouts" in fields
     following = fields.get("next_observations")
     buffer = ReplayBuffer(
@@ -226,7 +228,7 @@ def _buffer(root: Any) -> ReplayBuffer:
     parts = [buffer.actions, buffer.dones, *_parts(buffer.observations), *_parts(buffer.following)]
     parts += [] if buffer.timeouts is None else [buffer.timeouts]
     if any(part.shape[:2] != rewards.shape for part in parts):
-        raise ValueError("its arrays have several lengths")
+        raise ValueError("its arrays have different lengths")
     return buffer
 
 
@@ -234,7 +236,7 @@ def _array(value: Any, name: str) -> np.ndarray:
     """Return an array of numbers."""
     array = plain(value)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-        raise ValueError(f"{name} are no numbers")
+        raise ValueError(f"{name} are not numbers")
     return array
 
 
@@ -298,6 +300,6 @@ def _tell_left_out(count: int, observer: Observer) -> None:
     if count:
         rows = "row ends" if count == 1 else "rows end"
         observer.note(
-            f"{count} {rows} an episode and are left out: to save memory, what was observed then "
-            "was not kept (optimize_memory_usage)"
+            f"{count} {rows} an episode and are left out: to save memory, their next observation "
+            "was not stored (optimize_memory_usage)"
         )

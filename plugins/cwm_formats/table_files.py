@@ -84,12 +84,12 @@ def _mapped(file: Path) -> dict[str, Any]:
             found: Any = tomllib.loads(read_text(file))
         except (ValueError, RecursionError) as error:
             reason = clean(str(error), limit=120)
-            raise CwmError(f"{file} is no TOML ({reason}): correct it") from error
+            raise CwmError(f"{file} is not valid TOML ({reason}): correct it") from error
     else:
         found = read_json(file)
     found = found.get("columns", found) if isinstance(found, dict) else found
     if not isinstance(found, dict):
-        raise CwmError(f"{file} holds no map of columns: write observation = [...], and so on")
+        raise CwmError(f"{file} contains no map of columns: write observation = [...], and so on")
     return found
 
 
@@ -121,16 +121,18 @@ class CsvImporter(TableImporter):
                     header = _header(row, file)
                 elif len(row) != len(header):
                     raise CwmError(
-                        f"{file}, line {begun}: {len(row)} cells are there and not {len(header)}; "
-                        "correct it there"
+                        f"{file}: expected {len(header)} cells, found {len(row)} (line {begun}); "
+                        "correct that line"
                     )
                 else:
                     rows.append(row)
                     lines.append(begun)
         except csv.Error as error:
-            raise CwmError(f"{file}, line {reader.line_num}: {error}; correct it there") from error
+            raise CwmError(
+                f"{file}: {error} (line {reader.line_num}); correct that line"
+            ) from error
         if header is None or not rows:
-            what = "is empty" if header is None else "has a header and no rows"
+            what = "is empty" if header is None else "has a header but no rows"
             raise CwmError(f"{file} {what}: there is nothing to import")
         cells: dict[str, Cells] = dict(zip(header, zip(*rows, strict=True), strict=True))
         return ReadTable(
@@ -144,23 +146,25 @@ def _text(file: Path) -> str:
         data = read_bytes(file, LARGEST_CSV)
     except UnreadableError as error:
         if error.is_missing:
-            raise CwmError(f"there is no {file}: name a table") from error
+            raise CwmError(f"there is no {file}: give the path of a table") from error
         raise
     if data.startswith(b"\x1f\x8b"):
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
                 data = packed.read(LARGEST_CSV + 1)
         except (OSError, EOFError, zlib.error) as error:
-            raise CwmError(f"{file} is packed and damaged: restore it") from error
+            raise CwmError(f"{file} is a damaged gzip file: restore it") from error
         if len(data) > LARGEST_CSV:
-            raise CwmError(f"{file} has more than {LARGEST_CSV:,} bytes: import a part of it")
+            raise CwmError(
+                f"{file} unpacks to more than {LARGEST_CSV:,} bytes: import a part of it"
+            )
     encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise CwmError(f"{file} is no text in UTF-8: save it as such") from error
+        raise CwmError(f"{file} is not UTF-8 text: save it as UTF-8") from error
     if "\0" in text:
-        raise CwmError(f"{file} is no text: name a table")
+        raise CwmError(f"{file} is not a text file: give the path of a table")
     return text
 
 
@@ -217,7 +221,7 @@ class ParquetImporter(TableImporter):
             except Exception as error:
                 raise _unreadable(file, error) from error
         if not rows:
-            raise CwmError(f"{file} has columns and no rows: there is nothing to import")
+            raise CwmError(f"{file} has columns but no rows: there is nothing to import")
         cells: dict[str, Cells] = {}
         for name in names:
             cells |= _cells(name, found.column(name), file)
@@ -237,7 +241,7 @@ def _opened(file: Path) -> Any:
     """Open a Parquet file, of which only the end was read so far."""
     arrow = _arrow()
     if not file.is_file():
-        raise CwmError(f"there is no file {file}: name a table")
+        raise CwmError(f"there is no file {file}: give the path of a table")
     try:
         return arrow.parquet.ParquetFile(file)
     except Exception as error:  # whatever pyarrow makes of a damaged file
@@ -246,7 +250,7 @@ def _opened(file: Path) -> Any:
 
 def _unreadable(file: Path, error: Exception | str) -> CwmError:
     reason = " ".join(str(error).split())[:120]
-    return CwmError(f"{file} is no Parquet file, or a damaged one ({reason}): restore it")
+    return CwmError(f"{file} is not a Parquet file, or it is damaged ({reason}): restore it")
 
 
 def _kept(file: Path) -> dict[str, Any]:
@@ -278,7 +282,9 @@ def _cells(name: str, column: Any, file: Path) -> dict[str, Cells]:
         lists = column.to_pylist()
         lengths = {len(each) if each is not None else -1 for each in lists}
         if len(lengths) != 1 or -1 in lengths:
-            raise CwmError(f"{file}, column {name}: its lists have several lengths; name others")
+            raise CwmError(
+                f"{file}: the lists of column {name} have different lengths; choose another column"
+            )
         parts = [np.array([each[n] for each in lists]) for n in range(lengths.pop())]
         return {f"{name}_{n}": part for n, part in enumerate(parts)}
     is_number = arrow.types.is_integer(kind) or arrow.types.is_floating(kind)

@@ -80,7 +80,7 @@ class ReadTable:
     def refuse(self, row: int, column: str, reason: str) -> CwmError:
         """Complain of a cell."""
         place = self.place(row)
-        return CwmError(f"{self.name}, {place}, column {column}: {reason}; correct it there")
+        return CwmError(f"{self.name}: {reason} ({place}, column {column}); correct that cell")
 
 
 class Chosen(NamedTuple):
@@ -123,7 +123,7 @@ def choose(
     """Find the columns of a table, by a map from roles to names and by the names themselves."""
     for role in columns:
         if role not in NAMES:
-            raise UnknownNameError("part of a map of columns", role, NAMES)
+            raise UnknownNameError("part of the map of columns", role, NAMES)
     known: dict[str, str] = {}
     for name in table.columns:
         known.setdefault(normal(name), name)
@@ -138,8 +138,8 @@ def choose(
             found = given
             if len(given) != leaf.space.size:
                 raise CwmError(
-                    f"{leaf.name} of {env} has {leaf.space.size} components, and the map of "
-                    f"columns names {len(given)}: name as many"
+                    f"{leaf.name} of {env} has {leaf.space.size} components, but the map of "
+                    f"columns has {len(given)} names: give one for each component"
                 )
         lacking = [name for name in found if name not in table.columns]
         if not lacking:
@@ -171,7 +171,8 @@ def _refuse_ambiguous(
         if len(same) > 1 and not columns:
             words = " and ".join(map(repr, same[:3]))
             raise CwmError(
-                f"{table.name} has columns {words}, which mean the same: rename one or choose with "
+                f"{table.name} has columns {words} with the same meaning: rename one, or "
+                "choose with "
                 "-o columns=..."
             )
 
@@ -190,7 +191,10 @@ def _given(value: Any, part: str) -> list[str] | None:
         return None
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise CwmError(f"a map of columns has {value!r:.60}: write the name of a column, or a list")
+        raise CwmError(
+            f"{value!r:.60} in the map of columns is not a column: write its name, or a list "
+            "of names"
+        )
     return list(names)
 
 
@@ -258,8 +262,8 @@ def _valid_columns(
     if given is not None:
         if len(given) != shape.actions.count:
             raise CwmError(
-                f"there are {shape.actions.count} actions, and the map of columns names "
-                f"{len(given)} for valid_action: name one for each"
+                f"there are {shape.actions.count} actions, but the map of columns has "
+                f"{len(given)} names for valid_action: give one for each action"
             )
         return tuple(given)
     for prefix in NAMES["valid_action"]:
@@ -278,7 +282,8 @@ def _missing(table: ReadTable, missing: Sequence[str]) -> str:
     named = (clean(name, limit=80) for name in missing[:40])
     words = ", ".join(named) + (", ..." if len(missing) > 40 else "")
     return (
-        f"{table.name} lacks {words}; it has {shown}: name them with -o columns=... or -o map=FILE"
+        f"{table.name} has no column {words} (its columns: {shown}): "
+        "assign columns with -o columns=... or -o map=FILE"
         + (f" (perhaps {hints})" if hints else "")
     )
 
@@ -291,12 +296,12 @@ def recorded_rows(
     kept, columns = _seen(table, chosen, shape, (order, episodes, marks), observer)
     if not len(kept):
         raise CwmError(
-            f"{table.name} has no two rows of one episode: name columns with what was observed next"
+            f"{table.name} has no two rows of one episode: add columns with the next observation"
         )
     if not chosen.has_next and marks[~np.isin(order, kept)].any():
         count = int(marks[~np.isin(order, kept)].sum())
         observer.note(
-            f"{count} of them ended an episode: name columns with what was observed next to keep it"
+            f"{count} of them ended an episode: add columns with the next observation to keep them"
         )
     for leaf in shape.actions.leaves("action"):
         columns[f"actions{leaf.name.removeprefix('action')}"] = _leaf(table, chosen, leaf, kept)
@@ -306,7 +311,7 @@ def recorded_rows(
     valid = [_marks(table, name, kept) for name in chosen.valid]
     if shape.valid and not valid:
         raise CwmError(
-            f"{table.name} does not say which actions {env} allows: it needs columns "
+            f"{table.name} lacks the valid actions of {env}: add columns "
             f"valid_action_0 to valid_action_{shape.actions.count - 1}"
         )
     return RecordedRows(
@@ -329,7 +334,7 @@ def _order(
         if role in chosen.roles:
             marks |= _marks(table, chosen.roles[role], rows)
     if "episode" not in chosen.roles:
-        observer.note("there is no column episode: one begins after each row that ended one")
+        observer.note("no column episode: a new episode begins after each row that ended one")
         return rows, np.append(0, np.cumsum(marks[:-1])), marks
     episodes = _numbers_or_names(table, chosen.roles["episode"])
     if chosen.has_next or "step" not in chosen.roles:
@@ -354,7 +359,7 @@ def _check_steps(
     wrong = np.diff(steps) != 1 if counts else np.diff(steps) == 0
     for place in np.flatnonzero(wrong & (episodes[1:] == episodes[:-1])).tolist():
         after, before = order[place + 1], order[place]
-        words = f"step {steps[place + 1]:g} follows step {steps[place]:g} of {table.place(before)}"
+        words = f"step {steps[place + 1]:g} follows step {steps[place]:g} in {table.place(before)}"
         raise table.refuse(int(after), column, words)
 
 
@@ -370,11 +375,11 @@ def _numbers_or_names(table: ReadTable, column: str) -> np.ndarray:
     if isinstance(cells, np.ndarray) or 2 * sum(map(_is_number, cells)) > len(cells):
         numbers = _numbers(table, column, rows, WHOLE)
         for row in np.flatnonzero(numbers < 0).tolist():
-            raise table.refuse(row, column, f"{numbers[row]} is no number of an episode")
+            raise table.refuse(row, column, f"{numbers[row]} is not a valid episode number")
         return numbers
     for row, cell in enumerate(cells):
         if not cell.strip():
-            raise table.refuse(row, column, "it is empty")
+            raise table.refuse(row, column, "the cell is empty")
     _, first, place = np.unique(np.array(cells), return_index=True, return_inverse=True)
     ranks = np.argsort(np.argsort(first))
     names: np.ndarray = ranks[place.reshape(-1)]
@@ -404,8 +409,9 @@ def _seen(
     beyond_next = np.append(goes_on[1:], False) & goes_on
     if count := int((marks & beyond_next).sum()):
         observer.note(
-            f"{count} rows end an episode that continues: their next observation is taken from the "
-            "next row; number episodes so that each stops at its end"
+            f"{count} rows end an episode, but more rows of it follow: the next row is taken "
+            "as their "
+            "next observation; give each episode its own number to avoid this"
         )
     for leaf in shape.observations.leaves("observation"):
         seen = _leaf(table, chosen, leaf, order)
@@ -413,7 +419,7 @@ def _seen(
         columns |= {name: seen[goes_on], f"next_{name}": seen[1:][goes_on[:-1]]}
     dropped = int((~goes_on).sum())
     observer.note(
-        f"what was observed next is taken from the next row: the last row of each of {dropped} "
+        f"the next row is taken as the next observation: the last row of each of {dropped} "
         "episodes is left out"
     )
     return order[goes_on], columns
@@ -442,7 +448,7 @@ def _ends(
     ends = ends_of(found["done"], episodes, limit)
     if ends.dones is not None:
         observer.note(
-            f"{int(ends.truncated.sum())} rows end an episode just at the time limit: read as "
+            f"{int(ends.truncated.sum())} rows end an episode exactly at the time limit: read as "
             "truncated, not terminated"
         )
     return ends
@@ -455,7 +461,7 @@ def _splits(table: ReadTable, column: str, kept: np.ndarray) -> np.ndarray:
     for place, row in enumerate(kept.tolist()):
         word = str(cells[row]).strip().lower()
         if word not in SPLITS and word not in ("0", "1"):
-            reason = f"{word!r:.40} is neither train nor test" if word else "it is empty"
+            reason = f"{word!r:.40} is neither train nor test" if word else "the cell is empty"
             raise table.refuse(row, column, reason)
         found[place] = SPLITS[word] if word in SPLITS else int(word)
     return found
@@ -503,7 +509,7 @@ def _parsed(table: ReadTable, column: str, kept: np.ndarray, space: Space) -> np
         texts = [text.replace(",", ".") for text in texts]
     for row, text in zip(kept.tolist(), texts, strict=True):
         if not _is_number(text):
-            reason = f"{text!r:.40} is no number" if text else "it is empty"
+            reason = f"{text!r:.40} is not a number" if text else "the cell is empty"
             raise table.refuse(row, column, reason)
     if np.dtype(space.dtype).kind in "iu":
         try:
@@ -534,7 +540,7 @@ def _marks(table: ReadTable, column: str, kept: np.ndarray) -> np.ndarray:
     for place, row in enumerate(kept.tolist()):
         word = str(cells[row]).strip().lower()
         if word not in TRUE and word not in FALSE:
-            reason = f"{word!r:.40} is neither true nor false" if word else "it is empty"
+            reason = f"{word!r:.40} is neither true nor false" if word else "the cell is empty"
             raise table.refuse(row, column, reason)
         found[place] = word in TRUE
     return found
@@ -554,7 +560,7 @@ def written_columns(dataset: Dataset) -> Iterator[tuple[str, np.ndarray]]:
     ]
     width = sum(leaf.space.size for leaf, _ in leaves)
     if width > MOST_COLUMNS or any(leaf.space.is_picture for leaf, _ in leaves):
-        raise CwmError("observations are pictures, which no table holds: --to minari does")
+        raise CwmError("observations are pictures, which do not fit into a table: use --to minari")
     for leaf, column in leaves:
         parts = column.reshape(len(dataset), -1)
         for number, name in enumerate(component_names(leaf)):

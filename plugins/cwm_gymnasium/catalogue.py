@@ -112,7 +112,7 @@ def _shift(found: EnvSpec) -> Callable[[gym.Env[Any, Any], np.random.Generator],
         try:
             change(env.unwrapped, rng)
         except MissingPartError as error:
-            raise CwmError(f"{found.id} cannot be shifted ({error}): leave --shift out") from error
+            raise CwmError(f"{found.id} cannot be shifted ({error}): leave out --shift") from error
 
     return shift
 
@@ -195,5 +195,5 @@ def _note(name: str, found: EnvSpec) -> str:
     if name == found.id or found.id.endswith(f":{name}"):  # a class that is not registered
         return ""
     if f"{name}-v{found.version}" == found.id:
-        return f"{name} names no version: using {found.id}"
-    return f"Gymnasium no longer makes {name}: using {found.id}"
+        return f"{name} has no version: using {found.id}"
+    return f"Gymnasium no longer includes {name}: using {found.id}"

@@ -213,7 +213,7 @@ class Plays:
 def difference(rewinder: SimulationRewinder, env: Any, plays: Plays | None) -> str:
     """Say how a batch differs from stepping the environment, nothing where it does not."""
     if plays is None:
-        return "its rewards are not known in a form for many simulations"
+        return "its rewards have no batched form"
     space = deepcopy(env.action_space)
     space.seed(0)
     home = rewinder.save()
@@ -229,9 +229,9 @@ def difference(rewinder: SimulationRewinder, env: Any, plays: Plays | None) -> s
     rewinder.load(home)
     returns, steps = zip(*expected, strict=True)
     if played.steps.ravel().tolist() != list(steps):
-        return "a batch terminates at other steps than the environment"
+        return "a batch terminates at different steps than the environment"
     if not np.allclose(played.returns.ravel(), returns, rtol=TOLERANCE, atol=0):
-        return "a batch has other returns than the environment"
+        return "a batch has different returns than the environment"
     return ""
 
 
@@ -327,7 +327,7 @@ class Mujoco:
             try:
                 self._plays = Plays.of(self._env)
             except MissingPartError as error:
-                warn_once(f"{error}: plans are played one at a time, which takes longer")
+                warn_once(f"{error}: plans are simulated one at a time, which is slower")
             self.unbatched = difference(self, self._env, self._plays)
         if self.unbatched or self._plays is None:
             return None

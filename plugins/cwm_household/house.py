@@ -172,7 +172,7 @@ class Household(gym.Env[Any, Any]):
 
     def __init__(self, families: Sequence[str], *, render_mode: str | None = None) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"there is no render mode {render_mode!r}, only 'ansi'")
+            raise ValueError(f"unknown render mode {render_mode!r}: choose 'ansi'")
         self.families = tuple(families)
         self.render_mode = render_mode
         self.work = dict(WORK)

@@ -88,7 +88,7 @@ class Induction(Backend):
         if not isinstance(problem, WorldModelProblem):
             raise CwmError(
                 "the induction backend writes world models from transitions only: "
-                "name a language model with --model"
+                "choose a language model with --model"
             )
         start = time.monotonic()
         found, program, final = self._program(request, problem)

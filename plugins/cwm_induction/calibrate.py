@@ -67,9 +67,7 @@ def calibrate(
     to a file. `CwmError` where the program does not run.
     """
     if output is not None and not Path(output).parent.is_dir():
-        raise CwmError(
-            f"cannot write {output}, as its folder does not exist: --output names another"
-        )
+        raise CwmError(f"cannot write {output}: its folder does not exist; choose another --output")
     about = find_subject(program=program, env=env, env_args=env_args, observer=observer)
     text = about.text or ""
     if (contract := abilities_of(text).contract) != "plain":
@@ -100,7 +98,7 @@ def calibrate(
             ]
             if failure := next((each.failure for each in found if each and each.failure), None):
                 reason = failure.message.splitlines()[0]
-                raise CwmError(f"{about.name} does not run ({reason}): mend that first")
+                raise CwmError(f"{about.name} does not run ({reason}): fix it first")
             on_train, on_test = (each and each.score for each in found)
             return Scores(on_train, on_test, None)
 

@@ -318,7 +318,7 @@ def _budget(steps: int, seconds: float | None, stop: str) -> Budget:
         except ValueError:
             pass
     if stop not in ("certified", "never"):
-        raise CwmError(f"--stop {stop} is unknown: write certified, return=X or never")
+        raise CwmError(f"unknown --stop {stop}: choose certified, return=X or never")
     return Budget(steps, seconds, certified=stop == "certified")
 
 
@@ -364,7 +364,7 @@ def _begun(start: RunOrRows | None) -> _Begun:
         if not (searched / HEADER).is_file():
             if wrong is None:
                 words = f"nothing was predicted wrongly in {named(folder)}, a plan"
-                raise CwmError(f"{words}: name a run of `cwm synthesize` or `cwm learn`")
+                raise CwmError(f"{words}: choose a run of `cwm synthesize` or `cwm learn`")
             return _Begun(wrong)
         folder = searched
     found = program_run(folder)
@@ -410,7 +410,7 @@ class _LearnedTask(NamedTuple):
                 documented_names(description, space),
             )
             if begun.rows is not None and begun.rows.observation_space != known.observation_space:
-                raise CwmError(f"the rows to begin with are none of {spec.id}: name others")
+                raise CwmError(f"the initial transitions are not from {spec.id}: choose others")
             setting = Setting(env, args, seed, known.limit)
             names = spec.action_names(made) if spec.action_names else ()
             return cls(spec, setting, description, known, tuple(names))
@@ -424,7 +424,9 @@ class _LearnedTask(NamedTuple):
         except ValueError as error:
             if begun.program:
                 return begun._replace(earlier=None)
-            raise CwmError(f"the rows are none of {self.spec.id} ({error}): name others") from None
+            raise CwmError(
+                f"the transitions do not fit {self.spec.id} ({error}): choose others"
+            ) from None
 
     def pursuing(self, goal: str, begun: _Begun) -> tuple[_LearnedTask, _Begun]:
         """Return the same with another goal, and what it begins with as it is for that."""
@@ -481,11 +483,11 @@ def carried(rows: Dataset, into: Dataset) -> Dataset:
     old, new = rows.action_space, into.action_space
     among = old.kind == new.kind == "discrete" and old.low == new.low and old.count <= new.count
     if old != new and not among:
-        raise ValueError("its actions are others")
+        raise ValueError("its actions differ")
     kept = list(rows)
     if rows.observation_space != into.observation_space:
         if not ("objects" in rows.metadata and "objects" in into.metadata):
-            raise ValueError("what is observed is something else")
+            raise ValueError("its observations differ")
         mine = ObjectSchema.from_json(rows.metadata["objects"])
         theirs = ObjectSchema.from_json(into.metadata["objects"])
         space = into.observation_space
@@ -579,7 +581,9 @@ def actor_for(known: Knowledge) -> type[Actor]:
         kind: type[Actor] = getattr(import_module(module), name)
         if kind.serves(known.observation_space, known.action_space):
             return kind
-    raise CwmError("nobody learns in such an environment: synthesize a program from its data")
+    raise CwmError(
+        "no learning strategy supports this environment: use `cwm synthesize` on recorded data"
+    )
 
 
 def _learned(learner: Learner) -> LearningResult:

@@ -477,7 +477,8 @@ class Learner:
             if not same and self._number == self.replay.unfinished and not self._is_elsewhere:
                 self._is_elsewhere = True
                 self.observer.note(
-                    "the environment does not repeat its observations: the episode underway is lost"
+                    "the environment did not repeat its observations: the current episode is "
+                    "discarded"
                 )
         self._end_replay()
         return recorded
@@ -521,8 +522,8 @@ class Learner:
         if by_chance and "chance" not in self._told and self.writer.contract == "plain":
             self._told.add("chance")
             self._note(
-                "the same action at the same observation came out otherwise: chance decides, or "
-                "what is not observed; the most common outcome is taken for the rule"
+                "the same action at the same observation had a different outcome: randomness, or "
+                "hidden state; the most common outcome is used as the rule"
             )
         self._advanced(Mismatched(self.steps, row, predicted, parts, by_chance))
 
@@ -596,7 +597,7 @@ class Learner:
             found = find_contract(self.dataset())
             if found.contract == "chance":
                 self.writer.contract = "chance"
-                self._note(f"chance decides what follows: {found.words(self.known.names)}")
+                self._note(f"outcomes are random: {found.words(self.known.names)}")
         self._carrier.contract = self.writer.contract
 
     @property
@@ -622,7 +623,7 @@ class Learner:
         if alone.unexplained.sum() >= found.unexplained.sum():
             return found
         self._earlier.clear()
-        self._note("the rows of the earlier environment contradict this one: left out")
+        self._note("rows of the previous environment contradict this one and are left out")
         return alone
 
     def _written_by(
@@ -707,7 +708,7 @@ class Learner:
         words = printable(failure.message.splitlines()[0], 200)
         if words not in self._told:
             self._told.add(words)
-            self._note(f"the program failed while it was planned with: {words}", "Warning")
+            self._note(f"the program failed during planning: {words}", "Warning")
 
     # --- what is not known
 
@@ -916,7 +917,7 @@ def _plain(space: Space, value: Any) -> Any:
         for leaf in space.leaves("value"):
             leaf.space.check(columns[leaf.name])
     except UnfitError as error:
-        raise CwmError(f"the environment breaks its own rules: {error.reason}") from error
+        raise CwmError(f"the environment returned an invalid value: {error.reason}") from error
     return space.unpack("value", columns, 0)
 
 

@@ -504,16 +504,16 @@ def _condition(goal: str, space: Space, description: str) -> str:
     try:
         tree = ast.parse(goal.strip(), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise CwmError(f"the goal {goal!r} is no condition in Python: {known}") from None
+        raise CwmError(f"the goal {goal!r} is not a Python condition: {known}") from None
     for node in ast.walk(tree):
         if not isinstance(node, _CONDITION_PARTS):
-            raise CwmError(f"the goal {goal!r} is more than a comparison of numbers: {known}")
+            raise CwmError(f"the goal {goal!r} must be a comparison of numbers: {known}")
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") not in ("abs", "min", "max"):
-            raise CwmError(f"the goal {goal!r} calls more than abs, min and max: {known}")
+            raise CwmError(f"the goal {goal!r} may only call abs, min and max: {known}")
         if isinstance(node, ast.Name) and node.id not in (*names, *_GOAL_NAMES):
-            raise CwmError(f"the goal {goal!r} names {node.id!r}: {known}")
+            raise CwmError(f"the goal {goal!r} has the unknown name {node.id!r}: {known}")
     if not any(isinstance(n, ast.Name) and n.id not in _GOAL_NAMES[1:] for n in ast.walk(tree)):
-        raise CwmError(f"the goal {goal!r} says nothing of what is observed: {known}")
+        raise CwmError(f"the goal {goal!r} uses no observation: {known}")
     return ast.unparse(_Components(names).visit(tree))
 
 

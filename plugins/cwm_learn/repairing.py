@@ -215,7 +215,7 @@ class ProgramWriter:
             induced, words = self._from_data(problem)
             found += self._judged(induced, self.backend, problem, words)
         if not found:
-            raise CwmError(f"no program that runs was found in {len(rows)} transitions")
+            raise CwmError(f"no working program was found from {len(rows)} transitions")
         best = min(found, key=lambda one: one.rank)
         if best.origin == KEPT:
             self.in_vain[self.backend] = len(rows)

@@ -128,7 +128,7 @@ class RecordedSession(LearningSession):
 def learned_by(strategy: LearningStrategy, session: RecordedSession) -> LearningResult:
     """Have a strategy learn, and write down what came of it."""
     if strategy.needs_answers and session.backend is None:
-        raise CwmError("this strategy asks a language model: add --model PROVIDER/NAME")
+        raise CwmError("this strategy needs a language model: add --model PROVIDER/NAME")
     session.observer.note(f"{session.run.place} started", "Run")
     session.observer.begins(session)
     try:

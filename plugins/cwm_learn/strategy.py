@@ -101,7 +101,7 @@ class LearningSession:
     def complete(self, request: Request) -> Completion:
         """Ask whoever answers, and count what that took."""
         if self.backend is None:
-            raise ValueError("there is nobody to ask")
+            raise ValueError("there is no language model to ask")
         completion = self.backend.complete(request)
         self.asked += 1
         self.cost += completion.usage.cost or 0.0

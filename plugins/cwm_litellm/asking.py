@@ -212,7 +212,7 @@ class Question:
         context = self.fit.context if self._is_ollama else None
         self._full = context is not None and usage.tokens >= context
         if self._full:
-            words = f"the context of {context:,} tokens was full, and what was asked forgotten"
+            words = f"the context of {context:,} tokens was full, so the server dropped the prompt"
             return Answer(answer.text, words, cut=True)
         return answer
 
@@ -273,7 +273,7 @@ class Question:
             response = litellm.completion(**asked)
             if response is None:  # it asked otherwise itself, in vain, and says nothing
                 system = any(message["role"] == "system" for message in asked["messages"])
-                words = ROLES if system else "the request was refused twice, and nothing said"
+                words = ROLES if system else "the request was refused twice without a reason"
                 raise litellm.BadRequestError(words, self.model, provider_of(self.model))
             self._check_request(asked)
             return response
@@ -395,7 +395,7 @@ class Question:
         room = context - prompt if known else (self._limit or 0) // 2
         if self._limit is not None and LEAST_TOKENS <= room < self._limit:
             self._tokens = self.fit.tokens = room
-            self._log(f"holds too little for prompt and answer: asked for {room:,} tokens")
+            self._log(f"is too small for prompt and completion: requested {room:,} tokens")
             return True
         share = min(FOR_THE_PROMPT * context / prompt, SMALLER) if known else SMALLER
         return shorten and self._shorten(int(share * _size(self.messages)))
@@ -422,7 +422,7 @@ class Question:
 def read(response: Any) -> Answer:
     """Return what a response says, and why that is nothing or not all."""
     if not response.choices:
-        return Answer(lacking="the provider sent no answer")
+        return Answer(lacking="the provider sent no completion")
     choice = response.choices[0]
     whole = choice.message.content or ""
     spoken = without_thinking(whole)
@@ -437,7 +437,7 @@ def read(response: Any) -> Answer:
         where = " of thinking" if not text.strip() and (thought or not spoken.done) else ""
         return Answer(text, f"the answer was cut off{after}{where}", cut=True)
     if choice.finish_reason == "content_filter":
-        return Answer(text, "the provider's content filter withheld the answer")
+        return Answer(text, "the provider's content filter withheld the completion")
     if text.strip():
         lacking = Kind.OVERSIZED.value if len(spoken.text) > len(text) else ""
         likely = _log_probability(choice) if text == whole else None
@@ -446,7 +446,7 @@ def read(response: Any) -> Answer:
     if refusal := getattr(choice.message, "refusal", None) or fields.get("refusal"):
         lacking = f"the model refuses to answer ({clean(refusal, limit=160)})"
     elif thought or whole.strip():
-        lacking = "the model thought, and answered nothing"
+        lacking = "the model returned reasoning, but no answer"
     return Answer(lacking=lacking)
 
 

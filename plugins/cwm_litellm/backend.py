@@ -117,8 +117,9 @@ class LiteLLM(Backend):
             None,
         ):
             raise CwmError(
-                "servers tell how likely an answer is at temperature 1, and proposals are weighed "
-                "by that: leave out --temperature, top_p and top_k"
+                "proposals are weighed by log-probabilities, which servers return for "
+                "temperature 1: "
+                "leave out --temperature, top_p and top_k"
             )
         litellm = load()
         if self.spans:
@@ -143,7 +144,7 @@ class LiteLLM(Backend):
         """Return how often the provider may be asked."""
         for name in ("requests_per_minute", "tokens_per_minute"):
             if (most := getattr(self, name)) is not None and not 0 < most < inf:
-                raise CwmError(f"{name} is {most}: it takes a number above 0")
+                raise CwmError(f"{name} is {most}: it must be above 0")
         provider = provider_of(self.model) or self.model
         if self.api_base:
             provider = f"{provider} at {without_credentials(self.api_base)}"
@@ -198,8 +199,8 @@ class LiteLLM(Backend):
         """Weigh texts by what the server echoes, many at a time."""
         if not self.can_score:
             raise CwmError(
-                f"{self.model} tells no log-probabilities of a prompt: give the --api-base of a "
-                "server that echoes them, such as vLLM"
+                f"{self.model} returns no log-probabilities of prompts: give the --api-base of a "
+                "server that returns them, such as vLLM"
             )
         return self._weigher().weighed(requests)
 

@@ -59,16 +59,13 @@ class Kind(StrEnum):
     )
     REFUSED = "{provider} refused the request ({reason}): change the model or the option it names"
     UNREACHABLE = "no connection to {address} ({reason}): check the network and --api-base"
-    TIMEOUT = (
-        "{model} gave no answer in time, {attempts} times:"
-        " raise -o timeout=SECONDS or try again later"
-    )
+    TIMEOUT = "{model} timed out {attempts} times: raise -o timeout=SECONDS or try again later"
     RATE_LIMIT = (
         "{provider}: rate limit still exceeded after {attempts} attempts:"
         " lower --parallel or try again later"
     )
     FILTERED = "the content filter of {provider} refused the prompt ({reason})"
-    UNPAYABLE = "another attempt might cost more than --max-cost leaves"
+    UNPAYABLE = "another attempt might exceed --max-cost"
     OVERSIZED = "the answer is longer than 1 MB and was rejected"
     BROKEN = "{provider} still fails after {attempts} attempts ({reason}): try again later"
 
@@ -265,9 +262,9 @@ def brief(error: BaseException) -> str:
         case Kind.RATE_LIMIT:
             return "limits the rate"
         case Kind.TIMEOUT:
-            return "gave no answer in time"
+            return "timed out"
         case Kind.UNREACHABLE:
-            return f"is not to be reached ({_reason(error)})"
+            return f"cannot be reached ({_reason(error)})"
         case Kind.REFUSED:
             return f"refused the request ({_reason(error)})"
     refusal = error_response_of(error)

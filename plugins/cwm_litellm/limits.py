@@ -140,7 +140,7 @@ def adapted(limits: ModelLimits, asked: Mapping[str, Any], told: str, param: str
         return ""
     if roles[-1] == "assistant" and NOT_BEGUN.search(told):
         limits.begun = False
-        return "takes no answer that was begun: it is asked to begin with those lines"
+        return "does not accept a begun answer: the prompt asks for these first lines instead"
     if LIMITS[0] in asked and LIMITS[1] in told and REFUSES.search(told):
         limits.limit = LIMITS[1]
         return ""

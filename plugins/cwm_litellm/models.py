@@ -143,8 +143,8 @@ def hint(model: str) -> str:
     provider, _, name = model.partition("/")
     close = get_close_matches(provider, sorted(providers()), n=1) if name else []
     if close:
-        return f"did you mean {close[0]}/{name}? Models are named PROVIDER/NAME"
-    return "name it PROVIDER/NAME, such as openai/gpt-4o-mini or ollama/llama3"
+        return f"did you mean {close[0]}/{name}? Write models as PROVIDER/NAME"
+    return "write PROVIDER/NAME, such as openai/gpt-4o-mini or ollama/llama3"
 
 
 @cache

@@ -114,7 +114,7 @@ class Format(NamedTuple):
         middle, _, rest = rest.partition(USER)
         between, found, closing = rest.partition(ANSWER)
         if not found:
-            raise CwmError("the chat template leaves messages out: give -o template=plain")
+            raise CwmError("the chat template omits messages: add -o template=plain")
         end = asked.rpartition(USER)[2]  # of the user's turn; what follows is the header
         if not between.startswith(end):  # a mark of its own ends what asks
             turn = word(said[2:]).partition(ANSWER)[0]
@@ -132,7 +132,7 @@ class Format(NamedTuple):
         opening, _, rest = word(said).rpartition(SYSTEM)
         middle, found, asked = rest.partition(USER)
         if not found:
-            raise CwmError("the chat template leaves messages out: give -o template=plain")
+            raise CwmError("the chat template omits messages: add -o template=plain")
         return cls(opening, middle, asked, "", "")
 
 
@@ -190,8 +190,9 @@ class Weigher:
             if self.known.can is None:
                 raise
             raise CwmError(
-                f"{self.model} told log-probabilities before, and none of this text: try again "
-                "later, or another --statistician"
+                f"{self.model} returned no log-probabilities for this text, but did before: "
+                "try again "
+                "later, or use another --statistician"
             ) from None
         return [found[pair] for pair in asked]
 
@@ -377,7 +378,7 @@ def _post(root: str, path: str, **body: Any) -> Any:
     begin_attempt(time.monotonic() + SHORT_TIMEOUT)
     response = litellm.client_session.post(root + path, json=body, timeout=SHORT_TIMEOUT)
     if response.status_code == httpx.codes.BAD_REQUEST:
-        raise CwmError("the server does not word this conversation")
+        raise CwmError("the server cannot format this conversation")
     return response.raise_for_status().json()
 
 
@@ -416,7 +417,7 @@ def _read_template(file: Path) -> Callable[[list[dict[str, str]]], str]:
         TemplateError,
     ) as error:
         reason = getattr(error, "reason", error)
-        raise CwmError(f"{file} is no chat template ({reason}): give one in Jinja") from None
+        raise CwmError(f"{file} is not a chat template ({reason}): give a Jinja template") from None
 
 
 def rendering(template: str, **marks: str) -> Callable[[list[dict[str, str]]], str]:
@@ -425,7 +426,7 @@ def rendering(template: str, **marks: str) -> Callable[[list[dict[str, str]]], s
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def refuse(words: str) -> None:
-        raise CwmError(f"the chat template refuses a conversation: {words}")
+        raise CwmError(f"the chat template rejects a conversation: {words}")
 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]

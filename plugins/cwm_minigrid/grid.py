@@ -78,9 +78,7 @@ class ObjectGrid(gym.Env[Any, Any]):
         self, grid: MiniGridEnv, render_mode: str | None = None, view: str = VIEWS[0]
     ) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(
-                f"there is no render mode {render_mode!r}, only 'rgb_array' and 'ansi'"
-            )
+            raise ValueError(f"unknown render mode {render_mode!r}: choose 'rgb_array' or 'ansi'")
         self.grid = grid
         self.view = view
         self.render_mode = render_mode

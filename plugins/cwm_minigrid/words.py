@@ -78,7 +78,9 @@ class GridWords(TextView):
 
     def __init__(self, env: ObjectGrid) -> None:
         if env.view != "objects":
-            raise CwmError(f"the view {env.view} has no words: take view='\"objects\"'")
+            raise CwmError(
+                f"the view {env.view} has no description in words: use view='\"objects\"'"
+            )
         self._env = env
 
     def guide(self) -> str:
@@ -149,7 +151,7 @@ class GridWords(TextView):
         try:
             for action in self.legal(observation):
                 if not self._env.restore(observation):
-                    raise CwmError("this observation does not tell all that matters in the grid")
+                    raise CwmError("this observation does not show the whole state of the grid")
                 after, reward, terminated, *_ = self._env.step(action)
                 row = Transition(observation, action, after, reward, terminated)
                 found.append(self.change(row))

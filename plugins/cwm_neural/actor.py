@@ -169,7 +169,7 @@ class ActorCritic(Agent):
         rewards that are imagined from there up to the horizon.
         """
         if model is None:
-            raise CwmError("actor-critic learns in a world model: name one")
+            raise CwmError("actor-critic needs a world model: add --model or --world")
         self.model = model
         self.network.encoder.normalise(rows)
         starts = Starts(rows, self._options.burn_in if self._options.memory else 0)

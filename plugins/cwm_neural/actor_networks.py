@@ -303,7 +303,9 @@ def policy_of(space: Space) -> ActionPolicy:
         return CategoricalPolicy(space)
     if space.is_float:
         return GaussianPolicy(space)
-    raise CwmError(f"no policy is learned for actions that are {space.kind}: use one action or box")
+    raise CwmError(
+        f"policies cannot be learned for {space.kind} actions: use a Discrete or Box action space"
+    )
 
 
 class HeadOutputs(NamedTuple):

@@ -180,7 +180,9 @@ def read_gpt2(backbone: Transformer, folder: str) -> None:
     try:
         known = GPT2Model.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise CwmError(f"there is no GPT-2 in {folder}: name a folder that holds one") from error
+        raise CwmError(
+            f"there is no GPT-2 in {folder}: choose a folder that contains one"
+        ) from error
     if (len(known.h), known.embed_dim) != (len(backbone.layers), backbone.width):
         words = f"{len(known.h)} layers of width {known.embed_dim}"
         raise CwmError(f"the GPT-2 in {folder} has {words}: choose model.shape to fit")

@@ -177,7 +177,7 @@ class ConservativeLosses:
         """Return the loss of an actor and two networks of values."""
         space, width = self._task.action_space, self._options.width
         if not np.isfinite([*space.low, *space.high]).all():
-            raise CwmError("cql learns actions between bounds: this environment has none")
+            raise CwmError("cql needs bounded Box actions: this environment has others")
         low, high = (
             torch.tensor(bounds, device=self._device) for bounds in (space.low, space.high)
         )

@@ -147,7 +147,7 @@ class DreamerTraining(Training):
         key = np.random.SeedSequence([self._task.seed, self._updates])
         batch = batch_of(rows, sampler, np.random.default_rng(key), net, shape)
         if not batch["next", "observation"].isfinite().all():  # torchrl fails on it in many ways
-            raise Diverged(f"what was observed is no number, at update {self._updates:,}")
+            raise Diverged(f"an observation is not a number, at update {self._updates:,}")
         with drawing(int(key.generate_state(1)[0])):
             told = net.losses(batch)
         losses = {

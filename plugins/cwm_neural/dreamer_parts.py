@@ -81,14 +81,12 @@ class Coding:
         self._names = [leaf.name for leaf in observations.leaves("")]
         self.picture = self._leaves[0].shape if observations.is_picture else None
         if any(_width(space) == 0 for space in self._leaves):
-            raise CwmError(
-                "DreamerV3 sees numbers and pictures, and no texts: choose another model"
-            )
+            raise CwmError("DreamerV3 does not support text observations: choose another model")
         self.width = sum(map(_width, self._leaves))
         self.is_discrete = actions.kind == "discrete"
         bounded = actions.is_float and np.isfinite((*actions.low, *actions.high)).all()
         if not (self.is_discrete or bounded):
-            raise CwmError("DreamerV3 acts by one choice, or by real numbers that have bounds")
+            raise CwmError("DreamerV3 needs Discrete or bounded Box actions")
         self.action_width = actions.count if self.is_discrete else actions.size
 
     def seen(self, columns: Columns, prefix: str = "observations") -> Tensor:

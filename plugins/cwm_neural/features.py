@@ -120,4 +120,4 @@ def refuse_what_is_seen(space: Space, kind: str) -> None:
         shape = leaf.space.shape
         if leaf.space.dtype == "uint8" and len(shape) == 3 and min(shape[:2]) >= 16:
             instead = "take --model transformer --tokenizer vq"
-            raise CwmError(f"{leaf.name} are pictures, which {kind} cannot learn from: {instead}")
+            raise CwmError(f"{leaf.name} are pictures, which {kind} cannot use: {instead}")

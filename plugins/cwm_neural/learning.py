@@ -50,7 +50,7 @@ class TrainedLearning(LearningStrategy):
         factory = find("trainer", self.model)
         factory.check()
         if self.profile and "preset" not in {field.name for field in fields(factory)}:
-            raise CwmError(f"{self.model} has no profiles: leave -o strategy.profile= out")
+            raise CwmError(f"{self.model} has no profiles: leave out -o strategy.profile=")
         with closing(task.task.make()) as env:
             spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
         wanted = TrainingTask(*spaces, seed=session.seed, schema=task.schema, env=task.name)

@@ -66,7 +66,7 @@ class EnsembleTraining(Training):
         seen = RowFeatures("observations", task.observation_space)
         done = RowFeatures("actions", task.action_space)
         if not seen.size or not done.size:
-            raise CwmError("an ensemble learns from numbers, and there are only texts")
+            raise CwmError("an ensemble needs numbers, but the observations are text only")
         with drawing(task.seed):
             self.networks = MemberNetworks(
                 seen,

@@ -44,16 +44,16 @@ def load_state(folder: Path, name: str, shape: Mapping[str, Any]) -> dict[str, A
         differing = [key for key in shape if known.get(key) != json.loads(json.dumps(shape[key]))]
         if differing:
             there, here = (str(each.get(differing[0])) for each in (known, shape))
-            words = f"{differing[0]} is {there} there, and {here} here"
+            words = f"{differing[0]} is {there} in the file, but {here} here"
             if len(words) > TOLD:  # spaces
                 words = f"{differing[0]} differ"
-            raise CwmError(f"{file} is of another shape ({words}): name another state")
+            raise CwmError(f"{file} has a different shape ({words}): choose another state")
         found: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     except CwmError:
         raise
     except Exception as error:  # whatever a damaged file makes torch raise
         reason = " ".join(str(error).split())[:120]
-        raise CwmError(f"{file} is no saved state ({reason}): name another one") from error
+        raise CwmError(f"{file} is not a saved state ({reason}): choose another one") from error
     return found
 
 
@@ -65,7 +65,9 @@ def restoring(folder: Path) -> Iterator[None]:
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:  # torch's
         reason = " ".join(str(error).split())[:200]
         words = "was saved by another version, or is damaged"
-        raise CwmError(f"{folder} {words} ({reason}): train again, or name another one") from error
+        raise CwmError(
+            f"{folder} {words} ({reason}): train again, or choose another one"
+        ) from error
 
 
 def shape_of(task: TrainingTask, **more: Any) -> dict[str, Any]:

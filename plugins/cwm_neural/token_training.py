@@ -251,7 +251,7 @@ class TokenTraining(Training):
         return shape_of(self._task, network=self._options.network(), sizes=vars(self._sizes))
 
     def _unknown(self, part: str) -> CwmError:
-        return CwmError(f"this model has no part {part!r}: name model, tokenizer or sequence")
+        return CwmError(f"this model has no part {part!r}: choose model, tokenizer or sequence")
 
     def _data(self, rows: Dataset) -> TokenRows:
         """Return rows as tensors, and keep what is known of them."""

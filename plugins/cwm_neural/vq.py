@@ -54,7 +54,7 @@ class VqTokenizer(Tokenizer):
         self, space: Space, options: VqOptions, *, seed: int = 0, device: str = "cpu"
     ) -> None:
         if not space.is_picture:
-            raise CwmError("the tokenizer vq needs pictures: take --tokenizer grid")
+            raise CwmError("the tokenizer vq needs pictures: use --tokenizer grid")
         self._options, self._device = options, device
         self._height, self._width, channels = space.shape
         with drawing(seed):
@@ -244,7 +244,7 @@ class Autoencoder(nn.Module):
             words = f"{options.vq_side} tokens cannot be made by halving {options.vq_frame} pixels"
             raise CwmError(f"{words}: choose another vq_frame or vq_side")
         if options.vq_blocks and options.vq_channels % NORM_GROUPS:
-            raise CwmError(f"vq_channels is no multiple of {NORM_GROUPS}: choose another number")
+            raise CwmError(f"vq_channels must be a multiple of {NORM_GROUPS}")
         self.channels, width = channels, options.vq_width
         parts = _plain if options.vq_blocks == 0 else _residual
         self.encoder, self.decoder = parts(options, channels, int(halvings))

@@ -329,11 +329,11 @@ class WorldGame(Game):
         number = len(self._inside.history.actions)
         how = foreseen(self.model, row, self.arena.rows) if self.model is not None else None
         if how == "certain":
-            self._mark = self._mark or f"small differences have added up from step {number} on"
+            self._mark = self._mark or f"small differences have accumulated since step {number}"
             return
         self._is_apart = True
         if how is not None:
-            self._mark = f"chance decided otherwise at step {number}: the worlds go on apart"
+            self._mark = f"random outcomes differ since step {number}: the episodes diverge"
             return
         self._first = number, tuple(parts)
         what = ""
@@ -356,7 +356,8 @@ class WorldGame(Game):
                 [plan] = session.plan([moment])
             except Unsuited as reason:
                 raise CwmError(
-                    f"no plans can be made here (it {reason}): choose --planner"
+                    f"planning is not possible here (the planner {reason}): choose another "
+                    "--planner"
                 ) from reason
             except Stuck as reason:
                 plan = Plan([], Failure(kind="timeout_wall", message=str(reason)))
@@ -573,7 +574,7 @@ class ReplayGame(Game):
                 self._episode, self._place = episode, after + int(places[0])
                 self._warning = ""
                 return
-        self._warning = "nothing was predicted wrongly from here on"
+        self._warning = "no wrong predictions from here on"
 
     def _prediction(self, index: int) -> Step | None:
         """Return what was predicted of a row, the likeliest where several things may follow."""
@@ -597,7 +598,7 @@ class ReplayGame(Game):
             self.arena.keys.words(action),
         ]
         if self._found is not None:
-            parts.append(f"{int(self.wrong[rows].sum())} of its steps predicted wrongly")
+            parts.append(f"{int(self.wrong[rows].sum())} wrong predictions")
         return [" · ".join(parts)]
 
     def _mark(self, index: int, predicted: Step | None) -> str:

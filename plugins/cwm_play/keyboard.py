@@ -57,7 +57,7 @@ class Keyboard:
             self._before = termios.tcgetattr(self._descriptor)
             tty.setcbreak(self._descriptor)
         except (ImportError, OSError, ValueError) as error:
-            raise CwmError("there is no terminal to press keys in: choose --mode agent") from error
+            raise CwmError("no terminal to read keys from: choose --mode agent") from error
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         # a signal that comes just before it is waited for a key interrupts nothing: it is read

@@ -91,7 +91,7 @@ def keys_of(space: Space, names: Sequence[str] = ()) -> Keys:
         return ActionKeys(int(space.low[0]), space.count, names)
     leaves = [leaf.space for leaf in space.leaves("")]
     if any(leaf.kind == "text" for leaf in leaves):
-        raise CwmError("no keys stand for actions in words: choose --mode agent or replay")
+        raise CwmError("text actions have no keys: choose --mode agent or replay")
     return DialKeys(space, names)
 
 

@@ -106,7 +106,7 @@ class Painter:
     def _drawing(self) -> gym.Env[Any, Any] | None:
         """Make an environment that draws itself, nothing where there is none."""
         if self._spec.restore is None:
-            self.lacking = f"nothing restores {self._spec.id} to an observation"
+            self.lacking = f"{self._spec.id} cannot be restored to an observation"
             return None
         env = drawing(self._spec, self._env_args)
         if isinstance(env, str):
@@ -124,7 +124,7 @@ class Painter:
         except Exception as error:  # noqa: BLE001  # of what a model made up anything may come
             self.lacking = f"{self._spec.id} cannot be drawn there ({type(error).__name__})"
         else:
-            self.lacking = f"an observation of {self._spec.id} does not tell its state"
+            self.lacking = f"an observation of {self._spec.id} does not show its whole state"
         return None
 
     def _cells(self, observation: Any) -> np.ndarray | None:
@@ -139,7 +139,7 @@ class Painter:
 def drawing(spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> gym.Env[Any, Any] | str:
     """Make an environment that draws itself, in pixels or in words; or say why there is none."""
     os.environ.update({name: text for name, text in QUIET.items() if name not in os.environ})
-    reason = f"{spec.id} does not draw itself"
+    reason = f"{spec.id} has no rendering"
     with warnings.catch_warnings(action="ignore"), redirect_stdout(sys.stderr):
         for mode in ("rgb_array", "ansi"):
             try:

@@ -136,7 +136,7 @@ def play(
         game = opened.game(stack, chosen, dataset, episodes)
         stack.callback(game.close)
         if arena.painter.lacking and chosen != "replay":
-            observer.note(f"{arena.painter.lacking}: what is observed is shown instead")
+            observer.note(f"{arena.painter.lacking}: observations are shown instead")
         recorder = FilmRecorder(Path(record or _film_name(subject)), fps)
         if record is not None:
             recorder.switch()
@@ -159,7 +159,7 @@ def _mode(mode: PlayMode | None, subject: Subject) -> PlayMode:
     if mode not in MODES:
         raise UnknownNameError("mode", mode, MODES)
     if alone and mode in ("human", "recon"):
-        raise CwmError(f"--mode {mode} needs a world model: name a run of one, or --program FILE")
+        raise CwmError(f"--mode {mode} needs a world model: give a run, or --program FILE")
     return mode
 
 

@@ -62,7 +62,7 @@ def read_buffer(file: Path) -> Buffer:
     except ValueError as error:
         raise _refused(file, " ".join(str(error).split())[:120]) from error
     except Exception as error:  # a stranger's pickle may be wrong in any way
-        raise _refused(file, "it is no pickle, or a damaged one") from error
+        raise _refused(file, "it is not a pickle file, or it is damaged") from error
 
 
 def _content(file: Path) -> bytes:
@@ -71,10 +71,10 @@ def _content(file: Path) -> bytes:
         data = read_bytes(file, LARGEST)
     except UnreadableError as error:
         if error.is_missing:
-            raise CwmError(f"there is no file {file}: name a published replay buffer") from error
+            raise CwmError(f"there is no file {file}: give a published replay buffer") from error
         raise _refused(file, error.reason) from error
     if data.startswith(b"PK"):
-        raise _refused(file, "it is a zip archive and no pickle")
+        raise _refused(file, "it is a zip archive, not a pickle file")
     return data
 
 
@@ -82,7 +82,7 @@ def _fields(root: Any) -> dict[str, Any]:
     """Return the columns: the pickle is a dict of them, or an object whose state is one."""
     fields = root.state if isinstance(root, Inert) else root
     if not isinstance(fields, dict):
-        raise ValueError("it holds no dict")
+        raise ValueError("it contains no dict")
     missing = [name for name in NEEDED if name not in fields]
     if missing:
         raise ValueError(f"it lacks {', '.join(missing)}")
@@ -94,13 +94,13 @@ def _buffer(fields: dict[str, Any], file: Path, digest: str) -> Buffer:
     rows = plain(fields["idx"])
     rows = rows.item() if isinstance(rows, np.ndarray | np.generic) and rows.size == 1 else rows
     if type(rows) is not int or rows < 1:
-        raise ValueError("it holds no transitions")
+        raise ValueError("it contains no transitions")
     observations, following, actions = (_listed(fields[name], name, rows) for name in LISTS)
     rewards = _vector(fields["rewards"], "rewards", rows, "biuf").astype(np.float64)
     dones = _vector(fields["dones"], "dones", rows, "biuf")
     for name, wrong, words in (
-        ("rewards", ~np.isfinite(rewards), "no finite number"),
-        ("dones", (dones != 0) & (dones != 1), "neither 0 nor 1"),
+        ("rewards", ~np.isfinite(rewards), "a value that is not finite"),
+        ("dones", (dones != 0) & (dones != 1), "a value other than 0 and 1"),
     ):
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
@@ -123,7 +123,7 @@ def _listed(value: Any, name: str, rows: int) -> Column:
     """Return a column of anything, which may also be one array."""
     values = plain(value)
     if not isinstance(values, list | tuple | np.ndarray):
-        raise ValueError(f"{name} is no list")
+        raise ValueError(f"{name} is not a list")
     if len(values) < rows:
         raise ValueError(f"{name} has {len(values)} of {rows} rows")
     return values[:rows]
@@ -134,7 +134,7 @@ def _vector(value: Any, name: str, rows: int, kinds: str) -> np.ndarray:
     values = _listed(value, name, rows)
     column = values if isinstance(values, np.ndarray) else _column(values, name)
     if column.dtype.kind not in kinds or column.size != rows:
-        raise ValueError(f"{name} are no numbers, one for each row")
+        raise ValueError(f"{name} must be one number for each row")
     return column.reshape(rows)
 
 
@@ -143,7 +143,7 @@ def _column(values: Sequence[Any], name: str) -> np.ndarray:
     try:
         return np.array([_number(value) for value in values])
     except ValueError as error:
-        raise ValueError(f"{name} are no numbers, one for each row") from error
+        raise ValueError(f"{name} must be one number for each row") from error
 
 
 def _number(value: Any) -> bool | int | float:
@@ -151,7 +151,7 @@ def _number(value: Any) -> bool | int | float:
     value = plain(value)
     value = value.item() if isinstance(value, np.ndarray | np.generic) else value
     if not isinstance(value, bool | int | float):
-        raise ValueError("something stands where a number belongs")
+        raise ValueError("a value is not a number")
     return value
 
 
@@ -160,16 +160,16 @@ def _starts(starts: np.ndarray) -> np.ndarray:
     whole = starts.astype(np.int64)
     if (whole != starts).any():
         row = int(np.flatnonzero(whole != starts)[0])
-        raise ValueError(f"traj_starts has in row {row} (counted from 0) no whole number")
+        raise ValueError(f"traj_starts has no whole number in row {row} (counted from 0)")
     starts = whole
     rows = np.arange(len(starts))
     begins = np.append(True, starts[1:] != starts[:-1])
     wrong = np.flatnonzero(begins & (starts != rows))
     if len(wrong):
         row = int(wrong[0])
-        raise ValueError(f"traj_starts says that row {row} begins before, in row {starts[row]}")
+        raise ValueError(f"traj_starts starts row {row} in the earlier row {starts[row]}")
     return starts
 
 
 def _refused(file: Path, reason: str) -> CwmError:
-    return CwmError(f"{file} is no replay buffer ({reason}): name a published one")
+    return CwmError(f"{file} is not a replay buffer ({reason}): choose a published one")

@@ -35,14 +35,14 @@ def _numbers(value: Any, space: Space) -> np.ndarray:
     if array.dtype.kind == "O":
         array = np.asarray(_nested(array.tolist(), space.shape))
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"{_kind(value)} is there and no numbers")
+        raise ValueError(f"expected numbers, found {_kind(value)}")
     if array.shape != space.shape and not array.size == space.size == 1:
-        raise ValueError(f"the shape is {_shape(array.shape)} and not {_shape(space.shape)}")
+        raise ValueError(f"expected shape {_shape(space.shape)}, found {_shape(array.shape)}")
     array = array.reshape(space.shape)
     if not np.isfinite(array).all():
-        raise ValueError("numbers that are not finite are there")
+        raise ValueError("some numbers are not finite")
     if not space.is_float and not np.array_equal(array, np.rint(array)):
-        raise ValueError("fractions are there and not whole numbers")
+        raise ValueError("expected whole numbers, found fractions")
     return array
 
 
@@ -51,14 +51,14 @@ def _nested(value: Any, shape: tuple[int, ...]) -> Any:
     value = plain(value)
     if isinstance(value, np.ndarray | np.generic):
         if value.size > max(prod(shape), 1):
-            raise ValueError(f"the shape is {_shape(value.shape)} and not {_shape(shape)}")
+            raise ValueError(f"expected shape {_shape(shape)}, found {_shape(value.shape)}")
         return value
     if isinstance(value, bool | int | float):
         return value
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{_kind(value)} is there and no numbers")
+        raise ValueError(f"expected numbers, found {_kind(value)}")
     if not shape or len(value) != shape[0]:
-        raise ValueError(f"{len(value)} values are there and not {shape[0] if shape else 'one'}")
+        raise ValueError(f"expected {shape[0] if shape else 'one'} values, found {len(value)}")
     return [_nested(part, shape[1:]) for part in value]
 
 
@@ -77,23 +77,23 @@ def _discrete(value: Any, space: Space) -> int:
 def _text(value: Any, space: Space) -> str:
     value = value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
     if not isinstance(value, str):
-        raise ValueError(f"{_kind(value)} is there and no text")
+        raise ValueError(f"expected text, found {_kind(value)}")
     if len(value) > space.max_length:
-        raise ValueError(f"a text has {len(value)} and not at most {space.max_length} characters")
+        raise ValueError(f"a text has {len(value)} characters; the limit is {space.max_length}")
     return str(value)
 
 
 def _tuple(value: Any, space: Space) -> tuple[Any, ...]:
     listed = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
     if not listed or len(value) != len(space.children):
-        raise ValueError(f"{_kind(value)} is there and not {len(space.children)} parts")
+        raise ValueError(f"expected {len(space.children)} parts, found {_kind(value)}")
     return tuple(fit(part, child) for part, child in zip(value, space.children, strict=True))
 
 
 def _dict(value: Any, space: Space) -> dict[str, Any]:
     value = value.items if isinstance(value, Inert) else value  # an OrderedDict has items
     if not isinstance(value, dict) or value.keys() != set(space.keys):
-        raise ValueError(f"{_kind(value)} is there and no dict of {', '.join(space.keys)}")
+        raise ValueError(f"expected a dict of {', '.join(space.keys)}, found {_kind(value)}")
     parts = zip(space.keys, space.children, strict=True)
     return {key: fit(value[key], child) for key, child in parts}
 
@@ -110,7 +110,7 @@ def _kind(value: Any) -> str:
 
 
 def _shape(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "that of one number"
+    return "x".join(map(str, shape)) or "() (a single number)"
 
 
 _FITTERS: Mapping[str, Callable[[Any, Space], Any]] = {
@@ -231,7 +231,9 @@ def convert(
         raise CwmError(f"{buffer.file} has too many rows ({len(buffer):,}): import a part of it")
     kept = np.flatnonzero(buffer.steps > int(drop_corrupt_first_rows))
     if not len(kept):
-        raise CwmError(f"{buffer.file} has first rows only: leave out -o drop_corrupt_first_rows")
+        raise CwmError(
+            f"{buffer.file} has only first rows of episodes: leave out -o drop_corrupt_first_rows"
+        )
     rows = list(_transitions(buffer, shape, kept, spec.id))
     options = {"drop_corrupt_first_rows": drop_corrupt_first_rows}
     try:
@@ -242,7 +244,7 @@ def convert(
             metadata=_origin(buffer, spec, env_args) | options,
         )
     except ValueError as error:
-        raise MisfitError(f"{buffer.file} is not of {spec.id} ({error})") from error
+        raise MisfitError(f"{buffer.file} does not fit {spec.id} ({error})") from error
     marks = buffer.dones[kept]
     limited = int((dataset.columns["truncations"] & marks).sum())
     if limited:
@@ -311,7 +313,7 @@ def _transition(buffer: Buffer, shape: TransitionShape, row: int, env: str) -> T
             told = str(error) if isinstance(error, ValueError) else "it is damaged"
             reason = " ".join(told.split())[:120]
             where = f"{what} in row {row} of {buffer.file}"
-            raise MisfitError(f"{where} is not of {env} ({reason})") from error
+            raise MisfitError(f"{where} does not fit {env} ({reason})") from error
 
     return Transition(
         read("the observation", buffer.observations, shape.observations),
@@ -330,9 +332,7 @@ def _valid(buffer: Buffer, shape: TransitionShape, row: int, env: str) -> tuple[
     try:
         return tuple(sorted(fit(action, shape.actions) for action in _listed(stored)))
     except Exception as error:  # a stranger's pickle may be wrong in any way
-        raise MisfitError(
-            f"row {row} of {buffer.file} does not say which actions {env} allows"
-        ) from error
+        raise MisfitError(f"row {row} of {buffer.file} lacks the valid actions of {env}") from error
 
 
 def _listed(values: Any) -> Sequence[Any]:

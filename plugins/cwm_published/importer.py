@@ -57,7 +57,7 @@ class PublishedBuffer(Importer):
         if limited:
             rows = "row ends" if limited == 1 else "rows end"
             observer.note(
-                f"{limited} {rows} an episode just at a time limit: read as truncated, "
+                f"{limited} {rows} an episode exactly at a time limit: read as truncated, "
                 "not terminated"
             )
         if not self.drop_corrupt_first_rows and (corrupt := corrupt_first_rows(spec, dataset)):
@@ -77,5 +77,5 @@ def _where_it_fits(buffer: Buffer, spec: EnvironmentSpec) -> str:
         except CwmError:
             continue
         if found.id == other != spec.id and fits(buffer, found):
-            return f"it may be of {other}, name --env {other}"
-    return "name the environment it was recorded in, with --env and --env-arg"
+            return f"it may be from {other}: use --env {other}"
+    return "give the environment of the recording with --env and --env-arg"

@@ -296,7 +296,7 @@ def _silence() -> None:
         worker: Any = import_module("ray._private.worker")
         private_part(worker, "_worker_logs_enabled")
     except (ImportError, MissingPartError) as error:
-        warn_once(f"{error}: messages of Ray about its nodes appear among the results")
+        warn_once(f"{error}: messages of Ray about its nodes will appear in the output")
     else:
         worker._worker_logs_enabled = False
 

@@ -125,7 +125,7 @@ class RunClaim:
     def lost(self) -> LostClaimError:
         """Return what is raised once another process holds the run."""
         words = f"another process has taken {self.objects.url} over"
-        return LostClaimError(f"{words}: this one stops, what it had written down is kept")
+        return LostClaimError(f"{words}: this process stops; everything it wrote is kept")
 
     def release(self) -> None:
         """Let others claim the run."""
@@ -176,8 +176,10 @@ class RunClaim:
         until = time.strftime("%H:%M:%S", time.localtime(held.until - offset))
         who = f"process {held.claim.process} on {held.claim.host}"
         url = self.objects.url
-        words = f"another process is working on {url} ({who}, until {until} if it has ended)"
-        return f"{words}: wait for it or choose another --run"
+        words = (
+            f"another process is using {url} ({who}; its lock expires at {until} if it has ended)"
+        )
+        return f"{words}: wait until it ends, or choose another --run"
 
 
 def is_claim(name: str) -> bool:
@@ -289,5 +291,5 @@ def _lease() -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise CwmError(f"${LEASE} is {text!r}: give it a number of seconds")
+        raise CwmError(f"${LEASE} is {text!r}: it must be a number of seconds")
     return seconds

@@ -42,9 +42,11 @@ class Objects:
 
             system, path = url_to_fs(self.url)
         except ImportError as error:
-            raise CwmError(f"{self.url} needs what is not installed: {command}") from error
+            raise CwmError(
+                f"{self.url} needs a package that is not installed: {command}"
+            ) from error
         except ValueError as error:
-            raise CwmError(f"{self.url} cannot be used ({error}): name another place") from error
+            raise CwmError(f"{self.url} cannot be used ({error}): choose another place") from error
         except Exception as error:  # whatever a stranger's file system asks for, such as an account
             raise self._failed(error) from error
         return system, str(path).rstrip("/")
@@ -124,7 +126,7 @@ class Objects:
         except (TypeError, NotImplementedError) as error:
             scheme = self.url.partition(":")[0]
             words = f"{scheme}:// cannot make an object only where there is none"
-            raise CwmError(f"{words}: runs need that, name another place") from error
+            raise CwmError(f"{words}, which runs need: choose another place") from error
         return True
 
     def remove(self, names: Sequence[str]) -> None:

@@ -95,7 +95,7 @@ class ObjectStorage(Storage):
                 self._bring(self.objects.listed(), light=light)
             except FileNotFoundError:  # parts became one since they were listed
                 if attempt == 4:
-                    raise StorageError(f"{self.url} changes too fast: try again") from None
+                    raise StorageError(f"{self.url} is changing too fast: try again") from None
             else:
                 return
 
@@ -136,7 +136,7 @@ class ObjectStorage(Storage):
             words = "was begun by another process meanwhile"
             raise BusyError(f"{self.url} {words}: the same command continues it")
         if {*own, *inner} - {name for name, _ in self._here()} - {n for n in own if is_claim(n)}:
-            raise CwmError(f"{self.url} holds something else: choose another --run")
+            raise CwmError(f"{self.url} contains other files: choose another --run")
 
     def fetch(self, file: Path) -> None:
         """Update one file of the copy."""

@@ -52,7 +52,7 @@ class Replay(Backend):
         self._texts = [file for file in files if file.suffix in SUFFIXES]
         if not self.model or not (self._lines or self._texts):
             raise CwmError(
-                f"{self.model!r} holds no answers: give --model the folder of a run,"
+                f"{self.model!r} contains no completions: give --model the folder of a run,"
                 f" or of files *{' and *'.join(SUFFIXES)}"
             )
 
@@ -102,7 +102,8 @@ class Replay(Backend):
         """Return the text of a file."""
         if number >= len(self._texts):
             raise CwmError(
-                f"{self.model} holds only {len(self._texts)} answers: lower --budget or add files"
+                f"{self.model} contains only {len(self._texts)} completions: lower --budget "
+                "or add files"
             )
         return Completion(read_text(self._texts[number]))
 

@@ -211,9 +211,9 @@ class Rtfm(gym.Env[Any, Any]):
         render_mode: str | None = None,
     ) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"there is no render mode {render_mode!r}, only 'ansi'")
+            raise ValueError(f"unknown render mode {render_mode!r}: choose 'ansi'")
         if not isfinite(time_penalty):
-            raise ValueError(f"the time penalty {time_penalty} is no finite number")
+            raise ValueError(f"the time penalty {time_penalty} is not a finite number")
         self.shuffled = shuffled
         self.time_penalty = float(time_penalty)
         self.render_mode = render_mode

@@ -226,7 +226,7 @@ def situation(observation: Any) -> RtfmState:
     found = placed(board)
     rules = library().get(tuple(told)) if told else PUBLISHED.rules
     if found is None or rules is None:
-        raise CwmError("this observation is none of the game: it has no words")
+        raise CwmError("this is not an observation of the game: it has no description in words")
     return RtfmState(*found, held, rules, tuple(told))
 
 

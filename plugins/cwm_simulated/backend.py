@@ -129,7 +129,7 @@ class Simulated(Backend):
     def _measured(self, request: Request, rng: np.random.Generator) -> Proposal:
         """Propose a program as good as was measured, with the given lines and their errors."""
         if not isinstance(request.problem, Problem):
-            raise CwmError("chances=measured judges programs: there is no problem to judge them by")
+            raise CwmError("chances=measured needs a problem with recorded transitions")
         request.tell("judging programs to draw from")
         move, graded = request.move, self._grades(request.problem)
         if move.action != GENERATE:
@@ -217,7 +217,7 @@ def _read(file: str) -> Original:
     except (SyntaxError, ValueError, RecursionError) as error:
         raise CwmError(f"{file} is not a program ({error}): give a correct one") from error
     if not original.edits:
-        raise CwmError(f"nothing can be got wrong in {file}: give a program of a world model")
+        raise CwmError(f"{file} has no parts to change: give a program of a world model")
     return original
 
 
@@ -225,7 +225,7 @@ def _known(errors: Errors | None, file: str) -> Errors:
     """Return errors, or say that there is no telling them."""
     if errors is None:
         raise CwmError(
-            f"the program to work on was not made from {file}: start a run of its own with --new"
+            f"the current program was not made from {file}: start a separate run with --new"
         )
     return errors
 

@@ -46,13 +46,13 @@ LOST = {
     "NODE_FAIL": "its node failed",
     "PREEMPTED": "another job took its place",
     "REVOKED": "its job was taken to another cluster",
-    "TIMEOUT": "its time was up: more is had by -o executor.minutes=",
+    "TIMEOUT": "its time limit was reached: raise -o executor.minutes=",
 }
 """What the states of Slurm mean in which a job is over that is worth another try."""
 
 BROKEN = {
-    "FAILED": "its job broke before the command began",
-    "OUT_OF_MEMORY": "its job had too little memory: more is had by -o executor.memory_gb=",
+    "FAILED": "its job failed before the command began",
+    "OUT_OF_MEMORY": "its job had too little memory: raise -o executor.memory_gb=",
 }
 """Those in which it would end again."""
 
@@ -119,8 +119,9 @@ class SlurmExecutor(Executor):
         ]
         if self.cluster == "slurm" and missing:
             raise CwmError(
-                f"there is no Slurm on this machine ({missing[0]} is missing): start this where "
-                "jobs are submitted, or try it out here with -o executor.cluster=local"
+                f"Slurm is not installed on this machine ({missing[0]} is missing): run the "
+                "command where "
+                "jobs are submitted, or test it here with -o executor.cluster=local"
             )
 
     def has_room(self) -> bool:
@@ -226,7 +227,7 @@ class SlurmExecutor(Executor):
         except (FailedJobError, FailedSubmissionError, OSError) as error:
             lines = str(error).strip().splitlines() or ["sbatch failed"]
             words = clean(lines[-1], limit=LONGEST_REASON)
-            raise CwmError(f"Slurm does not take the jobs: {words}") from error
+            raise CwmError(f"Slurm rejected the jobs: {words}") from error
 
     def _ended(self) -> list[Ended]:
         """Return what has ended: where there is a result, or where Slurm says twice that it is."""

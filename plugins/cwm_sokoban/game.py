@@ -63,14 +63,12 @@ class Sokoban(gym.Env[Any, Any]):
         render_mode: str | None = None,
     ) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(
-                f"there is no render mode {render_mode!r}, only 'ansi' and 'rgb_array'"
-            )
+            raise ValueError(f"unknown render mode {render_mode!r}: choose 'ansi' or 'rgb_array'")
         if not 0 <= teleport_share <= 1:
-            raise ValueError(f"teleport_share is {teleport_share}, no share from 0 to 1")
+            raise ValueError(f"teleport_share is {teleport_share}: it must be from 0 to 1")
         self.boxes, self.teleports, self.teleport_share = boxes, teleports, teleport_share
         if view not in VIEWS:
-            raise ValueError(f"there is no view {view!r}, only {' and '.join(VIEWS)}")
+            raise ValueError(f"unknown view {view!r}: choose {' or '.join(VIEWS)}")
         self.render_mode, self.view = render_mode, view
         self.rewards = dict(REWARDS)
         slots = 1 + 2 * boxes + 2 * teleports + len(OUTER) + MOST_INNER_WALLS

@@ -173,10 +173,10 @@ def weigher(backend: Backend, tell: Callable[[str], None]) -> Backend:
         return backend
     name = getattr(innermost(backend), "model", "") or type(backend).__name__
     if not backend.needs_model:
-        raise CwmError(f"{name} knows no log-probabilities: choose another --statistician")
+        raise CwmError(f"{name} provides no log-probabilities: choose another --statistician")
     votes = getattr(innermost(backend), "votes", VOTES)
     tell(
-        f"{name} tells no log-probabilities of a prompt: it chooses among the candidates, "
+        f"{name} returns no log-probabilities of prompts: it chooses among the candidates, "
         f"{votes} times for each question"
     )
     return Chooser(backend, votes)
@@ -187,13 +187,13 @@ def _sentences(request: ScoreRequest) -> tuple[Request, list[str]]:
     question = request.question
     if not isinstance(question, PredictionQuestion):
         raise CwmError(
-            "a model that only chooses cannot weigh proposals: name a --theorist whose server "
-            "tells log-probabilities"
+            "a model that only chooses cannot weigh proposals: use a --theorist whose server "
+            "returns log-probabilities"
         )
     said = list(dict.fromkeys(change.text for change in question.transition.candidates))
     if request.text not in said:
         raise CwmError(
-            "there is nothing to choose among where what may follow cannot be listed: name a "
+            "this environment lists no possible changes to choose from: use a "
             "--statistician with log-probabilities"
         )
     asked = Request(messages_of(question), 0, Move(GENERATE), problem=None)

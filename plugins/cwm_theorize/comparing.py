@@ -129,7 +129,7 @@ def compare_with_program(
     spec = find_environment(env, observer)
     args = recorded_args(rows)
     if not (len(rows.train) and len(rows.test)):
-        raise CwmError("there are no train and held-out rows to compare by: record both")
+        raise CwmError("comparing needs train and held-out rows: record both")
     with closing(spec.make(**args)) as made:
         view = view_of(spec, made)
     chosen = parts.made(options, {})

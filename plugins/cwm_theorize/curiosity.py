@@ -73,10 +73,10 @@ class CuriousPolicy(Experimenter):
         view = view_of(stage.spec, stage.env)
         actions = space_of(stage.env.action_space, "actions")
         if actions.kind != "discrete":
-            raise CwmError(f"curiosity chooses among actions, of which {stage.spec.id} has no list")
+            raise CwmError(f"curiosity needs a list of actions, which {stage.spec.id} lacks")
         if unknown := sorted(self.table.keys() - set(view.kinds)):
             kinds = ", ".join(view.kinds)
-            raise CwmError(f"no kind of change is called {unknown[0]!r}: there are {kinds}")
+            raise CwmError(f"unknown kind of change {unknown[0]!r}: choose from {kinds}")
         with stage.anew() as own:
             inputs = len(view.features(own.env.reset(seed=stage.seed)[0]))
         self._first = int(actions.low[0])
@@ -98,7 +98,7 @@ class CuriousPolicy(Experimenter):
     ) -> tuple[str, Act]:
         """Draw actions as the policy has it after the phases so far."""
         if self.context is None or self._ppo is None:
-            raise CwmError("curiosity learns from rules: use it in `cwm theorize`")
+            raise CwmError("curiosity needs rules: use it in `cwm theorize`")
         view, ppo = self.context.view, self._ppo
         rng = np.random.default_rng(seed)
 
@@ -113,7 +113,7 @@ class CuriousPolicy(Experimenter):
     def learn(self, context: PhaseContext, rows: Sequence[Transition]) -> None:
         """Better the policy by the rows of a phase, now that they can be weighed."""
         if self._ppo is None:
-            raise RuntimeError("prepare comes first")
+            raise RuntimeError("call prepare first")
         rewards = self.rewards(context, text_transitions(context.view, rows))
         rng = np.random.default_rng([self._ppo.seed, context.phase])
         self._ppo.learn(list(self._played(self._ppo, context, rows, rewards)), rng)
@@ -183,7 +183,7 @@ class CuriousPolicy(Experimenter):
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from a `state` of the same environment, once prepared."""
         if self._ppo is None:
-            raise RuntimeError("prepare comes first")
+            raise RuntimeError("call prepare first")
         self._ppo.restore(state)
         self._counts = dict(zip(self._counts, state["counts"].tolist(), strict=True))
         self._averages = dict(zip(self._averages, state["averages"].tolist(), strict=True))

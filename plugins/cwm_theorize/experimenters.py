@@ -113,9 +113,7 @@ def view_of(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> TextView:
     """Return the words for a made environment, or say which environments have any."""
     if spec.text is None:
         having = [name for name in names("environment") if find("environment", name)().text]
-        raise CwmError(
-            f"nothing puts what happens in {spec.id} into words: choose {', '.join(having)}"
-        )
+        raise CwmError(f"{spec.id} has no description in words: choose {', '.join(having)}")
     return spec.text(env)
 
 
@@ -218,7 +216,7 @@ class OraclePolicy(Experimenter):
     def prepare(self, stage: Stage) -> None:
         """Refuse an environment whose words name no goals."""
         if not view_of(stage.spec, stage.env).goals:
-            raise CwmError(f"{stage.spec.id} names no goals to an oracle: choose another policy")
+            raise CwmError(f"{stage.spec.id} has no goals for an oracle: choose another policy")
 
     def goal(self, goals: Sequence[str], place: int) -> str | None:
         """Return what the episode at a place is for, None if its actions are random.
@@ -248,7 +246,7 @@ class OraclePolicy(Experimenter):
             if before == 0:
                 way[:] = map(int, view.solution(observation, goal))
                 if not way:
-                    raise CwmError(f"the goal {goal!r} holds at the start: there is no way to show")
+                    raise CwmError(f"the goal {goal!r} is already reached at the start")
             return way[before] if before < len(way) else None
 
         return f"oracle: {goal}", act
@@ -282,7 +280,7 @@ class LlmPolicy(Experimenter):
     ) -> tuple[str, Act]:
         """Ask at every step how likely each legal action is, given the rules and the goal."""
         if self.context is None:
-            raise CwmError("llm acts by rules and a statistician: use it in `cwm theorize`")
+            raise CwmError("llm needs rules and a statistician: use it in `cwm theorize`")
         context, view = self.context, self.context.view
         backend = context.statistician.backend
         rng = np.random.default_rng(seed)

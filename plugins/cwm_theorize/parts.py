@@ -187,7 +187,7 @@ def _served(flags: Mapping[str, Any], owners: Mapping[str, Owner]) -> dict[str, 
             served[key] = value
         elif key in FLAGS:
             whose, flag = FLAGS[key]
-            raise CwmError(f"{whose} that is chosen has no {flag}: leave it out")
+            raise CwmError(f"the chosen {whose} has no {flag}: leave it out")
     if "theorist.api_base" in flags and not any(key.endswith(".api_base") for key in served):
         raise CwmError("neither the theorist nor the statistician has --api-base: leave it out")
     return served
@@ -200,7 +200,7 @@ def given_rows(
     rows, _ = load_transitions(spec, env_args=env_args, dataset=dataset)
     rows = rows.test if len(rows.test) else rows
     if not len(rows):
-        raise CwmError("the dataset has no rows to hold out: name another --dataset")
+        raise CwmError("the dataset has no rows to hold out: choose another --dataset")
     columns = {name: column for name, column in rows.columns.items() if name != DONE}
     columns["split"] = np.ones_like(columns["split"])
     return replace(rows, columns=columns)

@@ -198,7 +198,7 @@ class Ppo:
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from a `state`; raises ValueError where it is of other networks."""
         if state["parameters"].shape != self._parameters.shape:
-            raise ValueError("it is of networks of another size")
+            raise ValueError("it belongs to networks of another size")
         self._parameters = state["parameters"].astype(np.float32)
         self._first = state["first"].astype(np.float32)
         self._second = state["second"].astype(np.float32)

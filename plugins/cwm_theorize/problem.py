@@ -220,7 +220,9 @@ class TheoryProblem(Problem):
             return Verdict(score=0.0, failure=Failure(kind="load_error", message=message))
         weights, places = self._weighed(candidate), self._seen.places
         if not len(places):
-            failure = Failure(kind="mismatch", message="there is nothing to weigh rules by yet")
+            failure = Failure(
+                kind="mismatch", message="there are no transitions to weigh rules by yet"
+            )
             return Verdict(score=0.0, failure=failure, log_likelihood=0.0)
         log_likelihood = float(weights[places].sum())
         log_prior = -self.simplicity * len(candidate.split())
@@ -255,7 +257,7 @@ class TheoryProblem(Problem):
             weights[missing] = self.statistician.log_likelihoods(rules, asked, self.discovered)
             if np.isnan(weights[missing]).any():
                 raise CwmError(
-                    "the statistician gave no number for something that was recorded: choose "
+                    "the statistician returned no number for a recorded change: choose "
                     "another --statistician"
                 )
         with self._lock:

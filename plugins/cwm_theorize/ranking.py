@@ -166,8 +166,8 @@ def _placed(transition: TextTransition, weights: np.ndarray, shares: np.ndarray)
     sentences = [each.text for each in transition.candidates]
     if transition.change.text not in sentences:
         raise CwmError(
-            f"{transition.change.text!r} followed, and is none of the {len(sentences)} candidates "
-            "there: name a dataset that was recorded with legal actions"
+            f"the recorded change {transition.change.text!r} is not among the {len(sentences)} "
+            "candidates: choose a dataset that was recorded with legal actions"
         )
     place = sentences.index(transition.change.text)
     own = weights[place]

@@ -101,5 +101,5 @@ def ranks(text: str) -> list[int]:
     """Read whole numbers with commas between them."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and 0 < int(part) < 10**6 for part in parts):
-        raise CwmError(f"--topk {text} is refused: write ranks from 1 on, such as --topk 1,3,5,10")
+        raise CwmError(f"invalid --topk {text}: write ranks of at least 1, such as --topk 1,3,5,10")
     return sorted({int(part) for part in parts})

@@ -94,7 +94,7 @@ def score(
     """
     text, asked = read_rules_file(rules), answers("statistician", statistician, model)
     if min(top, default=0) < 1:
-        raise CwmError("ranks are counted from 1: name some, such as --topk 1,3,5,10")
+        raise CwmError("ranks must be at least 1, such as --topk 1,3,5,10")
     flags = {"api_base": api_base} if api_base else {}
     check_flags(asked.backend, flags)
     chosen = read_options(options, [Owner("statistician", asked.owner)])["statistician"]
@@ -126,10 +126,10 @@ def _notes(ranked: Ranking, bare: Ranking) -> list[str]:
     if not ranked.distinguishes:
         return [
             "under these rules the statistician gives the same weight to every candidate: "
-            "ranks are those of guessing"
+            "the ranks are random"
         ]
     if ranked.places == bare.places:
-        return ["the statistician makes nothing of these rules: it weighs as without any"]
+        return ["the statistician cannot read these rules: it ignores them"]
     return []
 
 
@@ -142,7 +142,7 @@ def read_rules_file(source: Path | str) -> str:
         try:
             text = read_text(Path(source))
         except UnreadableError as error:
-            hint = "name a text file with a rule on each line"
+            hint = "give a text file with one rule on each line"
             raise UnreadableError(
                 error.file, error.reason, hint, is_missing=error.is_missing
             ) from error
@@ -153,5 +153,5 @@ def read_rules_file(source: Path | str) -> str:
         most = f"{len(text):,} characters, and rules have {TheoryProblem.longest:,} at most"
         raise CwmError(f"{name} has {most}: shorten them")
     if not text.replace("\n", " ").isprintable():
-        raise CwmError(f"{name} is no text: write a rule on each line")
+        raise CwmError(f"{name} is not a text file: write one rule on each line")
     return text

@@ -107,7 +107,7 @@ def theorize(
     can mend.
     """
     if min(phases, proposals, episodes, max_steps) < 1:
-        raise CwmError("phases, proposals, episodes and steps have to be at least 1")
+        raise CwmError("phases, proposals, episodes and steps must be at least 1")
     chosen = TheoryChoices(
         method or default("method"),
         experimenter,

@@ -34,7 +34,7 @@ from cwm_theorize.statistician import Statistician, TextTransition, text_transit
 if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
 
-UNTOLD = "the words of the environment do not tell what is observed next"
+UNTOLD = "the environment's description in words does not determine the next observation"
 
 LARGEST = 20_000
 """Situations whose candidates are kept weighed; with more they are begun anew, so that memory
@@ -183,7 +183,8 @@ class Theory(WorldModel):
         legal = self.view.legal(observation)
         if not any(self.outcomes([(observation, action) for action in legal])):
             raise CwmError(
-                f"{self.describe()} cannot be planned with ({UNTOLD}): choose another world model"
+                f"{self.describe()} does not support planning ({UNTOLD}): choose another "
+                "world model"
             )
         return TrustedSession(TheorySteps(self, space), planners, task.seed, form="rules")
 

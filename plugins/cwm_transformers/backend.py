@@ -68,9 +68,9 @@ class Transformers(Backend):
                 "language models in this process need an extra: pip install 'cwm-cli[transformers]'"
             )
         if not self.model:
-            raise CwmError("no language model is named: write transformers/FOLDER")
+            raise CwmError("no language model given: write transformers/FOLDER")
         if self.temperature <= 0:
-            raise CwmError("answers are sampled: give a --temperature above 0")
+            raise CwmError("sampling needs a --temperature above 0")
 
     @property
     def weighed(self) -> Usage:

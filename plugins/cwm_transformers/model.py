@@ -54,7 +54,7 @@ class LanguageModel:
         except (OSError, ValueError, RuntimeError, AttributeError) as error:
             told = str(error).strip().splitlines() or [type(error).__name__]
             raise CwmError(
-                f"no language model can be read from {name} ({told[0]}): name a folder of the "
+                f"cannot load a language model from {name} ({told[0]}): give a folder of the "
                 "transformers library, or a model of its hub"
             ) from None
 
@@ -185,7 +185,7 @@ class LanguageModel:
         ]
         text = self.tokenizer.decode(said, skip_special_tokens=True)
         spoken = without_thinking(text)
-        lacking = "" if spoken.done else "the model thought, and answered nothing"
+        lacking = "" if spoken.done else "the model returned reasoning, but no answer"
         if said[-1] not in ends:
             where = "" if spoken.done else " of thinking"
             lacking = f"the answer was cut off after {len(said):,} tokens{where}"

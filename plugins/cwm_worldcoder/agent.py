@@ -75,7 +75,7 @@ class WorldCoderAgent(LearningStrategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not BANDIT.fullmatch(self.bandit):
-            raise ValueError("the bandit is thompson, greedy, bfsN or gridN")
+            raise ValueError("bandit must be thompson, greedy, bfsN or gridN")
 
     def learn(self, session: LearningSession) -> None:
         """Learn one environment after the other; what is known of how things move is carried on."""
@@ -116,7 +116,7 @@ class TaskLearner:
         self.env = self.task.task.make()
         actions = space_of(self.env.action_space, "actions")
         if actions.kind != "discrete":
-            raise CwmError("the agent of WorldCoder chooses among actions: leave --strategy out")
+            raise CwmError("the agent of WorldCoder needs discrete actions: leave out --strategy")
         observations = space_of(self.env.observation_space)
         refuse_pictures(observations, "a program")
         self.view = StateView(
@@ -188,7 +188,7 @@ class TaskLearner:
         Nobody else can say what it pays: the guess decides what an episode returns.
         """
         if not self.view.has_mission:
-            raise CwmError(f"{self.task.name} has no missions in words: leave --strategy out")
+            raise CwmError(f"{self.task.name} has no missions in words: leave out --strategy")
         if self.world is not None and goal not in self.world.rewards:
             self.guess(goal)
         for number in range(self.agent.patience):

@@ -154,7 +154,7 @@ class WorldSearch:
         """Choose the next arm; None where none may be pulled any more."""
         found = BANDIT.fullmatch(self.bandit)
         if found is None:
-            raise ValueError("the bandit is thompson, greedy, bfsN or gridN")
+            raise ValueError("bandit must be thompson, greedy, bfsN or gridN")
         if self.bandit == "thompson":
             draws = [self.rng.beta(arm.good, arm.bad) for arm in self.arms]
             return self.arms[int(np.argmax(draws))]

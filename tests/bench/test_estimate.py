@@ -44,7 +44,10 @@ def test_tokens_dollars_and_hours_are_what_they_amount_to() -> None:
     assert "about $1.35, $10.28 if every answer had 16,384 tokens" in second
     assert "1.4 hours of waiting with 4 in flight" in second
     alone = CostEstimate(usual.models, in_flight=0).lines[1]  # as on a cluster of unknown size
-    assert "5.6 hours of waiting one by one: divide it by how many are in flight" in alone
+    assert (
+        "5.6 hours of waiting with one completion at a time: divide by the number in flight"
+        in alone
+    )
     limited = of(MODEL, 1000, left=1.0)
     assert (limited.expected, limited.worst) == (1.0, 1.0)
     assert "no more than --max-cost leaves, $1.00" in limited.lines[1]

@@ -57,7 +57,7 @@ file = Path({file!r})
 count = len(file.read_text()) if file.exists() else 0
 file.write_text("x" * (count + 1))
 if count < {busy}:
-    raise SystemExit("Error: another process works on it: wait")
+    raise SystemExit("Error: another process is using it: wait")
 memory = bytearray({size})
 time.sleep(0.3)
 """

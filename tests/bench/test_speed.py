@@ -440,7 +440,7 @@ class TestInquiries:
         script = [*[answer(None, finish="content_filter")] * 3, answer("{", finish="length")]
         with OpenAIServer(script) as server:
             found = self.ask(server, poles[0], count=2)
-        withheld = "the provider's content filter withheld the answer"
+        withheld = "the provider's content filter withheld the completion"
         assert found.unread == {0: withheld, 1: "the answer was cut off after 10 tokens"}
         assert (found.score.accuracy, found.refused, found.stopped) == (0.0, {}, "")
         assert found.spent.tokens == 110 * len(server.requests)
@@ -555,7 +555,7 @@ def test_what_fails_is_reported_and_the_rest_is_measured(bench):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "name one world model: a run, or --program FILE"),
+        ([], "choose one world model: a run, --program FILE"),
         (["--program", "model.py", "-o", "top=1"], "unknown option"),
         (["--program", "model.py", "--backend", "litellm"], "needs a model: add --model"),
     ],

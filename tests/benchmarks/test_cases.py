@@ -38,7 +38,7 @@ def test_cases_of_rules_in_words_are_measured_once_by_all_who_share_a_folder(tmp
         waiting = [start(tmp_path, *asked), start(tmp_path, *asked)]
         log = tmp_path / "logs" / f"{file.stem}.txt"
         assert wait_until(
-            lambda: log.exists() and "another process works on it" in log.read_text(), 60
+            lambda: log.exists() and "another process is using it" in log.read_text(), 60
         )
         assert kept_cases(tmp_path) == {}
     outs = [finished(each) for each in waiting]

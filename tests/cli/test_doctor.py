@@ -270,7 +270,7 @@ class TestOnAnOldKernel:
         assert "protected" not in log.read_text()
         done = old(*arguments, "1", CWM_ALLOW_GAP=" ".join(gaps))
         assert done.returncode == 0, done.stderr
-        assert f"protected otherwise than at the start: open: {', '.join(gaps)}" in log.read_text()
+        assert f"protection changed since the run began: open: {', '.join(gaps)}" in log.read_text()
         assert SearchRun.load(counting.folder / "here").header.protection.gaps == []
 
 

@@ -389,7 +389,7 @@ def test_what_cannot_be_recorded_is_refused(postbox: EnvironmentSpec) -> None:
         record(find("CartPole-v1"), episodes=0)
     with pytest.raises(CwmError, match="must be plain JSON values"):
         record(find("CartPole-v1"), env_args={"sutton_barto_reward": object()})
-    with pytest.raises(CwmError, match="rewards of the shape 3 are not served"):
+    with pytest.raises(CwmError, match="rewards of shape 3 are not supported"):
         record(postbox, env_args={"rewards": 3}, episodes=1)
 
 
@@ -463,7 +463,7 @@ print(default_dataset(cwm_environments()["Taxi-v4"](), policy="random")[0])
 def test_a_cache_that_cannot_be_written_is_said_to_be(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(CwmError, match="set XDG_CACHE_HOME to a folder that can be written"):
+    with pytest.raises(CwmError, match="set XDG_CACHE_HOME to a writable folder"):
         default_dataset(find("Blackjack-v1"), policy="random")
 
 
@@ -502,7 +502,7 @@ def test_collect_never_replaces_another_file_unasked(cwm) -> None:
     before = file.read_bytes()
     again = cwm.inside(*command)
     assert (again.returncode, again.stdout) == (0, first.stdout)
-    assert again.stderr == "Note: Blackjack-v1.npz holds these transitions already\n"
+    assert again.stderr == "Note: Blackjack-v1.npz already contains these transitions\n"
     other = cwm.inside(*command, "--seed", "1")
     assert other.returncode == 1
     assert "--force replaces it" in other.stderr

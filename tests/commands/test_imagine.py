@@ -118,7 +118,7 @@ def test_what_lies_outside_of_the_space_is_brought_within_and_a_failure_ends_an_
     )
     assert rows.columns["next_observations"][:, 0].max() <= np.float32(0.6)
     assert rows.columns["truncations"].sum() == 2
-    assert any("episodes end where the model failed" in line for line in told), told
+    assert any("episodes ended early because the model failed" in line for line in told), told
     assert any("outside of their space: they are brought within it" in line for line in told), told
 
 
@@ -131,7 +131,7 @@ def test_what_lies_outside_of_the_space_is_brought_within_and_a_failure_ends_an_
         (("--to", "minari", "--policy", "agnet"), "unknown policy 'agnet': did you mean agent?"),
         (("--to", "minari", "--policy", "agent"), "run has no agent: choose --policy planner"),
         (("--to", "minari", "--planner", "mtcs"), "unknown planner 'mtcs': did you mean mcts?"),
-        (("--to", "minari", "--policy", "random", "--out", "poles-v0"), "is there already"),
+        (("--to", "minari", "--policy", "random", "--out", "poles-v0"), "already exists"),
     ],
 )
 def test_mistakes_are_one_line(poles_shell, arguments, words) -> None:

@@ -137,7 +137,7 @@ def test_two_at_a_time_are_refused_and_folders_that_cannot_be_written_told(tmp_p
             if replaced:
                 run.add("random", [episode(0)], None)
             for new in (False, True):
-                with pytest.raises(CwmError, match="another process is working on"):
+                with pytest.raises(CwmError, match="another process is using"):
                     PlayRun.open(tmp_path, CONFIG, new=new).__enter__()
     with PlayRun.open(tmp_path, CONFIG):
         pass
@@ -258,5 +258,5 @@ def test_while_it_plays_others_are_refused_and_interrupted_it_says_how_it_contin
     words = f"interrupted after {len(written(cwm))} of 800 episodes: the same command continues "
     assert err.splitlines()[-1] == words + str(folder.relative_to(cwm.folder))
     assert done.returncode == 1
-    assert "another process is working on runs/plans/CartPole" in done.stderr
+    assert "another process is using runs/plans/CartPole" in done.stderr
     assert len(done.stderr.splitlines()) == 1

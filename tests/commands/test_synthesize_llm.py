@@ -166,6 +166,6 @@ def test_ctrl_c_ends_a_search_that_waits_for_an_answer(ask):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "interrupted before the first completion: the same command starts anew" in err
+    assert "interrupted before the first completion: the same command starts again" in err
     assert not (ask.folder / "r").exists()
     assert "Traceback" not in err

@@ -66,7 +66,8 @@ def test_a_tracker_that_fails_is_one_warning_and_the_run_goes_on(shell):
     assert done.returncode == 0 and json.loads(done.stdout)["solved"]
     warnings = [line for line in done.stderr.splitlines() if "tracker failed" in line]
     assert warnings == [
-        "Warning: the tracker failed (ConnectionError: the server is gone): the run goes on without"
+        "Warning: the tracker failed (ConnectionError: the server is gone): the run continues "
+        "without it"
     ]
 
 

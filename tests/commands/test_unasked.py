@@ -477,9 +477,9 @@ def test_a_file_or_a_run_is_begun_with_and_what_solves_it_is_said(refined):
     ("arguments", "message"),
     [
         (("--start", "nowhere.py"), "there is no nowhere.py: name induction, a file with"),
-        (("--start", "."), ". is no run: `cwm runs list` shows the runs here"),
+        (("--start", "."), ". is not a run folder: `cwm runs list` lists the runs here"),
         (("-o", "refine=gravty"), "did you mean gravity?"),
-        (("-o", "gravity=x"), "the option gravity=x is refused"),
+        (("-o", "gravity=x"), "invalid option gravity=x"),
     ],
 )
 def test_a_mistake_about_moves_that_cost_nothing_is_one_line(refined, arguments, message):
@@ -518,7 +518,7 @@ def test_a_run_killed_in_the_middle_of_a_refinement_goes_on_there(refined):
     assert refined.inside(*CART, *replayed).returncode == 0
     assert actions(refined, "again") == actions(refined, "cut")
     refused = refined.inside(*CART, *replayed[:-4], "--start", "heavy.py")
-    assert "a replayed run begins as it did: leave out --start" in refused.stderr
+    assert "a replayed run keeps its start: leave out --start" in refused.stderr
 
 
 @pytest.mark.long

@@ -192,7 +192,7 @@ def test_a_problem_of_another_process_is_left_to_it(work):
         run = work(server, total=2, budget=1, run="r").result.run
         with SearchRun.load(CodingRun.load(run).problem_folder(10)):
             done = work(server, total=2, budget=2, run="r")
-    assert "another process is working on it" in done.said
+    assert "another process is using it" in done.said
     assert [row["completions"] for row in done.facts["rows"]] == [1, 2]
 
 

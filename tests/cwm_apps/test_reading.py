@@ -196,7 +196,7 @@ class TestTasks:
             ({"input_output": None}, "it has no tests"),
             ({"input_output": {"inputs": [], "outputs": []}}, "it has no tests"),
             ({"input_output": "{"}, "input_output is not JSON"),
-            ({"input_output": "[1]"}, "input_output is no object"),
+            ({"input_output": "[1]"}, "input_output is not an object"),
             ({"input_output": {"inputs": "1"}}, "inputs and outputs are not both lists"),
             ({"input_output": {"inputs": ["1"], "outputs": []}}, "it has 1 inputs and 0 outputs"),
             ({"input_output": {"inputs": [1], "outputs": ["1"]}}, "input 1 is neither a text"),
@@ -228,7 +228,7 @@ class TestTasks:
             (b'{"id": 1, "question": ', "the line is not JSON"),
             (b'{"id": 1, "question": "\xff"}', "the line is not UTF-8"),
             (b'{"id": ' + HUGE.encode() + b"}", "the line has a number with too many digits"),
-            (b"[1, 2]", "the line is no object"),
+            (b"[1, 2]", "the line is not a JSON object"),
             (b"[" * 10**5, "the line is nested too deeply"),
         ],
     )

@@ -299,7 +299,7 @@ def test_where_nothing_can_be_planned_the_best_of_some_random_episodes_stands_in
     assert dataset.metadata["policies"] == ["random", "reward, best of 5"] * 2
     note = dataset.metadata["note"]
     assert note.startswith("episodes of streams:Stream-v0 are the best of 5 random ones")
-    assert note.endswith("it cannot be saved and restored to plan with it")
+    assert note.endswith("its state cannot be saved and restored")
     drawn, best = returns(dataset)[::2], returns(dataset)[1::2]
     assert min(best) > max(drawn)
     assert "note" not in record(stream, policy="random", episodes=1, max_steps=5).metadata

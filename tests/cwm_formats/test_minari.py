@@ -143,7 +143,7 @@ def test_rows_that_do_not_follow_each_other_become_episodes_of_their_own():
     order = np.random.default_rng(0).permutation(len(rows))
     picked, notes = rows[order], Notes()
     export_transitions(picked, "minari", out="minari:picked-v0", observer=notes)
-    assert "not every row goes on where the row before it ended: 5 episodes become" in notes.said[0]
+    assert "some rows do not continue the row before: 5 episodes become" in notes.said[0]
     assert minari.load_dataset("picked-v0").total_steps == len(rows)
     assert import_transitions("minari:picked-v0").dataset.digest == picked.digest
 
@@ -213,7 +213,7 @@ def test_a_space_that_is_not_served_is_named_with_those_that_are(kept):
     graph = {"type": "Dict", "subspaces": {"a": {"type": "Graph"}}}
     spoilt(kept, observation_space=json.dumps(graph))
     said = refusal("minari:it-v0")
-    assert "observations of a space Graph are not served" in said
+    assert "observations of a space Graph are not supported" in said
     assert "Discrete, MultiDiscrete, MultiBinary, Box" in said
 
 
@@ -222,14 +222,14 @@ def test_what_cannot_be_imported_is_refused_in_one_line(kept, tmp_path):
     export_transitions(rows, "minari", out="minari:it-v0")
     assert "did you mean minari:it-v0?" in refusal("minari:in-v0")
     assert "`minari download D4RL/door/human-v2` fetches it" in refusal("minari:D4RL/door/human-v2")
-    assert "Minari has no datasets called 'a b'" in refusal("minari:a b", "CartPole-v1")
-    assert "observations: the shape is 4, not 3" in refusal("minari:it-v0", "Pendulum-v1")
+    assert "'a b' is not a valid name of a Minari dataset" in refusal("minari:a b", "CartPole-v1")
+    assert "observations: expected shape 3, found 4" in refusal("minari:it-v0", "Pendulum-v1")
     spoilt(kept, minari_version="99.0.0")
     assert "does not support the dataset" in refusal("minari:it-v0")
     spoilt(kept, minari_version=minari.__version__, total_steps=10**12)
     assert "too many steps" in refusal("minari:it-v0")
     spoilt(kept, total_steps=len(rows), env_spec=None, cwm=None)
-    assert "does not say which environment it is of: name it with --env" in refusal("minari:it-v0")
+    assert "does not say which environment it is of: add --env ID" in refusal("minari:it-v0")
     (kept / "it-v0" / "data" / "main_data.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(64))
     assert "Minari cannot read minari:it-v0" in refusal("minari:it-v0", "CartPole-v1")
     (kept / "it-v0" / "data" / "metadata.json").write_text("[")
@@ -248,7 +248,7 @@ def test_nothing_that_metadata_name_is_imported_or_made(kept, tmp_path, monkeypa
     assert len(import_transitions("minari:it-v0").dataset)
     named = {"cwm": None, "env_spec": json.dumps(spec | {"id": "hostile:CartPole-v1"})}
     file.write_text(json.dumps(about | named))
-    assert "for which a module is imported" in refusal("minari:it-v0")
+    assert "which imports a Python module" in refusal("minari:it-v0")
     bare = {k: v for k, v in about.items() if k != "observation_space"}
     file.write_text(json.dumps(bare | {"env_spec": json.dumps(spec)}))
     assert "does not say what the space of its observations is" in refusal("minari:it-v0")
@@ -259,12 +259,12 @@ def test_what_is_no_number_is_refused_and_what_is_out_of_bounds_is_told(tmp_path
     rows = recorded("Pendulum-v1")
     rows.columns["rewards"][3] = np.nan
     export_transitions(rows, "minari", out="minari:nan-v0")
-    assert "nan is no finite number in row 3" in refusal("minari:nan-v0")
+    assert "nan is not a finite number (row 3)" in refusal("minari:nan-v0")
     rows.columns["rewards"][3] = 0
     rows.columns["actions"][2] = 2.5
     export_transitions(rows, "minari", out="minari:far-v0", observer=(notes := Notes()))
     import_transitions("minari:far-v0", observer=notes)
-    assert notes.said == ["1 value of actions is out of the bounds of the space"]
+    assert notes.said == ["1 value of actions is outside the bounds of their space"]
 
 
 @pytest.mark.parametrize("value", ["Infinity", "NaN", "1e999"])
@@ -298,7 +298,7 @@ def test_metadata_of_an_episode_are_an_object(kept):
     options = ["format=arrow"]
     export_transitions(recorded("CartPole-v1"), "minari", out="minari:it-v0", options=options)
     (kept / "it-v0" / "data" / "1" / "metadata.json").write_text('"dev"')
-    assert "the metadata of an episode are no object" in refusal("minari:it-v0")
+    assert "the metadata of an episode are not an object" in refusal("minari:it-v0")
 
 
 @pytest.mark.parametrize("part", ["observations", "actions", "rewards", "terminations"])
@@ -319,7 +319,7 @@ def test_marks_of_an_end_are_0_or_1(kept):
         marks[2] = 2
         del file["episode_0/terminations"]
         file["episode_0/terminations"] = marks
-    assert "terminations: 2 is none of 0 to 1 in row 2" in refusal("minari:it-v0")
+    assert "terminations: 2 is not from 0 to 1 (row 2)" in refusal("minari:it-v0")
 
 
 def test_the_commands_write_and_read_a_dataset(kept):
@@ -334,7 +334,7 @@ def test_the_commands_write_and_read_a_dataset(kept):
     said = json.loads(run("export", file, "--to", "minari", "--json").stdout)
     assert (said["file"], said["digest"]) == ("pole-v0", rows.digest)
     again = run("export", file, "--to", "minari", code=1)
-    assert "pole-v0 is there already: --force replaces it" in again.stderr
+    assert "pole-v0 already exists: replace it with --force" in again.stderr
     run("export", file, "--to", "minari", "--force")
     found = json.loads(run("import", "pole-v0", "--out", "back.npz", "--json").stdout)
     assert found["digest"] == rows.digest

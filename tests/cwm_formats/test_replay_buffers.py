@@ -202,11 +202,11 @@ def test_what_cannot_be_imported_is_refused_in_one_line(folder):
     save_to_pkl(folder / "broken.pkl", broken)
     (folder / "cut.pkl").write_bytes(file.read_bytes()[:-1000])
     for name, env, reason in [
-        ("buffer.pkl", "Pendulum-v1", "the shape is 4, not 3"),
-        ("buffer.pkl", "FrozenLake-v1", "the shape is 4, not that of one number"),
+        ("buffer.pkl", "Pendulum-v1", "expected shape 3, found 4"),
+        ("buffer.pkl", "FrozenLake-v1", "expected shape () (a single number), found 4"),
         ("rollout.pkl", "CartPole-v1", "does not say what was observed next"),
-        ("empty.pkl", "CartPole-v1", "it holds no transitions"),
-        ("broken.pkl", "CartPole-v1", "nan is no finite number in row 3"),
+        ("empty.pkl", "CartPole-v1", "it contains no transitions"),
+        ("broken.pkl", "CartPole-v1", "nan is not a finite number (row 3)"),
         ("cut.pkl", "CartPole-v1", "is no replay buffer of Stable-Baselines3"),
     ]:
         with pytest.raises(CwmError, match=reason) as refused:

@@ -123,9 +123,9 @@ def test_a_map_names_the_columns_of_any_table(folder, how):
         seen, after = rows.columns["observations"], rows.columns["next_observations"]
         np.testing.assert_array_equal(seen[1:][same], after[:-1][same])
     assert said.lines == [
-        "what was observed next is taken from the next row: the last row of each of 6 episodes is "
+        "the next row is taken as the next observation: the last row of each of 6 episodes is "
         "left out",
-        "6 of them ended an episode: name columns with what was observed next to keep it",
+        "6 of them ended an episode: add columns with the next observation to keep them",
     ]
 
 
@@ -133,7 +133,7 @@ def test_a_map_names_the_columns_of_any_table(folder, how):
 def test_a_map_that_is_no_toml_is_refused_in_one_line(folder, text):
     file = write(folder / "log.csv", HEADS, logged(episodes=1))
     (folder / "map.toml").write_text(text)
-    with pytest.raises(CwmError, match=r"map\.toml is no TOML") as refused:
+    with pytest.raises(CwmError, match=r"map\.toml is not valid TOML") as refused:
         import_transitions(file, "CartPole-v1", options=["map=map.toml"])
     assert len(str(refused.value)) < 300
 
@@ -172,7 +172,7 @@ def test_episodes_are_told_apart_by_their_ends_where_nothing_numbers_them(folder
     file = write(folder / "log.csv", heads, lines)
     rows = import_transitions(file, "CartPole-v1", observer=said).dataset
     assert sorted(set(rows.columns["episodes"].tolist())) == list(range(6))
-    assert said.lines[0] == "there is no column episode: one begins after each row that ended one"
+    assert said.lines[0] == "no column episode: a new episode begins after each row that ended one"
 
 
 def changed(folder, change, name="bad.csv", env="CartPole-v1"):
@@ -201,38 +201,38 @@ def cell(line, column, value):
 @pytest.mark.parametrize(
     "line, column, value, reason",
     [
-        (7, "reward", "lots", "'lots' is no number"),
-        (2, "reward", "", "it is empty"),
-        (3, "observation_1", "nan", "nan is no finite number"),
-        (4, "action", "5", "5 is none of 0 to 1"),
-        (4, "action", "0.5", "0.5 is no whole number"),
+        (7, "reward", "lots", "'lots' is not a number"),
+        (2, "reward", "", "the cell is empty"),
+        (3, "observation_1", "nan", "nan is not a finite number"),
+        (4, "action", "5", "5 is not from 0 to 1"),
+        (4, "action", "0.5", "0.5 is not a whole number"),
         (5, "terminated", "maybe", "'maybe' is neither true nor false"),
         (6, "split", "dev", "'dev' is neither train nor test"),
-        (6, "episode", "", "it is empty"),
-        (6, "episode", "1.5", "1.5 is no whole number"),
-        (6, "episode", "-1", "-1 is no number of an episode"),
+        (6, "episode", "", "the cell is empty"),
+        (6, "episode", "1.5", "1.5 is not a whole number"),
+        (6, "episode", "-1", "-1 is not a valid episode number"),
         (6, "split", "2", "'2' is neither train nor test"),
-        (6, "split", "", "it is empty"),
-        (3, "reward", "inf", "inf is no finite number"),
-        (3, "reward", "1_000", "'1_000' is no number"),
-        (3, "reward", "\u0661", "'\u0661' is no number"),
-        (4, "action", "9" * 5000, "inf is no finite number"),
+        (6, "split", "", "the cell is empty"),
+        (3, "reward", "inf", "inf is not a finite number"),
+        (3, "reward", "1_000", "'1_000' is not a number"),
+        (3, "reward", "\u0661", "'\u0661' is not a number"),
+        (4, "action", "9" * 5000, "inf is not a finite number"),
         (5, "terminated", "2", "'2' is neither true nor false"),
-        (5, "terminated", "", "it is empty"),
-        (5, "truncated", "", "it is empty"),
+        (5, "terminated", "", "the cell is empty"),
+        (5, "truncated", "", "the cell is empty"),
     ],
 )
 def test_a_bad_cell_is_named_by_line_and_column(folder, line, column, value, reason):
     said = changed(folder, cell(line, column, value))
-    assert said == f"bad.csv, line {line}, column {column}: {reason}; correct it there"
+    assert said == f"bad.csv: {reason} (line {line}, column {column}); correct that cell"
 
 
 @pytest.mark.parametrize(
     "steps, reason",
     [
-        ([0, 1, 1, 2], "line 4, column n: step 1 follows step 1 of line 3"),
-        ([0, 1, 2, 4], "line 5, column n: step 4 follows step 2 of line 4"),
-        ([0.5, 0.5, 1.2, 1.9], "line 3, column n: step 0.5 follows step 0.5 of line 2"),
+        ([0, 1, 1, 2], r"step 1 follows step 1 in line 3 \(line 4, column n\)"),
+        ([0, 1, 2, 4], r"step 4 follows step 2 in line 4 \(line 5, column n\)"),
+        ([0.5, 0.5, 1.2, 1.9], r"step 0.5 follows step 0.5 in line 2 \(line 3, column n\)"),
     ],
 )
 def test_repeated_and_missing_steps_are_refused(folder, steps, reason):
@@ -254,7 +254,7 @@ def test_an_end_in_the_middle_of_an_episode_is_noted(folder):
     lines[4][6] = True
     file = write(folder / "log.csv", HEADS, lines)
     import_transitions(file, "CartPole-v1", options={"columns": MAP}, observer=said)
-    assert said.lines[0].startswith("1 rows end an episode that continues")
+    assert said.lines[0].startswith("1 rows end an episode, but more rows of it follow")
 
 
 def test_column_names_that_mean_the_same_are_refused_unless_one_is_chosen(folder):
@@ -263,7 +263,7 @@ def test_column_names_that_mean_the_same_are_refused_unless_one_is_chosen(folder
     (folder / "bad.csv").write_text("".join(f"{line},0\n" for line in text.splitlines()))
     twice = (folder / "bad.csv").read_text().replace("split,0\n", "split,Action\n", 1)
     (folder / "bad.csv").write_text(twice)
-    with pytest.raises(CwmError, match="has columns 'action' and 'Action', which mean"):
+    with pytest.raises(CwmError, match="has columns 'action' and 'Action', with the same meaning"):
         import_transitions("bad.csv", "CartPole-v1")
     chosen = {"columns": {"action": "action"}}
     assert len(import_transitions("bad.csv", "CartPole-v1", options=chosen).dataset)
@@ -272,11 +272,11 @@ def test_column_names_that_mean_the_same_are_refused_unless_one_is_chosen(folder
 @pytest.mark.parametrize(
     "column, value, reason",
     [
-        ("terminated", 2, "2 is none of 0 to 1"),
-        ("truncated", 0.5, "0.5 is no whole number"),
-        ("episode", 1.5, "1.5 is no whole number"),
-        ("reward", float("inf"), "inf is no finite number"),
-        ("split", "", "it is empty"),
+        ("terminated", 2, "2 is not from 0 to 1"),
+        ("truncated", 0.5, "0.5 is not a whole number"),
+        ("episode", 1.5, "1.5 is not a whole number"),
+        ("reward", float("inf"), "inf is not a finite number"),
+        ("split", "", "the cell is empty"),
     ],
 )
 def test_a_bad_value_in_parquet_is_named_by_row_and_column(column, value, reason):
@@ -288,8 +288,8 @@ def test_a_bad_value_in_parquet_is_named_by_row_and_column(column, value, reason
     parquet.write_table(pyarrow.table(columns), "bad.parquet")
     with pytest.raises(CwmError) as refused:
         import_transitions("bad.parquet", "CartPole-v1")
-    where = f"bad.parquet, row 3 (counted from 0), column {column}"
-    assert str(refused.value) == f"{where}: {reason}; correct it there"
+    where = f"row 3 (counted from 0), column {column}"
+    assert str(refused.value) == f"bad.parquet: {reason} ({where}); correct that cell"
 
 
 def test_all_columns_that_are_missing_are_named_with_those_that_there_are(folder):
@@ -297,7 +297,7 @@ def test_all_columns_that_are_missing_are_named_with_those_that_there_are(folder
         return "\n".join([lines[0].replace("reward", "rewrad").replace("action", "a"), *lines[1:]])
 
     said = changed(folder, change)
-    assert "bad.csv lacks action, reward; it has observation_0, " in said
+    assert "bad.csv has no column action, reward (its columns: observation_0, " in said
     assert "(perhaps rewrad for reward)" in said
 
 
@@ -305,10 +305,13 @@ def test_all_columns_that_are_missing_are_named_with_those_that_there_are(folder
     "change, reason",
     [
         (lambda lines: "", "is empty"),
-        (lambda lines: lines[0], "has a header and no rows"),
+        (lambda lines: lines[0], "has a header but no rows"),
         (lambda lines: lines[0].replace("reward", "action"), "two columns called 'action'"),
-        (lambda lines: "\n".join([*lines[:2], lines[2] + ",1"]), "line 3: 16 cells are there"),
-        (lambda lines: "PK\0\1", "is no text"),
+        (
+            lambda lines: "\n".join([*lines[:2], lines[2] + ",1"]),
+            "bad.csv: expected 15 cells, found 16 (line 3)",
+        ),
+        (lambda lines: "PK\0\1", "is not a text file"),
     ],
 )
 def test_what_is_no_table_of_transitions_is_refused_in_one_line(folder, change, reason):
@@ -352,7 +355,7 @@ def test_files_that_hold_no_table_are_refused(folder):
     (folder / "bad.parquet").write_bytes(b"PAR1 and nothing else PAR1")
     (folder / "bad.csv.gz").write_bytes(b"\x1f\x8b\x08\0")
     for name, reason in {
-        "bad.parquet": "is no Parquet file, or a damaged one",
+        "bad.parquet": "is not a Parquet file, or it is damaged",
         "bad.csv.gz": "is packed and damaged",
         "none.csv": "there is no none.csv",
         "none.parquet": "there is no file none.parquet",
@@ -364,18 +367,20 @@ def test_files_that_hold_no_table_are_refused(folder):
     export_transitions(recorded("RTFM-v0"), "csv", out="masked.csv")
     for names, reason in {
         ("a",): "there are 5 actions, and the map of columns names 1 for valid_action",
-        tuple("abcde"): "masked.csv lacks a, b, c, d, e",
+        tuple("abcde"): "masked.csv has no column a, b, c, d, e",
     }.items():
         with pytest.raises(CwmError, match=reason):
             options = {"columns": {"valid_action": list(names)}}
             import_transitions("masked.csv", "RTFM-v0", options=options)
-    with pytest.raises(CwmError, match="unknown part of a map of columns 'rewards': did you mean"):
+    with pytest.raises(
+        CwmError, match="unknown part of the map of columns 'rewards': did you mean"
+    ):
         export_transitions(recorded("CartPole-v1"), "csv", out="it.csv")
         import_transitions("it.csv", "CartPole-v1", options={"columns": {"rewards": "r"}})
 
 
 def test_pictures_are_no_columns_of_a_table(folder):
-    with pytest.raises(CwmError, match="observations are pictures, which no table holds"):
+    with pytest.raises(CwmError, match="observations are pictures, which do not fit into a table"):
         export_transitions(recorded("Catch-v0", max_steps=3), "csv")
     assert list(folder.iterdir()) == []
 
@@ -392,4 +397,4 @@ def test_the_commands_write_and_read_a_table(folder):
     assert "pole.csv" in run("export", "pole.npz", "--to", "csv").stdout
     found = run("import", "pole.csv", *POLE, "--out", "back.npz", "--json")
     assert json.loads(found.stdout)["digest"] == digest
-    assert "name it with --env" in run("import", "pole.csv", code=1).stderr
+    assert "add --env ID" in run("import", "pole.csv", code=1).stderr

@@ -268,7 +268,7 @@ def test_an_environment_that_cannot_be_made_says_why(
 
 
 def test_an_observation_that_cannot_be_served_is_refused(houses: str) -> None:
-    with pytest.raises(CwmError, match="observations of a space Sequence are not served"):
+    with pytest.raises(CwmError, match="observations of a space Sequence are not supported"):
         described("houses:Wild-v3")
 
 

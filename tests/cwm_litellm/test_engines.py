@@ -228,7 +228,7 @@ def test_thoughts_are_no_answer_and_their_tokens_are_counted():
             answer("<think>\nwrong = 1", 100, 50, "length"),
             answer(None, 100, 50, "length", reasoning="wrong"),
         ],
-        "the model thought, and answered nothing": [
+        "the model returned reasoning, but no answer": [
             answer("<think>\nwrong = 1"),
             answer("<think>wrong = 1</think>\n"),
             answer("", **thinks),
@@ -288,7 +288,7 @@ def test_the_log_explains_each_of_the_retries():
         done = asking.complete(request(log=lines.append))
     assert done.text == "whole"
     expected = [
-        r"gave no answer in time, at attempt 1: asked again in \d\.\d s",
+        r"timed out, at attempt 1: asked again in \d\.\d s",
         r"limits the rate, at attempt 2: asked again in 0\.0 s as its server asks",
         r"failed \(503: .*Loading model.*\), at attempt 3: asked again in \d\.\d s",
         r"failed \(.*reset by peer.*\), at attempt 4: asked again in \d\.\d s",

@@ -118,11 +118,11 @@ def test_a_cost_that_nobody_knows_is_none(model, behaviour):
     [
         (answer(None), "the answer was empty"),
         (answer(" "), "the answer was empty"),
-        (no_choices, "the provider sent no answer"),
+        (no_choices, "the provider sent no completion"),
         (answer(None, refusal="I will\nnot."), "the model refuses to answer (I will not.)"),
         (
             answer(None, finish="content_filter"),
-            "the provider's content filter withheld the answer",
+            "the provider's content filter withheld the completion",
         ),
     ],
 )
@@ -375,7 +375,7 @@ def test_a_server_that_never_answers_is_given_up():
     with OpenAIServer([hang]) as server:
         message = failure(server, timeout=0.2, retries=1)
         assert len(server.requests) == 2
-    assert message.startswith(f"{PRICED} gave no answer in time, 2 times: raise -o timeout=SECONDS")
+    assert message.startswith(f"{PRICED} timed out, 2 times: raise -o timeout=SECONDS")
 
 
 @pytest.mark.parametrize(

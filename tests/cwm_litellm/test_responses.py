@@ -175,9 +175,9 @@ def test_half_of_a_character_is_replaced():
 @pytest.mark.parametrize(
     ("choices", "lacking"),
     [
-        (None, "the provider sent no answer"),
+        (None, "the provider sent no completion"),
         ([choice(7)], "the answer was empty"),
-        ([message(content=None, reasoning=["hm"])], "the model thought, and answered nothing"),
+        ([message(content=None, reasoning=["hm"])], "the model returned reasoning, but no answer"),
         ([message(content=None, refusal=["No."])], "the model refuses to answer (No.)"),
         ([choice([{"type": "refusal", "refusal": "No."}])], "the model refuses to answer (No.)"),
     ],

@@ -236,9 +236,12 @@ REFUSED = {
     "no such rows": (["--dataset", "none.npz"], "there is no dataset none.npz"),
     "rows of something else": (["--dataset", "lake.npz"], "holds transitions of FrozenLake-v1"),
     "few rows": (["--dataset", "few.npz"], "and 32 are needed at least"),
-    "rows without numbers": (["--dataset", "nan.npz"], "column rewards: nan is no finite number"),
-    "fewer than no tests": (["-o", "training.tests=-1"], "tests=-1 is refused"),
-    "no steps of an episode": (["-o", "training.max_steps=0"], "max_steps=0 is refused"),
+    "rows without numbers": (
+        ["--dataset", "nan.npz"],
+        "column rewards: nan is not a finite number",
+    ),
+    "fewer than no tests": (["-o", "training.tests=-1"], "invalid option tests=-1"),
+    "no steps of an episode": (["-o", "training.max_steps=0"], "invalid option max_steps=0"),
     "two worlds": (["--world", "pole.py"], "leave --model out"),
 }
 

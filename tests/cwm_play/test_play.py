@@ -214,7 +214,7 @@ def test_recorded_episodes_are_looked_through_and_mismatches_found() -> None:
     assert wrong.columns == ["before", "predicted", "true"]
     assert [(row.values, row.is_wrong) for row in wrong.rows] == [((4, 4, 8), True)]
     assert wrong.mark == "first mismatch: observation (observation 4 instead of 8)"
-    assert none.warning == "nothing was predicted wrongly from here on"
+    assert none.warning == "no wrong predictions from here on"
     assert test.facts[0].startswith("test episode 1 of 1")
     found = game.outcome()["episodes"]
     assert [(each["split"], each["wrong"], each["first_mismatch"]) for each in found] == [
@@ -393,7 +393,7 @@ def test_what_cannot_be_played_is_said_in_a_line(tmp_path) -> None:
         "is no film": {"env": "FrozenLake-v1", "keys": [], "record": "a.txt"},
         "there is no folder": {"env": "FrozenLake-v1", "keys": [], "record": tmp_path / "b/a.gif"},
         "did you mean human": {"env": "FrozenLake-v1", "keys": [], "mode": "humn"},
-        "is no run: ": {"run": tmp_path, "keys": []},
+        "is not a run folder: ": {"run": tmp_path, "keys": []},
     }
     for words, how in wrong.items():
         with pytest.raises(CwmError) as caught:

@@ -366,8 +366,14 @@ def test_a_game_of_chance_has_no_corrupt_rows(publish):
         ({"actions": [gymnasium.spaces.Discrete(2)] * 99}, r"an object \(gymnasium\.\S*Discrete\)"),
         ({"next_obs": [np.zeros((2, 2))] * 99}, r"next observation in row 0 .*2x2 and not 4"),
         ({"obs": [[0.0, np.inf, 0.0, 0.0]] * 99}, r"observation in row 0 .*not finite"),
-        ({"rewards": [np.nan] * 99}, r"rewards has in row 0 \(counted from 0\) no finite number"),
-        ({"dones": [0.5] * 99}, r"dones has in row 0 \(counted from 0\) neither 0 nor 1"),
+        (
+            {"rewards": [np.nan] * 99},
+            r"rewards has in row 0 \(counted from 0\) a value that is not finite",
+        ),
+        (
+            {"dones": [0.5] * 99},
+            r"dones has in row 0 \(counted from 0\) a value other than 0 and 1",
+        ),
         ({"traj_starts": [0.5] * 99}, r"traj_starts has in row 0 \(counted from 0\) no whole"),
         ({"rewards": [None] * 99}, "rewards are no numbers"),
         ({"rewards": np.zeros(3)}, "rewards has 3 of"),
@@ -393,7 +399,7 @@ def test_what_cannot_be_a_buffer_is_refused_in_one_line(publish, changes, reason
         (b"", "no replay buffer"),
         (b"id,reward\n1,2\n", "no replay buffer"),
         (b"PK\3\4....", "a zip archive"),
-        (pickle.dumps([1, 2]), "it holds no dict"),
+        (pickle.dumps([1, 2]), "it contains no dict"),
         (pickle.dumps({"obs": []}), "it lacks next_obs"),
     ],
 )
@@ -491,7 +497,7 @@ def test_nothing_that_a_pickle_names_is_run(publish, tmp_path):
         for protocol in (0, 2, 4):
             alone = tmp_path / "alone.pkl"
             alone.write_bytes(pickle.dumps(attack, protocol))
-            with pytest.raises(CwmError, match="it holds no dict"):
+            with pytest.raises(CwmError, match="it contains no dict"):
                 read_buffer(alone)
             for column in ("obs", "actions"):
                 file = publish(rows, protocol=protocol, **{column: [attack] * 4})

@@ -141,7 +141,7 @@ def test_a_search_that_was_killed_goes_on_elsewhere_as_if_it_had_not_been(
         time.sleep(0.01)
     killed.send_signal(signal.SIGSTOP)  # it lives, and its claim holds
     busy = store.cwm(*search, "--run", there)
-    assert busy.returncode == 1 and f"another process is working on {there}" in busy.stderr
+    assert busy.returncode == 1 and f"another process is using {there}" in busy.stderr
     killed.kill()
     killed.wait()
     result = json.loads(store.done(*search, "--run", there))

@@ -232,7 +232,7 @@ def test_a_strangers_plugin_keeps_runs_at_urls_of_its_own(
         with begin(url) as run:
             run.append(Count(n=0))
             busy = cwm("runs", "rm", url, "--yes")  # another process
-            assert f"another process is working on {url}: wait for it" in busy.stderr
+            assert f"another process is using {url}: wait for it" in busy.stderr
             assert busy.returncode == 1 and kept.exists()
         with begin(url) as run:
             assert run.is_continued and counted(run) == [0]

@@ -538,7 +538,7 @@ class TestEnvironment:
             ({"time_penality": 1}, "did you mean time_penalty?"),
             ({"shuffled": True}, "unknown argument of RTFM-v0 'shuffled'"),
             ({"time_penalty": "high"}, "RTFM-v0 cannot be made with time_penalty='high'"),
-            ({"time_penalty": float("nan")}, "is no finite number"),
+            ({"time_penalty": float("nan")}, "is not a finite number"),
             ({"render_mode": "human"}, "there is no render mode 'human', only 'ansi'"),
         ],
     )

@@ -299,7 +299,7 @@ def test_what_cannot_be_scored_is_refused_in_a_line(door, tmp_path, monkeypatch)
         "ranks are counted from 1": {"top": [0]},
         "knows no log-probabilities": {"statistician": "induction"},
         "unknown backend": {"statistician": "nobody"},
-        "noise=2 is refused": {"options": ["noise=2"]},
+        "invalid option noise=2": {"options": ["noise=2"]},
         "nothing puts what happens in CartPole-v1 into words: choose Door-v0": {
             "env": "CartPole-v1",
             "dataset": other,

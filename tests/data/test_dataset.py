@@ -189,14 +189,14 @@ def npz(arrays: dict[str, np.ndarray] | None, **changes: np.ndarray | None) -> b
 
 
 WRONG_VALUES = {
-    "an infinite reward": ("rewards", np.inf, np.float64, "inf is no finite number"),
-    "no reward": ("rewards", np.nan, np.float64, "nan is no finite number"),
+    "an infinite reward": ("rewards", np.inf, np.float64, "inf is not a finite number"),
+    "no reward": ("rewards", np.nan, np.float64, "nan is not a finite number"),
     "another split": ("split", 2, np.int8, "2 is neither 0 (train) nor 1 (test)"),
     "a split that overflows": ("split", 256, np.int64, "256 is neither 0 (train) nor 1 (test)"),
-    "a negative episode": ("episodes", -1, np.int64, "-1 is no number of an episode"),
-    "a huge episode": ("episodes", 2**63, np.uint64, "is no number of an episode"),
-    "another action": ("actions", 4, np.int64, "4 is none of 0 to 3"),
-    "another state": ("next_observations", -1, np.int64, "-1 is none of 0 to 15"),
+    "a negative episode": ("episodes", -1, np.int64, "-1 is not a valid episode number"),
+    "a huge episode": ("episodes", 2**63, np.uint64, "is not a valid episode number"),
+    "another action": ("actions", 4, np.int64, "4 is not from 0 to 3"),
+    "another state": ("next_observations", -1, np.int64, "-1 is not from 0 to 15"),
 }
 
 

@@ -212,7 +212,11 @@ def test_what_is_seen_tells_the_state_only_where_nothing_is_hidden_or_noisy() ->
 def test_what_cannot_be_hidden_or_disturbed_says_so_in_a_line(cwm) -> None:
     for (name, *words), said in {
         ("CartPole-v1", "--hide", "Pole Angel"): "did you mean Pole Angle?",
-        ("CartPole-v1", "--hide", "velocity"): "may be 1 or 3 of CartPole-v1: name a number",
+        (
+            "CartPole-v1",
+            "--hide",
+            "velocity",
+        ): "'velocity' is ambiguous in CartPole-v1: write 1 or 3",
         ("CartPole-v1", "--hide", "0", "--hide", "velocities", "--hide", "2"): "hide less",
         ("FrozenLake-v1", "--hide", "velocities"): "unknown part of what FrozenLake-v1 shows",
         ("CartPole-v1", "--noise", "force_mag"): "write --noise NAME=0.1",

@@ -111,7 +111,7 @@ def numbers(env: Any) -> dict[str, set[float]]:
 
 def test_what_cannot_be_shifted_says_so_in_a_line(cwm) -> None:
     for words, said in {
-        ("RTFM-v0", "--shift", "3"): "RTFM-v0 has no shifted variants: leave --shift out",
+        ("RTFM-v0", "--shift", "3"): "RTFM-v0 has no shifted variants: leave out --shift",
         ("CartPole-v1", "--shift", "3", "--env-arg", "shift=4"): "name one",
         ("CartPole-v1", "--env-arg", "shift=-4"): "--shift -4 is no seed",
     }.items():

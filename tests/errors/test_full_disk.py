@@ -58,7 +58,10 @@ def test_minari_on_a_full_disk_is_refused_in_one_line(cwm, disk):
         done = cwm("data", "export", "d.npz", "--to", "minari", "--out", out, *words)
         assert done.returncode == 1
         reason = "No space left on device"
-        assert done.stderr == f"Error: cannot write {out} ({reason}): --out names another place\n"
+        assert (
+            done.stderr
+            == f"Error: cannot write {out} ({reason}): choose another folder with --out\n"
+        )
         assert names(disk) == [FILL]
 
 
@@ -82,7 +85,7 @@ def test_a_file_limit_is_no_crash_of_hdf5(cwm):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "cannot write x-v0 (File too large): --out names another place\n"
+    assert done.stdout == "cannot write x-v0 (File too large): choose another folder with --out\n"
     assert [path.name for path in cwm.folder.iterdir() if path.name != "cache"] == ["d.npz"]
 
 

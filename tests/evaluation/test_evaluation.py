@@ -162,12 +162,12 @@ class TestLibrary:
     def test_what_cannot_be_scored_is_told_in_one_line(self, counting):
         wrong = {}
         for words, how in {
-            "nowhere is no run: `cwm runs list` shows the runs here": {
+            "nowhere is not a run folder: `cwm runs list` lists the runs here": {
                 "subject": "nowhere",
                 "env": None,
             },
             "there is no nowhere.py: name a .py file or a run folder": {"subject": "nowhere.py"},
-            "a program does not say what it is a model of: name --env ID": {
+            "--program needs an environment: add --env ID": {
                 "subject": COUNTING,
                 "env": None,
             },

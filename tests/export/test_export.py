@@ -360,7 +360,9 @@ class TestBounds:
     def test_what_is_no_number_is_refused(self, packaged):
         env = gymnasium.make(packaged(STRAYING, self.ROWS))
         env.reset(seed=0)
-        with pytest.raises(ValueError, match="the program predicts what is no number"):
+        with pytest.raises(
+            ValueError, match="the program predicted something that is not a number"
+        ):
             env.step(0)
 
 
@@ -491,7 +493,7 @@ class TestRendering:
         assert told["modes"] == ["ansi"]
         shown = rendering.renderer(told, "ansi")
         assert shown.render(np.array([[0, 1, 9], [10, 35, 40]])) == ".19\nazz\n"
-        with pytest.raises(ValueError, match="no render_mode 'rgb_array' here; there is 'ansi'"):
+        with pytest.raises(ValueError, match="unknown render_mode 'rgb_array': choose 'ansi'"):
             rendering.renderer(told, "rgb_array")
 
     def test_objects_are_written_as_text(self, tmp_path):
@@ -584,7 +586,7 @@ class TestPackage:
     def test_a_program_that_the_run_did_not_find_is_refused(self, cwm):
         run = run_of(cwm.folder / "run", "x = 1\n")
         (run.folder / "best.py").write_text("x = 2\n")
-        assert "best.py is of no node of the run: continue it" in refused(cwm, "run")
+        assert "best.py matches no node of the run: continue the run" in refused(cwm, "run")
 
     def test_the_card_says_how_right_it_is_and_how_it_came_to_be(self, poles_shell, poles_facts):
         run = SearchRun.load(poles_shell.folder / "run")
@@ -655,7 +657,7 @@ class TestUnfinished:
         if result:  # of before the run was continued
             run.save_result(result)
         facts = export(cwm)
-        assert "Note: the search is not over" in facts["said"]
+        assert "Note: the search has not finished" in facts["said"]
         assert not facts["finished"] and facts["train"] is None
         assert facts["max_episode_steps"] is None  # the environment is not there to be asked
         card = (facts["folder"] / "README.md").read_text()
@@ -670,7 +672,7 @@ class TestUnfinished:
         for name in ("empty", "broken"):
             assert f"{name} has no program that runs yet: continue it" in refused(cwm, name)
         assert "started has no program yet: continue it first" in refused(cwm, "started")
-        assert "nothing is no run" in refused(cwm, "nothing")
+        assert "nothing is not a run folder" in refused(cwm, "nothing")
         assert not list(cwm.folder.glob("*/export"))
 
 
@@ -691,7 +693,7 @@ class TestPlace:
         (there / name).parent.mkdir(parents=True)
         (there / name).write_text("mine")
         said = refused(poles_shell, "run", "--out", str(there))
-        assert f"holds something else ({name.partition('/')[0]}): --out names another" in said
+        assert f"contains other files ({name.partition('/')[0]}): choose another" in said
         assert [path.name for path in tmp_path.iterdir()] == ["there"]
         assert (there / name).read_text() == "mine"
 
@@ -699,14 +701,14 @@ class TestPlace:
         there = str(tmp_path / "there")
         export(poles_shell, "run", "--out", there)
         (tmp_path / "there" / "agent.zip").write_text("mine")
-        assert "something else (agent.zip)" in refused(poles_shell, "run", "--out", there)
+        assert "contains other files (agent.zip)" in refused(poles_shell, "run", "--out", there)
         assert (tmp_path / "there" / "agent.zip").exists()
 
     def test_a_place_that_cannot_be_written_is_refused(self, poles_shell, tmp_path):
         (tmp_path / "file").write_text("mine")
         assert "is a file" in refused(poles_shell, "run", "--out", str(tmp_path / "file"))
         said = refused(poles_shell, "run", "--out", str(tmp_path / "file" / "below"))
-        assert "cannot write" in said and "--out names another place" in said
+        assert "cannot write" in said and "choose another folder with --out" in said
 
     def test_an_export_that_is_interrupted_leaves_nothing_behind(self, tmp_path):
         class Interrupted(dict):

@@ -54,11 +54,11 @@ def test_all_that_is_in_a_package_is_named_after_it(given, kind, names):
         ("Maze", "policy", "write maze"),
         ("2maze", "policy", "write maze"),
         ("../maze", "policy", "write maze"),
-        ("", "policy", "write cwm-maze"),
+        ("", "policy", "use cwm-maze"),
         ("maze-", "policy", "write maze"),
-        ("class", "policy", "write cwm-class"),
-        ("json", "policy", "write cwm-json"),
-        ("tests", "policy", "write cwm-tests"),
+        ("class", "policy", "use cwm-class"),
+        ("json", "policy", "use cwm-json"),
+        ("tests", "policy", "use cwm-tests"),
         ("numpy", "policy", "there is a module numpy already"),
         ("cwm-random", "policy", "there is a policy 'random' already"),
         ("maze", "enviroment", "did you mean environment?"),
@@ -113,7 +113,7 @@ def test_the_command_says_what_comes_next(cwm):
     assert not (cwm.folder / "cwm-learn").exists()
     refused = cwm.inside("plugins", "new", "cwm-maze", "--kind", "policy")
     assert refused.returncode == 1
-    assert "holds something else" in refused.stderr
+    assert "contains other files" in refused.stderr
     assert {path.name for path in cwm.folder.glob("cwm-maze/cwm_maze/*")} == {
         *("__init__.py", "environment.py")
     }

@@ -45,8 +45,8 @@ def test_what_is_unknown_of_the_choices_is_left_out_and_said(folder: Path) -> No
     (listed,) = list_runs(folder.parent)
     assert told in listed.as_json()["damage"] and listed.as_json()["environment"] == "CartPole-v1"
     write_page([folder], folder / "report.html")
-    assert "config.dreams is unknown here" in (folder / "report.html").read_text()
-    with pytest.raises(CwmError, match="dreams is unknown here"):
+    assert "config.dreams is unknown in this version" in (folder / "report.html").read_text()
+    with pytest.raises(CwmError, match="dreams is unknown in this version"):
         load(folder)  # nothing that depends on the choices goes on without them
 
 
@@ -87,4 +87,4 @@ def test_unknown_lines_of_a_journal_are_counted_and_the_rest_is_shown(folder: Pa
     assert "1 of the 1 lines of" in load_readable(folder).damage
     (folder / "result.json").write_text('{"train": 3}')
     write_page([folder], folder / "report.html")
-    assert "its scores are none" in (folder / "report.html").read_text()
+    assert "its scores are invalid" in (folder / "report.html").read_text()

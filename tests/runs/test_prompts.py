@@ -89,7 +89,7 @@ def test_a_run_without_its_prompts_is_whole_but_for_them(tmp_path: Path) -> None
     (run.folder / PROMPTS).unlink()
     again = SearchRun.load(run.folder)
     assert [one.prompt for one in again.node_details()] == [None] * 3
-    assert {one.prompt_words for one in again.node_details()} == {"prompt not kept"}
+    assert {one.prompt_words for one in again.node_details()} == {"prompt not saved"}
     assert b"environment works" not in journal
 
 

@@ -205,9 +205,9 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run, name):
 
 def test_two_processes_never_work_on_one_run(run):
     with run:
-        with pytest.raises(BusyError, match="is working on"), SearchRun.load(run.folder):
+        with pytest.raises(BusyError, match="is using"), SearchRun.load(run.folder):
             pass
-        with pytest.raises(BusyError, match="is working on"):
+        with pytest.raises(BusyError, match="is using"):
             remove(run.folder.parent / "run")
     with SearchRun.load(run.folder) as free:
         free.learn(record(3))
@@ -278,7 +278,7 @@ class TestStarts:
         (folder / "run.json").rename(folder / ".run.json.part")
         assert is_free(folder, FILES)
         (folder / "thesis.tex").write_text("")
-        with pytest.raises(CwmError, match="holds something else: choose another --run"):
+        with pytest.raises(CwmError, match="contains other files: choose another --run"):
             SearchRun.start(folder, HEADER, FILES)
         assert (folder / "thesis.tex").exists()
 
@@ -436,8 +436,11 @@ def test_the_command_lists_shows_compares_and_removes_runs(cwm, run):
     with second:
         refused = cwm.inside("runs", "rm", "runs/two", "--yes")
         assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
-        assert "another process is working on runs/two" in refused.stderr
+        assert "another process is using runs/two" in refused.stderr
     assert told("rm", "-y", "runs/two", "runs/bad") == {"removed": ["runs/two", "runs/bad"]}
     assert list((cwm.folder / "runs").iterdir()) == []
     missing = cwm.inside("runs", "show", "nowhere")
-    assert missing.stderr == "Error: nowhere is no run: `cwm runs list` shows the runs here\n"
+    assert (
+        missing.stderr
+        == "Error: nowhere is not a run folder: `cwm runs list` lists the runs here\n"
+    )

@@ -287,7 +287,7 @@ def test_lines_with_few_rows_behind_them_are_named(sandbox):
     rows = rows[rows.columns["episodes"] < 3]  # with one goal
     found = survey(ProgramModel(program, sandbox), rows, cells=False)
     told = " ".join(gaps(rows, found=found, program=program))
-    assert "Few rows are behind a rule:" in told
+    assert "Few rows support a rule:" in told
     assert f"line {len(program.splitlines())} (1 row)" in told
     assert "of 192 (observation, action) pairs were recorded" in told
 
@@ -306,4 +306,4 @@ def test_a_search_ends_with_what_its_data_do_not_show(tmp_path, monkeypatch, cap
     assert run.gaps() == list(found.gaps)
     assert set(found.gaps) <= set(SearchRun.report([run]).notes)
     card = package_of(run).files["README.md"].decode()
-    assert "## What the data do not show" in card and found.gaps[0] in card
+    assert "## Not covered by the data" in card and found.gaps[0] in card

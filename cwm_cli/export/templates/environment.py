@@ -84,7 +84,9 @@ class WorldModelEnv(gym.Env[Any, Any]):
         observation, reward, terminated, *valid = answer
         self._observation = self._plain(observation)
         if self._is_real and not np.isfinite(self._observation).all():
-            raise ValueError(f"the program predicts what is no number: {self._observation}")
+            raise ValueError(
+                f"the program predicted something that is not a number: {self._observation}"
+            )
         info = self._info(valid[0] if valid else ())
         return self.seen(), float(np.asarray(reward).item()), bool(terminated), False, info
 

@@ -28,7 +28,7 @@ def renderer(told: Mapping[str, Any], mode: str) -> Renderer:
     """Return what shows observations in a mode; `told` is what `world.json` says of that."""
     if mode not in told["modes"]:
         known = ", ".join(map(repr, told["modes"])) or "none"
-        raise ValueError(f"there is no render_mode {mode!r} here; there is {known}")
+        raise ValueError(f"unknown render_mode {mode!r}: choose {known}")
     return TrueRenderer(told, mode) if told["environment"] else TextRenderer(told)
 
 

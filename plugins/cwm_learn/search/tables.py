@@ -209,7 +209,7 @@ class _Search:
         count, shape = states.shape[1], (-1, len(self.actions))
         after = np.broadcast_to(after, (count,) if scalar else (len(states), count))
         if not np.array_equal(after, np.round(after)):
-            raise Unbatched("observations are no whole numbers")
+            raise Unbatched("observations are not whole numbers")
         rows = np.atleast_2d(after).astype(np.int64).T
         unique, place = np.unique(rows, axis=0, return_inverse=True)
         dtype = np.dtype(self._space.dtype)
@@ -222,7 +222,7 @@ class _Search:
         rewards = np.broadcast_to(np.asarray(rewards, float), (count,))
         ends = np.broadcast_to(np.asarray(terminated, bool), (count,))
         if not np.isfinite(rewards).all():
-            raise Unbatched("a reward is no finite number")
+            raise Unbatched("a reward is not a finite number")
         return (
             numbers[place.reshape(-1)].reshape(shape),
             rewards.reshape(shape),

@@ -33,10 +33,10 @@ class PictureGame(gym.Env[Any, Any]):
 
     def __init__(self, height: int, width: int, actions: int, render_mode: str | None) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"there is no render mode {render_mode!r}, only 'rgb_array'")
+            raise ValueError(f"unknown render mode {render_mode!r}: choose 'rgb_array'")
         if not SMALLEST <= min(height, width) <= max(height, width) <= LARGEST:
             limits = f"{SMALLEST} to {LARGEST} pixels high and wide"
-            raise ValueError(f"a picture of {height} x {width} pixels is none of {limits}")
+            raise ValueError(f"a picture of {height} x {width} pixels does not fit: {limits}")
         self.render_mode = render_mode
         self.observation_space = spaces.Box(0, 255, (height, width, 3), np.uint8)
         self.action_space = spaces.Discrete(actions)

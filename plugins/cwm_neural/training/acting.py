@@ -73,7 +73,7 @@ class PlanningAgent(Untrained):
     def open(self, task: Task, *, greedy: bool = False, seed: int = 0) -> PlanningSession:
         """Begin to plan; `seed` is that of the planners."""
         if self.model is None:
-            raise CwmError("there is nothing to plan in: name a --model, or a --world")
+            raise CwmError("planning needs a world model: add --model or --world")
         planned = self.model.planned
         return planned.open(self._choose(planned.planners), replace(task, seed=seed))
 
@@ -105,7 +105,7 @@ class DummyTrainer(Trainer):
     def begin(self, task: TrainingTask) -> Training:
         """Take the environment as it is."""
         if not task.env:
-            raise CwmError("the dummy is the environment itself, which has to be named")
+            raise CwmError("the dummy model is the environment itself: add --env ID")
         return DummyTraining(EnvironmentModel(environment(task.env), task.env_args))
 
 

@@ -242,7 +242,7 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         choice = CheckpointChoice(**read_options(options, [CHECKPOINT])[CHECKPOINT.label])
         number = self.chosen(choice.checkpoint)
         if not number:
-            raise CwmError(f"{self.place} has learned nothing yet: continue it first")
+            raise CwmError(f"{self.place} has no trained model yet: continue it first")
         config, folder = self.config, self.checkpoint(number)
         if not folder.is_dir():
             raise CwmError(f"{folder} is missing: restore it, or choose another checkpoint")
@@ -269,7 +269,7 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
         if not self.has_model:
             world = self.header.world
             instead = f"name {world}" if world else f"see `cwm runs show {self.place}`"
-            raise CwmError(f"{self.place} trained an agent, and no world model: {instead}")
+            raise CwmError(f"{self.place} trained an agent, not a world model: {instead}")
         training, _ = self.restored(options, observer)
         assert training is not None
         return training.model
@@ -434,7 +434,7 @@ def usable_device(asked: str, requires: Sequence[str]) -> str:
     if name not in usable or (number and not number.isdigit()):
         raise UnknownNameError("device", asked, ("auto", *usable))
     if int(number or 0) >= usable[name]:
-        raise CwmError(f"there is no {asked} that could be used here: leave --device out")
+        raise CwmError(f"the device {asked} is not available here: leave out --device")
     return asked
 
 

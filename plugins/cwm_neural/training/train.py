@@ -134,7 +134,7 @@ def train(
     `CwmError` for what the user can mend.
     """
     if steps is not None and steps < 1:
-        raise CwmError("nothing to train for: ask for at least one step")
+        raise CwmError("nothing to train: --steps must be at least 1")
     spec = find_environment(env, observer)
     args = dict(env_args or {})
     chosen = _Chosen.of(model, agent, tokenizer, profile, options, in_world=world is not None)
@@ -158,7 +158,9 @@ def train(
         at = usable_device(device, chosen.requires)
         task = TrainingTask.of(spec, config, at, observer.note)
         if rows is not None and (rows.observation_space, rows.action_space) != task[:2]:
-            raise CwmError(f"the rows are of other spaces than {spec.id}: name another --dataset")
+            raise CwmError(
+                f"the transitions do not fit the spaces of {spec.id}: choose another --dataset"
+            )
         training, acting = chosen.begin(config, task, parts, freeze)
         with closing(spec.make(**args)) as made_env:
             limit = step_limit(made_env, chosen.schedule.max_steps)
@@ -220,17 +222,21 @@ class _Chosen(NamedTuple):
     ) -> _Chosen:
         """Find out what is meant, and read the options."""
         if in_world and model is not None:
-            raise CwmError("--world is the world model: leave --model out")
+            raise CwmError("--world already is the world model: leave out --model")
         acts = find("agent", agent) if agent is not None else None
         if in_world and acts is None:
-            raise CwmError(f"name what learns in it: --agent {' or '.join(_learning())}")
+            raise CwmError(
+                f"choose the agent that learns in it: --agent {' or '.join(_learning())}"
+            )
         if model is None and not in_world and (acts is None or acts.needs_model or not acts.learns):
             model = default("trainer")
         trains = find("trainer", model) if model is not None else None
         if acts is None and trains is not None and trains.agent:
             agent, acts = trains.agent, find("agent", trains.agent)
         if in_world and acts is not None and not acts.learns:
-            raise CwmError(f"{agent} learns nothing: name --agent {' or '.join(_learning())}")
+            raise CwmError(
+                f"the agent {agent} does not learn: choose --agent {' or '.join(_learning())}"
+            )
         for factory in filter(None, (trains, acts)):
             factory.check()
         owners = [Owner("training", Schedule)]
@@ -272,7 +278,7 @@ class _Chosen(NamedTuple):
         """Begin what is trained, with parts that others learned."""
         training = None if self.trainer is None else self.trainer.begin(task)
         if training is None and (init or freeze):
-            raise CwmError("no model is trained: leave --init and --freeze out")
+            raise CwmError("no model is trained: leave out --init and --freeze")
         if training is not None:
             for part, folder in init.items():
                 training.adopt(part, folder)
@@ -282,7 +288,7 @@ class _Chosen(NamedTuple):
         if acting is None and training is not None:
             acting = training.agent
         if acting is None:
-            raise CwmError(f"{config.model} brings no agent: name an --agent")
+            raise CwmError(f"{config.model} has no agent of its own: choose an --agent")
         return training, acting
 
 
@@ -305,7 +311,7 @@ def _options(
     if tokenizer is not None and has_tokenizer:
         given["model"] |= read_options({"model.tokenizer": tokenizer}, owners)["model"]
     elif tokenizer not in (None, "none"):
-        raise CwmError("this model has no tokenizer: leave --tokenizer out")
+        raise CwmError("this model has no tokenizer: leave out --tokenizer")
     if profile is not None:
         served = [
             label
@@ -321,7 +327,7 @@ def _options(
             ]
             if known:
                 raise UnknownNameError("profile", profile, known)
-            raise CwmError("what is trained has no profiles: leave --profile out")
+            raise CwmError("this model has no profiles: leave out --profile")
         for label in served:
             given[label].setdefault("preset", profile)
     return with_presets(given, owners)
@@ -384,8 +390,8 @@ def _given_rows(
     for name, column in rows.columns.items():
         if column.dtype.kind == "f" and not np.isfinite(column).all():
             place = int(np.argwhere(~np.isfinite(column))[0, 0])
-            words = f"{name} that are no finite numbers, first in row {place}"
-            raise CwmError(f"the dataset has {words}: leave such rows out")
+            words = f"{name} that are not finite numbers, first in row {place}"
+            raise CwmError(f"the dataset has {words}: remove such rows")
     warn_of_rows(rows, observer)
     return rows
 
@@ -415,7 +421,7 @@ def _init_folders(init: Sequence[str] | Mapping[str, Path | str]) -> dict[str, P
         if (folder / "model").is_dir():
             folder /= "model"
         if not folder.is_dir():
-            raise CwmError(f"there is no checkpoint {place}: name a run of `cwm train`")
+            raise CwmError(f"there is no checkpoint {place}: choose a run of `cwm train`")
         folders[part] = folder
     return folders
 
@@ -423,7 +429,7 @@ def _init_folders(init: Sequence[str] | Mapping[str, Path | str]) -> dict[str, P
 def _part(text: str) -> tuple[str, str]:
     part, separator, folder = text.partition("=")
     if not separator or not folder:
-        raise CwmError(f"--init {text!r} names no folder: write --init {part}=RUN")
+        raise CwmError(f"--init {text!r} has no folder: write --init {part}=RUN")
     return part, folder
 
 
@@ -532,7 +538,7 @@ class TrainingLoop:
                 self.agent.load(folder / "agent")
         if self.collects and not self._collector.resume(self.rows):
             words = "an episode did not come about again from its seed and actions"
-            self.observer.note(f"{words}: it is left where it was", "Warning")
+            self.observer.note(f"{words}: it keeps its previous state", "Warning")
 
     def train(self) -> None:
         """Go on until there were as many steps as are wanted."""
@@ -721,7 +727,7 @@ def _trained(loop: TrainingLoop) -> TrainingResult:
         raise KeyboardInterrupt(f"{words}: the same command continues {run.place}") from None
     except Unsuited as reason:
         raise CwmError(
-            f"no planner can plan in {loop.run.config.model} (it {reason}): name another --agent"
+            f"no planner can plan in {loop.run.config.model} (it {reason}): choose another --agent"
         ) from reason
     except CwmError as error:
         run.log(f"stopped: {error}")

@@ -169,9 +169,7 @@ class Training:
 
     def _no_part(self, part: str) -> CwmError:
         known = ", ".join(self.parameters) or "none"
-        return CwmError(
-            f"this model has no part {part!r} that can be taken alone (its parts: {known})"
-        )
+        return CwmError(f"this model has no separate part {part!r} (its parts: {known})")
 
     def fit(self, rows: Dataset, steps: int) -> Mapping[str, float]:
         """Fit it to rows, as long as so many new steps of the environment are worth.

@@ -96,7 +96,7 @@ class Door(gym.Env[Any, Any]):
         render_mode: str | None = None,
     ) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"there is no render mode {render_mode!r}, only 'ansi'")
+            raise ValueError(f"unknown render mode {render_mode!r}: choose 'ansi'")
         if rule not in (RANDOM, *RULES):
             raise UnknownNameError("rule of the door", str(rule), (RANDOM, *RULES))
         if fixed not in range(len(ATTRIBUTES) + 1):
@@ -207,7 +207,7 @@ class DoorWords(TextView):
         for action, item in enumerate(ITEMS):
             if item in self._opening:
                 return [action]
-        raise CwmError("the door opens to nothing: its rule is never to open")
+        raise CwmError("the rule of this door is to never open")
 
 
 def specify(name: str) -> EnvironmentSpec:

@@ -199,7 +199,7 @@ def solution(scene: PlaygroundState, goal: str) -> list[int]:
     """
     plain = _solution(_plain(scene), goal)
     if plain is None:
-        raise CwmError(f"nothing leads to {goal!r} from here: what it takes is held or gone")
+        raise CwmError(f"{goal!r} cannot be reached from here: the needed objects are held or gone")
     actions = []
     for action in plain:
         if action < GRASP:  # a thing of that kind that is not the one that is stood upon
@@ -263,7 +263,7 @@ class Playground(gym.Env[Any, Any]):
 
     def __init__(self, *, goal: str = "big", render_mode: str | None = None) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"there is no render mode {render_mode!r}, only 'ansi'")
+            raise ValueError(f"unknown render mode {render_mode!r}: choose 'ansi'")
         if goal not in GOALS:
             raise UnknownNameError("goal of the playground", str(goal), GOALS)
         self.goal = goal

@@ -172,7 +172,7 @@ class PlaygroundWords(TextView):
         scene = scene_of(row.observation)
         if row.action not in scene.legal():
             name = ACTIONS[row.action]
-            raise CwmError(f"{name!r} cannot be done in {in_words(scene)!r}: it has no words")
+            raise CwmError(f"{name!r} is not possible in {in_words(scene)!r}")
         return _change(row.action, scene_of(row.next_observation))
 
     def candidates(self, observation: Any) -> Sequence[Change]:

@@ -64,8 +64,8 @@ class Grammar(Backend):
         for request in requests:
             if not isinstance(request.question, Request):
                 raise CwmError(
-                    "the grammar weighs rules that it might have proposed, and nothing else: "
-                    "name another --statistician"
+                    "the grammar only weighs rules that it might have proposed: "
+                    "choose another --statistician"
                 )
             drawing = self._drawing(request.question)
             reading = drawing.draft.words.language.read(request.text)
@@ -76,9 +76,7 @@ class Grammar(Backend):
         """Return what a request is answered from."""
         problem = request.problem
         if not isinstance(problem, TheoryProblem):
-            raise CwmError(
-                "the grammar proposes rules in words, and nothing else: name a --backend"
-            )
+            raise CwmError("the grammar only proposes rules in words: choose a --backend")
         known = self._first(language_of(problem.statistician.view), problem.evidence)
         if request.move.action == GENERATE:
             return known.first

@@ -172,7 +172,7 @@ class Metropolis(Strategy):
         if self.hastings:
             if node.forward is None or node.backward is None:
                 raise CwmError(
-                    "the theorist does not know how likely its proposals are: leave out --hastings"
+                    "the theorist provides no probabilities of its proposals: leave out --hastings"
                 )
             weight += node.backward - node.forward
         assert node.seed is not None
@@ -254,7 +254,7 @@ class Importance(Strategy):
         elif node.asked and likelihood > -inf:
             if node.forward is None:
                 raise CwmError(
-                    "the theorist does not know how likely its proposals are: choose --method "
+                    "the theorist provides no probabilities of its proposals: choose --method "
                     "best-of"
                 )
             assert node.seed is not None

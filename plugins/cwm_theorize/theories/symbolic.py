@@ -102,16 +102,14 @@ class TransitionTable:
         missing = np.flatnonzero(~there[np.arange(len(rows)), columns])
         if len(missing):
             raise CwmError(
-                f"{texts[missing[0]]!r} is no candidate of what may follow: the text view has to "
+                f"{texts[missing[0]]!r} is not among the possible changes: the text view must "
                 "list it"
             )
         return np.asarray(columns)
 
     def _add(self, transitions: Sequence[TextTransition]) -> None:
         if not all(each.candidates for each in transitions):
-            raise CwmError(
-                "nothing can be weighed where no candidates of what may follow are known"
-            )
+            raise CwmError("rules cannot be weighed: this environment lists no possible changes")
         candidates = [self._listed(each.candidates) for each in transitions]
         self._make_room(len(self._rows) + len(transitions), max(map(len, candidates)))
         for row, (transition, numbers) in enumerate(
@@ -247,7 +245,7 @@ class Symbolic(Backend):
 
     def complete(self, request: Request) -> Completion:
         """Refuse: it weighs rules, and proposes none."""
-        raise CwmError("the symbolic statistician proposes no rules: name a --theorist")
+        raise CwmError("the symbolic statistician proposes no rules: choose a --theorist")
 
     def wording(self, view: TextView) -> str:
         """Describe the controlled language, with the words that it has for the environment."""
@@ -264,8 +262,7 @@ class Symbolic(Backend):
         ]
         if len(asked) < len(requests):
             raise CwmError(
-                "the symbolic statistician weighs what follows under rules, and nothing else: "
-                "name another backend"
+                "the symbolic statistician only weighs changes under rules: choose another backend"
             )
         texts = iter([each.text for each in requests])
         scores: list[Sequence[float]] = []

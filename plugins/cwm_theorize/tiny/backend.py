@@ -80,7 +80,7 @@ class Tiny(Backend):
             question = request.question
             if not isinstance(question, PredictionQuestion):
                 raise CwmError(
-                    "the tiny language model weighs predictions alone: choose another --theorist"
+                    "the tiny language model only weighs predictions: choose another --theorist"
                 )
             asked.setdefault(self._prompt(question), []).append(place)
         found: list[Sequence[float]] = [()] * len(requests)
@@ -119,10 +119,7 @@ class Tiny(Backend):
             return
         required()
         cached = self._cached(key)
-        tell(
-            f"no tiny language model knows the words of {spec.id} yet: training one, for "
-            f"{self.seconds:g} seconds at most"
-        )
+        tell(f"training a tiny language model for {spec.id}, for at most {self.seconds:g} seconds")
         course = Course(self.steps, self.seconds, seed=self.seed)
         model = learned(spec, env_args, view, course, tell)
         cached.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +130,8 @@ class Tiny(Backend):
         file = Path(self.weights) if self.weights else self._file(key)
         if file is None:
             raise CwmError(
-                "no tiny language model knows these words: `cwm theorize --statistician tiny` "
+                "no tiny language model was trained for this environment: `cwm theorize "
+                "--statistician tiny` "
                 "trains one"
             )
         return TinyModel.load(file)

@@ -194,13 +194,13 @@ def _check_weights(words: Any, weights: Mapping[str, np.ndarray]) -> None:
         ValueError: Weights are missing, have another shape or are not finite.
     """
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ValueError("its words are no list of texts")
+        raise ValueError("its words are not a list of texts")
     up = weights.get("up", np.empty(0))
     layers, width = up.shape[:2] if up.ndim == 3 else (0, 0)
     for name, shape in shapes_of(len(words), width, layers).items():
         found = weights.get(name)
         if found is None or found.shape != shape or found.dtype.kind != "f" or width % HEADS:
-            raise ValueError(f"the weights {name} are missing or of another shape")
+            raise ValueError(f"the weights {name} are missing or have another shape")
         if not np.isfinite(found).all():
             raise ValueError(f"the weights {name} are not finite")
 
@@ -229,14 +229,14 @@ class TinyModel:
             arrays = read_arrays(file)
             about, words = (parsed(str(arrays.pop(name, "null"))) for name in ("about", "words"))
             if not isinstance(about, dict) or "format" not in about:
-                raise ValueError("it does not say its version")
+                raise ValueError("it has no version")
             if about["format"] != FORMAT:
-                raise CwmError(f"{file} is of another version: train it again")
+                raise CwmError(f"{file} has another version: train it again")
             _check_weights(words, arrays)
         except (UnreadableError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise CwmError(
-                f"{file} holds no tiny language model ({reason}): restore it or name another"
+                f"{file} is not a tiny language model ({reason}): restore it or choose another"
             ) from error
         return cls(words, arrays, about)
 
