@@ -1,6 +1,6 @@
 """The notebooks of the examples run in an empty folder, and keep their outputs.
 
-`python -m benchmarks.documentation.notebooks` runs all of them and stores what they print.
+`python -m benchmarks.documentation.notebooks` runs each notebook and stores its outputs.
 """
 
 import os
