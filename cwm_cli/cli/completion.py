@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cwm_cli.cli.recent_runs import RUNS, recent_runs
+from cwm_cli.runs.recent import RUNS, recent_runs
 
 if TYPE_CHECKING:
     from cwm_cli.hookspecs import Kind

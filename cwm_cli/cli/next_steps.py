@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from cwm_cli.cli.doctor import provider_keys
-from cwm_cli.cli.recent_runs import RUNS, RecentRun, recent_runs
+from cwm_cli.runs.recent import RUNS, RecentRun, recent_runs
 from cwm_cli.text import clean
 
 NEWEST = 5

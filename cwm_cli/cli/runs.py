@@ -93,7 +93,7 @@ def show(folder: OneRunArgument, node: NodeOption = None, json: JsonOption = Fal
 
     For a search it draws the tree as well.
 
-    Example: cwm runs show runs/CartPole-v1-gif-mcts-0-20260101-120000 --node 3
+    Example: cwm runs show runs/CartPole-v1-gif-mcts-0-20260101-120000 --node 0
     """
     from rich.text import Text
 

@@ -158,11 +158,11 @@ def test_a_report_draws_what_the_benchmark_printed(played, capsys):
     shell, done = played
     facts = json.loads(done.stdout)
     folder = shell.folder / facts["run"]
-    report([folder], json=False)
+    report(folder=[folder], json=False)
     shown = capsys.readouterr().out
     assert "CliffWalking-v1" in shown
     assert done.stderr.endswith(shown)
-    report([folder], json=True)
+    report(folder=[folder], json=True)
     assert json.loads(capsys.readouterr().out) == facts
     assert json.loads((folder / "result.json").read_text()) == facts
     lines = list(csv.DictReader(StringIO((folder / "table.csv").read_text())))
@@ -177,11 +177,11 @@ def test_a_report_draws_what_the_benchmark_printed(played, capsys):
 def test_a_report_of_a_single_run_shows_its_scores(played, capsys):
     shell, done = played
     row = json.loads(done.stdout)["rows"][0]
-    report([shell.folder / row["run"]], json=False)
+    report(folder=[shell.folder / row["run"]], json=False)
     shown = capsys.readouterr().out
     assert "CliffWalking-v1" in shown
     assert f"{row['test']['accuracy']:.3f}" in shown
-    report([shell.folder / row["run"]], json=True)
+    report(folder=[shell.folder / row["run"]], json=True)
     assert json.loads(capsys.readouterr().out)["test"] == row["test"]
 
 
@@ -311,7 +311,7 @@ def test_a_benchmark_that_is_stopped_leaves_nobody_behind_and_goes_on(moody, cap
     second = journal.read_bytes()
     assert second.startswith(first)
     assert second.count(b"\n") < 5, "it was stopped too late"
-    report([folder], json=True)
+    report(folder=[folder], json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["rows"][0]["state"] == "unfinished"
     assert found["rows"][0]["completions"] == second.count(b"\n")
@@ -372,7 +372,7 @@ def test_simulated_proposals_break_an_induced_program_and_are_called_so(
     options = json.loads(read(run.folder / row.job, "run.json"))["config"]["options"]
     assert options["backend"]["program"] == str(run.program_folder("CliffWalking-v1") / "best.py")
     BenchmarkRun.report([run]).save(run.folder)
-    report([run.folder], json=False)
+    report(folder=[run.folder], json=False)
     for text in (
         capsys.readouterr().out,
         *(read(run.folder, name) for name in ("table.md", "table.csv", "result.json")),

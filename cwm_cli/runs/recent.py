@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from cwm_cli.errors import CwmError
 
 RUNS = Path("runs")
-"""The default folder of runs, as in `runs.store`, which is slow to import."""
+"""The default folder of runs, as in `store`, which is slow to import."""
 
 
 class RecentRun(NamedTuple):
