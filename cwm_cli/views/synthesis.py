@@ -98,8 +98,9 @@ def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
 def _cost_words(result: SynthesisResult) -> str:
     """Return completions, tokens, cost and time; a start program may have cost nothing."""
     if result.unasked and not result.completions:
-        source = "the start program (--start)" if result.unasked == START else result.unasked
-        return f"no completion: {source} solved it, {result.seconds:.1f} s"
+        if result.unasked == START:
+            return "no completion: the start program is exact (ask anyway with --start none)"
+        return f"no completion: solved by {result.unasked}, {result.seconds:.1f} s"
     plural = "" if result.completions == 1 else "s"
     reused = f" ({result.reused} from the cache)" if result.reused else ""
     read = cached_words(result.cached_tokens, result.reasoning_tokens)
