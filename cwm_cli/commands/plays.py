@@ -209,7 +209,7 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         )
 
     def sides(self) -> dict[SideName, Side]:
-        """Return what each side has played."""
+        """Return the episodes of each side."""
         self.summary()  # reads the journal
         counts = Counter(side for side, _ in self.known)
         return {name: self.side(name, _episodes(self, name)) for name in SIDES if name in counts}

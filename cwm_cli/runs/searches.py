@@ -303,7 +303,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
 
 
 def _outcome(found: Mapping[str, Any], scores: Mapping[str, Score], best: float | None) -> str:
-    """Return whether the best program is right, and on which transitions."""
+    """Return whether the search is solved, and the number of exact transitions."""
     if not scores:
         return "No program yet" if best is None else f"Not finished, best score {share(best)}"
     train, test = scores.get("train"), scores.get("test")

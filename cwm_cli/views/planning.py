@@ -118,7 +118,7 @@ class PlanView(Lines):
             self._started = time.monotonic() - work.run.elapsed
 
     def advanced(self, event: object) -> None:
-        """Add the progress of a worker, or remove a side that is left out."""
+        """Add the progress of a worker, or drop a side."""
         if isinstance(event, SideProgress):
             self.tallies[event.side].add(event.worker, event.progress)
         elif isinstance(event, LeftOut):
@@ -207,7 +207,7 @@ class PlanPicture(PlanView):
         self._display.refresh()
 
     def advanced(self, event: object) -> None:
-        """Add the progress of a worker, or remove a side that is left out."""
+        """Add the progress of a worker, or drop a side."""
         with self._lock:
             super().advanced(event)
 

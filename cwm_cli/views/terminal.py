@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.control import Control
 from rich.live import Live
-from rich.segment import ControlType
+from rich.segment import ControlType, Segment
 from rich.text import Text
 
 from cwm_cli.sandbox.failures import Failure
@@ -126,8 +126,10 @@ class Pane:
         width, height = max(1, options.max_width - self._margin), max(1, options.size.height - 1)
         lines = [fitted(line, width) for line in self._lines(width, height)][-height:]
         self._drawn = [line.cell_len for line in lines]
-        for line in lines:
-            yield from line.render(console, "\n")
+        for line in lines:  # `render` ignores the style of a line without spans
+            style = console.get_style(line.style)
+            yield from Segment.apply_style(line.render(console), style)
+            yield Segment.line()
 
 
 def fitted(line: Text, width: int) -> Text:

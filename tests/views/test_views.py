@@ -318,6 +318,16 @@ def test_a_tall_terminal_shows_the_score_curve_and_the_diagnosis_of_the_best_pro
     assert len(low) == 6 and not any("Diagnosis" in line for line in low)
 
 
+def test_the_titles_of_the_picture_are_bold():
+    stage, file = Scripted(), StringIO()
+    console = Console(file=file, width=80, height=40, force_terminal=True, color_system="standard")
+    search = Search(stage, stage, stage)
+    search.resume([node(0)])
+    console.print(Screen(search, budget=3, title="a search", console=console))
+    for title in ("a search", "Best score so far", "Diagnosis of #0"):
+        assert f"\x1b[1m{title}" in file.getvalue()
+
+
 def test_a_large_search_on_a_tall_terminal_leaves_room_for_the_diagnosis():
     wrong = Failure(kind="mismatch", message="\n".join(f"line {n}" for n in range(90)))
     drawn = screen_of([node(number, score=0.5, failure=wrong) for number in range(200)], height=50)
