@@ -14,6 +14,7 @@ from cwm_cli.data.reading import UnreadableError, opened, parsed
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score, baseline
 from cwm_cli.evaluation.finding import ContractName, Finding
+from cwm_cli.evaluation.verdicts import verdict
 from cwm_cli.runs.charts import table_of
 from cwm_cli.runs.nodes import NodeDetails, SearchRecord, detailed, tree_data
 from cwm_cli.runs.programs import ProgramRun
@@ -306,26 +307,10 @@ def _outcome(found: Mapping[str, Any], scores: Mapping[str, Score], best: float 
     """Return whether the search is solved, and the number of exact transitions."""
     if not scores:
         return "No program yet" if best is None else f"Not finished, best score {share(best)}"
-    train, test = scores.get("train"), scores.get("test")
-    if (score := test or train) is not None and score.skill is not None:
-        error = "" if score.skill_stderr is None else f" {PLUS_MINUS} {share(score.skill_stderr)}"
-        rows = "held-out" if test else "training"
-        words = f"skill {share(score.skill)}{error} on {score.transitions:,} {rows} transitions"
-    else:
-        known = {"training": train, "held-out": test}
-        parts = {name: each for name, each in known.items() if each is not None}
-        is_exact = all(each.exact == 1 for each in parts.values())
-        words = " and ".join(
-            ("" if is_exact else f"{each.exact * each.transitions:,.0f} of ")
-            + f"{each.transitions:,} {name}"
-            for name, each in parts.items()
-        )
-        words = f"exact on {'all ' * is_exact}{words} transitions"
-    if found.get("solved"):
-        return f"Solved: {words}"
-    if found.get("unverified"):
-        return f"Not verified: {words}, but {' and '.join(found['unverified'])}"
-    return f"Not solved: {words}"
+    chosen = {name: found.get(name) for name in ("solved", "finished", "settled")}
+    flags = {name: bool(value) for name, value in chosen.items()}
+    unverified = found.get("unverified") or ()
+    return verdict(scores.get("train"), scores.get("test"), **flags, unverified=unverified)
 
 
 @dataclass

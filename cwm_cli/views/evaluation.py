@@ -9,6 +9,7 @@ from rich.text import Text
 
 from cwm_cli.commands.evaluate import EvaluationResult, Part
 from cwm_cli.errors import CwmError
+from cwm_cli.evaluation.verdicts import score_words
 from cwm_cli.problems.feedback import worst
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import clean
@@ -16,7 +17,7 @@ from cwm_cli.views.calibration import calibration_charts, skill_words
 from cwm_cli.views.curves import save_charts
 from cwm_cli.views.diagnosis import diagnosis_parts
 from cwm_cli.views.lines import is_verbose
-from cwm_cli.views.scores import exact_words, part_table, skill_verdict
+from cwm_cli.views.scores import part_table
 from cwm_cli.views.tables import GridTable, score_table
 from cwm_cli.views.terminal import place_words
 
@@ -42,7 +43,11 @@ def evaluation_report(result: EvaluationResult, *, diagnose: bool) -> Iterator[R
         title = f"the program failed: {place_words(failure)}"
         yield Panel(message, title=title, expand=False)
     else:
-        yield Text(_verdict(result), "bold green" if result.wrong is None else "bold yellow")
+        words = score_words(result.scores.train, result.scores.test)
+        yield Text(
+            f"{words[:1].upper()}{words[1:]}.",
+            "bold green" if result.wrong is None else "bold yellow",
+        )
         yield from map(Text, skill_words(result.scores.test or result.scores.train))
         if part := result.wrong:
             yield Text(f"\nWorst mismatches ({TITLES[part]}):", style="bold")
@@ -65,17 +70,6 @@ def save_calibration(result: EvaluationResult, file: Path) -> None:
     if found is None:
         raise CwmError("--plot needs probabilities: add --metric skill, and a program that runs")
     save_charts(calibration_charts(found, TITLES[part]), file)
-
-
-def _verdict(result: EvaluationResult) -> str:
-    """Return on how many transitions the program is exact, or its skill."""
-    train, test = result.scores.train, result.scores.test
-    score = test or train
-    if score is None:
-        return "Nothing scored: the dataset has no transitions."
-    if score.skill is not None:
-        return skill_verdict(score, "held-out" if test else "training").capitalize() + "."
-    return f"Exact on {exact_words(train, test)}."
 
 
 def _rollouts(result: EvaluationResult) -> Iterator[RenderableType]:

@@ -51,25 +51,6 @@ def _cell(value: float | None, score: Score) -> str:
     return share(value) + ("" if error is None else f" \N{PLUS-MINUS SIGN} {share(error)}")
 
 
-def exact_words(train: Score | None, test: Score | None) -> str:
-    """Return on how many transitions a program is exact, such as "all 674 training"."""
-    named = (("training", train), ("held-out", test))
-    scores = {title: score for title, score in named if score is not None and score.transitions}
-    if all(score.exact == 1 for score in scores.values()):
-        counts = [f"{score.transitions:,} {title}" for title, score in scores.items()]
-        return f"all {' and '.join(counts)} transitions"
-    counts = [
-        f"{score.exact * score.transitions:,.0f} of {score.transitions:,} {title}"
-        for title, score in scores.items()
-    ]
-    return f"{' and '.join(counts)} transitions"
-
-
-def skill_verdict(score: Score, part: str) -> str:
-    """Return the skill of a model with chance or memory, with the meaning of 0 and 1."""
-    return f"{part} skill {share(score.skill)} (baseline 0, true environment 1)"
-
-
 def labelled(lines: Mapping[str, str]) -> Iterator[Text]:
     """Yield a line for each label, with all values in one column; paths are never broken."""
     width = max(map(len, lines), default=0) + 2

@@ -10,6 +10,7 @@ from cwm_cli.commands.comparison import LearnFrom
 from cwm_cli.commands.plays import mismatches_of
 from cwm_cli.commands.synthesize import SynthesisResult
 from cwm_cli.evaluation import Score
+from cwm_cli.evaluation.verdicts import verdict
 from cwm_cli.registry import find
 from cwm_cli.runs.places import named
 from cwm_cli.runs.progress import models_grid
@@ -17,7 +18,7 @@ from cwm_cli.runs.searches import SearchRun
 from cwm_cli.search.contracts import START
 from cwm_cli.text import cached_words, money, tokens
 from cwm_cli.views.lines import is_verbose
-from cwm_cli.views.scores import exact_words, gap_parts, labelled, part_table, skill_verdict
+from cwm_cli.views.scores import gap_parts, labelled, part_table
 from cwm_cli.views.tables import GridTable, score_table, titled
 
 POOR_SCORE = 0.9
@@ -37,30 +38,18 @@ def synthesis_report(result: SynthesisResult, budget: int) -> Iterator[Renderabl
     if len(result.models) > 1:
         yield GridTable(models_grid(result.models))
     style = "bold green" if result.solved else "bold yellow"
-    title, separator, rest = verdict_words(result).partition(": ")
-    yield Text(title, style).append(separator + rest, "default not bold")
+    words = verdict(
+        result.scores.train,
+        result.scores.test,
+        solved=result.solved,
+        finished=result.finished,
+        settled=result.settled,
+        unverified=result.unverified,
+    )
+    title, separator, rest = words.partition(": ")
+    yield Text(title, style).append(f"{separator}{rest}.", "default not bold")
     yield from gap_parts(result.gaps)
     yield from labelled(_facts(result, budget))
-
-
-def verdict_words(result: SynthesisResult) -> str:
-    """Return in one sentence whether the program is right, and on how many transitions."""
-    train, test = result.scores.train, result.scores.test
-    if train is None:
-        return "Not solved: no program was written."
-    exact = f"exact on {exact_words(train, test)}"
-    if train.skill is not None:
-        exact = skill_verdict(test or train, "held-out" if test else "training")
-    if result.solved:
-        return f"Solved: {exact}."
-    if result.settled:
-        return f"Stopped: no improvement; best possible score unknown; {exact}."
-    if result.finished and result.unverified and not result.scores.refuted:
-        events = " and ".join(result.unverified)
-        return f"Not verified: {exact}, but {events} and in no held-out transition."
-    if result.finished and result.scores.refuted and train.skill is None:
-        return f"Not solved: {exact}; the training data do not determine the rest."
-    return f"Not solved: {exact}."
 
 
 def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:

@@ -6,8 +6,9 @@ from pathlib import Path
 from rich.console import RenderableType
 from rich.text import Text
 
+from cwm_cli.evaluation.verdicts import exact_words
 from cwm_cli.text import clean, share
-from cwm_cli.views.scores import exact_words, part_table
+from cwm_cli.views.scores import part_table
 from cwm_induction.calibrate import CalibrationResult
 
 
