@@ -259,7 +259,9 @@ def bench_speed(
         run, program=program, env=env, env_args=env_args, options=options, observer=observer
     )
     if subject.model is not None and not subject.model.can_be_timed:
-        raise CwmError(f"bench-speed needs a program: {subject.name} has rules in words only")
+        raise CwmError(
+            f"{subject.name} has no program, only rules in words: bench-speed cannot time it"
+        )
     flags = {"api_base": api_base, "temperature": temperature}
     if not abilities_of(subject.text or "").is_plain:
         told = "is stochastic or has memory: `cwm plan` reports the seconds per decision"

@@ -294,8 +294,8 @@ def choose_planners(
     first = [each for each in suited if each in able]
     unasked = [*first, *(each for each in unasked if each not in first)]
     if not able:
-        needs = " or ".join(dict.fromkeys(each.NEEDS for each in known.values()))
-        raise CwmError(f"planning needs {needs}: this environment has {gym_space_of(spaces[1])}")
+        needed = "planning needs Discrete or bounded Box actions"
+        raise CwmError(f"{needed}: this environment has {gym_space_of(spaces[1])}")
     if name not in (*able, "auto"):
         raise CwmError(
             f"--planner {name} needs {known[name].NEEDS}: choose --planner {unasked[-1]}"

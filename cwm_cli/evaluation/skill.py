@@ -344,13 +344,13 @@ class SkillMetric(AccuracyMetric):
         """
         if impossible := int(scores.impossible.sum()):
             outcomes = "outcome is" if impossible == 1 else "outcomes are"
-            return f"{impossible:,} recorded {outcomes} predicted as impossible"
+            return f"{impossible:,} recorded {outcomes} called impossible"
         unlikely = (self.losses(said, rows) > 0) | (scores.likelihood < np.log(0.5))
         if wrong := int((scores.certain & unlikely).sum()):
-            rows_are = "deterministic row is" if wrong == 1 else "deterministic rows are"
+            rows_are = "row without chance is" if wrong == 1 else "rows without chance are"
             return f"{wrong:,} {rows_are} predicted wrongly"
         if not _reached(skill, stderr):
-            return "the skill is below its maximum by more than its standard error"
+            return "the skill is below the ceiling by more than its error"
         return ""
 
     def failed(self, rows: Dataset) -> Score:

@@ -56,7 +56,7 @@ def test_an_object_within_the_observation_is_not_the_answer():
 def test_valid_actions_are_asked_for_where_there_are_any():
     text = '{"next_observation": 1, "reward": 0, "terminated": false, "valid_actions": [0, 2]}'
     assert read_answer(text, with_valid=True).valid_actions == [0, 2]
-    with pytest.raises(Unreadable, match="does not say valid_actions"):
+    with pytest.raises(Unreadable, match="lacks valid_actions"):
         read_answer(text.replace("valid_actions", "legal"), with_valid=True)
 
 
@@ -64,11 +64,11 @@ def test_valid_actions_are_asked_for_where_there_are_any():
     ("text", "reason"),
     [
         ("  \n", "is empty"),
-        ("I cannot tell.", "holds no JSON object"),
-        ('{"observation": [1, 2]', "holds no JSON object"),
+        ("I cannot tell.", "contains no JSON object"),
+        ('{"observation": [1, 2]', "contains no JSON object"),
         ('{"next_observation": [1, 2], "terminated": false}', "does not say reward"),
-        ("{" * 100_000, "holds no JSON object"),
-        ("[" * 100_000 + "{" + "[" * 100_000, "holds no JSON object"),
+        ("{" * 100_000, "contains no JSON object"),
+        ("[" * 100_000 + "{" + "[" * 100_000, "contains no JSON object"),
     ],
 )
 def test_what_cannot_be_read_says_what_is_missing(text, reason):

@@ -39,7 +39,7 @@ def test_tokens_dollars_and_hours_are_what_they_amount_to() -> None:
     assert usual.worst == pytest.approx(1000 * (3000 * 0.15e-6 + 16384 * 0.6e-6))
     assert usual.hours == pytest.approx(1000 * 20 / 4 / 3600)
     first, second = usual.lines
-    assert "2 jobs with up to 1,000 completions to come" in first
+    assert "2 jobs with up to 1,000 completions" in first
     assert "3 million tokens of prompts and 1.5 million of answers (assumed" in first
     assert "about $1.35, $10.28 if every answer had 16,384 tokens" in second
     assert "1.4 hours of waiting with 4 in flight" in second
@@ -81,7 +81,7 @@ def test_models_that_searches_choose_among_have_their_shares_each() -> None:
     assert [each.completions for each in found.models] == [20, 10, 11]
     alone = (of(name, each.completions) for name, each in zip(names, found.models, strict=True))
     assert found.expected == pytest.approx(sum(each.expected for each in alone))
-    assert "7 jobs with up to 41 completions to come" in found.lines[0]
+    assert "7 jobs with up to 41 completions" in found.lines[0]
 
 
 def test_problems_of_a_run_tell_what_others_will_take(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_what_is_left_is_reckoned_by_what_was_measured(cwm) -> None:
         assert len(server.requests) == 2
         more = cwm.inside(*words, "--budget", "5", "--json")
     told = " ".join(more.stderr.split())
-    assert "1 jobs with up to 3 completions to come: some 6,000 tokens of prompts" in told
+    assert "1 jobs with up to 3 completions: some 6,000 tokens of prompts" in told
     assert "1,500 of answers (measured on 2 completions)" in told
     offline = cwm.inside("benchmark", "--env", "CartPole-v1", "--ask-above", "0", "--run", "o")
     assert offline.returncode == 0, offline.stderr

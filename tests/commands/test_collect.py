@@ -385,7 +385,7 @@ def test_what_is_recorded_is_said_in_a_line_per_episode_where_nobody_watches(cwm
 def test_what_cannot_be_recorded_is_refused(postbox: EnvironmentSpec) -> None:
     with pytest.raises(UnknownNameError, match="unknown policy 'rendom': did you mean random"):
         record(find("CartPole-v1"), policy="rendom")
-    with pytest.raises(CwmError, match="at least one episode and one step"):
+    with pytest.raises(CwmError, match="--episodes and --max-steps must be at least 1"):
         record(find("CartPole-v1"), episodes=0)
     with pytest.raises(CwmError, match="must be plain JSON values"):
         record(find("CartPole-v1"), env_args={"sutton_barto_reward": object()})
@@ -491,7 +491,7 @@ def test_collect_prints_one_json_object(cwm) -> None:
     assert sum(facts["returns"]) == dataset.columns["rewards"].sum()
     assert dataset.metadata["env_args"] == {"is_rainy": True}
     note, *lines = result.stderr.splitlines()
-    assert note == "Note: Gymnasium no longer makes Taxi-v3: using Taxi-v4"
+    assert note == "Note: Gymnasium no longer includes Taxi-v3: using Taxi-v4"
     assert len(lines) == 21
 
 
@@ -505,7 +505,7 @@ def test_collect_never_replaces_another_file_unasked(cwm) -> None:
     assert again.stderr == "Note: Blackjack-v1.npz already contains these transitions\n"
     other = cwm.inside(*command, "--seed", "1")
     assert other.returncode == 1
-    assert "--force replaces it" in other.stderr
+    assert "replace it with --force" in other.stderr
     assert file.read_bytes() == before
     assert cwm.inside(*command, "--seed", "1", "--force").returncode == 0
     assert file.read_bytes() != before

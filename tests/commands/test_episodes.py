@@ -304,7 +304,7 @@ def test_a_process_that_dies_is_told_in_one_line_and_the_others_end() -> None:
     children = active_children()
     assert len(children) == 2
     children[0].kill()
-    with pytest.raises(CwmError, match=r"ended early \(SIGKILL\)") as caught:
+    with pytest.raises(CwmError, match=r"ended unexpectedly \(SIGKILL\)") as caught:
         list(heard)
     assert len(str(caught.value).splitlines()) == 1
     assert not any(child.is_alive() for child in children)

@@ -119,7 +119,7 @@ def test_what_lies_outside_of_the_space_is_brought_within_and_a_failure_ends_an_
     assert rows.columns["next_observations"][:, 0].max() <= np.float32(0.6)
     assert rows.columns["truncations"].sum() == 2
     assert any("episodes ended early because the model failed" in line for line in told), told
-    assert any("outside of their space: they are brought within it" in line for line in told), told
+    assert any("outside their space: clipped to its bounds" in line for line in told), told
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_mistakes_are_one_line(poles_shell, arguments, words) -> None:
 
 
 def test_nothing_is_asked_for() -> None:
-    with pytest.raises(CwmError, match="ask for at least one episode"):
+    with pytest.raises(CwmError, match="--episodes must be at least 1"):
         imagine(program=worlds.PENDULUM, env="Pendulum-v1", episodes=0)
 
 

@@ -213,20 +213,20 @@ def test_without_saved_states_there_is_no_oracle_and_a_note(plan) -> None:
     assert (real.returncode, real.stdout) == (1, "")
     assert real.stderr.splitlines()[-1].startswith("Error: Sealed-v0 cannot be saved and restored")
     none = plan("--env", "Switches-v0", "--program", "counter.py")
-    assert "planning needs discrete actions" in none.stderr
+    assert "planning needs Discrete or bounded Box actions: " in none.stderr
     assert "this environment has MultiBinary(2)" in none.stderr
 
 
 CARTS = ("--env", "CartPole-v1")
 MISTAKES = [
     (CARTS, "choose one world model: a run, --program FILE"),
-    ((*CARTS, "--program", "no.py"), "there is no no.py: name a .py file"),
+    ((*CARTS, "--program", "no.py"), "there is no no.py: give a .py file"),
     ((*CARTS, "--program", "."), ". cannot be read"),
-    (("--program", "cartpole.py"), "name --env ID"),
+    (("--program", "cartpole.py"), "--program needs an environment: add --env ID"),
     ((*CARTS, "--program", "cartpole.py", "--run", "x"), "choose one world model"),
     ((*CARTS, "--program", "cartpole.py", "--real-env"), "choose one world model"),
-    (("--run", "x"), "x is no run"),
-    (("x",), "x is no run"),
+    (("--run", "x"), "x is not a run folder"),
+    (("x",), "x is not a run folder"),
     (("x", "--run", "y"), "x and y are two runs"),
     (
         (*CARTS, "--program", "cartpole.py", "--planner", "cem"),
@@ -247,7 +247,7 @@ MISTAKES = [
         ("--env", "Pendulum-v1", "--real-env", "--planner", "cem", "-o", "preset=slow"),
         "invalid option preset=slow: it takes default or paper",
     ),
-    ((*CARTS, "--real-env", "--render", "film.avi"), "film.avi is no film: name a .gif or a .mp4"),
+    ((*CARTS, "--real-env", "--render", "film.avi"), "film.avi is not a film: give a .gif or .mp4"),
     (
         (*CARTS, "--real-env", "--planner", "tabular", "--episodes", "1"),
         "states): choose --planner mcts",
@@ -302,7 +302,7 @@ def test_where_one_planner_cannot_plan_the_next_one_does_and_says_why(here, monk
     monkeypatch.setattr("cwm_cli.planning.tabular.MOST_DRAWN", 3)
     done = cwm_cli.plan(env="FrozenLake-v1", real_env=True, max_steps=5, episodes=1)
     assert done.side.report[0] == "mcts"
-    assert done.as_json()["note"] == "not tabular: it does not close within 3 states"
+    assert done.as_json()["note"] == "not tabular: it reaches more than 3 states"
 
 
 @pytest.mark.slow

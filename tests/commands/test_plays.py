@@ -142,7 +142,7 @@ def test_two_at_a_time_are_refused_and_folders_that_cannot_be_written_told(tmp_p
     with PlayRun.open(tmp_path, CONFIG):
         pass
     (tmp_path / "plans").write_text("in the way")
-    with pytest.raises(CwmError, match="cannot be written"):
+    with pytest.raises(CwmError, match="cannot write to"):
         PlayRun.open(tmp_path / "plans", CONFIG)
 
 

@@ -269,7 +269,7 @@ def test_a_dataset_brings_the_arguments_it_was_recorded_with(cwm):
         (["--idx", "99"], "choose 0 to 18"),
         (["--env", "CartPole-v1", "--dataset", "none.npz"], "there is no dataset none.npz"),
         (["--env", "CartPole-v1", "--backend", "litellm"], "add --model PROVIDER/NAME"),
-        (["--env", "CartPole-v1", "--temperature", "1"], "has no --temperature"),
+        (["--env", "CartPole-v1", "--temperature", "1"], "has no option --temperature"),
         (["--env", "CartPole-v1", "-o", "nonsense=1"], "unknown option 'nonsense'"),
         (["--env", "CartPole-v1", "--env-arg", "x"], "write --env-arg KEY=VALUE"),
         (["--env", "CartPole-v1", "--env-arg", "wings=2"], "wings"),

@@ -204,7 +204,9 @@ def test_a_start_that_comes_to_nothing_is_a_remark_and_is_not_tried_again():
         return made
 
     list(search().run(1))
-    assert journal[0] == Remark(node=ROOT, by=START, note="no start: CwmError: there is nothing")
+    assert journal[0] == Remark(
+        node=ROOT, by=START, note="no starting program:  CwmError: there is nothing"
+    )
     again = search()
     again.resume(e if isinstance(e, Remark) else e.node for e in journal)
     list(again.run(3))
@@ -476,7 +478,7 @@ def test_a_file_or_a_run_is_begun_with_and_what_solves_it_is_said(refined):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--start", "nowhere.py"), "there is no nowhere.py: name induction, a file with"),
+        (("--start", "nowhere.py"), "there is no nowhere.py: choose induction, a program file"),
         (("--start", "."), ". is not a run folder: `cwm runs list` lists the runs here"),
         (("-o", "refine=gravty"), "did you mean gravity?"),
         (("-o", "gravity=x"), "invalid option gravity=x"),

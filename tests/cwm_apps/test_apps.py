@@ -226,7 +226,7 @@ def test_what_is_left_is_told_before_it_is_paid_and_much_is_asked_about(command,
         return False
 
     with OpenAIServer(lambda body: block(WRONG)) as server:
-        with pytest.raises(CwmError, match="not started, and nothing was paid"):
+        with pytest.raises(CwmError, match="not started, no cost"):
             work(server, budget=2, run="r", ask=decline)
         refused, _ = command(*arguments_for(server), "--run", "r", "--ask-above", "0", code=1)
         assert "exceeds --ask-above 0: add --yes" in refused.stderr
@@ -433,10 +433,10 @@ def test_ranges_of_solutions_merge_to_the_whole(work, here):
 BAD_SOLUTIONS = {
     None: "there is no answers.json: write a JSON object",
     "{": "cannot be read",
-    "[]": "is no object",
-    '{"a": "x"}': "has 'a' for an id",
+    "[]": "is not a JSON object",
+    '{"a": "x"}': "has the invalid id 'a'",
     '{"10": 3}': "has no programs for problem 10",
-    '{"99": "x"}': "has no program of the problems asked for",
+    '{"99": "x"}': "has no program for the chosen problems",
 }
 
 
@@ -458,14 +458,20 @@ def test_solutions_that_cannot_be_used_are_refused_in_one_line(work, here):
 
 
 WRONG_USAGE = {
-    ("--judge-only", "--run", "d", "--judge", "published"): "has no use for --judge: leave it out",
+    (
+        "--judge-only",
+        "--run",
+        "d",
+        "--judge",
+        "published",
+    ): "cannot be combined with --judge: leave it out",
     (): "coding problems need a language model: add --model PROVIDER/NAME",
     ("--backend", "induction"): "the backend 'induction' works from transitions",
     ("--backend", "litellm"): "needs a model",
     ("--judge-only",): "--judge-only needs the folder of a run: add --run DIR",
-    ("--judge-only", "--run", "nowhere"): "nowhere is no run",
-    ("--judge-only", "--run", "r", "--model", "ollama/b"): "has no use for --model",
-    ("--model", "ollama/b", "--data", "nowhere"): "there is no nowhere: --data names",
+    ("--judge-only", "--run", "nowhere"): "nowhere is not a run folder",
+    ("--judge-only", "--run", "r", "--model", "ollama/b"): "cannot be combined with --model",
+    ("--model", "ollama/b", "--data", "nowhere"): "there is no nowhere: give a folder",
     ("--model", "ollama/b", "--idx", "7"): "there are 5, counted from 0",
     ("--model", "ollama/b", "--difficulty", "eesy"): "unknown difficulty 'eesy'",
     ("--model", "ollama/b", "--strategy", "gif-mtcs"): "did you mean gif-mcts?",

@@ -86,7 +86,7 @@ class TestForms:
         folder(tmp_path / "train" / "0007", metadata_json=None)
         assert read(tmp_path).ids == [(7, "unknown"), (3999, "competition")]
         folder(tmp_path / "train" / "3999")
-        with pytest.raises(CwmError, match=r"holds problem 3999 2 times: give a single split"):
+        with pytest.raises(CwmError, match=r"contains problem 3999 2 times: give a single split"):
             read(tmp_path)
         assert len(read(tmp_path / "train")) == 2
 
@@ -201,7 +201,7 @@ class TestTasks:
             ({"input_output": {"inputs": ["1"], "outputs": []}}, "it has 1 inputs and 0 outputs"),
             ({"input_output": {"inputs": [1], "outputs": ["1"]}}, "input 1 is neither a text"),
             ({"input_output": {"inputs": ["\ud800"], "outputs": ["1"]}}, "input 1 is not Unicode"),
-            ({"input_output": CALLS | {"inputs": [[1], 2]}}, "input 2 is no list of arguments"),
+            ({"input_output": CALLS | {"inputs": [[1], 2]}}, "input 2 is not a list of arguments"),
             ({"input_output": CALLS | {"inputs": [[1], ["\ud800"]]}}, "test 2 is not Unicode"),
             ({"input_output": CALLS | {"fn_name": 3}}, "fn_name is not a text"),
             ({"input_output": f'{{"inputs": [[{HUGE}]]}}'}, "a number with too many digits"),

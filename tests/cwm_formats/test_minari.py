@@ -184,7 +184,7 @@ def test_actions_that_are_allowed_come_from_the_infos():
     export_transitions(rows, "minari", out="minari:masked-v0")
     loaded = minari.load_dataset("masked-v0")
     assert loaded[0].infos["action_mask"].shape == (len(loaded[0]) + 1, 5)
-    with pytest.raises(CwmError, match=r"it does not say in infos\['action_mask'\] which actions"):
+    with pytest.raises(CwmError, match=r"infos\['action_mask'\] with the valid actions"):
         bare = Dataset(
             {k: v for k, v in rows.columns.items() if k != "valid_actions"},
             rows.observation_space,
@@ -229,7 +229,7 @@ def test_what_cannot_be_imported_is_refused_in_one_line(kept, tmp_path):
     spoilt(kept, minari_version=minari.__version__, total_steps=10**12)
     assert "too many steps" in refusal("minari:it-v0")
     spoilt(kept, total_steps=len(rows), env_spec=None, cwm=None)
-    assert "does not say which environment it is of: add --env ID" in refusal("minari:it-v0")
+    assert "does not name its environment: add --env ID" in refusal("minari:it-v0")
     (kept / "it-v0" / "data" / "main_data.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(64))
     assert "Minari cannot read minari:it-v0" in refusal("minari:it-v0", "CartPole-v1")
     (kept / "it-v0" / "data" / "metadata.json").write_text("[")
@@ -251,7 +251,7 @@ def test_nothing_that_metadata_name_is_imported_or_made(kept, tmp_path, monkeypa
     assert "which imports a Python module" in refusal("minari:it-v0")
     bare = {k: v for k, v in about.items() if k != "observation_space"}
     file.write_text(json.dumps(bare | {"env_spec": json.dumps(spec)}))
-    assert "does not say what the space of its observations is" in refusal("minari:it-v0")
+    assert "lacks the space of its observations" in refusal("minari:it-v0")
     assert not marker.exists()
 
 
@@ -280,9 +280,9 @@ def test_metadata_without_finite_numbers_are_refused(kept, value):
 @pytest.mark.parametrize(
     "changes, reason",
     [
-        ({"episode": 1.5}, "1.5 is no episode number"),
-        ({"episode": -1}, "-1 is no episode number"),
-        ({"episode": "x"}, "'x' is no episode number"),
+        ({"episode": 1.5}, "1.5 is not an episode number"),
+        ({"episode": -1}, "-1 is not an episode number"),
+        ({"episode": "x"}, "'x' is not an episode number"),
         ({"split": "dev"}, "'dev' is neither train nor test"),
     ],
 )

@@ -263,7 +263,7 @@ def test_column_names_that_mean_the_same_are_refused_unless_one_is_chosen(folder
     (folder / "bad.csv").write_text("".join(f"{line},0\n" for line in text.splitlines()))
     twice = (folder / "bad.csv").read_text().replace("split,0\n", "split,Action\n", 1)
     (folder / "bad.csv").write_text(twice)
-    with pytest.raises(CwmError, match="has columns 'action' and 'Action', with the same meaning"):
+    with pytest.raises(CwmError, match="has columns 'action' and 'Action' with the same meaning"):
         import_transitions("bad.csv", "CartPole-v1")
     chosen = {"columns": {"action": "action"}}
     assert len(import_transitions("bad.csv", "CartPole-v1", options=chosen).dataset)
@@ -356,7 +356,7 @@ def test_files_that_hold_no_table_are_refused(folder):
     (folder / "bad.csv.gz").write_bytes(b"\x1f\x8b\x08\0")
     for name, reason in {
         "bad.parquet": "is not a Parquet file, or it is damaged",
-        "bad.csv.gz": "is packed and damaged",
+        "bad.csv.gz": "is a damaged gzip file",
         "none.csv": "there is no none.csv",
         "none.parquet": "there is no file none.parquet",
     }.items():

@@ -131,7 +131,7 @@ def test_every_listed_environment_is_described_or_refused_in_one_line(name: str)
 def test_a_version_that_is_made_no_more_resolves_to_its_successor(asked: str, found: str) -> None:
     spec = find(asked)
     assert spec.id == found
-    assert spec.note == f"Gymnasium no longer makes {asked}: using {found}"
+    assert spec.note == f"Gymnasium no longer includes {asked}: using {found}"
 
 
 def test_older_versions_that_are_still_made_are_left_alone() -> None:

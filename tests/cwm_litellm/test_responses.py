@@ -258,7 +258,7 @@ def test_echoed_log_probabilities_of_odd_types_are_no_answer():
     with OpenAIServer([behave]) as server:
         backend = LiteLLM("hosted_vllm/x", api_base=server.url, retries=0)
         assert not backend.can_score
-        with pytest.raises(CwmError, match="tells no log-probabilities of a prompt"):
+        with pytest.raises(CwmError, match="returns no log-probabilities of prompts"):
             backend.score([ScoreRequest(MESSAGES, "a")])
 
 

@@ -187,7 +187,7 @@ class Dicing(WorldModel):
 def test_what_chance_decides_otherwise_is_no_mismatch() -> None:
     game = WorldGame(arena(**LAKE), Dicing())
     [scene] = pressed(game, "down")
-    assert scene.mark == "chance decided otherwise at step 1: the worlds go on apart"
+    assert scene.mark == "random outcomes differ since step 1: the episodes diverge"
     assert game.outcome()["episodes"][0]["first_mismatch"] is None
     game.close()
 
@@ -207,7 +207,7 @@ def test_recorded_episodes_are_looked_through_and_mismatches_found() -> None:
     )
     game = ReplayGame(place, Sticky(), rows, seed=0)
     first, back, on, wrong, none, test = pressed(game, "right", "down", "up", "m", "m", "s")
-    assert first.facts[0].startswith("train episode 1 of 2 · step 2 of 3 · Move right · 0 of its")
+    assert first.facts[0].startswith("train episode 1 of 2 · step 2 of 3 · Move right · 0 wrong")
     assert back.facts[0].split(" · ")[1] == "step 1 of 3"
     assert on.facts[0].split(" · ")[1] == "step 3 of 3"
     assert wrong.facts[0].startswith("train episode 2 of 2 · step 2 of 3")
@@ -339,7 +339,7 @@ def test_what_is_no_choice_of_one_is_dialled_and_space_acts() -> None:
     for _ in range(9):
         keys.press("left")
     assert keys.press("space")["a"].tolist() == [-2.0]
-    with pytest.raises(CwmError, match="no keys stand for actions in words"):
+    with pytest.raises(CwmError, match="text actions have no keys"):
         keys_of(Space("text", max_length=9))
 
 
@@ -390,7 +390,7 @@ def test_what_cannot_be_played_is_said_in_a_line(tmp_path) -> None:
     wrong = {
         "needs keys": {"env": "FrozenLake-v1"},
         "needs a world model": {"env": "FrozenLake-v1", "mode": "human", "keys": []},
-        "is no film": {"env": "FrozenLake-v1", "keys": [], "record": "a.txt"},
+        "is not a film": {"env": "FrozenLake-v1", "keys": [], "record": "a.txt"},
         "there is no folder": {"env": "FrozenLake-v1", "keys": [], "record": tmp_path / "b/a.gif"},
         "did you mean human": {"env": "FrozenLake-v1", "keys": [], "mode": "humn"},
         "is not a run folder: ": {"run": tmp_path, "keys": []},

@@ -131,7 +131,7 @@ class TestEchoes:
             assert not model.can_score
             count = len(server.requests)
             assert not model.can_score
-            with pytest.raises(CwmError, match="tells no log-probabilities of a prompt"):
+            with pytest.raises(CwmError, match="returns no log-probabilities of prompts"):
                 model.score(asked())
             assert len(server.requests) == count <= 5
 
@@ -172,7 +172,7 @@ class TestEchoes:
             model = weigher(server)
             assert model.can_score
             for server.tampered in nonsense:
-                with pytest.raises(CwmError, match="none of this text"):
+                with pytest.raises(CwmError, match="for this text, but did before"):
                     model.score(asked())
 
     def test_failures_are_told_as_those_of_completions(self):
@@ -304,7 +304,7 @@ class TestTemplates:
             (tmp_path / "list.json").write_text('{"chat_template": []}')
             os.mkfifo(tmp_path / "pipe.jinja")
             for name in ("broken.jinja", "none.jinja", "deep.json", "list.json", "pipe.jinja"):
-                with pytest.raises(CwmError, match="is no chat template"):
+                with pytest.raises(CwmError, match="is not a chat template"):
                     _ = weigher(server, template=str(tmp_path / name)).can_score
 
 
@@ -317,7 +317,7 @@ class TestProposals:
                 model = weigher(server, **options)
                 assert model.complete(request).log_probability is None
                 assert model.complete(request._replace(weighed=True)).log_probability == -1.75
-            with pytest.raises(CwmError, match="at temperature 1"):
+            with pytest.raises(CwmError, match="for temperature 1"):
                 weigher(server, temperature=0.5).complete(request._replace(weighed=True))
         with OpenAIServer([answer("It is blue.")]) as server:
             assert weigher(server).complete(request._replace(weighed=True)).log_probability is None
@@ -343,7 +343,7 @@ class TestChoosing:
             found = statistician.of_candidates("", HELD)
             again = statistician.log_likelihoods("", HELD)
         assert said == [
-            f"{MODEL} tells no log-probabilities of a prompt: it chooses among the candidates, "
+            f"{MODEL} returns no log-probabilities of prompts: it chooses among the candidates, "
             "3 times for each question"
         ]
         likely, unlikely = log(3.5 / 4), log(0.5 / 4)
@@ -381,7 +381,7 @@ class TestChoosing:
         endless = HELD[0]._replace(candidates=())
         with LanguageServer(echoes=Echoes("refused")) as server:
             chooser = choosing.weigher(weigher(server), lambda words: None)
-            with pytest.raises(CwmError, match="nothing to choose among"):
+            with pytest.raises(CwmError, match="no possible changes to choose from"):
                 Statistician(DOOR, chooser).log_likelihoods("", [endless])
             with pytest.raises(CwmError, match="cannot weigh proposals"):
                 chooser.score(asked())

@@ -184,7 +184,9 @@ def test_an_oracle_is_recorded_by_collect_too() -> None:
 
 def test_what_has_no_words_or_goals_or_weights_is_refused_in_one_line() -> None:
     for name in ("oracle", "enumerate"):
-        with pytest.raises(CwmError, match=r"CartPole-v1 into words: choose .*Door-v0"):
+        with pytest.raises(
+            CwmError, match=r"CartPole-v1 has no description in words: choose .*Door-v0"
+        ):
             record(environment("CartPole-v1"), policy=name, episodes=1, test_episodes=0)
     for name in ("llm", "curiosity"):
         with pytest.raises(CwmError, match="cwm theorize"):

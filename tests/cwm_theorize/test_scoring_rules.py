@@ -153,7 +153,7 @@ def test_ranks_are_told_with_ties_by_chance_and_as_published() -> None:
     assert not Ranking.uniform(rows).distinguishes
     assert Ranking.uniform(rows).summary((1,)).all.top == {1: pytest.approx(0.25)}
     strange = [rows[0]._replace(change=Change("c9", "often"))]
-    with pytest.raises(cwm_cli.CwmError, match="'c9' followed, and is none of the 4 candidates"):
+    with pytest.raises(cwm_cli.CwmError, match="'c9' is not among the 4 candidates"):
         Ranking.of(strange, weights[:1])
 
 
@@ -199,7 +199,7 @@ def test_words_that_do_not_tell_what_is_observed_predict_and_plan_nothing() -> N
     view = CorridorWords()
     view.tells = False
     rows = walked()
-    assert "do not tell" in theory(TRUE, view).predict(rows).failure.message
+    assert "does not determine" in theory(TRUE, view).predict(rows).failure.message
     with pytest.raises(cwm_cli.CwmError, match="cannot be planned with"):
         theory(TRUE, view).open([], Task(Corridor, 0, 20))
 
@@ -295,12 +295,12 @@ def test_what_cannot_be_scored_is_refused_in_a_line(door, tmp_path, monkeypatch)
         "e.txt has no rules": {"rules": empty},
         "b.txt cannot be read": {"rules": binary},
         "l.txt has 31,999 characters, and rules have 4,000": {"rules": long},
-        "holds transitions of CartPole-v1": {"dataset": other},
+        "contains transitions of CartPole-v1": {"dataset": other},
         "ranks are counted from 1": {"top": [0]},
-        "knows no log-probabilities": {"statistician": "induction"},
+        "provides no log-probabilities": {"statistician": "induction"},
         "unknown backend": {"statistician": "nobody"},
         "invalid option noise=2": {"options": ["noise=2"]},
-        "nothing puts what happens in CartPole-v1 into words: choose Door-v0": {
+        "CartPole-v1 has no description in words: choose Door-v0": {
             "env": "CartPole-v1",
             "dataset": other,
         },
@@ -332,7 +332,7 @@ def test_cwm_score_prints_tables_and_json(cwm, door, tmp_path) -> None:
     assert "as published" in shown.stderr
     assert ranks("10,1, 3") == [1, 3, 10]
     for odd in ("", "0", "1,x", "1.5", "-1", "1,,2", "9" * 9):
-        with pytest.raises(cwm_cli.CwmError, match="write ranks from 1 on"):
+        with pytest.raises(cwm_cli.CwmError, match="write ranks of at least 1"):
             ranks(odd)
 
 

@@ -53,7 +53,7 @@ def test_a_film_lasts_as_long_as_the_episode(tmp_path, fps) -> None:
     [
         ("lamp.avi", "lamp.avi is not a film: give a .gif or .mp4 file"),
         ("lamp", "give a .gif or .mp4 file"),
-        ("nowhere/lamp.gif", "there is no folder .*nowhere: make it"),
+        ("nowhere/lamp.gif", "there is no folder .*nowhere: create it"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_anything_is_played(tmp_path, name, words) -> None:
@@ -66,7 +66,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is_played(tmp_path, n
     [
         (RuntimeError("no\nscreen"), r"Lamp-v0 cannot be rendered \(RuntimeError: no screen\)"),
         (ImportError("pygame is not installed"), "cannot be rendered"),
-        (None, r"it draws NoneType, no picture\): leave out --render"),
+        (None, r"render\(\) returned NoneType, not an RGB array\): leave out --render"),
     ],
 )
 def test_an_environment_that_cannot_be_drawn_is_told_in_one_line(

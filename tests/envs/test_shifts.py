@@ -113,12 +113,12 @@ def test_what_cannot_be_shifted_says_so_in_a_line(cwm) -> None:
     for words, said in {
         ("RTFM-v0", "--shift", "3"): "RTFM-v0 has no shifted variants: leave out --shift",
         ("CartPole-v1", "--shift", "3", "--env-arg", "shift=4"): "name one",
-        ("CartPole-v1", "--env-arg", "shift=-4"): "--shift -4 is no seed",
+        ("CartPole-v1", "--env-arg", "shift=-4"): "--shift -4 is not a seed",
     }.items():
         result = cwm.inside("collect", "--env", *words)
         assert (result.returncode, result.stderr.count("\n")) == (1, 1), words
         assert said in result.stderr
-    with pytest.raises(CwmError, match="is no seed"):
+    with pytest.raises(CwmError, match="is not a seed"):
         environment("Hopper-v5").make(shift=True)
 
 

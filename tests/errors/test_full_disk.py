@@ -60,7 +60,7 @@ def test_minari_on_a_full_disk_is_refused_in_one_line(cwm, disk):
         reason = "No space left on device"
         assert (
             done.stderr
-            == f"Error: cannot write {out} ({reason}): choose another folder with --out\n"
+            == f"Error: cannot write {out} ({reason}): choose another place with --out\n"
         )
         assert names(disk) == [FILL]
 
@@ -85,7 +85,7 @@ def test_a_file_limit_is_no_crash_of_hdf5(cwm):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "cannot write x-v0 (File too large): choose another folder with --out\n"
+    assert done.stdout == "cannot write x-v0 (File too large): choose another place with --out\n"
     assert [path.name for path in cwm.folder.iterdir() if path.name != "cache"] == ["d.npz"]
 
 
@@ -123,7 +123,7 @@ def test_exports_to_a_full_disk_leave_nothing(to, name, options, disk):
     if to != "csv":
         pytest.importorskip("minari" if to == "minari" else "pyarrow")
     rows = recorded(episodes=100)
-    with pytest.raises(CwmError, match=r"cannot write .*No space left on device\)?.*--out names"):
+    with pytest.raises(CwmError, match=r"cannot write .*No space left on device\)?.*with --out"):
         export_transitions(rows, to, out=str(disk / name), options=options)
     assert names(disk) == [FILL]
 
@@ -150,7 +150,7 @@ def test_a_film_that_does_not_fit_is_no_film(name, disk, capfd):
     pytest.importorskip("imageio_ffmpeg" if name.endswith("mp4") else "PIL")
     rng = np.random.default_rng(0)
     frames = (rng.integers(0, 255, (64, 64, 3), np.uint8) for _ in range(60))
-    words = rf"cannot write {disk / name} \(No space left on device\): name another place"
+    words = rf"cannot write {disk / name} \(No space left on device\): choose another place"
     with pytest.raises(CwmError, match=words):
         write_film(disk / name, frames, 60, 20.0)
     assert names(disk) == [FILL]

@@ -166,7 +166,7 @@ def test_help_is_there_for_whoever_writes_h(cwm):
 
 def test_wrong_usage_is_told_in_no_library_s_words(cwm):
     cases = {
-        ("--budget", "0"): "it has to be at least 1",
+        ("--budget", "0"): "it must be at least 1",
         ("--budget", "ten"): "it takes a whole number",
         ("--max-cost", "lots"): "it takes a number",
     }

@@ -166,7 +166,7 @@ class TestLibrary:
                 "subject": "nowhere",
                 "env": None,
             },
-            "there is no nowhere.py: name a .py file or a run folder": {"subject": "nowhere.py"},
+            "there is no nowhere.py: give a .py file or a run folder": {"subject": "nowhere.py"},
             "--program needs an environment: add --env ID": {
                 "subject": COUNTING,
                 "env": None,
@@ -216,4 +216,6 @@ def test_a_run_is_scored_on_its_own_transitions_and_knows_its_environment(cwm, c
     assert (result["train"], result["test"]) == (expected["train"], expected["test"])
     done = cwm.inside("evaluate", "here", "--env", "Taxi-v4")
     assert done.returncode == 1
-    assert "here is a run of FrozenLake-v1: name that as --env, or none" in done.stderr
+    assert (
+        "here is a run of FrozenLake-v1: use --env FrozenLake-v1, or leave out --env" in done.stderr
+    )

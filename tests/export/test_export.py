@@ -661,7 +661,7 @@ class TestUnfinished:
         assert not facts["finished"] and facts["train"] is None
         assert facts["max_episode_steps"] is None  # the environment is not there to be asked
         card = (facts["folder"] / "README.md").read_text()
-        assert "not over when this was written" in card and "0.500" in card
+        assert "had not finished at the time of export" in card and "0.500" in card
         assert alone(facts, "print(env.reset(seed=0)[0], env.step(1)[:2])") == "0 (1, 1.0)\n"
 
     def test_a_run_without_a_program_that_runs_is_refused(self, cwm):
@@ -708,7 +708,7 @@ class TestPlace:
         (tmp_path / "file").write_text("mine")
         assert "is a file" in refused(poles_shell, "run", "--out", str(tmp_path / "file"))
         said = refused(poles_shell, "run", "--out", str(tmp_path / "file" / "below"))
-        assert "cannot write" in said and "choose another folder with --out" in said
+        assert "cannot write" in said and "choose another place with --out" in said
 
     def test_an_export_that_is_interrupted_leaves_nothing_behind(self, tmp_path):
         class Interrupted(dict):

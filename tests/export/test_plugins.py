@@ -59,8 +59,8 @@ def test_all_that_is_in_a_package_is_named_after_it(given, kind, names):
         ("class", "policy", "use cwm-class"),
         ("json", "policy", "use cwm-json"),
         ("tests", "policy", "use cwm-tests"),
-        ("numpy", "policy", "there is a module numpy already"),
-        ("cwm-random", "policy", "there is a policy 'random' already"),
+        ("numpy", "policy", "a module numpy already exists"),
+        ("cwm-random", "policy", "the policy 'random' already exists"),
         ("maze", "enviroment", "did you mean environment?"),
     ],
 )

@@ -39,7 +39,9 @@ def test_what_is_unknown_of_the_choices_is_left_out_and_said(folder: Path) -> No
     rewritten(folder, lambda header: header["config"].update(dreams=["electric"]))
     run = load_readable(folder)
     assert isinstance(run, SearchRun) and run.config.seed == 3
-    told = f"{folder} was written by cwm 9.0, read by cwm {__version__}: config.dreams is unknown"
+    told = (
+        f"{folder} was written by cwm 9.0, read by cwm {__version__}: unknown settings are ignored"
+    )
     assert told in run.damage
     assert told in report_on([folder]).notes[-1]
     (listed,) = list_runs(folder.parent)

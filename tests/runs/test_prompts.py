@@ -109,7 +109,7 @@ def test_a_node_is_found_with_what_was_asked_and_what_changed(tmp_path: Path) ->
     assert run.node_detail(0).difference() is None
     assert node.figures()["cost in US dollars"] == "unknown"
     assert node.as_json()["prompt"][1]["content"] == asked(1)[1].content
-    with pytest.raises(CwmError, match="has no node 3: they are 0 to 2"):
+    with pytest.raises(CwmError, match="has no node 3: choose 0 to 2"):
         run.node_detail(3)
 
 
@@ -128,5 +128,5 @@ def test_a_search_goes_on_where_prompts_cannot_be_kept(tmp_path: Path) -> None:
     (run.folder / PROMPTS).mkdir()
     with SearchRun.load(run.folder) as again:
         again.learn(found(1, 0))
-    assert "the prompt of node 1 is not kept" in (run.folder / "log.txt").read_text()
+    assert "the prompt of node 1 was not saved" in (run.folder / "log.txt").read_text()
     assert [one.node.id for one in again.node_details()] == [0, 1]

@@ -129,7 +129,7 @@ class TestDamagedJournals:
                 opened.learn(record(5))
             copy = tree.folder / f"{JOURNAL}.damaged-{number}"
             assert copy.read_bytes() == damaged
-            assert f"kept in {copy}" in opened.mended
+            assert f"kept as {copy}" in opened.mended
             with SearchRun.load(tree.folder) as again:
                 assert not again.mended
             assert [node.id for node in again.nodes()] == [0, 1, 2, 3, 4, 5]
@@ -403,7 +403,7 @@ class TestListing:
         (run.folder / "run.json").write_text("{")
         remove(run.folder)
         assert list(tmp_path.iterdir()) == []
-        with pytest.raises(CwmError, match="is no run"):
+        with pytest.raises(CwmError, match="is not a run folder"):
             remove(tmp_path)
 
 

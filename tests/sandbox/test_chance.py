@@ -181,7 +181,7 @@ WRONG = {
     "not finite": ("return [(float('nan'), 0, 0.0, False)]", "a probability is nan"),
     "infinite": ("return [(float('inf'), 0, 0.0, False)]", "a probability is inf"),
     "sum to nothing": ("return [(0.0, 0, 0.0, False)]", "sum to 0"),
-    "none": ("return []", "told none"),
+    "none": ("return []", "returned an empty list"),
     "too many": ("return [(1, 0, 0.0, False)] * 257", "more than 256 outcomes"),
     "endless": ("return ((1, 0, 0.0, False) for _ in iter(int, 1))", "more than 256 outcomes"),
 }
@@ -216,7 +216,7 @@ def test_outcomes_of_another_form_are_a_failure_with_the_line(sandbox):
 def test_a_step_that_is_none_of_the_outcomes_contradicts_them(sandbox):
     failure = judged(sandbox, chance(step="return self.state, 0.5, False"), LINE)
     assert failure.kind == "contradiction"
-    assert "which is none of the outcomes told" in failure.message
+    assert "which is not among its outcomes" in failure.message
     assert failure.line == 10
     moving = "self.state = (self.state + 1) % 8; return [(1, self.state, 0.0, False)]"
     moves = chance(moving, "return (self.state + 1) % 8, 0.0, False")

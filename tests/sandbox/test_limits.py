@@ -417,7 +417,7 @@ class TestLimits:
         done = adding.inside(*COMMANDS[command], "-o", "sandbox.memory_mb=0")
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.splitlines()[-1] == (
-            "Error: the sandbox refuses its limits: memory_mb is 0, and may be from 1 to 1048576"
+            "Error: invalid limit of the sandbox: memory_mb is 0; it must be from 1 to 1048576"
         )
         assert not (adding.folder / "here").exists()
 
@@ -433,7 +433,7 @@ class TestLimits:
         ],
     )
     def test_each_limit_says_what_is_allowed(self, option, value):
-        with pytest.raises(ValueError, match=f"{option} is .*, and may be from .* to "):
+        with pytest.raises(ValueError, match=f"{option} is .*; it must be from .* to "):
             Limits(**{option: value})
         with pytest.raises(CwmError, match=f"the sandbox refuses its limits: {option}"):
             Limits.chosen({option: value})

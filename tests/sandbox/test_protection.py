@@ -314,7 +314,7 @@ BAD_TOOLS = {
     "broken": ("1 / 0", "cannot be imported (ZeroDivisionError: division by zero)"),
     "no Python": ("x = = 2", "cannot be imported (SyntaxError: "),
     "talkative": ("raise ValueError('one\\n\\x1b[2Jtwo')", "cannot be imported (ValueError: one"),
-    "the simulator": ("import gymnasium", "imports gymnasium, in which a program could look up"),
+    "the simulator": ("import gymnasium", "imports gymnasium, which would let a program look up"),
     "the simulator, late": (
         "def __dir__(): return ['env']\ndef __getattr__(name): import gymnasium; return 1",
         "imports gymnasium",

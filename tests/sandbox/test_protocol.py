@@ -334,7 +334,7 @@ def test_a_forged_reply_is_refused_and_takes_no_memory() -> None:
                 plan = plan_at(session, np.zeros(4), horizon=50)
             assert plan.failure is not None, name
             assert plan.failure.kind == "wrong_output", name
-            assert "meddled" in plan.failure.message, name
+            assert "tampered" in plan.failure.message, name
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 64 << 10  # KiB on Linux
 

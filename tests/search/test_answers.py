@@ -190,15 +190,15 @@ def test_no_search_fails_for_want_of_the_cache(cache: AnswerCache, tmp_path: Pat
         nowhere = AnswerCache(tmp_path / "file" / "a.sqlite")
         backend = nowhere.around(asked(server))
         notes = [backend.complete(QUESTION).note for _ in range(2)]
-    assert "cannot be used (file exists): answers are neither kept nor reused" in notes[0]
+    assert "(file exists): completions are neither saved nor reused" in notes[0]
     assert notes[1] == ""
     (tmp_path / "b.sqlite").mkdir()
-    with pytest.raises(CwmError, match="cannot be used"):
+    with pytest.raises(CwmError, match="cannot use the cache"):
         AnswerCache(tmp_path / "b.sqlite").limit(days=1)
 
 
 def test_backends_that_are_no_language_models_are_left_as_they_are(cwm) -> None:
     done = cwm.inside("synthesize", "--env", "CartPole-v1", "--cache", "--json", "--run", "r")
     assert done.returncode == 0, done.stderr
-    assert "'induction' is none: nothing is kept" in done.stderr
+    assert "the backend 'induction' is not a language model" in done.stderr
     assert not (cwm.folder / "cache" / "cwm" / "answers").exists()

@@ -62,15 +62,15 @@ def test_only_a_number_after_the_last_sign_is_a_weight(tmp_path, monkeypatch):
         "a=0,b": "the weight of a is 0",
         "a=-1": "the weight of a is -1",
         "a=nan": "the weight of a is nan",
-        "a,,b": "names no model",
-        "=3": "names no model",
+        "a,,b": "has no model name",
+        "=3": "has no model name",
         "a=2,a=3": "a has two weights",
     }
     for text, words in refused.items():
         with pytest.raises(CwmError, match=words):
             read_models([text])
     assert one_model("") == ""
-    with pytest.raises(CwmError, match=r"several models are named \(a,b\)"):
+    with pytest.raises(CwmError, match=r"several models are given \(a,b\)"):
         one_model("a,b")
     monkeypatch.setenv("CWM_MODEL", "a=3,b")
     chosen = choose_backend(None)

@@ -101,7 +101,7 @@ def test_why_there_is_no_faster_form_is_told(sandbox: Sandbox) -> None:
     found, report = plans(sandbox, loops, "CartPole-v1")
     assert all(plan.failure is None for plan in found)
     assert report is not None and report.forms == ("scalar",)
-    assert "not traced: sort of what is not known" in report.note
+    assert "not traced: sort of an unknown value" in report.note
 
 
 def test_a_program_that_remembers_earlier_questions_is_used_as_it_is(sandbox: Sandbox) -> None:

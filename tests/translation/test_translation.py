@@ -375,7 +375,7 @@ def test_returns_count_until_the_end_although_nobody_may_step_beyond_it() -> Non
 
 
 def test_an_episode_that_cannot_go_on_is_refused() -> None:
-    with pytest.raises(Unbatched, match="only the program can"):
+    with pytest.raises(Unbatched, match="a row needs the interpreted program"):
         returns(batch(RESET), [np.array([3.0, 0.0])], np.zeros((1, 4, 5), int))
 
 

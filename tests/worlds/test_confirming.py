@@ -283,7 +283,7 @@ def test_such_plans_would_count_if_nothing_was_made_again(sandbox) -> None:
 
 
 def test_one_episode_that_was_not_planned_is_found_among_five(sandbox) -> None:
-    with pytest.raises(Forged, match="episode 3 the program answered"):
+    with pytest.raises(Forged, match="episode 3 the program returned"):
         played(sandbox, EPISODE, count=5, limit=20)
 
 
@@ -454,7 +454,7 @@ def test_three_decisions_in_a_row_at_the_limits_end_the_plan_and_the_report_is_p
     how = ("--env", "CartPole-v1", "--episodes", "2", "--max-steps", "9", "--program", "loop.py")
     done = cwm.inside("plan", *how, "-o", "stall_seconds=0.1", "--json")
     assert done.returncode == 1
-    words = "the plan ended after 0 of 2 episodes: 3 decisions one after the other reached the"
+    words = "planning ended after 0 of 2 episodes: 3 decisions in a row exceeded their"
     assert words in done.stderr.splitlines()[-1]
     assert any(line.split()[:1] == ["random"] for line in done.stderr.splitlines())
     found = json.loads(done.stdout)

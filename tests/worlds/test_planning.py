@@ -131,18 +131,18 @@ FAILING = {
     "an import of what is not loaded": (program("import sqlite3"), "step_error", "cannot import"),
     "closed pipes": (program("os.closerange(0, 99); return GOOD"), "step_error", "NameError"),
     "garbage for a reply": (
-        program("os.write(5, b'\\xff' * 10**4); time.sleep(9)"), "wrong_output", "meddled"
+        program("os.write(5, b'\\xff' * 10**4); time.sleep(9)"), "wrong_output", "tampered"
     ),
     "an action out of bounds": (
         program("os.write(5, (424).to_bytes(4, 'little') + bytes(412) "
                 "+ b'\\1\\0\\0\\0\\2' + bytes(7)); time.sleep(9)"),
         "wrong_output",
-        "meddled",
+        "tampered",
     ),
     "no action": (
         program("os.write(5, (416).to_bytes(4, 'little') + bytes(416)); time.sleep(9)"),
         "wrong_output",
-        "meddled",
+        "tampered",
     ),
 }  # fmt: skip
 
@@ -349,7 +349,7 @@ def test_a_record_gives_back_what_it_was_given() -> None:
 
 def test_an_observation_of_another_space_is_refused(sandbox: Sandbox) -> None:
     with session(sandbox, GOOD) as opened:
-        with pytest.raises(CwmError, match="observations are not of their space"):
+        with pytest.raises(CwmError, match="of observations does not match their space"):
             plan_at(opened, np.zeros(3))
         assert ask(opened).actions == [1]
 

@@ -27,7 +27,7 @@ def test_predictions_that_do_not_fit_together_or_their_rows_are_refused() -> Non
     two = stacked(RIGHT, WRONG)
     halves = np.full((4, 2), 0.5)
     cases = {
-        "of different lengths": lambda: Predictions(RIGHT | {"rewards": np.zeros(3)}),
+        "have different lengths": lambda: Predictions(RIGHT | {"rewards": np.zeros(3)}),
         "2 axes at least": lambda: Predictions(RIGHT, shape="draws"),
         "outcomes have probabilities": lambda: Predictions(two, shape="outcomes"),
         "nothing else has": lambda: Predictions(two, shape="draws", probabilities=halves),

@@ -193,7 +193,7 @@ class RuleLanguage:
                 else:
                     raise _Unread("it is not of the form 'If ..., then ...' or 'Otherwise, ...'")
             except _Unread as error:
-                problems.append(f"line {number} is not a rule, {error}: {clean(said, limit=80)}")
+                problems.append(f"line {number} is no rule, {error}: {clean(said, limit=80)}")
         return Reading(Ruleset(tuple(lines), otherwise), tuple(problems))
 
     def compare(self, fact: str, value: Value, holds: bool = True) -> Comparison:
