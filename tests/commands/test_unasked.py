@@ -205,7 +205,7 @@ def test_a_start_that_comes_to_nothing_is_a_remark_and_is_not_tried_again():
 
     list(search().run(1))
     assert journal[0] == Remark(
-        node=ROOT, by=START, note="no starting program:  CwmError: there is nothing"
+        node=ROOT, by=START, note="no starting program: CwmError: there is nothing"
     )
     again = search()
     again.resume(e if isinstance(e, Remark) else e.node for e in journal)

@@ -233,7 +233,7 @@ def test_what_is_left_is_told_before_it_is_paid_and_much_is_asked_about(command,
         assert server.requests == []
         assert not (here / "r").exists()
         done = work(server, budget=2, total=3, run="r", parallel=2, ask=lambda estimate: True)
-        assert "Estimate: 3 jobs with up to 6 completions to come" in done.said
+        assert "Estimate: 3 jobs with up to 6 completions:" in done.said
         asked = len(server.requests)
         with pytest.raises(CwmError, match="not started"):
             work(server, budget=5, run="r", workers=2, parallel=3, max_cost=1.0, ask=decline)
