@@ -52,7 +52,7 @@ def test_tokens_dollars_and_hours_are_what_they_amount_to() -> None:
     assert (limited.expected, limited.worst) == (1.0, 1.0)
     assert "--max-cost leaves $1.00" in limited.lines[1]
     assert of(MODEL, 1000, max_tokens=1000).worst < usual.expected
-    assert "with thoughts" in of("openai/gpt-5", 10).lines[0]
+    assert "with reasoning" in of("openai/gpt-5", 10).lines[0]
     unknown = of("hosted_vllm/own", 10)
     assert unknown.unpriced == ("hosted_vllm/own",)
     assert "the price of hosted_vllm/own is unknown" in unknown.lines[1]

@@ -472,7 +472,7 @@ def test_a_file_or_a_run_is_begun_with_and_what_solves_it_is_said(refined):
     assert actions(refined, "one") == [START, "gravity"]
     (refined.folder / "light.py").write_text(HEAVY)
     other = refined.inside(*light, "one")
-    assert "one was started with another search.start" in other.stderr
+    assert "one was started with other settings, search.start" in other.stderr
 
 
 @pytest.mark.parametrize(

@@ -294,7 +294,7 @@ def test_a_part_begins_with_what_another_run_learned_and_may_stay_so(here) -> No
     np.testing.assert_array_equal(TrainRun.load(again.run).restored()[0].model.weights, best)
     last = kept.restored({"checkpoint.checkpoint": "last"})[0].model.weights
     assert np.isfinite(last).all()
-    with pytest.raises(CwmError, match=r"started with another .*seed"):
+    with pytest.raises(CwmError, match=r"started with other settings, .*seed"):
         cwm_cli.train(**TRAINED, seed=2, run=here / "first")
 
 

@@ -312,7 +312,7 @@ class TestTools:
         assert "here continues with 1 nodes" in same.stderr
         other = adding.inside(*COMMANDS["synthesize"], "--tool", "adder")
         assert other.returncode == 1
-        assert "here was started with another tools (" in other.stderr
+        assert "here was started with other settings, tools (" in other.stderr
 
     def test_a_tool_that_cannot_be_given_is_refused_in_one_line(self, adding):
         adding.install("peeking", "import gymnasium", entries="")
@@ -405,7 +405,7 @@ class TestLimits:
         assert run.config.options["sandbox"] == vars(Limits(memory_mb=100))
         other = adding.inside(*start, "-o", "told=")
         assert other.returncode == 1
-        assert "here was started with another sandbox.memory_mb" in other.stderr
+        assert "here was started with other settings, sandbox.memory_mb" in other.stderr
         (run.folder / "best.py").write_text(HUNGRY)
         judge = ("evaluate", "here", *COUNTED[:2], "--json")
         assert json.loads(adding.inside(*judge).stdout)["failure"]["kind"] == "memory"

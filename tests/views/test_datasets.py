@@ -107,4 +107,4 @@ def test_a_format_of_others_is_said_to_need_an_import(tmp_path):
     (tmp_path / "log.csv").write_text("a,b\n1,2\n")
     answer = CliRunner().invoke(app, ["data", "show", str(tmp_path / "log.csv")])
     assert answer.exit_code == 1
-    assert "is in a format of others (csv): `cwm data import` makes a dataset" in answer.stderr
+    assert "log.csv is a csv file: run `cwm data import" in answer.stderr
