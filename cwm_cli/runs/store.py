@@ -165,7 +165,7 @@ class Journal(NamedTuple, Generic[R]):
             return ""
         count, whole = len(self.left_out), len(self.events) + len(self.left_out)
         lines = f"{count} of the {whole} lines of {named(self.file)}"
-        return f"{lines} are damaged (the first is line {self.left_out[0]}) and were skipped"
+        return f"{lines} cannot be used (the first is line {self.left_out[0]}) and were skipped"
 
 
 class Savable(Protocol):
@@ -285,7 +285,7 @@ class Run(Generic[H, R]):
         if changed := differences(self.header.config, config):
             names = ", ".join(map(str, changed))
             raise CwmError(
-                f"{self.place} was started with another {names}: use the same settings, or "
+                f"{self.place} was started with other settings, {names}: repeat them, or "
                 "choose another --run"
             )
 
@@ -352,7 +352,7 @@ class Run(Generic[H, R]):
         copy = next(place for place in places if not os.path.lexists(place))
         shutil.copyfile(file, copy)
         self.rewrite(found.events)
-        self.mended = f"{found.damage}; the damaged file is kept as {named(copy)}"
+        self.mended = f"{found.damage}; the original is kept as {named(copy)}"
 
     def tell(self, observer: Observer) -> None:
         """Say what was left out of the journal when the run was opened for writing."""

@@ -472,7 +472,7 @@ class WorldModel:
 
         `CwmError` from a kind of model that cannot be planned with.
         """
-        raise CwmError(f"{self.describe()} does not support planning: choose another world model")
+        raise CwmError(f"cannot plan with {self.describe()}: choose another world model")
 
     def save(self, path: Path) -> None:
         """Write it to a file or folder, from which `load` makes the same model."""

@@ -167,7 +167,7 @@ def _starts(starts: np.ndarray) -> np.ndarray:
     wrong = np.flatnonzero(begins & (starts != rows))
     if len(wrong):
         row = int(wrong[0])
-        raise ValueError(f"traj_starts starts row {row} in the earlier row {starts[row]}")
+        raise ValueError(f"traj_starts has {starts[row]} for row {row}, where a trajectory begins")
     return starts
 
 

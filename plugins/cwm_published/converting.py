@@ -58,7 +58,8 @@ def _nested(value: Any, shape: tuple[int, ...]) -> Any:
     if not isinstance(value, list | tuple):
         raise ValueError(f"expected numbers, found {_kind(value)}")
     if not shape or len(value) != shape[0]:
-        raise ValueError(f"expected {shape[0] if shape else 'one'} values, found {len(value)}")
+        wanted = f"{shape[0]} values" if shape else "a number"
+        raise ValueError(f"expected {wanted}, found a list of {len(value)}")
     return [_nested(part, shape[1:]) for part in value]
 
 
@@ -106,7 +107,7 @@ def _kind(value: Any) -> str:
         return f"an array of {value.dtype} of shape {_shape(value.shape)}"
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} of {len(value)}"
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    return "nothing" if value is None else f"a value of type {type(value).__name__}"
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -183,8 +183,7 @@ class Theory(WorldModel):
         legal = self.view.legal(observation)
         if not any(self.outcomes([(observation, action) for action in legal])):
             raise CwmError(
-                f"{self.describe()} does not support planning ({UNTOLD}): choose another "
-                "world model"
+                f"cannot plan with {self.describe()} ({UNTOLD}): choose another world model"
             )
         return TrustedSession(TheorySteps(self, space), planners, task.seed, form="rules")
 

@@ -66,7 +66,7 @@ def test_valid_actions_are_asked_for_where_there_are_any():
         ("  \n", "is empty"),
         ("I cannot tell.", "contains no JSON object"),
         ('{"observation": [1, 2]', "contains no JSON object"),
-        ('{"next_observation": [1, 2], "terminated": false}', "does not say reward"),
+        ('{"next_observation": [1, 2], "terminated": false}', "lacks reward"),
         ("{" * 100_000, "contains no JSON object"),
         ("[" * 100_000 + "{" + "[" * 100_000, "contains no JSON object"),
     ],

@@ -40,8 +40,8 @@ def test_tokens_dollars_and_hours_are_what_they_amount_to() -> None:
     assert usual.hours == pytest.approx(1000 * 20 / 4 / 3600)
     first, second = usual.lines
     assert "2 jobs with up to 1,000 completions" in first
-    assert "3 million tokens of prompts and 1.5 million of answers (assumed" in first
-    assert "about $1.35, $10.28 if every answer had 16,384 tokens" in second
+    assert "3 million prompt tokens and 1.5 million completion tokens (assumed" in first
+    assert "about $1.35, $10.28 if every completion had 16,384 tokens" in second
     assert "1.4 hours of waiting with 4 in flight" in second
     alone = CostEstimate(usual.models, in_flight=0).lines[1]  # as on a cluster of unknown size
     assert (
@@ -50,9 +50,9 @@ def test_tokens_dollars_and_hours_are_what_they_amount_to() -> None:
     )
     limited = of(MODEL, 1000, left=1.0)
     assert (limited.expected, limited.worst) == (1.0, 1.0)
-    assert "no more than --max-cost leaves, $1.00" in limited.lines[1]
+    assert "--max-cost leaves $1.00" in limited.lines[1]
     assert of(MODEL, 1000, max_tokens=1000).worst < usual.expected
-    assert "with thoughts" in of("openai/gpt-5", 10).lines[0]
+    assert "with reasoning" in of("openai/gpt-5", 10).lines[0]
     unknown = of("hosted_vllm/own", 10)
     assert unknown.unpriced == ("hosted_vllm/own",)
     assert "the price of hosted_vllm/own is unknown" in unknown.lines[1]

@@ -199,7 +199,7 @@ def test_a_folder_of_other_settings_is_refused_and_left_alone(teacher):
     ):
         refused = teacher.inside("synthesize", *FAST, "4", "--run", "r", *change)
         assert refused.returncode == 1
-        assert f"r was started with another {name}" in refused.stderr
+        assert f"r was started with other settings, {name}" in refused.stderr
     assert journal(teacher, "r") == before
     assert teacher.inside("synthesize", *FAST, "3", "--run", "r", "--parallel", "2").returncode == 0
 

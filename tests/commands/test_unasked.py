@@ -205,7 +205,7 @@ def test_a_start_that_comes_to_nothing_is_a_remark_and_is_not_tried_again():
 
     list(search().run(1))
     assert journal[0] == Remark(
-        node=ROOT, by=START, note="no starting program:  CwmError: there is nothing"
+        node=ROOT, by=START, note="no starting program: CwmError: there is nothing"
     )
     again = search()
     again.resume(e if isinstance(e, Remark) else e.node for e in journal)
@@ -472,7 +472,7 @@ def test_a_file_or_a_run_is_begun_with_and_what_solves_it_is_said(refined):
     assert actions(refined, "one") == [START, "gravity"]
     (refined.folder / "light.py").write_text(HEAVY)
     other = refined.inside(*light, "one")
-    assert "one was started with another search.start" in other.stderr
+    assert "one was started with other settings, search.start" in other.stderr
 
 
 @pytest.mark.parametrize(

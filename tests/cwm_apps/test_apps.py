@@ -130,7 +130,7 @@ def test_the_same_choices_continue_a_run_and_ask_nothing_again(work):
         assert len(server.requests) == 2
         more = work(server, total=3, run="r")
         assert len(server.requests) == 3
-        with pytest.raises(CwmError, match="r was started with another seed"):
+        with pytest.raises(CwmError, match="r was started with other settings, seed"):
             work(server, run="r", seed=1)
     assert again.facts == first.facts
     assert "Run: r continues" in again.said
@@ -233,7 +233,7 @@ def test_what_is_left_is_told_before_it_is_paid_and_much_is_asked_about(command,
         assert server.requests == []
         assert not (here / "r").exists()
         done = work(server, budget=2, total=3, run="r", parallel=2, ask=lambda estimate: True)
-        assert "Estimate: 3 jobs with up to 6 completions to come" in done.said
+        assert "Estimate: 3 jobs with up to 6 completions:" in done.said
         asked = len(server.requests)
         with pytest.raises(CwmError, match="not started"):
             work(server, budget=5, run="r", workers=2, parallel=3, max_cost=1.0, ask=decline)
@@ -402,7 +402,7 @@ def test_solutions_from_elsewhere_are_judged_with_pass_at_k(command, work, here)
     assert len(journal.read_text().splitlines()) == 10
 
     file.write_text(json.dumps({**programs, "10": WRONG}))
-    with pytest.raises(CwmError, match=r"s was started with another solutions\.digest"):
+    with pytest.raises(CwmError, match=r"s was started with other settings, solutions\.digest"):
         work(solutions=file, run="s")
 
 

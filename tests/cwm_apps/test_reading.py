@@ -227,7 +227,7 @@ class TestTasks:
         [
             (b'{"id": 1, "question": ', "the line is not JSON"),
             (b'{"id": 1, "question": "\xff"}', "the line is not UTF-8"),
-            (b'{"id": ' + HUGE.encode() + b"}", "the line has a number with too many digits"),
+            (b'{"id": ' + HUGE.encode() + b"}", "the line contains a number with too many digits"),
             (b"[1, 2]", "the line is not a JSON object"),
             (b"[" * 10**5, "the line is nested too deeply"),
         ],

@@ -212,7 +212,7 @@ def test_a_folder_of_other_choices_or_in_use_or_with_something_else_is_refused(
     monkeypatch.setattr(BenchmarkRun, "patience", 0.1)
     run = BenchmarkRun.begin(tmp_path / "b", header_of(SIMPLE))
     other = SIMPLE.model_copy(update={"seeds": 2, "options": ("exploration=0.3",)})
-    words = r"another seeds \(1, not 2\), options \(none, not exploration=0.3\): choose another"
+    words = r"other settings, seeds \(1, not 2\), options \(none, not exploration=0.3\): repeat"
     with pytest.raises(CwmError, match=words):
         BenchmarkRun.begin(run.folder, header_of(other))
     again = BenchmarkRun.begin(run.folder, header_of(SIMPLE, budget=7))
@@ -267,7 +267,7 @@ def test_what_every_job_would_refuse_is_refused_before_anything_is_made(shell):
         ({"backend": "inductoin"}, "did you mean induction?"),
         ({"options": ("explorations=1",)}, "did you mean exploration?"),
         ({"options": ("exploration=much",)}, "invalid option exploration=much"),
-        ({"temperature": 1.0}, "has no --temperature: leave it out"),
+        ({"temperature": 1.0}, "has no option --temperature: leave it out"),
     ],
 )
 def test_mistakes_are_told_once_and_not_by_every_job(changed, words):

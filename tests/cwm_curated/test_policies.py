@@ -314,7 +314,7 @@ def test_where_copies_are_dear_nothing_is_planned_unless_that_is_asked_for() -> 
     assert counts[0] <= 10 * drawn
     assert dear.metadata["copies"] == "dear"
     assert dear.metadata["policies"] == ["random", "reward, best of 5"]
-    assert "its steps or copies take long" in dear.metadata["note"]
+    assert "its steps or copies are slow" in dear.metadata["note"]
     measured = record(spec, **options)
     told = record(spec, policy_options={"copies": "cheap"}, **options)
     assert measured.metadata["copies"] == "cheap"

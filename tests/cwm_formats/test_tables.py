@@ -362,11 +362,11 @@ def test_files_that_hold_no_table_are_refused(folder):
     }.items():
         with pytest.raises(CwmError, match=reason):
             import_transitions(name, "CartPole-v1")
-    with pytest.raises(CwmError, match="does not say which environment it is of: name it with --e"):
+    with pytest.raises(CwmError, match="does not name its environment: add --e"):
         import_transitions("it.csv")
     export_transitions(recorded("RTFM-v0"), "csv", out="masked.csv")
     for names, reason in {
-        ("a",): "there are 5 actions, and the map of columns names 1 for valid_action",
+        ("a",): "there are 5 actions, but the map of columns has 1 names for valid_action",
         tuple("abcde"): "masked.csv has no column a, b, c, d, e",
     }.items():
         with pytest.raises(CwmError, match=reason):

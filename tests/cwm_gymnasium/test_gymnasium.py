@@ -141,7 +141,7 @@ def test_older_versions_that_are_still_made_are_left_alone() -> None:
 
 def test_an_id_without_a_version_is_the_newest_one() -> None:
     assert find("HalfCheetah").id == "HalfCheetah-v5"
-    assert find("HalfCheetah").note == "HalfCheetah names no version: using HalfCheetah-v5"
+    assert find("HalfCheetah").note == "HalfCheetah has no version: using HalfCheetah-v5"
 
 
 @pytest.mark.parametrize("name", ["Cartpole-v1", "CartPole-v9", "", "no such thing", "CartPole-v"])

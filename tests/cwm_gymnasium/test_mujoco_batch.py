@@ -138,7 +138,7 @@ def test_an_environment_of_other_rewards_is_stepped():
     rewind = rewinder(env)
     (state,) = states_of(env, rewind, 0)
     assert rewind.returns([state], random_plans(env, 1, 2, 5)) is None
-    assert "not known" in rewind.unbatched
+    assert "no batched form" in rewind.unbatched
 
 
 def test_making_a_batch_leaves_the_environment_where_it_was():

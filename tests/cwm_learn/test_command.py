@@ -249,7 +249,10 @@ def test_mistakes_are_named_in_one_line(cwm) -> None:
     wrong = {}
     for arguments, words in (
         (("--env", "CartPol-v1"), "did you mean CartPole-v1?"),
-        (("--env", "CartPole-v1", "--stop", "soon"), "write certified, return=X or never"),
+        (
+            ("--env", "CartPole-v1", "--stop", "soon"),
+            "unknown --stop soon: choose certified, return=X or never",
+        ),
         (("--env", "CartPole-v1", "--from", "nowhere.npz"), "there is no dataset nowhere.npz"),
     ):
         done = cwm.inside("learn", *arguments)

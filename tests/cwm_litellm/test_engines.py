@@ -87,7 +87,7 @@ def test_what_ollama_would_cut_without_a_word_is_shortened_or_held():
         assert server.shown == []
     assert (held, done.lacking) == (
         {2048},
-        "the context of 2,048 tokens was full, and what was asked forgotten",
+        "the context of 2,048 tokens was full, so the server dropped the prompt",
     )
     with Ollama(parameters='stop "<|eot|>"\nnum_ctx 65536') as server:
         backend(server, "ollama/wide").complete(request())
@@ -204,7 +204,7 @@ def test_an_answer_that_nobody_may_begin_is_asked_to_begin_so():
         assert last["role"] == "user"
         assert last["content"].startswith("Write one.\n\nBegin your answer with exactly")
         assert last["content"].endswith(BEGUN.content)
-        assert "takes no answer that was begun" in done.note
+        assert "does not accept a begun answer" in done.note
 
 
 def test_llama_cpp_and_lm_studio_are_understood():

@@ -375,7 +375,7 @@ def test_a_server_that_never_answers_is_given_up():
     with OpenAIServer([hang]) as server:
         message = failure(server, timeout=0.2, retries=1)
         assert len(server.requests) == 2
-    assert message.startswith(f"{PRICED} timed out, 2 times: raise -o timeout=SECONDS")
+    assert message.startswith(f"{PRICED} timed out 2 times: raise -o timeout=SECONDS")
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,7 @@ def test_an_address_without_a_scheme_is_refused():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("gibberish", "unknown model 'gibberish': name it PROVIDER/NAME, such as openai/"),
+        ("gibberish", "unknown model 'gibberish': write PROVIDER/NAME, such as openai/"),
         ("opnai/gpt-4o", "unknown model 'opnai/gpt-4o': did you mean openai/gpt-4o?"),
     ],
 )

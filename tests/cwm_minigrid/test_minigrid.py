@@ -247,5 +247,5 @@ def test_the_words_of_a_grid_say_where_more_happens_than_they_tell():
 
 def test_a_partial_view_of_a_grid_has_no_words():
     env, _ = made(DOORKEY, view="partial")
-    with pytest.raises(CwmError, match="no words"):
+    with pytest.raises(CwmError, match="no description in words"):
         environment(DOORKEY).text(env)

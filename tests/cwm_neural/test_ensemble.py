@@ -176,5 +176,5 @@ def test_members_are_taken_over_and_stay_as_they_are_where_they_are_frozen(tmp_p
     later.freeze("model")
     assert later.fit(walked(PUSH, 80), 9) == {}
     assert later.model.digest == known.model.digest
-    with pytest.raises(CwmError, match="no part 'eyes'"):
+    with pytest.raises(CwmError, match="no separate part 'eyes'"):
         later.adopt("eyes", tmp_path)

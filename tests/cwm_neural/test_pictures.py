@@ -126,7 +126,7 @@ SCREEN = spaces.Box(0, 255, (210, 160, 3), np.uint8)
 
 def test_a_screen_is_a_picture_and_a_photograph_is_too_large():
     assert space_of(SCREEN).is_picture
-    with pytest.raises(CwmError, match="at most 262,144 are served"):
+    with pytest.raises(CwmError, match="the limit is 262,144"):
         space_of(spaces.Box(0, 255, (600, 800, 3), np.uint8))
 
 
@@ -162,7 +162,9 @@ def test_noise_on_pixels_is_a_share_of_the_largest_value_and_leaves_bytes():
     assert np.sqrt(np.mean(brighter**2)) == pytest.approx(25.5, rel=0.05)
     assert not spec.restore(noisy.unwrapped, seen[1]), "a noisy picture tells no state"
     assert "standard deviation of 0.1 of their largest value" in spec.describe(noisy)
-    with pytest.raises(CwmError, match="unknown part or number of CartPole-v1 'pixels'"):
+    with pytest.raises(
+        CwmError, match="unknown observation component or attribute of CartPole-v1 'pixels'"
+    ):
         environment("CartPole-v1").make(**NOISY)
 
 

@@ -226,23 +226,23 @@ REFUSED = {
     "unknown agent": (["--agent", "climbng"], "did you mean climbing?"),
     "no tokenizer": (["--tokenizer", "grid"], "this model has no tokenizer"),
     "unknown profile": (["--profile", "tiy"], "did you mean tiny?"),
-    "no GPU": (["--device", "cuda"], "there is no cuda"),
+    "no GPU": (["--device", "cuda"], "the device cuda is not available here"),
     "no such device": (["--device", "gpu"], "unknown device"),
     "no steps": (["--steps", "0"], "at least 1"),
     "unknown option": (["-o", "rat=1"], "did you mean rate?"),
     "no folder": (["--init", "model"], "write --init model=RUN"),
     "no such folder": (["--init", "model=none"], "there is no checkpoint none"),
-    "no such part": (["--freeze", "eyes"], "no part 'eyes'"),
+    "no such part": (["--freeze", "eyes"], "no separate part 'eyes'"),
     "no such rows": (["--dataset", "none.npz"], "there is no dataset none.npz"),
-    "rows of something else": (["--dataset", "lake.npz"], "holds transitions of FrozenLake-v1"),
-    "few rows": (["--dataset", "few.npz"], "and 32 are needed at least"),
+    "rows of something else": (["--dataset", "lake.npz"], "contains transitions of FrozenLake-v1"),
+    "few rows": (["--dataset", "few.npz"], "at least 32 are needed"),
     "rows without numbers": (
         ["--dataset", "nan.npz"],
-        "column rewards: nan is not a finite number",
+        "nan is not a finite number (row 3, counted from 0, column rewards)",
     ),
     "fewer than no tests": (["-o", "training.tests=-1"], "invalid option tests=-1"),
     "no steps of an episode": (["-o", "training.max_steps=0"], "invalid option max_steps=0"),
-    "two worlds": (["--world", "pole.py"], "leave --model out"),
+    "two worlds": (["--world", "pole.py"], "leave out --model"),
 }
 
 
@@ -294,7 +294,7 @@ def test_a_part_begins_with_what_another_run_learned_and_may_stay_so(here) -> No
     np.testing.assert_array_equal(TrainRun.load(again.run).restored()[0].model.weights, best)
     last = kept.restored({"checkpoint.checkpoint": "last"})[0].model.weights
     assert np.isfinite(last).all()
-    with pytest.raises(CwmError, match=r"started with another .*seed"):
+    with pytest.raises(CwmError, match=r"started with other settings, .*seed"):
         cwm_cli.train(**TRAINED, seed=2, run=here / "first")
 
 

@@ -158,7 +158,7 @@ def test_a_replay_ends_where_the_recording_ends_and_says_so(texts, tmp_path):
     first = search(tmp_path / "first", Refine(), Replay(str(texts)), budget=3)
     searching = Search(LongestProgram(), Refine(), Replay(str(first.folder)), seed=3)
     records = list(searching.run(BUDGET))
-    assert [record.note for record in records] == ["", "", "the recording ends after 3 answers"]
+    assert [record.note for record in records] == ["", "", "the recording ends after 3 completions"]
     assert not list(searching.drain())
 
 
@@ -215,7 +215,7 @@ def test_the_nth_text_file_answers_the_nth_question(texts):
     replay = Replay(str(texts))
     answers = [replay.complete(question("?", step=step)).text for step in reversed(range(BUDGET))]
     assert answers[::-1] == [file.read_text() for file in sorted(texts.glob("*.md"))]
-    with pytest.raises(CwmError, match="holds only 6 answers: lower --budget or add files"):
+    with pytest.raises(CwmError, match="contains only 6 completions: lower --budget or add files"):
         replay.complete(question("one more", step=BUDGET))
 
 
@@ -231,7 +231,7 @@ def test_text_files_answer_on_when_a_search_is_resumed(cut, texts, tmp_path):
 def test_a_folder_without_answers_is_refused_at_once(name, texts, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(texts)  # no name does not mean the working directory
-    with pytest.raises(CwmError, match="holds no answers: give --model the folder of a run"):
+    with pytest.raises(CwmError, match="contains no completions: give --model the folder of a run"):
         Replay(name and str(tmp_path / name))
 
 

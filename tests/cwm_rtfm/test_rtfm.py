@@ -539,7 +539,7 @@ class TestEnvironment:
             ({"shuffled": True}, "unknown argument of RTFM-v0 'shuffled'"),
             ({"time_penalty": "high"}, "RTFM-v0 cannot be made with time_penalty='high'"),
             ({"time_penalty": float("nan")}, "is not a finite number"),
-            ({"render_mode": "human"}, "there is no render mode 'human', only 'ansi'"),
+            ({"render_mode": "human"}, "unknown render mode 'human': choose 'ansi'"),
         ],
     )
     def test_arguments_that_it_does_not_take_are_refused_in_a_line(self, arguments, message):

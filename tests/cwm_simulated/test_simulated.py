@@ -271,9 +271,9 @@ def test_a_program_may_hold_fences_and_begin_with_blank_lines(tmp_path):
     [
         (None, {"program": ""}, "needs a correct program: give -o backend.program=FILE"),
         (None, {}, "there is no "),
-        (b"\xff\xfe", {}, "no text in UTF-8"),
+        (b"\xff\xfe", {}, "not UTF-8 text"),
         (b"class Environment(:", {}, "is not a program"),
-        (b"", {}, "nothing can be got wrong"),
+        (b"", {}, "has no parts to change"),
         (b"x = 1", {"model": "openai/gpt-5"}, "uses no model: leave out --model"),
     ],
 )

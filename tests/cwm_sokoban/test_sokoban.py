@@ -176,7 +176,7 @@ class TestEnvironment:
     def test_wrong_arguments_are_refused_in_one_line(self):
         for name, arguments, told in (
             ("Sokoban-v0", {"teleport_share": 1.0}, "unknown argument of Sokoban-v0"),
-            ("Sokoban-Teleport-v0", {"teleport_share": 2}, "no share from 0 to 1"),
+            ("Sokoban-Teleport-v0", {"teleport_share": 2}, "it must be from 0 to 1"),
         ):
             with pytest.raises(CwmError, match=told):
                 environment(name).make(**arguments)

@@ -679,7 +679,7 @@ class TestTheTinyModel:
     def test_where_nobody_tells_how_likely_proposals_are_they_are_not_corrected(self, tmp_path):
         with (
             LanguageServer(["x"], echoes=Echoes("refused")) as server,
-            pytest.raises(CwmError, match="provides no log-probabilities: choose another backend"),
+            pytest.raises(CwmError, match="does not provide: choose another backend"),
         ):
             cwm_cli.theorize(
                 "Door-v0",

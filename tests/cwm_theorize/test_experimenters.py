@@ -191,7 +191,7 @@ def test_what_has_no_words_or_goals_or_weights_is_refused_in_one_line() -> None:
     for name in ("llm", "curiosity"):
         with pytest.raises(CwmError, match="cwm theorize"):
             record(rooms(), policy=name, episodes=1, test_episodes=0)
-    with pytest.raises(CwmError, match="no kind of change is called 'flown'"):
+    with pytest.raises(CwmError, match="unknown kind of change 'flown'"):
         curious(table={"flown": 1.0})
 
     class Normalising(Wishes):

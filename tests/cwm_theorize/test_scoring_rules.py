@@ -200,7 +200,7 @@ def test_words_that_do_not_tell_what_is_observed_predict_and_plan_nothing() -> N
     view.tells = False
     rows = walked()
     assert "does not determine" in theory(TRUE, view).predict(rows).failure.message
-    with pytest.raises(cwm_cli.CwmError, match="cannot be planned with"):
+    with pytest.raises(cwm_cli.CwmError, match="cannot plan with"):
         theory(TRUE, view).open([], Task(Corridor, 0, 20))
 
 
@@ -279,7 +279,7 @@ def test_a_statistician_that_makes_nothing_of_rules_is_said_to(door) -> None:
     alike = [
         Ranking.of(transitions, [np.arange(PLACES, dtype=float)] * len(rows)) for _ in range(2)
     ]
-    assert "makes nothing of these rules" in scoring._notes(*alike)[0]
+    assert "cannot read these rules" in scoring._notes(*alike)[0]
 
 
 def test_what_cannot_be_scored_is_refused_in_a_line(door, tmp_path, monkeypatch) -> None:
@@ -296,7 +296,7 @@ def test_what_cannot_be_scored_is_refused_in_a_line(door, tmp_path, monkeypatch)
         "b.txt cannot be read": {"rules": binary},
         "l.txt has 31,999 characters, and rules have 4,000": {"rules": long},
         "contains transitions of CartPole-v1": {"dataset": other},
-        "ranks are counted from 1": {"top": [0]},
+        "ranks must be at least 1": {"top": [0]},
         "provides no log-probabilities": {"statistician": "induction"},
         "unknown backend": {"statistician": "nobody"},
         "invalid option noise=2": {"options": ["noise=2"]},
@@ -317,7 +317,7 @@ def test_what_cannot_be_scored_is_refused_in_a_line(door, tmp_path, monkeypatch)
                 wrong[words] = error
     assert wrong == {}
     view = TextView()
-    with pytest.raises(cwm_cli.CwmError, match="lists no candidates"):
+    with pytest.raises(cwm_cli.CwmError, match="lists no possible next changes"):
         view.candidates(0)
 
 

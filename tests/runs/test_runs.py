@@ -312,7 +312,7 @@ class TestStarts:
         told = list(map(str, differences(CONFIG, other)))
         assert told == ["strategy.c (1, not 2)", "seed (0, not 1)", "strategy.d (none, not 1)"]
         assert differences(CONFIG, CONFIG) == []
-        words = r"run was started with another strategy.c \(1, not 2\), seed"
+        words = r"run was started with other settings, strategy.c \(1, not 2\), seed"
         with pytest.raises(CwmError, match=words):
             SearchRun.begin(run.folder, HEADER.model_copy(update={"config": other}), FILES)
         assert len(list(SearchRun.begin(run.folder, HEADER, FILES).nodes())) == 3

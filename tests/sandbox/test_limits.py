@@ -312,7 +312,7 @@ class TestTools:
         assert "here continues with 1 nodes" in same.stderr
         other = adding.inside(*COMMANDS["synthesize"], "--tool", "adder")
         assert other.returncode == 1
-        assert "here was started with another tools (" in other.stderr
+        assert "here was started with other settings, tools (" in other.stderr
 
     def test_a_tool_that_cannot_be_given_is_refused_in_one_line(self, adding):
         adding.install("peeking", "import gymnasium", entries="")
@@ -320,8 +320,8 @@ class TestTools:
         before, wrong = sorted(adding.folder.iterdir()), {}
         for command, tool, words in (
             ("evaluate", "not_there", "the tool 'not_there' is not installed"),
-            ("evaluate", "gymnasium", "the tool 'gymnasium' imports gymnasium, in which a program"),
-            ("evaluate", "peeking", "the tool 'peeking' imports gymnasium, in which a program cou"),
+            ("evaluate", "gymnasium", "the tool 'gymnasium' imports gymnasium, which would let"),
+            ("evaluate", "peeking", "the tool 'peeking' imports gymnasium, which would let"),
             ("evaluate", "broken", "the tool 'broken' cannot be imported (ValueError: two lines)"),
             ("synthesize", "broken", "the tool 'broken' cannot be imported (ValueError: two lines"),
             ("plan", "broken", "the tool 'broken' cannot be imported (ValueError: two lines)"),
@@ -405,7 +405,7 @@ class TestLimits:
         assert run.config.options["sandbox"] == vars(Limits(memory_mb=100))
         other = adding.inside(*start, "-o", "told=")
         assert other.returncode == 1
-        assert "here was started with another sandbox.memory_mb" in other.stderr
+        assert "here was started with other settings, sandbox.memory_mb" in other.stderr
         (run.folder / "best.py").write_text(HUNGRY)
         judge = ("evaluate", "here", *COUNTED[:2], "--json")
         assert json.loads(adding.inside(*judge).stdout)["failure"]["kind"] == "memory"
@@ -435,7 +435,7 @@ class TestLimits:
     def test_each_limit_says_what_is_allowed(self, option, value):
         with pytest.raises(ValueError, match=f"{option} is .*; it must be from .* to "):
             Limits(**{option: value})
-        with pytest.raises(CwmError, match=f"the sandbox refuses its limits: {option}"):
+        with pytest.raises(CwmError, match=f"invalid limit of the sandbox: {option}"):
             Limits.chosen({option: value})
 
     def test_limits_that_are_misspelt_get_a_hint(self, adding):

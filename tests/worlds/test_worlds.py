@@ -28,14 +28,14 @@ def test_predictions_that_do_not_fit_together_or_their_rows_are_refused() -> Non
     halves = np.full((4, 2), 0.5)
     cases = {
         "have different lengths": lambda: Predictions(RIGHT | {"rewards": np.zeros(3)}),
-        "2 axes at least": lambda: Predictions(RIGHT, shape="draws"),
-        "outcomes have probabilities": lambda: Predictions(two, shape="outcomes"),
-        "nothing else has": lambda: Predictions(two, shape="draws", probabilities=halves),
-        "one probability for each": lambda: Predictions(
+        "at least 2 axes": lambda: Predictions(RIGHT, shape="draws"),
+        "probabilities are required for outcomes": lambda: Predictions(two, shape="outcomes"),
+        "only for them": lambda: Predictions(two, shape="draws", probabilities=halves),
+        "needs one probability": lambda: Predictions(
             two, shape="outcomes", probabilities=halves[:, :1]
         ),
         "sum to 1": lambda: Predictions(two, shape="outcomes", probabilities=halves + 0.1),
-        "not below 0": lambda: Predictions(
+        "must not be negative": lambda: Predictions(
             two, shape="outcomes", probabilities=np.array([[2.0, -1.0]] * 4)
         ),
         "no prediction of rewards": lambda: Predictions(

@@ -385,7 +385,7 @@ def _given_rows(
     else:
         rows, _ = load_transitions(spec, env_args=env_args, dataset=dataset, observer=observer)
     if len(rows.train) < LEAST_ROWS:
-        words = f"{len(rows.train)} rows to train on, and {LEAST_ROWS} are needed at least"
+        words = f"{len(rows.train)} train rows; at least {LEAST_ROWS} are needed"
         raise CwmError(f"the dataset has {words}: record more with `cwm collect`")
     for name, column in rows.columns.items():
         if column.dtype.kind == "f" and not np.isfinite(column).all():
