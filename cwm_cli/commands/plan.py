@@ -367,7 +367,7 @@ def _model(
         return subject.model and subject.model.planned, ""
     plain = ProgramModel(subject.text or "", sandbox, subject.name, share=share)
     if rows is None:
-        return plain, "no training data: add --dataset FILE"
+        return plain, "none: no training data (add --dataset FILE)"
     known = rows.observation_space, rows.action_space
     if (
         known != spaces

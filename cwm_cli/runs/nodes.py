@@ -54,7 +54,7 @@ class NodeDetails:
     def prompt_words(self) -> str:
         """Return the reason why there is no prompt."""
         return (
-            "prompt not kept"
+            "prompt not saved"
             if self.node.asked
             else "no completion: written by a refiner or a start program"
         )

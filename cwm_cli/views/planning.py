@@ -340,7 +340,8 @@ def refuted_words(found: Mismatches) -> str:
 def doubt_words(result: PlanResult) -> str:
     """Return the mode of caution, and the share of decisions that used untested transitions."""
     modes = {"careful": "on", "curious": "off, untested transitions are explored", "ignore": "off"}
-    mode = f"Caution {modes.get(result.doubt, f'off ({result.doubt})')}"
+    reason = result.doubt.removeprefix("none: ")
+    mode = f"Caution {modes.get(result.doubt, f'off: {reason}')}"
     if result.unsupported is None:
         return f"{mode}."
     return f"{mode}: {percent(result.unsupported)} of decisions used untested transitions."

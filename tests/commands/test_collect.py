@@ -370,16 +370,22 @@ def test_a_recording_stops_when_its_time_is_over_and_keeps_whole_episodes(cwm) -
     assert "no train episode was over in time" in nothing.stderr
 
 
-def test_what_is_recorded_is_said_in_a_line_per_episode_where_nobody_watches(cwm) -> None:
+def test_recording_without_a_terminal_prints_few_lines_and_all_episodes_if_verbose(cwm) -> None:
     result = cwm.inside(
         *("collect", "--env", "Blackjack-v1", "--policy", "random"),
         *("--episodes", "3", "--test-episodes", "2"),
     )
-    *lines, warning = result.stderr.splitlines()
+    first, last, warning = result.stderr.splitlines()
     assert warning.startswith("Warning: only "), "of few rows"
-    assert lines[0] == "recording Blackjack-v1: 5 of 5 episodes"
-    assert [line.split()[0] for line in lines[1:]] == [f"[{n}/5]" for n in range(1, 6)]
-    assert all("random: return " in line for line in lines[1:])
+    assert first == "recording Blackjack-v1: 5 of 5 episodes"
+    assert last.startswith("[5/5] episodes recorded")
+    verbose = cwm.inside(
+        *("--verbose", "collect", "--env", "Blackjack-v1", "--policy", "random"),
+        *("--episodes", "3", "--test-episodes", "2", "--out", "again.npz"),
+    )
+    lines = [line for line in verbose.stderr.splitlines() if line.startswith("[")]
+    assert [line.split()[0] for line in lines] == [f"[{n}/5]" for n in range(1, 6)]
+    assert all("policy random" in line for line in lines)
 
 
 def test_what_cannot_be_recorded_is_refused(postbox: EnvironmentSpec) -> None:
@@ -473,9 +479,12 @@ def test_collect_says_what_it_recorded(cwm) -> None:
     )
     dataset = Dataset.load(cwm.folder / "Blackjack-v1.npz")
     returns = np.bincount(dataset.columns["episodes"], dataset.columns["rewards"])
-    spread = f"returns from {min(returns):g} to {max(returns):g}, {returns.mean():.4g} in the mean"
-    summary = f"{len(dataset)} transitions in 5 episodes, {spread}: Blackjack-v1.npz"
-    assert result.stdout == f"{summary}\n"
+    assert result.stdout.splitlines() == [
+        f"Recorded {len(dataset)} transitions in 5 episodes "
+        f"(mean return {returns.mean():.4g}, {min(returns):g} to {max(returns):g}).",
+        "File: Blackjack-v1.npz",
+        "Next: cwm synthesize --env Blackjack-v1 --dataset Blackjack-v1.npz",
+    ]
 
 
 def test_collect_prints_one_json_object(cwm) -> None:
@@ -492,7 +501,8 @@ def test_collect_prints_one_json_object(cwm) -> None:
     assert dataset.metadata["env_args"] == {"is_rainy": True}
     note, *lines = result.stderr.splitlines()
     assert note == "Note: Gymnasium no longer includes Taxi-v3: using Taxi-v4"
-    assert len(lines) == 21
+    assert lines[0] == "recording Taxi-v4: 20 of 20 episodes"
+    assert lines[-1].startswith("[20/20] episodes recorded")
 
 
 def test_collect_never_replaces_another_file_unasked(cwm) -> None:

@@ -126,7 +126,7 @@ def test_without_a_terminal_every_episode_is_a_plain_line() -> None:
     first, second, last = console.file.getvalue().splitlines()
     assert first.startswith("step 40  explore: return -120 of -13 promised  1 mismatch  program 1")
     assert second.startswith("step 60  exploit: return -13 of -13 promised  program 1, 38 lines")
-    assert last.startswith("certified: 20 steps of its own play in 1 episodes")
+    assert last.startswith("certified: no mismatch in 20 steps (1 episodes) of play")
 
 
 def test_views_name_the_model_that_has_not_answered_yet(monkeypatch) -> None:
@@ -184,13 +184,19 @@ def test_the_end_says_what_is_certified_and_what_is_not_known() -> None:
         writing_seconds=1.0,
         planning_seconds=2.0,
     )
-    text = [line.plain for line in learning_report(result, "cwm plan r")]
-    assert text[0] == "return    -12.75, the mean of its last 2 episodes of play"
-    assert "certified no: its play has not agreed with the world for long enough" in text
-    unknown = text.index("unknown   question 5")
-    assert text[unknown + 4].strip() == "and 2 more: cwm runs show r"
-    assert text[-1] == "next      cwm plan r"
-    assert "known" not in " ".join(text).replace("unknown", "")
+    console = Console(file=StringIO(), width=100)
+    console.print(*learning_report(result, Path("r/curve.svg")), sep="\n")
+    text = console.file.getvalue().splitlines()
+    assert text[0] == "Not certified: too few steps of play without a mismatch."
+    assert text[1] == "Mean return -12.75 (last 2 episodes of play)."
+    assert "Stopped: step limit reached; repeat with more --steps to continue." in text
+    covered = text.index("Not covered by the data:")
+    assert text[covered + 1 : covered + 5] == [
+        *("- question 5", "- question 4", "- question 3"),
+        "  and 3 more: cwm runs show r",
+    ]
+    assert text[-1].split() == ["Next:", "cwm", "plan", "r"]
+    assert "- known" not in text
 
 
 def test_a_curve_is_a_picture_and_data(tmp_path) -> None:

@@ -442,9 +442,12 @@ def plain(nodes, budget=10, **options) -> str:
     return console.file.getvalue()
 
 
-def test_without_a_terminal_every_node_is_a_plain_line():
+def test_without_a_terminal_a_better_node_has_a_line_and_every_node_if_verbose(monkeypatch):
     bug = Failure(kind="timeout_cpu", message="step took longer than 2 s\nmore")
-    text = plain([node(0, score=0.9), node(1, 0, 0.874), node(2, 1, 0.0, bug)])
+    nodes = [node(0, score=0.9), node(1, 0, 0.874), node(2, 1, 0.0, bug)]
+    assert plain(nodes).splitlines() == ["[ 1/10] generate: 0.900 (best 0.900)  0 s"]
+    monkeypatch.setattr("cwm_cli.views.search.is_verbose", lambda: True)
+    text = plain(nodes)
     assert text.splitlines() == [
         "[ 1/10] generate: 0.900 (best 0.900)  0 s",
         "[ 2/10] improve of #0: 0.874 (best 0.900)  0 s",

@@ -364,7 +364,7 @@ def test_plans_that_are_not_verified_count_neither_in_the_mean_nor_in_R(
     kept = [json.loads(line) for line in result.journal.open()]
     assert [x["episode"]["verified"] for x in kept if x["side"] == "model"] == [False, False]
     sections = PlayRun.sections([PlayRun.load(result.journal.parent)])
-    assert "no episode was verified" in sections[0].about
+    assert "no episode of the world model is verified" in sections[0].about
 
 
 HONEST = {
