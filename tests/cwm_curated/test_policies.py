@@ -298,7 +298,9 @@ def test_where_nothing_can_be_planned_the_best_of_some_random_episodes_stands_in
     dataset = record(stream, episodes=2, test_episodes=2, max_steps=20)
     assert dataset.metadata["policies"] == ["random", "reward, best of 5"] * 2
     note = dataset.metadata["note"]
-    assert note.startswith("episodes of streams:Stream-v0 are the best of 5 random ones")
+    assert note.startswith(
+        "the best of 5 random episodes replaces each planned episode of streams:Stream-v0"
+    )
     assert note.endswith("its state cannot be saved and restored")
     drawn, best = returns(dataset)[::2], returns(dataset)[1::2]
     assert min(best) > max(drawn)

@@ -65,7 +65,7 @@ class TestBackend:
         assert extract_program(text).startswith("import numpy as np")
 
     def test_it_writes_nothing_but_world_models(self):
-        with pytest.raises(CwmError, match="name a language model with --model"):
+        with pytest.raises(CwmError, match="choose a language model with --model"):
             Induction().complete(Request((), 0, Move(GENERATE), object()))
 
     def test_it_refuses_a_model(self):

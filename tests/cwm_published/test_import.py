@@ -386,10 +386,10 @@ def test_a_game_of_chance_has_no_corrupt_rows(publish):
         ({"rewards": ["1"] * 99}, "rewards must be one number"),
         ({"traj_starts": np.full(99, 5)}, "traj_starts has 5 for row 0"),
         ({"traj_starts": np.arange(99) // 2}, "traj_starts has 1 for row 2"),
-        ({"idx": 0}, "holds no transitions"),
-        ({"idx": "9"}, "holds no transitions"),
+        ({"idx": 0}, "contains no transitions"),
+        ({"idx": "9"}, "contains no transitions"),
         ({"idx": 10**30}, "obs has"),
-        ({"obs": 3}, "obs is no list"),
+        ({"obs": 3}, "obs is not a list"),
     ],
 )
 def test_what_cannot_be_a_buffer_is_refused_in_one_line(publish, changes, reason):

@@ -54,7 +54,7 @@ def test_all_that_is_in_a_package_is_named_after_it(given, kind, names):
         ("Maze", "policy", "write maze"),
         ("2maze", "policy", "write maze"),
         ("../maze", "policy", "write maze"),
-        ("", "policy", "use cwm-maze"),
+        ("", "policy", "write cwm-maze"),
         ("maze-", "policy", "write maze"),
         ("class", "policy", "use cwm-class"),
         ("json", "policy", "use cwm-json"),
