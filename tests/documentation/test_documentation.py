@@ -209,7 +209,7 @@ def test_no_error_for_users_escapes_the_collection_and_all_have_a_subject():
 
 def test_messages_that_have_a_cause_and_a_cure_by_hand_are_those_of_the_code():
     page = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
-    by_hand = page.partition("## The ones")[2].partition("## Every")[0]
+    by_hand = page.partition("## Causes and remedies")[2].partition("## All messages")[0]
     cells = re.findall(r"^\| (`.+?`+) \| ", by_hand, flags=re.MULTILINE)
     named = [cell[2:-2].strip() if cell.startswith("``") else cell[1:-1] for cell in cells]
     words = {message.words for message in reference.messages()}
