@@ -95,4 +95,4 @@ def bench_speed(
     if json:
         emit_json(found.as_json())
     if found.language_model and found.language_model.stopped == INTERRUPTED:
-        raise KeyboardInterrupt("interrupted: what was answered before is reported above")
+        raise KeyboardInterrupt("interrupted: answers received so far are reported above")

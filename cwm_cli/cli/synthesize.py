@@ -99,7 +99,7 @@ def synthesize(
 
 
 def _environment(env: str | None, idx: int | None) -> str:
-    """Return the id that was asked for, by name or by position in the benchmark."""
+    """Return the environment ID, given by name or by position in the benchmark."""
     from cwm_cli.envs.suites import SUITES
 
     known = SUITES["cwmb"]

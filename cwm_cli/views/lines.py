@@ -1,4 +1,4 @@
-"""What goes to stderr: one line to the user, how much is said, the console of live views."""
+"""Output to stderr: messages, the level of detail, and the console of live views."""
 
 import logging
 import os
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 Loudness = Literal["quiet", "usual", "verbose"]
 
 KEPT_WHEN_QUIET = ("Error", "Warning", "")
-"""Kinds of lines that are printed even with --quiet: what a result may not be read without."""
+"""Kinds of messages that are printed even with --quiet."""
 
 LOGGER = "cwm"
-"""The logger above those of all modules that have something to say: `logging.getLogger("cwm.x")`"""
+"""The parent of all loggers of cwm, such as `logging.getLogger("cwm.plugins")`."""
 
 _loudness: Loudness = "usual"
 
 
 def speak(loudness: Loudness) -> None:
-    """Choose how much is said on stderr from here on.
+    """Set the level of detail on stderr.
 
-    quiet: errors and warnings; usual: notes and live views, too; verbose: also what the library
-    logs, each line with its time.
+    quiet prints errors and warnings; usual adds notes and live views; verbose adds the log of the
+    library, each line with its time.
     """
     global _loudness  # one process has one stderr
     _loudness = loudness
@@ -48,7 +48,7 @@ def is_verbose() -> bool:
 
 
 class LogLines(logging.Handler):
-    """Prints log records to stderr as safe text: all with their time, or only warnings."""
+    """A log handler that prints safe text to stderr: all records with their time, or warnings."""
 
     def __init__(self, *, verbose: bool) -> None:
         super().__init__(logging.NOTSET if verbose else logging.WARNING)
@@ -56,14 +56,14 @@ class LogLines(logging.Handler):
         self.setFormatter(logging.Formatter(line, "%H:%M:%S"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a line; live views stand in for stderr, and print it above them."""
+        """Print a line; a live view replaces `sys.stderr` and prints it above itself."""
         from cwm_cli.text import clean
 
         print(clean(self.format(record)), file=sys.stderr)  # noqa: T201
 
 
 def complain(text: str, kind: str = "Error") -> None:
-    """Print one line to stderr; foreign text cannot do more than be read."""
+    """Print one line to stderr, without control characters."""
     from cwm_cli.runs.places import with_urls
     from cwm_cli.text import clean
 
@@ -76,15 +76,15 @@ def complain(text: str, kind: str = "Error") -> None:
 
 
 def _is_plain() -> bool:
-    """Whether a terminal is to get no colours: see no-color.org."""
+    """Return whether the terminal should get no colours; see no-color.org."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") in ("dumb", "unknown")
 
 
 def progress_console() -> "Console":
-    """Return the console on stderr that tells of progress, and is mute with --quiet.
+    """Return the console on stderr for progress; --quiet silences it.
 
-    It can move the cursor only on a terminal that can, and neither under continuous integration
-    nor where FORCE_COLOR asks for colours in a file: there are lines instead of live views.
+    It moves the cursor only on a terminal that supports it, not under continuous integration, and
+    not for colours in a file (FORCE_COLOR). Otherwise progress is printed as lines.
     """
     from rich.console import Console
 
@@ -97,16 +97,16 @@ def progress_console() -> "Console":
 
 
 def _is_continuous_integration() -> bool:
-    """Whether nobody looks, as services of continuous integration say."""
+    """Return whether `CI` is set, as continuous integration services do."""
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
 QUIET_SECONDS = 30.0
-"""Where lines are printed nobody waits longer than this without hearing what is being done."""
+"""Maximum time between two progress lines, in seconds."""
 
 
 class Pulse:
-    """Says what is being done whenever nothing was heard for a while, in a thread of its own."""
+    """A thread that reports progress after a time without output."""
 
     def __init__(self, say: Callable[[], None]) -> None:
         self._say = say
@@ -115,16 +115,16 @@ class Pulse:
         threading.Thread(target=self._run, daemon=True).start()
 
     def heard(self) -> None:
-        """Begin to wait anew: something was said."""
+        """Restart the wait after other output."""
         self._woken.set()
 
     def stop(self) -> None:
-        """Say no more."""
+        """End the thread."""
         self._over = True
         self._woken.set()
 
     def _run(self) -> None:
-        """Wait and speak in turn."""
+        """Wait and report in turn."""
         while not self._over:
             if not self._woken.wait(QUIET_SECONDS) and not self._over:
                 self._say()
@@ -132,7 +132,7 @@ class Pulse:
 
 
 class Lines(Observer):
-    """Prints each note to stderr, and shows nothing else."""
+    """An observer that prints each note to stderr."""
 
     def note(self, words: str, kind: str = "Note") -> None:
         """Print the line."""

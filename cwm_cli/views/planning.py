@@ -24,7 +24,7 @@ from cwm_cli.worlds.confirming import SECONDS, TIMES
 from cwm_cli.worlds.model import PlannedWith
 
 NAMES: Mapping[SideName, str] = {"model": "world model", "oracle": "oracle", "random": "random"}
-"""Names of the sides: plans in the world model, plans in the environment, random actions."""
+"""Names of the sides: plans in the model, plans in the environment, random actions."""
 
 MOST_TOLD = 3
 """Maximum number of running episodes in a line."""
@@ -299,7 +299,7 @@ def _return_words(result: PlanResult) -> str:
 
 
 def mismatch_words(found: Mismatches) -> str:
-    """Return how many played steps were predicted correctly, and how the others differ."""
+    """Return the number of correctly predicted steps, and the kinds of wrong predictions."""
     words = f"Correct predictions during play: {found.steps - found.wrong:,} of {found.steps:,}"
     if found.wrong:
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in found.kinds.items())

@@ -160,7 +160,7 @@ def _shares(score: Score | None) -> Iterator[str]:
 
 
 def _ratios(found: SpeedResult, model: str) -> Iterator[Text]:
-    """Yield the speed of the world model relative to the others."""
+    """Yield the speed of the world model relative to the environment and language model."""
     names = {"environment": f"the {ENVIRONMENT}", "language_model": model}
     for side, ratios in found.speedups().items():
         for form, ratio in ratios.items():
@@ -170,7 +170,7 @@ def _ratios(found: SpeedResult, model: str) -> Iterator[Text]:
 
 
 def _remarks(found: SpeedResult, model: str) -> Iterator[Text]:
-    """Yield what failed, what could not be measured, and the cost of the language model."""
+    """Yield failures, missing measurements, and the cost of the language model."""
     _, _, notes, failure = found.timed
     if failure:
         yield Text(f"{WORLD_MODEL}: failed, {first_line(failure)}", style="red")
@@ -198,7 +198,7 @@ def _environment_note(score: Score | None) -> str:
 def _spent(asked: Asked, model: str) -> Iterator[Text]:
     """Yield the answers of the language model, with cost and failures."""
     spent = asked.spent
-    counts = [f"{len(asked.answers)} answers", f"{len(asked.unread)} of them invalid"]
+    counts = [f"{len(asked.answers)} answers", f"{len(asked.unread)} invalid"]
     counts += [f"{len(asked.refused)} refused"] if asked.refused else []
     yield Text(
         f"{model}: {', '.join(counts)}, {tokens(spent.tokens)} tokens, cost {money(spent.cost)}"

@@ -1,4 +1,4 @@
-"""Tables on the terminal: of reports, of scores; one that is too wide is drawn as several."""
+"""Tables on the terminal, split by columns if they are too wide."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ BETWEEN = 3
 
 
 class _Report(Protocol):
-    """Tables below a title, and what is to be said of them."""
+    """A title, tables and notes."""
 
     @property
     def title(self) -> str: ...
@@ -33,7 +33,7 @@ class _Report(Protocol):
 
 
 def report_parts(report: _Report) -> Iterator[RenderableType]:
-    """Yield what is printed of a report, as it is written to its folder."""
+    """Yield the title, tables and notes of a report."""
     yield Text(printable(report.title), "bold")
     outcome, _, effort = report.verdict.partition(" \N{MIDDLE DOT} ")
     yield from (Text(printable(line, 1000)) for line in (outcome, effort) if line)
@@ -92,18 +92,18 @@ def chunks(grid: Grid, width: int) -> list[list[int]]:
 
 
 def fits(grid: Grid, width: int) -> bool:
-    """Tell whether all columns of a table fit into a width side by side."""
+    """Return whether all columns of a table fit into a width."""
     return sum(_widths(grid)) <= width
 
 
 def _widths(grid: Grid) -> list[int]:
-    """Return how wide each column is, with what lies between it and the next."""
+    """Return the width of each column, including the gap to the next column."""
     lines = [grid.heads, *grid.cells]
     return [max(map(cell_len, column)) + BETWEEN for column in zip(*lines, strict=True)]
 
 
 def titled(scores: Mapping[str, Score | None]) -> dict[str, Score | None]:
-    """Return scores by the title of their part, without those of unseen situations if unknown."""
+    """Return scores by the title of their part; without a score of unseen situations if unknown."""
     return {
         title: scores.get(part)
         for part, title in PARTS.items()
@@ -112,5 +112,5 @@ def titled(scores: Mapping[str, Score | None]) -> dict[str, Score | None]:
 
 
 def score_table(rows: Mapping[str, Score | None]) -> "GridTable":
-    """Compare scores part by part, a column each; what is not known is a dash."""
+    """Compare scores part by part, with a column for each; unknown values are dashes."""
     return GridTable(score_grid(rows))

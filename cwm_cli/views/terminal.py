@@ -1,4 +1,4 @@
-"""What live views share: words of certain width, lines drawn anew, prints of other code."""
+"""Shared parts of live views: text of known width, repeated drawing, output of other code."""
 
 import io
 import sys
@@ -25,7 +25,7 @@ UNSURE = "\ufffd"
 
 @lru_cache(maxsize=1024)
 def printable(text: str, limit: int = 300) -> str:
-    """Return text in one line in which every character is as wide as counted.
+    """Return text in one line, of characters whose width all terminals agree on.
 
     Terminals differ about marks that combine, joiners and pictures, so these
     are replaced as control characters are.
@@ -73,7 +73,7 @@ def duration(seconds: float) -> str:
 
 
 def _is_sure(character: str) -> bool:
-    """Whether terminals agree on the width of a character, wherever it stands."""
+    """Return whether all terminals give a character the same width."""
     kind = category(character)
     if kind[0] == "M" or (kind[0] == "S" and character >= "\U0001f000"):
         return False
@@ -87,7 +87,7 @@ ECHO = 3
 
 
 class Pane:
-    """Draws what `lines` returns for a width and a height; what does not fit is cut off.
+    """Draws the lines that `lines` returns for a width and a height; cuts off the rest.
 
     `margin` is how many columns are left free.
     """
@@ -111,7 +111,7 @@ class Pane:
         )
 
     def _before_drawing(self) -> "Pane":
-        """Erase what a terminal that became narrower has wrapped of the last picture."""
+        """Erase lines of the last picture that a narrower terminal has wrapped."""
         width = self._console.width
         wrapped = sum(-(-cells // width) - 1 for cells in self._drawn if cells)
         self._drawn = []
@@ -122,7 +122,7 @@ class Pane:
         return self
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw the lines, one fewer than the terminal has: the cursor goes there in the end."""
+        """Draw the lines; the last line of the terminal stays free for the cursor."""
         width, height = max(1, options.max_width - self._margin), max(1, options.size.height - 1)
         lines = [fitted(line, width) for line in self._lines(width, height)][-height:]
         self._drawn = [line.cell_len for line in lines]
@@ -139,7 +139,7 @@ def fitted(line: Text, width: int) -> Text:
 
 
 def bar(done: int, asked: int, label: str, width: int) -> Text:
-    """Draw how much of what was asked for is done, and a label behind it."""
+    """Return a progress bar with a label behind it."""
     length = max(0, width - len(label))
     filled = min(length, length * done // max(1, asked))
     return Text().append("━" * filled, "green").append("─" * (length - filled), "dim").append(label)
@@ -161,7 +161,7 @@ class Printed(io.TextIOBase):
     """Stands in for a standard stream: prints whole lines through the console, made harmless."""
 
     def __init__(self, console: Console, stream: TextIO) -> None:
-        self.rich_proxied_file = stream  # the name by which rich finds the real stream
+        self.rich_proxied_file = stream  # rich finds the real stream under this name
         self._console = console
         self._lock = threading.Lock()
         self._begun = ""
@@ -175,7 +175,7 @@ class Printed(io.TextIOBase):
         return self.rich_proxied_file.fileno()
 
     def write(self, text: str) -> int:
-        """Print the lines that are complete; of what was overwritten in place, only the last."""
+        """Print complete lines; of a line overwritten by carriage returns, only the last version."""
         with self._lock:
             *lines, begun = (self._begun + text).split("\n")
             self._begun = begun[begun.rfind("\r", 0, -1) + 1 :]
