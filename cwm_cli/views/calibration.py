@@ -27,19 +27,19 @@ def skill_words(score: Score | None) -> Iterator[str]:
         unit = "log-likelihood" if score.energy is None else "log-likelihood less energy score"
         yield (
             f"Mean {unit} of a row: {score.proper:.4g}, baseline {score.proper_floor:.4g}. The "
-            "best reachable value is unknown; a skill of 1 means certain and right in all rows."
+            "best reachable value is unknown; a skill of 1 means exact and certain in all rows."
         )
     if score.open_gap:
         yield f"Not at the ceiling: {score.open_gap}."
     if score.uncertain:
         yield (
-            f"The data are random: {score.uncertain:,} of {score.transitions:,} rows share observation "
-            "and action with a row that has a different outcome."
+            f"The data are random: {score.uncertain:,} of {score.transitions:,} rows share "
+            "observation and action with a row that has a different outcome."
         )
     elif score.proper_ceiling is not None and score.proper_ceiling < SURE:
         yield "The data are random: the true environment has several outcomes for the same input."
     if score.impossible:
-        yield f"The program gives probability 0 to the recorded outcome of {score.impossible:,} rows."
+        yield f"The program gives probability 0 to recorded outcomes of {score.impossible:,} rows."
     if score.uniformity is not None and score.uniformity < UNEVEN:
         yield (
             "Its draws of real numbers have another distribution than the recorded values "

@@ -287,11 +287,11 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
 def check_picture(file: Path) -> None:
     """Raise `CwmError` for a file that charts cannot be written to."""
     if file.suffix not in (".svg", ".png"):
-        raise CwmError(f"{file} names no picture: let it end in .svg or .png")
+        raise CwmError(f"{file} is not a picture: use a name that ends in .svg or .png")
     if file.suffix == ".png" and find_spec("matplotlib") is None:
         raise CwmError("a .png needs matplotlib: install it, or name an .svg file")
     if not file.parent.is_dir():
-        raise CwmError(f"there is no folder {file.parent}: make it first")
+        raise CwmError(f"there is no folder {file.parent}: create it first")
 
 
 def save_charts(charts: Sequence[Chart], file: Path) -> None:

@@ -80,5 +80,5 @@ def _rollouts(result: EvaluationResult) -> Iterator[RenderableType]:
         [f"{steps:,}", "program failed" if error is None else f"{error:.3g}"]
         for steps, error in result.rollouts
     ]
-    yield Text("\nRollout error (0: exact, 1: as wrong as the mean of each component):")
+    yield Text("\nOpen-loop error (0: exact, 1: as wrong as the mean of each component):")
     yield GridTable(Grid("", ["steps", "error"], cells, words=0), compact=True)

@@ -175,7 +175,7 @@ class Printed(io.TextIOBase):
         return self.rich_proxied_file.fileno()
 
     def write(self, text: str) -> int:
-        """Print complete lines; of a line overwritten by carriage returns, only the last version."""
+        """Print complete lines; of an overwritten line (carriage return), only its last version."""
         with self._lock:
             *lines, begun = (self._begun + text).split("\n")
             self._begun = begun[begun.rfind("\r", 0, -1) + 1 :]

@@ -433,19 +433,19 @@ def test_the_command_tells_skill_and_draws_how_probabilities_came_true(cwm, ice)
     told = json.loads(done.stdout)
     assert told["train"]["reached"] is True and told["diagnosis"] is None
     assert told["calibration"]["test"]["reliability"][1]["what"] == "terminated"
-    for words in ("The data are not certain", "Skill: 0 is what usually", "Drawn: ice.svg"):
+    for words in ("The data are random", "Skill: 0 is the most frequent", "Plot: ice.svg"):
         assert words in done.stderr
     picture = ElementTree.parse(cwm.folder / "ice.svg").getroot()
     assert len(picture) == 1, "there are no real numbers to rank"
     for wrong, words in {
-        ("--plot", "ice.pdf"): "ice.pdf names no picture: let it end in .svg or .png",
-        ("--plot", "no/ice.svg"): "there is no folder no: make it first",
+        ("--plot", "ice.pdf"): "ice.pdf is not a picture: use a name that ends in .svg or .png",
+        ("--plot", "no/ice.svg"): "there is no folder no: create it first",
         (
             "--plot",
             "b.svg",
             "--metric",
             "accuracy",
-        ): "there is nothing to draw: name --metric skill",
+        ): "--plot needs probabilities: add --metric skill",
     }.items():
         assert words in cwm.inside("evaluate", "ice.py", *about, *wrong).stderr
 
@@ -464,7 +464,7 @@ def test_a_picture_has_the_probabilities_and_the_ranks_below_each_other(tmp_path
     first, second = ElementTree.parse(tmp_path / "both.svg").getroot()
     assert (first.get("y"), second.get("y")) == ("0", "430")
     titles = [chart.title for chart in charts]
-    assert titles[1] == "Where real numbers came about among the draws, held-out"
+    assert titles[1] == "Ranks of recorded values among the draws, held-out"
     assert charts[0].series[2].name.startswith("terminated (Brier 0.2")
 
 
