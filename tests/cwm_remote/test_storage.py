@@ -145,7 +145,9 @@ def test_a_claim_holds_for_its_lease_and_is_lost_to_a_newer_one(
             time.sleep(0.05)
     kept = counted(run)  # what failed was not written
     with (
-        pytest.raises(BusyError, match=r"process 7 on elsewhere; its lock expires at \d\d:\d\d:\d\d"),
+        pytest.raises(
+            BusyError, match=r"process 7 on elsewhere; its lock expires at \d\d:\d\d:\d\d"
+        ),
         begin(url),
     ):
         raise AssertionError("the claim of another machine holds")

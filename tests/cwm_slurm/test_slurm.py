@@ -53,7 +53,9 @@ def is_gone(process: int) -> bool:
 
 def test_without_slurm_and_without_submitit_a_line_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CwmError, match=r"Slurm is not installed on this machine.*executor.cluster=local"):
+    with pytest.raises(
+        CwmError, match=r"Slurm is not installed on this machine.*executor.cluster=local"
+    ):
         find("executor", "slurm")(workers=2)
     code = (
         "import sys; sys.modules['submitit'] = None\n"
