@@ -97,7 +97,9 @@ def export_transitions(
     with writing(target):
         if os.path.lexists(target):
             if not exporter.owns(target):
-                raise CwmError(f"{target} is something else: choose another place with --out")
+                raise CwmError(
+                    f"{target} exists and is not an export: choose another place with --out"
+                )
             if not force:
                 hint = "replace it with --force, or choose another place with --out"
                 raise CwmError(f"{target} already exists: {hint}")

@@ -643,7 +643,7 @@ def test_an_exporter_writes_all_or_nothing_and_never_over_what_is_not_its_own(
     assert [path.name for path in material.folder.iterdir()] == [made.path.name]
     other = material.folder / "other-v0"
     (other / "letters").mkdir(parents=True)
-    with pytest.raises(CwmError, match="is something else"):
+    with pytest.raises(CwmError, match="is not an export"):
         export_transitions(material.dataset, name, out=other, force=True)
     assert (other / "letters").is_dir()
 

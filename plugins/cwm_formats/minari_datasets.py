@@ -404,7 +404,7 @@ class MinariImporter(Importer):
             recorded = _recorded(episodes, shape, spec.id, observer, is_ours=OURS in metadata)
         except ValueError as error:
             reason = " ".join(str(error).split())[:200]
-            hint = "correct it, or name the environment it was recorded in (--env, --env-arg)"
+            hint = "correct it, or give the environment of the recording (--env, --env-arg)"
             raise CwmError(f"{file} does not fit {spec.id} ({reason}): {hint}") from error
         origin = _origin(metadata)
         told: dict[str, Any] = {}

@@ -107,7 +107,7 @@ class StableBaselines3Buffer(Importer):
             rows = self._rows(buffer, shape, observer)
         except ValueError as error:
             reason = " ".join(str(error).split())[:200]
-            hint = "correct it, or name the environment it was recorded in (--env, --env-arg)"
+            hint = "correct it, or give the environment of the recording (--env, --env-arg)"
             raise CwmError(f"{file} does not fit {spec.id} ({reason}): {hint}") from error
         about = {"env": spec.id, "env_args": dict(env_args), "source": file.name}
         dataset = rows.dataset(shape, about | {"sha256": sha256(data).hexdigest()})
@@ -194,7 +194,7 @@ def _content(file: Path) -> bytes:
 
 
 def _refused(file: Path, reason: str) -> CwmError:
-    hint = "name a file of model.save_replay_buffer"
+    hint = "give a file of model.save_replay_buffer"
     return CwmError(f"{file} is not a replay buffer of Stable-Baselines3 ({reason}): {hint}")
 
 

@@ -72,8 +72,8 @@ def calibrate(
     text = about.text or ""
     if (contract := abilities_of(text).contract) != "plain":
         raise CwmError(
-            f"{about.name} keeps the contract {contract}: only numbers of programs without chance "
-            "or memory can be fitted; cwm synthesize fits those that it writes itself"
+            f"{about.name} is a program with {contract}: only constants of deterministic programs "
+            "without memory can be fitted; `cwm synthesize` fits those of its own programs"
         )
     owners = [Owner("sandbox", Limits), Owner("calibrate", Calibrate)]
     chosen = read_options(options, owners)

@@ -363,7 +363,7 @@ def _begun(start: RunOrRows | None) -> _Begun:
         searched = folder.parent.parent  # mostly it is kept within the run whose program was played
         if not (searched / HEADER).is_file():
             if wrong is None:
-                words = f"nothing was predicted wrongly in {named(folder)}, a plan"
+                words = f"the plan {named(folder)} has no wrong predictions"
                 raise CwmError(f"{words}: choose a run of `cwm synthesize` or `cwm learn`")
             return _Begun(wrong)
         folder = searched

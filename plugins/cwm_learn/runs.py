@@ -385,7 +385,7 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
     def report(cls, runs: Sequence[LearnRun]) -> RunReport:
         """Return how learning went: its last episodes, its programs, its questions."""
         if len(runs) > 1:
-            raise CwmError("runs of learning cannot be merged: report them one by one")
+            raise CwmError("runs of `cwm learn` cannot be merged: report them one by one")
         run = runs[0]
         about, records = run.summary(), list(run.records())
         questions = {each.key: each for each in records if isinstance(each, RecordedQuestion)}
@@ -407,7 +407,7 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
     def sections(cls, runs: Sequence[LearnRun]) -> list[Section]:
         """Return the curve of learning, what is certified, aims, questions, and programs."""
         if len(runs) > 1:
-            raise CwmError("runs of learning cannot be merged: report them one by one")
+            raise CwmError("runs of `cwm learn` cannot be merged: report them one by one")
         run, records = runs[0], list(runs[0].records())
         return [*_sections(records), *run.program_sections()]
 

@@ -59,7 +59,7 @@ def without_credentials_of(url: str) -> str:
     try:
         return _registered(url)
     except (ValueError, httpx.InvalidURL) as error:
-        words = f"{without_credentials(url)} is no address of a server ({error})"
+        words = f"{without_credentials(url)} is not a server address ({error})"
         raise CwmError(f"{words}: give --api-base as http://HOST:PORT/v1") from None
 
 

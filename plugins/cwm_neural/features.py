@@ -119,5 +119,5 @@ def refuse_what_is_seen(space: Space, kind: str) -> None:
     for leaf in space.leaves("observations"):
         shape = leaf.space.shape
         if leaf.space.dtype == "uint8" and len(shape) == 3 and min(shape[:2]) >= 16:
-            instead = "take --model transformer --tokenizer vq"
+            instead = "use --model transformer --tokenizer vq"
             raise CwmError(f"{leaf.name} are pictures, which {kind} cannot use: {instead}")

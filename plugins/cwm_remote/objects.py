@@ -125,7 +125,7 @@ class Objects:
                 return bool(self._place[0].cat_file(path) == content)
         except (TypeError, NotImplementedError) as error:
             scheme = self.url.partition(":")[0]
-            words = f"{scheme}:// cannot make an object only where there is none"
+            words = f"{scheme}:// does not support creating objects without replacing others"
             raise CwmError(f"{words}, which runs need: choose another place") from error
         return True
 
@@ -159,7 +159,7 @@ class Objects:
     def _failed(self, error: Exception) -> StorageError:
         """Say what a storage has refused."""
         reason = " ".join(str(error).split()) or type(error).__name__
-        hint = "look after its address, credentials and connection, then the same command continues"
+        hint = "check its address, credentials and connection, then repeat the same command"
         return StorageError(f"{self.url} cannot be used ({reason[:300]}): {hint}")
 
     @contextmanager

@@ -204,7 +204,7 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
     def report(cls, runs: Sequence[TheoryRun]) -> RunReport:
         """Return how theorizing went: likelihoods by phase, the rules as they changed, finds."""
         if len(runs) > 1:
-            raise CwmError("runs of theorizing cannot be merged: report them one by one")
+            raise CwmError("runs of `cwm theorize` cannot be merged: report them one by one")
         run, phases, about = runs[0], runs[0].phases(), runs[0].summary()
         grids = (likelihood_grid(phases), rules_grid(phases), found_grid(phases))
         return RunReport(
@@ -223,7 +223,7 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
     def sections(cls, runs: Sequence[TheoryRun]) -> list[Section]:
         """Return the likelihoods by phase, the best rules, how they changed, and what was found."""
         if len(runs) > 1:
-            raise CwmError("runs of theorizing cannot be merged: report them one by one")
+            raise CwmError("runs of `cwm theorize` cannot be merged: report them one by one")
         phases = runs[0].phases()
         if not phases:
             return [Section("notes", "Phases", {"lines": ["No phase is over yet."]})]

@@ -64,17 +64,27 @@ def test_values_read_are_copies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "value"),
+    ("space", "value", "message"),
     [
-        (spaces.Discrete(3), 0.5),
-        (spaces.Discrete(3), "left"),
-        (spaces.Box(0, 255, (2,), np.uint8), [3, 300]),
-        (spaces.Box(0, 1, (2,)), [1.0, 2.0, 3.0]),
-        (spaces.Text(5), "end\0"),
+        (spaces.Discrete(3), 0.5, "observations do not fit their space (discrete)"),
+        (spaces.Discrete(3), "left", "observations do not fit their space (discrete)"),
+        (
+            spaces.Box(0, 255, (2,), np.uint8),
+            [3, 300],
+            "observations do not fit their space (box of shape (2,), uint8)",
+        ),
+        (
+            spaces.Box(0, 1, (2,)),
+            [1.0, 2.0, 3.0],
+            "the shape (3,) of observations does not match their space (2,)",
+        ),
+        (spaces.Text(5), "end\0", "observations do not fit their space (text)"),
     ],
 )
-def test_values_that_would_be_changed_are_refused(space: gym.Space, value: object) -> None:
-    with pytest.raises(ValueError, match="observations"):
+def test_values_that_would_be_changed_are_refused(
+    space: gym.Space, value: object, message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
         space_of(space).pack("observations", [value])
 
 

@@ -271,7 +271,7 @@ def test_an_exact_program_needs_no_more_learning(here) -> None:
     assert result.mismatches == Mismatches(steps=sum(result.lengths))
     assert result.as_json()["mismatches"] == result.mismatches.model_dump()
     assert wrong_rows(result.journal.parent) is None
-    with pytest.raises(CwmError, match="nothing was predicted wrongly in"):
+    with pytest.raises(CwmError, match="has no wrong predictions"):
         cwm_cli.learn("CartPole-v1", start=result.journal.parent, steps=1)
     assert mismatches_of(here) == Mismatches()
     oracle = cwm_cli.plan(env="CartPole-v1", real_env=True, **how)

@@ -317,7 +317,7 @@ class TrainRun(ModelRun[TrainHeader, TrainLine]):
     def report(cls, runs: Sequence[TrainRun]) -> RunReport:
         """Return how training went: losses, held-out measures and returns by epoch."""
         if len(runs) > 1:
-            raise CwmError("runs of training cannot be merged: report them one by one")
+            raise CwmError("runs of `cwm train` cannot be merged: report them one by one")
         run, about, epochs = runs[0], runs[0].summary(), runs[0].epochs()
         config, parameters = run.config, run.header.parameters
         grids = [

@@ -375,7 +375,7 @@ def test_the_command_fits_a_known_system(cwm, tmp_path, env, file, old, new):
 
 def test_what_the_user_can_mend_is_one_line(swings, tmp_path):
     draws = "class Environment:\n    def step(self, action):\n        return self.rng.normal()"
-    with pytest.raises(CwmError, match="keeps the contract chance"):
+    with pytest.raises(CwmError, match="is a program with chance"):
         cwm_cli.calibrate("\n" + draws, env="CartPole-v1", dataset=DATA / "CartPole-v1.npz")
     with pytest.raises(CwmError, match=r"does not run \(.*\): mend that first"):
         cwm_cli.calibrate("\n1 / 0", env="CartPole-v1", dataset=DATA / "CartPole-v1.npz")
