@@ -1,6 +1,7 @@
 """Values of a space become columns and come back as they were."""
 
 import json
+import re
 
 import gymnasium as gym
 import numpy as np
