@@ -100,11 +100,13 @@ class Score(BaseModel):
     def refuted(self) -> bool:
         """Whether some row shows that the model is wrong.
 
-        Without a known ceiling, only an outcome that the model called impossible does.
+        Without a known ceiling, only an outcome with probability 0 in the model does. The
+        published score alone does not: it compares doubles with stored float32 numbers, so that it
+        is below 1 for programs that are exact.
         """
         if self.skill is not None:
             return bool(self.impossible) if self.reached is None else not self.reached
-        return self.exact < 1 if self.paper is None else self.paper < 1
+        return self.exact < 1 and (self.paper is None or self.paper < 1)
 
     @property
     def least(self) -> float:

@@ -153,6 +153,7 @@ class TestPaper:
         assert score.accuracy == 1.0
         assert score.paper == pytest.approx((2 / 3 + 1) / 2)
         assert score.value == score.paper
+        assert not score.refuted
 
     def test_a_time_limit_is_no_end(self):
         data = dataset([(1, 2, 0, False, True), (1, 2, 0, True, False)])
