@@ -280,9 +280,10 @@ def _missing(table: ReadTable, missing: Sequence[str]) -> str:
     near = {name: get_close_matches(name, there, n=1) for name in missing[:40]}
     hints = ", ".join(f"{close[0]} for {name}" for name, close in near.items() if close)
     named = (clean(name, limit=80) for name in missing[:40])
+    plural = "s" if len(missing) > 1 else ""
     words = ", ".join(named) + (", ..." if len(missing) > 40 else "")
     return (
-        f"{table.name} has no column {words} (its columns: {shown}): "
+        f"{table.name} has no column{plural} {words} (its columns: {shown}): "
         "assign columns with -o columns=... or -o map=FILE"
         + (f" (perhaps {hints})" if hints else "")
     )

@@ -297,7 +297,7 @@ def test_all_columns_that_are_missing_are_named_with_those_that_there_are(folder
         return "\n".join([lines[0].replace("reward", "rewrad").replace("action", "a"), *lines[1:]])
 
     said = changed(folder, change)
-    assert "bad.csv has no column action, reward (its columns: observation_0, " in said
+    assert "bad.csv has no columns action, reward (its columns: observation_0, " in said
     assert "(perhaps rewrad for reward)" in said
 
 
@@ -367,7 +367,7 @@ def test_files_that_hold_no_table_are_refused(folder):
     export_transitions(recorded("RTFM-v0"), "csv", out="masked.csv")
     for names, reason in {
         ("a",): "there are 5 actions, but the map of columns has 1 names for valid_action",
-        tuple("abcde"): "masked.csv has no column a, b, c, d, e",
+        tuple("abcde"): "masked.csv has no columns a, b, c, d, e",
     }.items():
         with pytest.raises(CwmError, match=reason):
             options = {"columns": {"valid_action": list(names)}}
