@@ -1,4 +1,4 @@
-"""Pages of reference made of the code: commands, options, messages, files of run folders."""
+"""Generated parts of the reference: commands, options, messages, fields of run folders."""
 
 import ast
 import inspect
@@ -23,10 +23,10 @@ HOOKS = {
     "importer": "Importers",
     "exporter": "Exporters",
     "learning strategy": "Learning strategies",
-    "trainer": "Trainers of world models",
-    "agent": "Agents that are trained",
+    "trainer": "World models to train",
+    "agent": "Agents to train",
 }
-"""Kinds of things with options, as headings."""
+"""Headings of the option page, by kind of part."""
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -36,13 +36,13 @@ def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def cell(text: str) -> str:
-    """Return a text for a cell: on one line, its bars escaped, but for those in code."""
+    """Return a text as a table cell: one line, with bars escaped outside of code."""
     pieces = re.split(r"(`[^`]*`)", " ".join(text.split()))
     return "".join(x if x.startswith("`") else x.replace("|", "\\|") for x in pieces)
 
 
 def prose(text: str) -> str:
-    """Return words of the code as Markdown: nothing in them is markup but code in backticks."""
+    """Escape a text for Markdown, except code in backticks."""
     pieces = re.split(r"(`[^`]*`)", text)
     quoted = [re.sub(r"([<>*_\[\]#])", r"\\\1", piece) for piece in pieces[::2]]
     pieces[::2] = [piece.replace("\\<", "&lt;").replace("\\>", "&gt;") for piece in quoted]
@@ -58,14 +58,14 @@ def code(text: str) -> str:
 
 
 class Command(NamedTuple):
-    """A command as users name it."""
+    """A command with the path that users type."""
 
     path: str
     parsed: Any
 
 
 def all_commands() -> list[Command]:
-    """Return every command, those of groups with the name of their group."""
+    """Return every command; commands of groups have the name of the group in their path."""
     from typer.main import get_command
 
     from cwm_cli.cli import command_line
@@ -87,11 +87,11 @@ def command_list() -> str:
         (f"[`cwm {name}`](#{name.replace(' ', '-')})", prose(parsed.help.partition("\n\n")[0]))
         for name, parsed in all_commands()
     ]
-    return table(("command", "what it does"), rows)
+    return table(("command", "description"), rows)
 
 
 def command(name: str) -> str:
-    """Return the section of a command: what it does, its arguments, its options, folded."""
+    """Return the section of a command: its help, and a folded table of its parameters."""
     parsed = next(each.parsed for each in all_commands() if each.path == name)
     about, _, example = (parsed.help or "").partition("Example:")
     params = [p for p in parsed.params if not getattr(p, "hidden", False)]
@@ -151,13 +151,13 @@ def _default(param: Any) -> str:
 
 
 def options() -> str:
-    """Return a table of `-o` options for everything that has some."""
+    """Return tables of the `-o` options of every part that has options."""
     from cwm_cli import registry
     from cwm_cli.commands.option_lists import option_owners
 
     parts, last = [], ""
     for kind, name, owner in option_owners():
-        heading = HOOKS.get(kind, "What belongs to no plugin")
+        heading = HOOKS.get(kind, "Other options")
         if heading != last:
             parts.append(f"## {heading}\n")
             last = heading
@@ -192,7 +192,7 @@ def _plain(value: object) -> str:
 
 @dataclass(frozen=True)
 class Message:
-    """A message that users meet: its words, with … for what varies, and where it comes from."""
+    """An error message, with … for its variable parts, and the line that raises it."""
 
     words: str
     module: str
@@ -204,7 +204,7 @@ HOLE = "…"
 
 @cache
 def messages() -> tuple[Message, ...]:
-    """Return every message of an error for users, read from the code of core and plugins."""
+    """Return every error message for users, read from the code of core and plugins."""
     raising = re.compile(rf"\b(?:{'|'.join(_error_names())})\(")
     files = ((path, text) for path, text in _sources().items() if raising.search(text))
     return tuple(dict.fromkeys(each for file in files for each in _messages(*file)))
@@ -229,7 +229,7 @@ def _messages(path: Path, text: str) -> Iterator[Message]:
 
 
 def _scopes(tree: ast.Module) -> Iterator[list[ast.AST]]:
-    """Yield the nodes of each scope: of the module, then of every function."""
+    """Yield the nodes of each scope: the module, then every function."""
     scopes: list[ast.AST] = [tree]
     while scopes:
         own: list[ast.AST] = []
@@ -245,7 +245,7 @@ def _scopes(tree: ast.Module) -> Iterator[list[ast.AST]]:
 
 
 def _words_by_name(nodes: list[ast.AST]) -> dict[str, ast.expr]:
-    """Return the words of each name that is assigned words just once in a scope."""
+    """Return the text of each name that a scope assigns exactly once, to a text."""
     given: dict[str, list[ast.expr]] = {}
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -256,7 +256,7 @@ def _words_by_name(nodes: list[ast.AST]) -> dict[str, ast.expr]:
 
 @cache
 def _error_names() -> frozenset[str]:
-    """Return the names of `CwmError` and of all that derive from it."""
+    """Return the names of `CwmError` and its subclasses."""
     heads = re.compile(r"^ *class (\w+)\(([^)]*)\):", re.MULTILINE)
     bases = {
         name: {base.strip().rpartition(".")[2] for base in given.split(",")}
@@ -274,7 +274,7 @@ def _called(node: ast.Call) -> str:
 
 
 def _words(node: ast.Call, known: Mapping[str, ast.expr]) -> str:
-    """Return the message that a call makes; two classes put theirs together from arguments."""
+    """Return the message of a call; two classes build theirs from several arguments."""
     said = [_text(argument, known) for argument in node.args]
     if _called(node) == "UnknownNameError":
         return f"unknown {said[0]} {HOLE}: {HOLE}"
@@ -285,7 +285,7 @@ def _words(node: ast.Call, known: Mapping[str, ast.expr]) -> str:
 
 
 def _text(node: ast.expr, known: Mapping[str, ast.expr]) -> str:
-    """Return the words of an expression, with a hole for each part that is not known before."""
+    """Return the text of an expression, with … for each part that varies."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
@@ -300,7 +300,7 @@ def _text(node: ast.expr, known: Mapping[str, ast.expr]) -> str:
 
 
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
-    "Naming things: environments, plugins, options": (
+    "Names of environments, plugins and options": (
         "cwm_cli/registry",
         "cwm_cli/commands/option_lists",
         "cwm_cli/presets",
@@ -339,7 +339,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "plugins/cwm_induction/calibrate",
         "cwm_cli/commands/subjects",
     ),
-    "Searching": (
+    "Search": (
         "cwm_cli/search",
         "cwm_cli/problems",
         "cwm_cli/commands/synthesize",
@@ -356,7 +356,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "plugins/cwm_transformers",
         "plugins/cwm_theorize/tiny",
     ),
-    "Planning and playing": (
+    "Planning and play": (
         "cwm_cli/planning",
         "cwm_cli/commands/plan",
         "cwm_cli/commands/plays",
@@ -378,13 +378,13 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "Coding problems": ("plugins/cwm_apps",),
     "Exported packages": ("cwm_cli/export", "cwm_cli/commands/imagine"),
 }
-"""What a user was doing, and the code that says so."""
+"""Modules whose messages belong to each subject."""
 
 REST = "Other"
 
 
 def subject(message: Message) -> str:
-    """Return what a user was doing who meets a message."""
+    """Return the subject of a message."""
     fitting = [
         (len(prefix), name)
         for name, prefixes in SUBJECTS.items()
@@ -395,7 +395,7 @@ def subject(message: Message) -> str:
 
 
 def errors() -> str:
-    """Return the messages as tables, by what a user was doing."""
+    """Return a table of messages for each subject."""
     parts = []
     for name in [*SUBJECTS, REST]:
         theirs = sorted(
@@ -407,7 +407,7 @@ def errors() -> str:
                 said.setdefault(message.words, set()).add(message.module)
         if said:
             rows = [(prose(w), ", ".join(map(code, sorted(of)))) for w, of in said.items()]
-            parts += [f"### {name}\n", table(("message", "comes from"), rows)]
+            parts += [f"### {name}\n", table(("message", "module"), rows)]
     return "\n".join(parts)
 
 
@@ -415,7 +415,7 @@ def errors() -> str:
 
 
 def run_kinds() -> str:
-    """Return a section for each kind of run: its header, its choices, the lines of its journal."""
+    """Return a section for each kind of run: header, identity and journal lines."""
     from cwm_cli import registry
 
     parts = []
@@ -426,12 +426,12 @@ def run_kinds() -> str:
         parts.append(f"### {name} {{ #kind-{name} }}\n\n{_about(kind)}\n")
         parts.append(_fields("`run.json`", header))
         parts.append(_fields("`config`, the identity", header.model_fields["config"].annotation))
-        parts += [_fields("a line of the journal", record) for record in records]
+        parts += [_fields("journal line", record) for record in records]
     return "\n".join(parts)
 
 
 def run_parts() -> str:
-    """Return what the headers and lines of all kinds are made of, each once."""
+    """Return the fields of the classes that headers and journal lines share."""
     from cwm_cli import registry
 
     known: dict[str, Any] = {}
@@ -445,7 +445,7 @@ def run_parts() -> str:
 
 
 def _collect(hint: Any, known: dict[str, Any], *, inner: bool = True) -> None:
-    """Add the classes of this project that a type is made of."""
+    """Collect the classes of this project inside a type."""
     for argument in typing.get_args(hint):
         _collect(argument, known)
     is_ours = isinstance(hint, type) and hint.__module__.startswith("cwm_")
@@ -462,7 +462,7 @@ def _about(made: type) -> str:
 
 
 def _fields(where: str, made: Any) -> str:
-    """Return what a model holds, folded: its docstring and a table of its fields."""
+    """Return a folded section with the docstring and the fields of a model."""
     meanings = _field_docstrings(made)
     rows = [
         (code(name), code(_type_name(hint)), prose(meanings.get(name, "")))
@@ -472,7 +472,7 @@ def _fields(where: str, made: Any) -> str:
         " ".join(each.split()) for each in (inspect.getdoc(made) or "").split("\n\n")
     )
     heads = ("field", "type", "meaning")
-    if not any(meaning for *_, meaning in rows):  # the docstring above says it
+    if not any(meaning for *_, meaning in rows):  # the docstring above describes the fields
         heads, rows = heads[:2], [row[:2] for row in rows]
     body = f"{prose(said)}\n\n{table(heads, rows)}"
     folded = re.sub("^(?=.)", "    ", body, flags=re.MULTILINE)
@@ -486,7 +486,7 @@ def _hints(made: Any) -> dict[str, Any]:
 
 
 def _field_docstrings(made: type) -> dict[str, str]:
-    """Return the strings that stand under the fields of a class, and of those it derives from."""
+    """Return the docstrings below the fields of a class and of its base classes."""
     found: dict[str, str] = {}
     for each in reversed(made.__mro__):
         if not each.__module__.startswith("cwm_") or "[" in each.__name__:
@@ -512,4 +512,4 @@ GENERATED: Mapping[str, Callable[..., str]] = {
     "run-kinds": run_kinds,
     "run-parts": run_parts,
 }
-"""What may stand for `<!-- generated: NAME -->` in a page."""
+"""Functions that replace `<!-- generated: NAME -->` in a page."""
