@@ -654,7 +654,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Differenc
 
 def openings(protection: Protection) -> str:
     """Say what programs can do that they should not, in one line."""
-    return f"open: {', '.join(protection.gaps)}" if protection.gaps else "nothing open"
+    return f"open: {', '.join(protection.gaps)}" if protection.gaps else "no gaps"
 
 
 def remove(folder: Path) -> None:

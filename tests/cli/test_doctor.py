@@ -306,4 +306,4 @@ def test_a_run_from_before_protection_was_recorded_is_shown_and_goes_on(counting
     file.write_text(json.dumps(header))
     assert re.search(r"^protection +unknown$", counting.inside("runs", "show", "here").stdout, re.M)
     assert counting.inside(*arguments).returncode == 0
-    assert "nothing open" in (counting.folder / "here" / "log.txt").read_text()
+    assert "no gaps" in (counting.folder / "here" / "log.txt").read_text()
