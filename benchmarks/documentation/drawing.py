@@ -93,23 +93,23 @@ class Drawing:
 
 
 def how_it_works(colours: Colours) -> Drawing:
-    """Draw the way from an environment to a program, and what is done with it."""
+    """Draw the steps from an environment to a program, and the uses of the program."""
     title = "From transitions to a program: search, sandbox, score; then plan, learn, export"
     drawing = Drawing(900, 520, colours, title)
     drawing.box(20, 50, 190, "Environment", "Gymnasium, MiniGrid,", "RTFM, your own")
-    drawing.box(20, 210, 190, "Transitions", "train rows", "held-out rows")
+    drawing.box(20, 210, 190, "Transitions", "training rows", "held-out rows")
     drawing.arrow("M115 132 V206", "collect", (124, 174))
 
     drawing.area(260, 20, 370, 352, colours.trusted, "search")
-    drawing.box(280, 60, 330, "Strategy", "draft anew, mend or better which program?")
-    drawing.box(280, 166, 330, "Backend", "a language model, or the inducer, writes it")
-    drawing.box(280, 272, 330, "Verdict", "score, mistakes: what the next prompt says")
+    drawing.box(280, 60, 330, "Strategy", "which program to write, fix or improve")
+    drawing.box(280, 166, 330, "Backend", "language model or induction writes it")
+    drawing.box(280, 272, 330, "Score", "accuracy, and mistakes for the prompt")
     drawing.arrow("M445 122 V162", "prompt", (454, 148))
     drawing.arrow("M445 228 V268", "program", (454, 254))
     drawing.arrow("M610 303 H622 V91 H614")
     drawing.arrow("M210 251 H276")
 
-    drawing.area(660, 20, 220, 352, colours.confined, "process that only computes")
+    drawing.area(660, 20, 220, 352, colours.confined, "sandbox")
     drawing.box(676, 166, 188, "The program", "set_state, step", "no files, no network")
     drawing.box(676, 292, 188, "Planner", "tries actions in it")
     drawing.arrow("M610 320 C640 320 640 225 672 225", "rows", (638, 320))
@@ -117,11 +117,11 @@ def how_it_works(colours: Colours) -> Drawing:
 
     drawing.box(260, 420, 160, "best.py", "read it, test it")
     drawing.box(440, 420, 190, "Run folder", "journal, data, scores")
-    drawing.box(660, 420, 220, "Elsewhere", "a Gymnasium package")
-    drawing.arrow("M340 334 V416", "the best so far", (350, 396))
+    drawing.box(660, 420, 220, "Export", "a Gymnasium package")
+    drawing.arrow("M340 334 V416", "best so far", (350, 396))
     drawing.arrow("M420 452 H436")
     drawing.arrow("M630 452 H656")
-    drawing.arrow("M864 323 H889 V10 H115 V46", "act by it", (124, 30))
+    drawing.arrow("M864 323 H889 V10 H115 V46", "act", (124, 30))
     return drawing
 
 

@@ -73,7 +73,7 @@ def calibrate(
     if (contract := abilities_of(text).contract) != "plain":
         raise CwmError(
             f"{about.name} is a program with {contract}: only constants of deterministic programs "
-            "without memory can be fitted; `cwm synthesize` fits those of its own programs"
+            "without memory can be fitted; `cwm synthesize` fits the constants of its own programs"
         )
     owners = [Owner("sandbox", Limits), Owner("calibrate", Calibrate)]
     chosen = read_options(options, owners)

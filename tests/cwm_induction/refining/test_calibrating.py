@@ -377,7 +377,7 @@ def test_what_the_user_can_mend_is_one_line(swings, tmp_path):
     draws = "class Environment:\n    def step(self, action):\n        return self.rng.normal()"
     with pytest.raises(CwmError, match="is a program with chance"):
         cwm_cli.calibrate("\n" + draws, env="CartPole-v1", dataset=DATA / "CartPole-v1.npz")
-    with pytest.raises(CwmError, match=r"does not run \(.*\): mend that first"):
+    with pytest.raises(CwmError, match=r"does not run \(.*\): fix it first"):
         cwm_cli.calibrate("\n1 / 0", env="CartPole-v1", dataset=DATA / "CartPole-v1.npz")
     with pytest.raises(CwmError, match="calibrate_second"):
         cwm_cli.calibrate("\npass", env="CartPole-v1", options=["calibrate_second=3"])
