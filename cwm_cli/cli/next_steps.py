@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from cwm_cli.cli.doctor import provider_keys
+from cwm_cli.commands.installation import provider_keys
 from cwm_cli.runs.recent import RUNS, RecentRun, recent_runs
 from cwm_cli.text import clean
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -76,3 +77,41 @@ def _grid(columns: int) -> Table:
 
 def _indented(part: RenderableType) -> Padding:
     return Padding(part, (0, 0, 0, 2), expand=False)
+
+
+def doctor_report(
+    protection: Protection,
+    facts: Mapping[str, Any],
+    extras: Mapping[str, str],
+    defaults: Mapping[str, str],
+    variable: str,
+) -> Iterator[RenderableType]:
+    """Yield the report of `cwm doctor`.
+
+    Args:
+        protection: The result of the probe in the sandbox.
+        facts: The facts that `--json` prints.
+        extras: The state of each extra.
+        defaults: The values of `cwm.toml`.
+        variable: The environment variable that accepts gaps.
+    """
+    memory = facts["memory_mb"]
+    yield from attempts(protection)
+    yield from section("Guards", protection.layers)
+    yield from conclusion(protection, variable)
+    machine = {
+        "kernel": f"{protection.kernel}, {protection.machine}",
+        "Landlock": f"version {protection.landlock}" if protection.landlock else "none",
+        "Python": protection.python,
+        "user": protection.user,
+        "cores": facts["cores"] or "unknown",
+        "memory": f"{memory / 1024:.1f} GiB" if memory else "unknown",
+    }
+    yield from section("Machine", machine)
+    yield from section("Extras", extras)
+    models = {
+        "keys": ", ".join(facts["keys"]) or "none (variables that end in _API_KEY)",
+        "CWM_MODEL": facts["model"] or "not set",
+    }
+    yield from section("Language models", models)
+    yield from section("Defaults of options", defaults)

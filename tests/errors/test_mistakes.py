@@ -7,7 +7,7 @@ from importlib.metadata import metadata
 
 import pytest
 
-from cwm_cli.cli.doctor import EXTRAS
+from cwm_cli.commands.installation import EXTRAS
 from cwm_litellm.models import BY_SIZE, COMMON, KEYS, check_model, check_price, prices, providers
 
 LAKE = ("--env", "FrozenLake-v1", "--env-arg", "is_slippery=False")

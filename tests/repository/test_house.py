@@ -30,7 +30,10 @@ MEANT = {
     "cwm_cli/envs/suites.py": set(SUITES["cwmb"]),  # the paper's, whoever makes them
     "plugins/cwm_benchmark/run.py": {"simulated"},  # a key of the report
     "plugins/cwm_play/play.py": {"replay"},  # a mode of playing
-    "cwm_cli/cli/doctor.py": {"litellm", "transformers"},  # Python packages that extras install
+    "cwm_cli/commands/installation.py": {
+        "litellm",
+        "transformers",
+    },  # Python packages that extras install
     "cwm_cli/testing/test_training.py": {"MiniGrid-Empty-5x5-v0", "Catch-v0", "tiny"},
     # what kinds of model are tried on, and a profile
     "cwm_cli/testing/conftest.py": {"CartPole-v1"},  # any environment would do
