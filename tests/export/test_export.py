@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -257,7 +258,7 @@ def env(poles_facts, monkeypatch):
 class TestEnvironment:
     @pytest.mark.filterwarnings("ignore:.*A Box observation space m:UserWarning")
     def test_it_passes_the_checks_of_gymnasium(self, env):
-        gymnasium.utils.env_checker.check_env(env.unwrapped)
+        check_env(env.unwrapped)
 
     def test_it_starts_where_the_recorded_episodes_started(self, env, poles_shell):
         rows = list(SearchRun.load(poles_shell.folder / "run").dataset())
