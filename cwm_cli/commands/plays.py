@@ -147,9 +147,9 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         return [key for key in asked if key not in self.known]
 
     def side(self, name: SideName, count: int) -> Side:
-        """Return those of the first episodes of a side that were played."""
-        keys = [EpisodeKey(name, number) for number in range(count)]
-        episodes = [self.known[key].episode for key in keys if key in self.known]
+        """Return the played episodes of a side with numbers below `count`."""
+        keys = sorted(key for key in self.known if key.side == name and 0 <= key.number < count)
+        episodes = [self.known[key].episode for key in keys]
         return Side(episodes, self.planned_with(name))
 
     def planned_with(self, name: SideName) -> PlannedWith | None:

@@ -363,11 +363,11 @@ def test_a_recording_stops_when_its_time_is_over_and_keeps_whole_episodes(cwm) -
     dataset = Dataset.load(cwm.folder / "p.npz")
     numbers, lengths = np.unique(dataset.columns["episodes"], return_counts=True)
     assert set(lengths) == {4}
-    words = f"{len(numbers)} of 100 episodes are in p.npz; the same command goes on"
+    words = f"{len(numbers)} of 100 episodes are in p.npz; the same command continues"
     assert words in result.stderr
     nothing = cwm(*command, "--max-seconds", "0", "--force")
     assert nothing.returncode == 1
-    assert "no train episode was over in time" in nothing.stderr
+    assert "no train episode finished within the time limit" in nothing.stderr
 
 
 def test_recording_without_a_terminal_prints_few_lines_and_all_episodes_if_verbose(cwm) -> None:

@@ -247,7 +247,7 @@ def test_the_command_learns_and_says_how_to_go_on(cwm) -> None:
     assert result["returns"][0].keys() == {"steps", "return", "aim"}
     folder = cwm.folder / result["run"]
     assert {"best.py", "curve.csv", "curve.svg"} <= {file.name for file in folder.iterdir()}
-    assert f"next      cwm plan {result['run']}" in done.stderr
+    assert re.search(rf"^Next: +cwm plan {result['run']}$", done.stderr, re.MULTILINE)
     assert re.search(r"^step \d+  \w+: return ", done.stderr, re.MULTILINE)
 
 
@@ -289,4 +289,4 @@ def test_on_a_real_terminal_the_picture_stays_above_the_report(tmp_path) -> None
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     text = ESCAPES.sub("", output.decode())
     assert "FrozenLake-v1 · learning" in text
-    assert text.rindex("40/40 steps") < text.index("program   runs/") < text.rindex("next      cwm")
+    assert text.rindex("40/40 steps") < text.index("Program: runs/") < text.rindex("Next:    cwm")

@@ -145,7 +145,7 @@ def test_an_environment_that_does_not_repeat_loses_its_episode_but_no_rows(
     done = learn(**asked, run=tmp_path / "r", observer=notes)
     rows = LearnRun.load(tmp_path / "r").dataset()
     assert (done.steps, len(rows)) == (30, 30)
-    assert sum("does not repeat" in words for words in notes.words) == 1
+    assert sum("did not repeat its observations" in words for words in notes.words) == 1
     for name, column in before.columns.items():
         assert np.array_equal(rows.columns[name][: len(before)], column)
 

@@ -74,7 +74,7 @@ def test_a_language_model_is_asked_for_outcomes_and_reaches_the_ceiling_of_slipp
     assert "def outcomes(self, action)" in prompt and "Chance decides some results" in prompt
     assert f"{found.conflicts} of {found.repeated} pairs of observation and action" in prompt
     assert "Predict the outcome with the most weight" not in prompt
-    assert f"Contract: chance: {found.words()}" in heard.replace("\n", " ")
+    assert f"Model type: chance: {found.words()}" in heard.replace("\n", " ")
     header = json.loads((cwm.folder / "r" / "run.json").read_text())
     assert (header["config"]["contract"], header["config"]["metric"]) == ("chance", "skill")
     assert header["finding"]["contract"] == "chance"
@@ -113,7 +113,7 @@ def test_a_contract_that_is_named_overrides_the_finding(cwm, ice):
     arguments = {"is_slippery": True}
     result, prompt, heard = ask(cwm, plain, "FrozenLake-v1", arguments, ice, "--contract", "plain")
     assert (result["contract"], result["finding"]["contract"]) == ("plain", "chance")
-    assert "plain (named; the data alone suggest chance)" in " ".join(heard.split())
+    assert "plain (chosen; the data suggest chance)" in " ".join(heard.split())
     assert "def outcomes" not in prompt and "skill" not in result["train"]
 
 
