@@ -316,7 +316,10 @@ def test_a_run_is_planned_with_its_best_program_and_knows_its_environment(cwm) -
     again = json.loads(cwm.inside("plan", "--run", "made", "--env", "CartPole-v1", *short).stdout)
     assert again["returns"] == done["returns"]
     for other, words in (
-        (("--env", "Pendulum-v1"), "made is a run of CartPole-v1: use --env CartPole-v1, or leave out --env"),
+        (
+            ("--env", "Pendulum-v1"),
+            "made is a run of CartPole-v1: use --env CartPole-v1, or leave out --env",
+        ),
         (("--env-arg", "gravity=1"), "made was started with other environment arguments"),
     ):
         refused = cwm.inside("plan", "made", *other)

@@ -302,7 +302,7 @@ def test_a_benchmark_that_is_stopped_leaves_nobody_behind_and_goes_on(moody, cap
     arguments = ("--env", "CliffWalking-v1", "--backend", "moody", "--strategy", "zero-shot")
     arguments += ("--seeds", "2", "--budget", "5", "--workers", "2", "-o", "pause=0.3")
     err = stopped(moody, signal.SIGINT, arguments, lines=1)
-    assert "stopping: the 2 jobs that run are let finish; Ctrl-C again ends them now" in err
+    assert "stopping: waiting for 2 running jobs; press Ctrl-C again to end now" in err
     assert "interrupted: the same command continues" in err.splitlines()[-1]
     (journal,) = moody.folder.glob("runs/*/*-0/nodes.jsonl")
     folder, first = journal.parent.parent, journal.read_bytes()

@@ -102,7 +102,7 @@ def test_actions_are_those_that_the_environment_took(folder):
     assert np.abs(buffer.actions[: buffer.pos]).max() <= 1
     assert np.abs(taken).max() > 1.5
     np.testing.assert_array_equal(rows.columns["actions"], np.concatenate([*taken.swapaxes(0, 1)]))
-    assert "are scaled back to the bounds" in told.lines[0]
+    assert "are scaled to the bounds" in told.lines[0]
     assert right(rows, "Pendulum-v1", 1e-4)
     ends = rows.columns["truncations"]
     assert (ends.sum(), rows.columns["terminations"].sum()) == (2, 0)  # the time limit is 200
@@ -203,11 +203,11 @@ def test_what_cannot_be_imported_is_refused_in_one_line(folder):
     (folder / "cut.pkl").write_bytes(file.read_bytes()[:-1000])
     for name, env, reason in [
         ("buffer.pkl", "Pendulum-v1", "expected shape 3, found 4"),
-        ("buffer.pkl", "FrozenLake-v1", "expected shape () (a single number), found 4"),
-        ("rollout.pkl", "CartPole-v1", "does not say what was observed next"),
+        ("buffer.pkl", "FrozenLake-v1", r"expected shape \(\) \(a single number\), found 4"),
+        ("rollout.pkl", "CartPole-v1", "lacks the next observations"),
         ("empty.pkl", "CartPole-v1", "it contains no transitions"),
-        ("broken.pkl", "CartPole-v1", "nan is not a finite number (row 3)"),
-        ("cut.pkl", "CartPole-v1", "is no replay buffer of Stable-Baselines3"),
+        ("broken.pkl", "CartPole-v1", r"nan is not a finite number \(row 3"),
+        ("cut.pkl", "CartPole-v1", "is not a replay buffer of Stable-Baselines3"),
     ]:
         with pytest.raises(CwmError, match=reason) as refused:
             import_transitions(name, env)
@@ -248,5 +248,5 @@ def test_sizes_that_are_only_claimed_take_no_memory(folder):
     claimed = data.replace(b"K2K\x01\x86", b"J\xff\xff\xff\x7fK\x01\x86")  # 50 rows become 2**31-1
     assert claimed != data
     (folder / "claims.pkl").write_bytes(claimed)
-    with pytest.raises(CwmError, match="more or fewer bytes than its shape"):
+    with pytest.raises(CwmError, match="the size of an array does not match its shape"):
         import_transitions("claims.pkl", "CartPole-v1")

@@ -143,7 +143,7 @@ def test_pictures_texts_no_rows_and_losses_that_are_no_numbers_are_refused() -> 
     make = find("trainer", "ensemble")(preset="tiny")
     with pytest.raises(CwmError, match="--model transformer --tokenizer vq"):
         make.begin(TrainingTask(picture, TURN))
-    with pytest.raises(CwmError, match="only texts"):
+    with pytest.raises(CwmError, match="text only"):
         make.begin(TrainingTask(space_of(spaces.Text(5)), TURN))
     rows = walked(PUSH, 40)
     training = begun(rows)

@@ -119,5 +119,5 @@ def test_states_of_networks_that_were_made_otherwise_are_refused_in_a_line(tmp_p
         assert len(str(refused.value).splitlines()) == 1
         file.write_bytes(content)
     run.restored()
-    with pytest.raises(cwm_cli.CwmError, match="there is no cuda:99"):
+    with pytest.raises(cwm_cli.CwmError, match="device cuda:99 is not available"):
         run.restored({"checkpoint.device": "cuda:99"})

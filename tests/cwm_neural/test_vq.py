@@ -225,7 +225,7 @@ def test_a_model_of_pictures_is_trained_with_a_tokenizer_that_may_be_another_run
     models = [TrainRun.load(each.run).trusted_model((), SILENT) for each in (first, second)]
     weights = [model.tokenizer.network.state_dict() for model in models]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    with pytest.raises(CwmError, match="vq_width is 16 there, and 32 here"):
+    with pytest.raises(CwmError, match="vq_width is 16 in the file, but 32 here"):
         wider = QUICK | {"model.vq_width": 32}
         train("Catch-v0", steps=40, options=wider, init=[f"tokenizer={first.run}"], **known)
 

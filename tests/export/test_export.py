@@ -792,4 +792,4 @@ class TestOthers:
         (cwm.folder / "r" / "problems" / "0011" / "result.json").unlink()
         assert "1 problems are not finished" in export(cwm, "r")["said"]
         nothing = refused(cwm, "again")
-        assert "again has found no program" in nothing
+        assert "again has no program yet" in nothing

@@ -301,7 +301,7 @@ class TestTools:
         assert played["failures"] == 0
         shown = adding.inside("runs", "show", "here").stdout.splitlines()
         assert ["tools", "adder"] in [line.split() for line in shown]
-        assert ["protection", "nothing", "open"] in [line.split() for line in shown]
+        assert ["protection", "no", "gaps"] in [line.split() for line in shown]
 
     @pytest.mark.long
     def test_tools_tell_one_run_from_another_in_whatever_order_they_are_named(self, adding):

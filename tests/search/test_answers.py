@@ -73,7 +73,7 @@ def test_a_second_run_of_the_same_search_costs_nothing(cwm) -> None:
         with OpenAIServer([answer(RIGHT)]) as server:
             other, _, _ = search(server, f"c{len(more)}", *more)
             assert (other["reused"], len(server.requests)) == (0, 1), more
-    assert "answers  4\n" in cwm.inside("cache").stdout
+    assert "completions  4\n" in cwm.inside("cache").stdout
     assert json.loads(cwm.inside("cache", "--clear", "--json").stdout)["entries"] == 0
 
 

@@ -160,7 +160,7 @@ FAILING = (
     + """
 def prepare(environment):
     if handler() == "SteppingHandler":
-        raise ValueError("not here")
+        raise ValueError("when steps are repeated")
 """
     + NOTHING
 )
@@ -243,16 +243,16 @@ def played(
 
 
 ATTACKS = {
-    "descriptors": (DESCRIPTORS, "in place of the planner"),
-    "what decides": (PATCHED, "in place of the planner"),
-    "code of the planner": (CODED, "in place of the planner"),
-    "steps": (COUNTING, "steps of the model where"),
-    "later decisions": (LATE, "in place of the planner"),
-    "rewards": (LURING, "answers"),
-    "rewards, of one that may draw": (LURING + "# random", "answers"),
-    "one decision in five": (SELDOM, "in place of the planner"),
-    "one decision in ten": (FEW, "in place of the planner"),
-    "a failure": (FAILING, "not here"),
+    "descriptors": (DESCRIPTORS, "instead of the planner's action"),
+    "what decides": (PATCHED, "instead of the planner's action"),
+    "code of the planner": (CODED, "instead of the planner's action"),
+    "steps": (COUNTING, "report"),
+    "later decisions": (LATE, "instead of the planner's action"),
+    "rewards": (LURING, "differently when repeated"),
+    "rewards, of one that may draw": (LURING + "# random", "differently when repeated"),
+    "one decision in five": (SELDOM, "instead of the planner's action"),
+    "one decision in ten": (FEW, "instead of the planner's action"),
+    "a failure": (FAILING, "when steps are repeated"),
 }
 
 
@@ -270,7 +270,7 @@ def test_what_is_no_plan_of_the_planner_ends_the_plan_in_one_line(sandbox) -> No
 
 @pytest.mark.slow
 def test_a_program_that_does_not_answer_where_decisions_are_made_again_is_no_wait(sandbox) -> None:
-    with pytest.raises(Forged, match="made again, decision"):
+    with pytest.raises(Forged, match="failed when it was repeated"):
         played(sandbox, SILENT, limit=9)
 
 
