@@ -104,6 +104,16 @@ def share(value: float | None, digits: int = 3) -> str:
     return f"{rounded:.{digits}f}"
 
 
+def share_with_error(value: float | None, error: float | None) -> str:
+    """Write a share with its standard error, if that is known, such as "0.522 ± 0.208"."""
+    return share(value) + ("" if error is None else f" \N{PLUS-MINUS SIGN} {share(error)}")
+
+
+def mean_with_error(mean: float, error: float | None) -> str:
+    """Write a mean with its standard error, if that is known, such as "8.45 ± 1.35"."""
+    return f"{mean:.5g}" + ("" if error is None else f" \N{PLUS-MINUS SIGN} {error:.3g}")
+
+
 def percent(value: float) -> str:
     """Write a share as a percentage; only all is 100 %, and only nothing 0 %."""
     return f"{100 * value:.0f} %" if value in (0, 1) else f"{100 * float(share(value)):.1f} %"

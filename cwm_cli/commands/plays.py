@@ -20,6 +20,7 @@ from cwm_cli.runs.charts import ChartLine, LineChart, table
 from cwm_cli.runs.places import named
 from cwm_cli.runs.report import RunReport, RunSummary, Section
 from cwm_cli.runs.store import HEADER, Run, RunHeader
+from cwm_cli.text import mean_with_error
 from cwm_cli.worlds.model import PlannedWith
 
 WRONG = "wrong"
@@ -146,9 +147,10 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         """Return what was not played yet."""
         return [key for key in asked if key not in self.known]
 
-    def side(self, name: SideName, count: int) -> Side:
-        """Return the played episodes of a side with numbers below `count`."""
-        keys = sorted(key for key in self.known if key.side == name and 0 <= key.number < count)
+    def side(self, name: SideName, count: int | None = None) -> Side:
+        """Return the played episodes of a side, by default all, or those numbered below `count`."""
+        known = sorted(key for key in self.known if key.side == name and key.number >= 0)
+        keys = [key for key in known if count is None or key.number < count]
         episodes = [self.known[key].episode for key in keys]
         return Side(episodes, self.planned_with(name))
 
@@ -211,8 +213,8 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
     def sides(self) -> dict[SideName, Side]:
         """Return the episodes of each side."""
         self.summary()  # reads the journal
-        counts = Counter(side for side, _ in self.known)
-        return {name: self.side(name, _episodes(self, name)) for name in SIDES if name in counts}
+        played = {side for side, _ in self.known}
+        return {name: self.side(name) for name in SIDES if name in played}
 
     @classmethod
     def report(cls, runs: Sequence["PlayRun"]) -> RunReport:
@@ -262,20 +264,14 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
 
 
 SIDES: Mapping[SideName, str] = {"model": "world model", "oracle": "oracle", "random": "random"}
-"""Names of the sides: plans in the world model, plans in the environment, random actions."""
-
-
-def _episodes(run: PlayRun, name: SideName) -> int:
-    """Return the number of episodes of a side."""
-    return max(number for side, number in run.known if side == name) + 1
+"""Names of the sides: plans in the model, plans in the environment, random actions."""
 
 
 def _mean_words(side: Side) -> str:
     """Return the mean return with its standard error."""
     if not side.verified:
         return "not verified"
-    error = side.mean.stderr
-    return f"{side.mean.mean:.5g}" + ("" if error is None else f" \N{PLUS-MINUS SIGN} {error:.3g}")
+    return mean_with_error(side.mean.mean, side.mean.stderr)
 
 
 def _common_episodes(sides: Mapping[SideName, Side]) -> dict[SideName, Side]:

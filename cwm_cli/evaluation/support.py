@@ -240,7 +240,7 @@ FEW_ENDS = 10
 """With more ends than this, of several causes, another cause would likely have occurred."""
 
 MOST_NAMED = 3
-"""Components, actions or lines that a sentence names; it counts the others."""
+"""Components, actions or lines that a sentence names; the number of further ones follows."""
 
 
 def gaps(

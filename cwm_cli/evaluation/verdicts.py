@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from cwm_cli.evaluation.metric import Score
-from cwm_cli.text import share
+from cwm_cli.text import share_with_error
 
 
 def verdict(
@@ -48,9 +48,9 @@ def score_words(train: Score | None, test: Score | None) -> str:
         return "no transitions"
     if score.skill is None:
         return f"exact on {exact_words(train, test)}"
-    error = "" if score.skill_stderr is None else f" ± {share(score.skill_stderr)}"
     part = "held-out" if test else "training"
-    return f"{part} skill {share(score.skill)}{error} (baseline 0, true environment 1)"
+    skill = share_with_error(score.skill, score.skill_stderr)
+    return f"{part} skill {skill} (baseline 0, true environment 1)"
 
 
 def exact_words(train: Score | None, test: Score | None) -> str:

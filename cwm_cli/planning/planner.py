@@ -148,7 +148,7 @@ class Decider:
 
     `passed_over` has the reason why each planner before that one was not used, `steps` the number
     of model steps of each of the last decisions. The memory of an episode is dropped after
-    `SEGMENT` decisions of the planner, and after a decision that was made elsewhere.
+    `SEGMENT` decisions of the planner, and after a decision that the planner did not make.
 
     The random numbers of a decision depend only on the seed, the episode and the number of the
     decision. If the model draws random numbers itself, its generator is set from these before

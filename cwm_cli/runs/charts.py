@@ -4,6 +4,7 @@ Pages stay small: a line with many points is thinned evenly, and a note reports 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -103,6 +104,11 @@ def _line(line: ChartLine, kept: Sequence[int]) -> dict[str, Any]:
     if line.tone is not None:
         data["tone"] = line.tone
     return data | {name: True for name in ("loose", "dash", "wide") if getattr(line, name)}
+
+
+def cumulative(values: Iterable[float]) -> list[float]:
+    """Return cumulative sums, beginning with 0."""
+    return list(accumulate(values, initial=0))
 
 
 def thinned(count: int, most: int) -> list[int]:

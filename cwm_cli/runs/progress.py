@@ -1,16 +1,16 @@
 """Sections about the course of a search: scores, tokens, cost, time, and parts of the score."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from cwm_cli.evaluation import Score
-from cwm_cli.runs.charts import ChartLine, LineChart, rounded, table
+from cwm_cli.runs.charts import ChartLine, LineChart, cumulative, rounded, table
 from cwm_cli.runs.report import Grid, Section
 from cwm_cli.search.contracts import Node, Verdict, total
 from cwm_cli.search.models import ModelUse, model_gains, model_uses
-from cwm_cli.text import cached_words, money, share
+from cwm_cli.text import cached_words, money, share, share_with_error
 
 COMPLETIONS = "completions"
 SCORE = "score"
@@ -170,7 +170,7 @@ def _spent(nodes: Sequence[Node]) -> list[list[Any]]:
     found = list[list[Any]]()
     if any(node.usage.tokens for node in asked):
         lines = [
-            ChartLine(words, places, _sums(getattr(node.usage, name) for node in asked))
+            ChartLine(words, places, cumulative(getattr(node.usage, name) for node in asked))
             for words, name in PARTS_OF_TOKENS.items()
         ]
         found.append(["Tokens", "chart", LineChart(COMPLETIONS, "tokens", lines).data()])
@@ -183,7 +183,7 @@ def _spent(nodes: Sequence[Node]) -> list[list[Any]]:
             ChartLine(
                 model,
                 places,
-                _sums((n.usage.cost or 0.0) * (n.model == model) for n in asked),
+                cumulative((n.usage.cost or 0.0) * (n.model == model) for n in asked),
             )
             for model in models
         ]
@@ -197,7 +197,7 @@ def _spent(nodes: Sequence[Node]) -> list[list[Any]]:
         chart = LineChart(COMPLETIONS, "gain of the best score", lines, staircase=True)
         found.append(["Gains of each model", "chart", chart.data()])
     if any(node.usage.seconds for node in asked):
-        line = ChartLine("", places, _sums(node.usage.seconds for node in asked))
+        line = ChartLine("", places, cumulative(node.usage.seconds for node in asked))
         found.append(
             ["Time of completions", "chart", LineChart(COMPLETIONS, "seconds", [line]).data()]
         )
@@ -205,11 +205,6 @@ def _spent(nodes: Sequence[Node]) -> list[list[Any]]:
 
 
 PARTS_OF_TOKENS = {"prompts": "prompt_tokens", "completions": "completion_tokens"}
-
-
-def _sums(values: Iterable[float]) -> list[float]:
-    """Return cumulative sums, beginning with 0."""
-    return list(accumulate(values, initial=0))
 
 
 def _facts(nodes: Sequence[Node]) -> dict[str, Any]:
@@ -228,7 +223,7 @@ def _cost(costs: Sequence[float | None]) -> dict[str, Any]:
     """Return the chart of the cost, up to the first completion whose cost is unknown."""
     unknown = sum(cost is None for cost in costs)
     known = next((n for n, cost in enumerate(costs) if cost is None), len(costs))
-    sums: list[float | None] = [*_sums(cost or 0.0 for cost in costs[:known])]
+    sums: list[float | None] = [*cumulative(cost or 0.0 for cost in costs[:known])]
     sums += [None] * (len(costs) - known)
     note = ""
     if unknown:
@@ -265,7 +260,7 @@ WEIGHED = {
 }
 """Names of the weighted parts of a score."""
 
-TIMES, PLUS_MINUS = "\N{MULTIPLICATION SIGN}", "\N{PLUS-MINUS SIGN}"
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 LEGEND = (
     "The mark is the baseline: a prediction that nothing changes, with the most common reward "
@@ -329,8 +324,4 @@ def _right(score: Score | None, part: str) -> float | None:
 
 def _skills(scores: Mapping[str, Score]) -> list[str]:
     """Write skills with their standard errors."""
-    return [
-        share(score.skill)
-        + ("" if score.skill_stderr is None else f" {PLUS_MINUS} {share(score.skill_stderr)}")
-        for score in scores.values()
-    ]
+    return [share_with_error(score.skill, score.skill_stderr) for score in scores.values()]

@@ -18,16 +18,15 @@ from cwm_cli.evaluation.verdicts import verdict
 from cwm_cli.runs.charts import table_of
 from cwm_cli.runs.nodes import NodeDetails, SearchRecord, detailed, tree_data
 from cwm_cli.runs.programs import ProgramRun
-from cwm_cli.runs.progress import score_curves, score_parts, spending_sections
+from cwm_cli.runs.progress import TIMES, score_curves, score_parts, spending_sections
 from cwm_cli.runs.prompts import PromptFile
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section, with_effort
 from cwm_cli.runs.store import DATASET, RESULT, RowsAdded, RunHeader, read_journal
 from cwm_cli.search.contracts import ROOT, Node, Record, Remark, Switch, total
 from cwm_cli.search.models import ModelUse, model_uses
-from cwm_cli.text import UNKNOWN, share
+from cwm_cli.text import UNKNOWN, share, share_with_error
 
 JOURNAL = "nodes.jsonl"
-TIMES, PLUS_MINUS = "\N{MULTIPLICATION SIGN}", "\N{PLUS-MINUS SIGN}"
 
 TREE_WORDS = (
     "A box is a program: its number, its move and its score, which is also the filled share of "
@@ -408,8 +407,7 @@ def _skills(scores: Mapping[str, Score | None]) -> list[list[str]]:
     def skill(score: Score | None) -> str:
         if score is None or score.skill is None:
             return UNKNOWN
-        error = score.skill_stderr
-        return share(score.skill) + ("" if error is None else f" {PLUS_MINUS} {share(error)}")
+        return share_with_error(score.skill, score.skill_stderr)
 
     if not any(score and score.skill is not None for score in scores.values()):
         return []

@@ -281,7 +281,7 @@ class Run(Generic[H, R]):
                     yield run
 
     def check(self, config: BaseModel) -> None:
-        """Raise `CwmError` if the settings differ from those that the run was started with."""
+        """Raise `CwmError` if the settings differ from the settings at the start of the run."""
         if changed := differences(self.header.config, config):
             names = ", ".join(map(str, changed))
             raise CwmError(

@@ -101,6 +101,9 @@ def _is_continuous_integration() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
+PROGRESS_SECONDS = 5.0
+"""Minimum time between two progress lines about frequent events, in seconds."""
+
 QUIET_SECONDS = 30.0
 """Maximum time between two progress lines, in seconds."""
 

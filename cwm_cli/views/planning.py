@@ -13,9 +13,10 @@ from rich.text import Text
 from cwm_cli.commands.comparison import Mean, PlanResult, Side, SideName
 from cwm_cli.commands.episodes import Episode, PlanningCost, Progress, Underway
 from cwm_cli.commands.plan import LeftOut, Playing, SideProgress
+from cwm_cli.commands.plays import SIDES
 from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.report import Grid
-from cwm_cli.text import percent, share
+from cwm_cli.text import mean_with_error, percent, share
 from cwm_cli.views.lines import Lines, Pulse, is_verbose
 from cwm_cli.views.scores import labelled
 from cwm_cli.views.tables import GridTable
@@ -23,13 +24,10 @@ from cwm_cli.views.terminal import ECHO, Pane, bar, duration, first_line, printa
 from cwm_cli.worlds.confirming import SECONDS, TIMES
 from cwm_cli.worlds.model import PlannedWith
 
-NAMES: Mapping[SideName, str] = {"model": "world model", "oracle": "oracle", "random": "random"}
-"""Names of the sides: plans in the model, plans in the environment, random actions."""
-
 MOST_TOLD = 3
 """Maximum number of running episodes in a line."""
 
-_WIDTH = max(map(len, NAMES.values()))
+_WIDTH = max(map(len, SIDES.values()))
 
 
 def plan_view(console: Console, *, erase: bool) -> "PlanView":
@@ -159,7 +157,7 @@ class PlanLines(PlanView):
         for name, tally in list(self.tallies.items()):
             flights = [f"#{number} step {length:,}" for number, length, _ in tally.in_flight()]
             if flights:
-                words = f"[{len(tally.episodes)}/{tally.asked}] {NAMES[name]} plays"
+                words = f"[{len(tally.episodes)}/{tally.asked}] {SIDES[name]} plays"
                 rest = [f"and {len(flights) - MOST_TOLD} more"] if len(flights) > MOST_TOLD else []
                 parts = [words, *flights[:MOST_TOLD], *rest, self.times]
                 self._console.print(Text("  ".join(parts)), soft_wrap=True)
@@ -176,7 +174,7 @@ class PlanLines(PlanView):
         for place, (episode, *_) in enumerate(finished, start=before + 1):
             so_far = Side(tally.episodes[:place])
             mean = f" (mean {so_far.mean.mean:.5g})" if so_far.verified else ""
-            words = f"[{place}/{tally.asked}] {NAMES[event.side]} #{episode.number}"
+            words = f"[{place}/{tally.asked}] {SIDES[event.side]} #{episode.number}"
             parts = [f"{words}: return {episode.returned:.5g}{mean}"]
             parts += [f"{episode.length:,} steps", self.times]
             if not episode.verified:
@@ -242,7 +240,7 @@ class PlanPicture(PlanView):
 def _side(name: SideName, tally: _Tally) -> Text:
     """Return the line of a side."""
     width = len(str(tally.asked))
-    line = Text(f"{NAMES[name]:<{_WIDTH}}  {len(tally.episodes):>{width}}/{tally.asked}")
+    line = Text(f"{SIDES[name]:<{_WIDTH}}  {len(tally.episodes):>{width}}/{tally.asked}")
     if tally.episodes:
         line.append(f"  return {mean_words(tally.mean)}", "bold green")
     if tally.cost.decisions:
@@ -352,7 +350,7 @@ def side_table(sides: Mapping[SideName, Side]) -> GridTable:
     heads = ["", "mean return", "length", "decisions/s", "model steps/s"]
     cells = []
     for name, side in sides.items():
-        row = [NAMES[name], "none", "", "", ""]
+        row = [SIDES[name], "none", "", "", ""]
         if side.episodes:
             length = sum(side.lengths) / len(side.lengths)
             verified, played = len(side.verified), len(side.episodes)
@@ -366,8 +364,7 @@ def side_table(sides: Mapping[SideName, Side]) -> GridTable:
 
 def mean_words(mean: Mean) -> str:
     """Write a mean with its standard error."""
-    error = "" if mean.stderr is None else f" \N{PLUS-MINUS SIGN} {mean.stderr:.3g}"
-    return f"{mean.mean:.5g}{error}"
+    return mean_with_error(mean.mean, mean.stderr)
 
 
 def speed_words(cost: PlanningCost) -> tuple[str, str]:

@@ -9,11 +9,8 @@ from rich.progress import MofNCompleteColumn, Progress, TaskID
 from rich.text import Text
 
 from cwm_cli.commands.recording import BeingRecorded, Key, Recorded, Recording
-from cwm_cli.views.lines import Lines, is_verbose, progress_console
+from cwm_cli.views.lines import PROGRESS_SECONDS, Lines, is_verbose, progress_console
 from cwm_cli.views.terminal import duration, printable
-
-QUIET = 5.0
-"""Seconds without output after which a line reports the progress of a long episode."""
 
 
 class RecordingBar(Lines):
@@ -62,7 +59,7 @@ class RecordingBar(Lines):
             self._bar.update(self._task, completed=completed, total=self._work.episodes)
             return
         now = time.monotonic()
-        recent = now - self._last < max(QUIET, (now - self._began) / 5)
+        recent = now - self._last < max(PROGRESS_SECONDS, (now - self._began) / 5)
         if isinstance(event, Recorded) and is_verbose():
             returned = sum(row.reward for row in event.rows)
             words = f"return {returned:.5g}  {len(event.rows):,} steps  policy {event.policy}"

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.report import Grid
-from cwm_cli.text import share
+from cwm_cli.text import share, share_with_error
 from cwm_cli.views.tables import GridTable
 
 MAX_GAPS = 3
@@ -24,9 +24,10 @@ def part_table(scores: Mapping[str, Score | None], baseline: Score | None = None
         baseline: Score of a prediction without a model, which gets a column of its own.
     """
     columns = {title: score for title, score in scores.items() if score is not None}
-    if any(score.skill is not None for score in columns.values()):  # shares right mean little
-        cells = [["skill", *(_cell(score.skill, score) for score in columns.values()), "0"]]
-        return GridTable(Grid("", ["", *columns, "baseline"], cells), compact=True)
+    if any(score.skill is not None for score in columns.values()):  # random outcomes rarely match
+        skills = [share_with_error(each.skill, each.skill_stderr) for each in columns.values()]
+        grid = Grid("", ["", *columns, "baseline"], [["skill", *skills, "0"]])
+        return GridTable(grid, compact=True)
     if baseline is not None:
         columns["baseline"] = baseline
     rows: dict[str, Callable[[Score], float | None]] = {
@@ -43,12 +44,6 @@ def part_table(scores: Mapping[str, Score | None], baseline: Score | None = None
         if any(read(score) is not None for score in columns.values())
     ]
     return GridTable(Grid("", ["", *columns], cells), compact=True)
-
-
-def _cell(value: float | None, score: Score) -> str:
-    """Write a skill with its standard error."""
-    error = score.skill_stderr
-    return share(value) + ("" if error is None else f" \N{PLUS-MINUS SIGN} {share(error)}")
 
 
 def labelled(lines: Mapping[str, str]) -> Iterator[Text]:

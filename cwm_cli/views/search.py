@@ -18,7 +18,7 @@ from cwm_cli.search.contracts import ROOT, START, Node
 from cwm_cli.search.loop import Pending, Search
 from cwm_cli.text import share
 from cwm_cli.views.curves import Axis, Chart, Series
-from cwm_cli.views.lines import Pulse, is_verbose, progress_console
+from cwm_cli.views.lines import PROGRESS_SECONDS, Pulse, is_verbose, progress_console
 from cwm_cli.views.recording import RecordingBar
 from cwm_cli.views.terminal import Pane, bar, duration, first_line, printable, printed_above
 from cwm_cli.views.tree import Row, SearchTree, draw, lay_out, totals
@@ -121,10 +121,8 @@ class NodeLines:
     """Prints a line per node: for files, pipes and terminals that cannot move the cursor.
 
     Without a language model nodes are fast and many. Only a better one then has a line, or the
-    last one, or one after `QUIET_SECONDS`; with --verbose all have one.
+    last one, or one after `PROGRESS_SECONDS`; with --verbose all have one.
     """
-
-    QUIET_SECONDS = 5.0
 
     def __init__(
         self, search: Search, *, budget: int, console: Console, began: float | None = None
@@ -174,7 +172,7 @@ class NodeLines:
         """Return whether a node has no line."""
         if is_verbose() or self._search.backend.is_language_model or node is best:
             return False
-        recent = time.monotonic() - self._printed < self.QUIET_SECONDS
+        recent = time.monotonic() - self._printed < PROGRESS_SECONDS
         return recent and self._tree.completions < self._budget
 
 

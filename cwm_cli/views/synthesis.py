@@ -9,7 +9,6 @@ from rich.text import Text
 from cwm_cli.commands.comparison import LearnFrom
 from cwm_cli.commands.plays import mismatches_of
 from cwm_cli.commands.synthesize import SynthesisResult
-from cwm_cli.evaluation import Score
 from cwm_cli.evaluation.verdicts import verdict
 from cwm_cli.registry import find
 from cwm_cli.runs.places import named
@@ -55,9 +54,9 @@ def synthesis_report(result: SynthesisResult, budget: int) -> Iterator[Renderabl
 def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
     """Return the lines below the verdict by label: cost, program, next command."""
     config = SearchRun.load(result.run).config
-    asked = find("backend", config.backend).is_language_model
+    backend = find("backend", config.backend)
     lines: dict[str, str] = {}
-    if asked:
+    if backend.is_language_model:
         lines["Cost"] = _cost_words(result)
     if result.program:
         lines["Program"] = named(result.program)
@@ -65,7 +64,8 @@ def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
     if score is None:
         lines["Run"] = named(result.run)
         return lines
-    useful = (_gain(score) is None and score.exact > 0) or score.value > score.least
+    gain = score.normalised if score.skill is None else score.skill  # above the baseline
+    useful = (gain is None and score.exact > 0) or score.value > score.least
     mismatches = mismatches_of(result.run)
     if not useful and not result.given_up and not result.finished:
         run = shlex.quote(named(result.run))
@@ -77,9 +77,8 @@ def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
         lines["Next"] = shlex.join(LearnFrom(config.env, config.env_args, result.run).command)
     else:
         lines["Next"] = shlex.join(["cwm", "plan", named(result.run)])
-    gain = _gain(score)
     poor = (score.accuracy if gain is None else gain) < POOR_SCORE
-    if poor and find("backend", config.backend).from_data:
+    if poor and backend.from_data:
         lines["Hint"] = "a language model may find more: --model PROVIDER/NAME"
     return lines
 
@@ -97,8 +96,3 @@ def _cost_words(result: SynthesisResult) -> str:
         f"{result.completions} completion{plural}{reused}, {tokens(result.tokens)} tokens{read}, "
         f"{money(result.cost)}, {result.seconds:.1f} s"
     )
-
-
-def _gain(score: Score) -> float | None:
-    """Return the score above the baseline, 1 being exact; None if the baseline is exact."""
-    return score.normalised if score.skill is None else score.skill

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 
@@ -20,7 +19,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
 from cwm_cli.result import Result
 from cwm_cli.runs import files
-from cwm_cli.runs.charts import ChartLine, LineChart, table
+from cwm_cli.runs.charts import ChartLine, LineChart, cumulative, table
 from cwm_cli.runs.observer import Measures
 from cwm_cli.runs.places import named
 from cwm_cli.runs.programs import Options, ProgramRun
@@ -557,18 +556,14 @@ def _step_panels(episodes: Sequence[EpisodeRecord]) -> Iterator[list[Any]]:
     places = [0, *(each.steps for each in episodes)]
     aims = dict.fromkeys(aim for each in episodes for aim in each.aims)
     lines = [
-        ChartLine(aim, places, _sums(each.aims.get(aim, 0) for each in episodes)) for aim in aims
+        ChartLine(aim, places, cumulative(each.aims.get(aim, 0) for each in episodes))
+        for aim in aims
     ]
     yield ["Steps by aim", "chart", LineChart("steps", "cumulative steps", lines).data()]
-    wrong = _sums(each.mismatched for each in episodes)
+    wrong = cumulative(each.mismatched for each in episodes)
     line = ChartLine("", places, wrong, tone="bad")
     drawn = LineChart("steps", "cumulative mismatches", [line], staircase=True).data()
     yield ["Wrong predictions", "chart", drawn]
-
-
-def _sums(counts: Iterable[int]) -> list[int]:
-    """Return cumulative sums, beginning with 0."""
-    return list(accumulate(counts, initial=0))
 
 
 def _program_panels(programs: Sequence[ProgramRecord]) -> Iterator[list[Any]]:

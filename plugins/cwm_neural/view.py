@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from cwm_cli.runs.places import named
+from cwm_cli.text import mean_with_error
 from cwm_cli.views.curves import Chart, Series, save_charts
 from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.scores import labelled
@@ -85,10 +86,9 @@ def epoch_words(epoch: EpochRecord) -> str:
 def played_words(played: AgentTest) -> str:
     """Return the line of a test: mean return, standard error and episodes."""
     who = f"test after epoch {played.number}" if played.number else "random play"
-    count = len(played.returns)
-    error = "" if played.stderr is None else f" ± {played.stderr:.3g}"
+    count, returned = len(played.returns), mean_with_error(played.mean, played.stderr)
     failed = f", {played.failures} decisions without a plan" if played.failures else ""
-    return f"{who}  return {played.mean:.5g}{error} in {count} episode{'s' * (count != 1)}{failed}"
+    return f"{who}  return {returned} in {count} episode{'s' * (count != 1)}{failed}"
 
 
 class TrainingLines(TrainingView):

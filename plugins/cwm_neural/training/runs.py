@@ -24,7 +24,7 @@ from cwm_cli.runs.places import named
 from cwm_cli.runs.programs import ModelRun, Options
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section, with_effort
 from cwm_cli.runs.store import RunHeader
-from cwm_cli.text import UNKNOWN
+from cwm_cli.text import UNKNOWN, mean_with_error
 from cwm_cli.worlds.model import PlanningSession, WorldModel
 from cwm_neural.training.trainer import Agent, AgentTrainer, Trainer, Training, TrainingTask
 
@@ -353,8 +353,8 @@ def _verdict(run: TrainRun) -> str:
     tested = [each for each in played if each.number]
     outcome = f"{len(epochs)} epoch{'' if len(epochs) == 1 else 's'} of training"
     if best := max(tested, key=lambda each: each.mean, default=None):
-        error = "" if best.stderr is None else f" \N{PLUS-MINUS SIGN} {best.stderr:.3g}"
-        outcome = f"Best mean return {best.mean:.5g}{error} in {len(best.returns)} test episodes"
+        returned = mean_with_error(best.mean, best.stderr)
+        outcome = f"Best mean return {returned} in {len(best.returns)} test episodes"
         outcome += "".join(f" (random play {e.mean:.5g})" for e in played if not e.number)
     steps = epochs[-1].steps if epochs else None
     return with_effort(outcome, steps=steps, seconds=(run.result() or {}).get("seconds"))
