@@ -467,7 +467,7 @@ def make(**options):
 gymnasium.register("Slim-v0", entry_point=make, max_episode_steps=20)
 """
 COLLECT = (
-    "collect --episodes 1 --test-episodes 1 --max-steps 3 --policy random --out rows.npz --env"
+    "collect --episodes 1 --test-episodes 1 --max-steps 12 --policy random --out rows.npz --env"
 )
 
 

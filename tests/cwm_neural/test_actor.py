@@ -280,5 +280,5 @@ def test_conservative_policies_of_numbers_stay_between_their_bounds() -> None:
     endless = Space("box", "float32", (1,), (-np.inf,), (np.inf,))
     from cwm_neural.cql import CqlTrainer
 
-    with pytest.raises(CwmError, match="between bounds"):
+    with pytest.raises(CwmError, match="needs bounded Box actions"):
         CqlTrainer().begin(TrainingTask(seen, endless))

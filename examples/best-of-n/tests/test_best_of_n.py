@@ -51,5 +51,5 @@ def test_options_that_make_no_sense_are_refused(option):
     from cwm_cli.errors import CwmError
     from cwm_cli.registry import Owner, read_options
 
-    with pytest.raises(CwmError, match="is refused"):
+    with pytest.raises(CwmError, match="must be at least 1"):
         read_options([option], [Owner("strategy", BestOfN)])
