@@ -119,11 +119,12 @@ class FinishedEpisode(NamedTuple):
 
 
 class Underway(NamedTuple):
-    """How far an episode is that is not over."""
+    """State of a running episode; `rechecking` if only its decisions are still rechecked."""
 
     number: int
     length: int
     returned: float
+    rechecking: bool = False
 
 
 class Progress(NamedTuple):
@@ -165,7 +166,9 @@ def play(
                 each.go_on()
             over = [each for each in playing if each.over]
             if over and session:
-                cost = cost.plus(_confirm(over, session))
+                states = [each.underway for each in playing]
+                yield Progress([], states, cost, session.report)
+                cost = _confirm(over, session)
             yield Progress(
                 _finished(over, comparing),
                 [each.underway for each in playing if not each.over],
@@ -209,14 +212,16 @@ class _Playing:
 
     @property
     def underway(self) -> Underway:
-        """How far the episode is."""
-        return Underway(self.number, len(self._actions), self._returned)
+        """Number, length and return so far."""
+        return Underway(self.number, len(self._actions), self._returned, self.over)
 
     def finished(self, rows: Dataset | None, found: Mismatches | None) -> FinishedEpisode:
         """Return what the episode came to, and its rows where some were predicted wrongly."""
         wrong = found and (found.wrong or found.unanswered)
         episode = Episode(
-            **self.underway._asdict(),
+            number=self.number,
+            length=len(self._actions),
+            returned=self._returned,
             **self.cost._asdict(),
             verified=self.verified,
             failure=self._failure,

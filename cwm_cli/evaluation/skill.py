@@ -343,8 +343,8 @@ class SkillMetric(AccuracyMetric):
         as it lowers the skill.
         """
         if impossible := int(scores.impossible.sum()):
-            outcomes = "outcome is" if impossible == 1 else "outcomes are"
-            return f"{impossible:,} recorded {outcomes} called impossible"
+            outcomes = "outcome has" if impossible == 1 else "outcomes have"
+            return f"{impossible:,} recorded {outcomes} probability 0"
         unlikely = (self.losses(said, rows) > 0) | (scores.likelihood < np.log(0.5))
         if wrong := int((scores.certain & unlikely).sum()):
             rows_are = "row without chance is" if wrong == 1 else "rows without chance are"

@@ -364,12 +364,12 @@ def read_answers(folder: Path) -> Iterator[SearchLine]:
 
 
 def _sums(scores: Mapping[str, Score | None]) -> list[list[str]]:
-    """Write what the accuracy is the sum of: each part as rows weigh it, times its weight."""
+    """Return the terms of the accuracy: the weighted share of each part, times its weight."""
     weighed = [(score.weighed if score else None) or {} for score in scores.values()]
     names = dict.fromkeys(name for parts in weighed for name in parts)
     return [
         [
-            f"{'+' if place else '='} {name.replace('_', ' ')}",
+            f"{'+' if place else '='} {name.replace('_', ' ')} {TIMES} weight",
             *(
                 f"{share(parts[name].right)} {TIMES} {share(parts[name].weight)}"
                 if name in parts
@@ -382,21 +382,21 @@ def _sums(scores: Mapping[str, Score | None]) -> list[list[str]]:
 
 
 SKILLS = {
-    "proper": "score of a row",
-    "log_likelihood": "  log-likelihood",
-    "energy": "  less energy",
-    "proper_floor": "its floor",
-    "proper_ceiling": "its ceiling",
-    "log_evidence": "of an episode",
-    "impossible": "called impossible",
-    "uncertain": "uncertain rows",
-    "uniformity": "uniformity (p)",
+    "proper": "row score",
+    "log_likelihood": "= log-likelihood",
+    "energy": "- energy score",
+    "proper_floor": "baseline row score",
+    "proper_ceiling": "best row score",
+    "log_evidence": "episode log-likelihood",
+    "impossible": "rows of probability 0",
+    "uncertain": "rows with chance",
+    "uniformity": "spread test (p)",
 }
-"""What the skill is made of, and what stands beside it, as tables name it."""
+"""Labels of the fields of a score that explain its skill."""
 
 
 def _skills(scores: Mapping[str, Score | None]) -> list[list[str]]:
-    """Write the skill and what it is made of; nothing where nobody asked for it."""
+    """Return the skill and its terms; no rows if the metric computes no skill."""
 
     def written(score: Score | None, name: str) -> str:
         value = getattr(score, name, None)
@@ -433,17 +433,25 @@ def _skills(scores: Mapping[str, Score | None]) -> list[list[str]]:
 
 
 def score_grid(scores: Mapping[str, Score | None]) -> Grid:
-    """Compare scores part by part, a column each; what is not known is a dash."""
-    names = ("accuracy", "observation", "reward", "terminated", "exact", "floor", "normalised")
+    """Return a table with a row for each part and a column for each score; unknown is a dash."""
+    names = {
+        "accuracy": "accuracy",
+        "observation": "observation",
+        "reward": "reward",
+        "terminated": "terminated",
+        "exact": "all parts",
+        "floor": "baseline accuracy",
+        "normalised": "normalised accuracy",
+    }
     known = [score for score in scores.values() if score is not None]
-    optional = [
-        name
-        for name in ("valid_actions", "paper")
+    names |= {
+        name: words
+        for name, words in {"valid_actions": "valid actions", "paper": "paper score"}.items()
         if any(getattr(score, name) is not None for score in known)
-    ]
+    }
     cells = [
-        [name.replace("_", " "), *(share(getattr(score, name, None)) for score in scores.values())]
-        for name in (*names, *optional)
+        [words, *(share(getattr(score, name, None)) for score in scores.values())]
+        for name, words in names.items()
     ]
     cells[1:1] = _sums(scores)
     cells[:0] = _skills(scores)

@@ -87,7 +87,7 @@ class _Tally:
             return None
         lengths = [episode.length for episode in self.episodes]
         usual = sum(lengths) / len(lengths) if lengths else self.limit
-        begun = [min(1.0, length / usual) for _, length, _ in self.in_flight()]
+        begun = [min(1.0, each.length / usual) for each in self.in_flight()]
         done = len(self.episodes) - self.before + sum(begun)
         open_ = self.asked - len(self.episodes) - sum(begun)
         return (time.monotonic() - self.began) * max(0.0, open_) / done if done else None
@@ -128,10 +128,17 @@ class PlanView(Lines):
         spent = duration(time.monotonic() - self._started)
         lefts = [tally.left() for tally in self.tallies.values()]
         known = [left for left in lefts if left is not None]
-        if not any(known):
+        seconds = sum(known)
+        if seconds < 1:
             return spent
         word = "about" if len(known) == len(lefts) else "over"
-        return f"{spent}, {word} {duration(sum(known))} left"
+        return f"{spent}, {word} {duration(seconds)} left"
+
+
+def _flight_words(flight: Underway) -> str:
+    """Return the number of a running episode and its step, or that it is rechecked."""
+    state = "rechecking decisions" if flight.rechecking else f"step {flight.length:,}"
+    return f"#{flight.number} {state}"
 
 
 class PlanLines(PlanView):
@@ -155,7 +162,7 @@ class PlanLines(PlanView):
     def _tell(self) -> None:
         """Print the steps of the running episodes."""
         for name, tally in list(self.tallies.items()):
-            flights = [f"#{number} step {length:,}" for number, length, _ in tally.in_flight()]
+            flights = [_flight_words(each) for each in tally.in_flight()]
             if flights:
                 words = f"[{len(tally.episodes)}/{tally.asked}] {SIDES[name]} plays"
                 rest = [f"and {len(flights) - MOST_TOLD} more"] if len(flights) > MOST_TOLD else []
@@ -225,9 +232,9 @@ class PlanPicture(PlanView):
         with self._lock:
             sides = [_side(name, tally) for name, tally in self.tallies.items()]
             flights = [
-                Text(f"  #{number} step {length:,}  return {returned:.5g}", "cyan")
+                Text(f"  {_flight_words(each)}  return {each.returned:.5g}", "cyan")
                 for tally in self.tallies.values()
-                for number, length, returned in tally.in_flight()
+                for each in tally.in_flight()
             ]
             facts = [report_words(t.report) for t in self.tallies.values() if t.report]
             done, asked = self._counts()

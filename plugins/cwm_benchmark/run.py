@@ -30,11 +30,11 @@ MEASURES = {
     for part, what in {
         "skill": "skill",
         "accuracy": "accuracy",
-        "normalised": "normalised",
+        "normalised": "normalised accuracy",
         "exact": "exact rows",
         "paper": "paper's score",
-        "floor": "floor",
-        "ceiling": "ceiling",
+        "floor": "baseline accuracy",
+        "ceiling": "best possible accuracy",
     }.items()
 } | {"R": "R"}
 OPTIONAL = ("test_skill", "train_skill", "test_ceiling", "train_ceiling", "R")
@@ -164,7 +164,7 @@ def jobs_data(rows: Sequence[TrialRow]) -> dict[str, Any]:
         "completions",
         "train",
         "held-out",
-        "floor",
+        "baseline",
         "R",
         "tokens",
         "cost",
@@ -225,28 +225,29 @@ def _curve(row: TrialRow) -> dict[str, Any]:
 def _notes(
     run: BenchmarkFolder, rows: Sequence[TrialRow], groups: Sequence[TrialGroup]
 ) -> Iterator[str]:
-    """Say what has to be known to read the tables."""
+    """Yield the notes that explain the tables."""
     if run.header.caveat:
         yield run.header.caveat
     if unasked := sum(row.state == "finished" and not row.completions for row in rows):
         yield (
-            f"The model was not asked in {unasked} of {len(rows)} jobs: the program that the "
-            "search began with (--start) had solved them."
+            f"The model was not asked in {unasked} of {len(rows)} jobs: the program that --start "
+            "names had already solved them."
         )
     yield (
-        f"{ERROR} is a standard error: of a group over its environments, each with "
-        "the mean over its seeds (over seeds where there is one environment), of a job over "
-        "its episodes. A program that fails scores 0 and counts. Of jobs, `exact` is the share "
-        "of held-out rows that are right in every part, `paper` the published score of the "
-        "train rows, `ceiling` what the true environment scores on the held-out rows, and `with "
-        "memory` what it scores there as it goes on from its own state along an episode."
+        f"{ERROR} is a standard error: for a group over the means of its environments (over "
+        "seeds if there is one environment), for a job over its episodes. A program that fails "
+        "scores 0 and is included in the means. `exact`: share of held-out transitions that are "
+        "correct in every part. `baseline`: accuracy of predicting no change, the most common "
+        "reward and no end. `paper`: published score of the train transitions. `best possible`: "
+        "accuracy of the true environment on the held-out transitions, set to each observation; "
+        "`with memory`: the same, if it continues from its own state along an episode."
     )
     if longest := run.config.max_steps:
-        yield f"Episodes are cut after {longest} steps, those of the oracle as well."
+        yield f"Episodes, also those of the oracle, end after {longest} steps."
     if run.config.shift is not None:
         yield (
-            f"Environments are shifted by seed {run.config.shift}: figures of others, and those "
-            "of programs that were recalled, are of the standard ones."
+            f"Environments have other constants (--shift {run.config.shift}): published figures "
+            "and recalled programs are for the standard constants."
         )
     if run.config.hide:
         yield f"Hidden in every environment: {', '.join(run.config.hide)}."
@@ -256,8 +257,8 @@ def _notes(
     yield from _gaps(rows)
     if any(published.group == group.group for group in groups for published in PUBLISHED):
         yield (
-            f"Quoted figures are those of {SOURCE}: with its own data, planners and language "
-            f"models, and with the published score as accuracy. {LATER}"
+            f"Quoted figures are from {SOURCE}, with its own data, planners and language "
+            f"models, and the published score as accuracy. {LATER}"
         )
 
 
@@ -316,14 +317,14 @@ def job_grids(rows: Sequence[TrialRow]) -> Iterator[Grid]:
         "completions": progress_words,
         "train": lambda row: share(row.train.accuracy if row.train else None),
         "held-out": lambda row: share(row.test.accuracy if row.test else None),
-        "floor": lambda row: share(row.test.floor if row.test else None),
+        "baseline": lambda row: share(row.test.floor if row.test else None),
         "exact": lambda row: share(row.test.exact if row.test else None),
         "paper": lambda row: share(row.train.paper if row.train else None),
     }
     if any(row.test and row.test.skill is not None for row in rows):
         scores["skill"] = lambda row: share(row.test.skill if row.test else None)
     if any(row.ceiling for row in rows):
-        scores["ceiling"] = lambda row: _held_out_ceiling(row, "test")
+        scores["best possible"] = lambda row: _held_out_ceiling(row, "test")
         scores["with memory"] = lambda row: _held_out_ceiling(row, "test_with_memory")
     scores["seconds"] = lambda row: UNKNOWN if row.seconds is None else f"{row.seconds:.0f}"
     if any(row.original for row in rows):

@@ -308,7 +308,7 @@ class TestCeiling:
         assert found.skill < 0.9 and found.reached is False and found.value < 0.9
         assert (found.impossible, found.open_gap) == (
             10,
-            "10 recorded outcomes are called impossible",
+            "10 recorded outcomes have probability 0",
         )
 
     def test_rows_without_chance_have_to_be_right_whatever_the_standard_error(self):

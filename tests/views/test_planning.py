@@ -153,6 +153,15 @@ def test_without_a_terminal_every_episode_is_a_plain_line() -> None:
     assert first.isprintable()
 
 
+def test_an_episode_that_is_only_rechecked_shows_that() -> None:
+    view = plan_view(terminal(), erase=False)
+    view.begins(playing("random"))
+    ended = Progress([], [Underway(0, 31, 30.5, rechecking=True)], PlanningCost(), None)
+    view.advanced(SideProgress("random", 0, ended))
+    assert "  #0 rechecking decisions  return 30.5" in lines_of(view, terminal())
+    view.ends()
+
+
 def test_what_is_left_is_estimated_from_the_episodes_so_far(monkeypatch) -> None:
     clock = [1000.0]
     monkeypatch.setattr("cwm_cli.views.planning.time.monotonic", lambda: clock[0])

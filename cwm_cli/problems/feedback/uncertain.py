@@ -125,7 +125,7 @@ def _summary(score: Score) -> Iterator[str]:
         yield f"The energy score of real numbers is {score.energy:.4g} (less is better)."
     if score.impossible:
         yield (
-            f"{score.impossible} of {score.transitions} transitions were called impossible: the "
+            f"{score.impossible} of {score.transitions} transitions have probability 0: the "
             "recorded result is not among the outcomes of the program."
         )
 
