@@ -636,7 +636,7 @@ def test_an_exporter_writes_all_or_nothing_and_never_over_what_is_not_its_own(
         assert "pip install" in str(error), "an exporter that needs no more than cwm writes"
         pytest.skip(str(error))
     assert made.path.exists()
-    with pytest.raises(CwmError, match="is there already"):
+    with pytest.raises(CwmError, match="already exists"):
         export_transitions(material.dataset, name, out=target)
     again = export_transitions(material.dataset, name, out=target, force=True)
     assert again.path == made.path
