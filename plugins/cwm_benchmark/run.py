@@ -233,6 +233,12 @@ def _notes(
             f"The model was not asked in {unasked} of {len(rows)} jobs: the program that the "
             "search began with (--start) had solved them."
         )
+    if broken := [row for row in rows if row.failure]:
+        yield (
+            f"No program runs in {len(broken)} of {len(rows)} jobs, which score 0 "
+            f"({broken[0].job}: {broken[0].failure}): raise --budget"
+            f"{run.header.remedy and f', or {run.header.remedy}'}."
+        )
     yield (
         f"{ERROR} is a standard error: of a group over its environments, each with "
         "the mean over its seeds (over seeds where there is one environment), of a job over "
