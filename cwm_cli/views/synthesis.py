@@ -36,14 +36,14 @@ def synthesis_report(result: SynthesisResult, budget: int) -> Iterator[Renderabl
         yield part_table(scores, result.baseline)
     if len(result.models) > 1:
         yield GridTable(models_grid(result.models))
-    style = "bold green" if result.solved else "bold yellow"
+    style = "bold green" if result.solved and not result.untested else "bold yellow"
     words = verdict(
         result.scores.train,
         result.scores.test,
         solved=result.solved,
         finished=result.finished,
         settled=result.settled,
-        unverified=result.unverified,
+        unverified=result.untested if result.solved else result.unverified,
     )
     title, separator, rest = words.partition(": ")
     yield Text(title, style).append(f"{separator}{rest}.", "default not bold")
