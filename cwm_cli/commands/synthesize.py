@@ -96,6 +96,7 @@ class SynthesisResult(
     refuted by held-out rows, or `settled`, which means that the best reachable score is unknown
     and that nothing improved for long.
     `untested` has phrases on events that no row contains, such as the end of an episode.
+    Without a simulator (`has_simulator`) no command can act in the environment.
     `run` is its folder and `program` the file of the best program, None where
     nothing was written; `unasked` is the move that it came from where that cost no completion.
     `baseline` is the score of a prediction without a model, on held-out rows if there are any.
@@ -128,6 +129,7 @@ class SynthesisResult(
     finished: bool = False
     unverified: tuple[str, ...] = ()
     untested: tuple[str, ...] = ()
+    has_simulator: bool = True
     baseline: Score | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -469,6 +471,7 @@ class SearchJob:
             finished=finished,
             unverified=tuple(rare) if finished else (),
             untested=tuple(untested(self.dataset)),
+            has_simulator=environment(self.run.config.env).has_simulator(self.run.config.env_args),
             baseline=baseline(test if len(test) else train, train),
         )
         self.run.save_result(result.as_json())

@@ -73,6 +73,8 @@ def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
         lines["Next"] = f"repeat with --run {run} --budget {more} (no better than the baseline)"
     elif not useful:
         lines["Next"] = "no better than the baseline: record more data, or use another --model"
+    elif not result.has_simulator:
+        lines["Next"] = shlex.join(["cwm", "evaluate", named(result.run)])
     elif score.refuted or mismatches.mistakes or mismatches.unanswered:
         lines["Next"] = shlex.join(LearnFrom(config.env, config.env_args, result.run).command)
     else:
