@@ -34,7 +34,7 @@ def next_steps(folder: Path = RUNS) -> Iterator[str]:
         command = run.command or _command("runs", "show", run.folder)
         yield _line("continue", command, f"{run.folder} is unfinished")
     for run in [run for run in runs if run.is_finished][:1]:
-        if run.kind in PLAYABLE:
+        if run.kind in PLAYABLE and run.has_simulator:
             yield _line("plan", _command("plan", run.folder), _about(run))
         yield _line("report", _command("runs", "report", run.folder, "--html"))
     yield ""

@@ -23,7 +23,7 @@ from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.evaluation import Evaluation, Metric, Score, baseline, evaluate, unseen
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, find_contract
-from cwm_cli.evaluation.support import gaps, survey, unverified
+from cwm_cli.evaluation.support import gaps, survey, untested, unverified
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import (
@@ -95,6 +95,8 @@ class SynthesisResult(
     improve on train rows: solved, `unverified` (phrases on events that held-out rows lack),
     refuted by held-out rows, or `settled`, which means that the best reachable score is unknown
     and that nothing improved for long.
+    `untested` has phrases on events that no row contains, such as the end of an episode.
+    Without a simulator (`has_simulator`) no command can act in the environment.
     `run` is its folder and `program` the file of the best program, None where
     nothing was written; `unasked` is the move that it came from where that cost no completion.
     `baseline` is the score of a prediction without a model, on held-out rows if there are any.
@@ -126,6 +128,8 @@ class SynthesisResult(
     reasoning_tokens: int = 0
     finished: bool = False
     unverified: tuple[str, ...] = ()
+    untested: tuple[str, ...] = ()
+    has_simulator: bool = True
     baseline: Score | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -466,6 +470,8 @@ class SearchJob:
             reasoning_tokens=spent.reasoning_tokens,
             finished=finished,
             unverified=tuple(rare) if finished else (),
+            untested=tuple(untested(self.dataset)),
+            has_simulator=environment(self.run.config.env).has_simulator(self.run.config.env_args),
             baseline=baseline(test if len(test) else train, train),
         )
         self.run.save_result(result.as_json())

@@ -68,6 +68,11 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """Reset the environment and check the observation."""
+        if type(self.unwrapped).reset is gym.Env.reset:
+            raise EnvironmentFailure(
+                f"{self._name} has no simulator: define reset and step to act in it, or score its "
+                "programs with cwm evaluate"
+            )
         try:
             result = self.env.reset(**options)
         except Exception as error:

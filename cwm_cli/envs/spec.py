@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
@@ -93,6 +93,17 @@ class EnvironmentSpec:
     objects: Callable[[gym.Env[Any, Any]], ObjectSchema | None] | None = None
     action_names: Callable[[gym.Env[Any, Any]], Sequence[str]] | None = None
     text: Callable[[gym.Env[Any, Any]], TextView] | None = None
+
+    def has_simulator(self, env_args: Mapping[str, Any]) -> bool:
+        """Return whether the environment defines `step` and `reset`, so that agents can act in it.
+
+        A log without a simulator has an environment that only defines its spaces.
+        """
+        import gymnasium as gym
+
+        with closing(self.make(**env_args)) as env:
+            kind = type(env.unwrapped)
+        return kind.step is not gym.Env.step and kind.reset is not gym.Env.reset
 
 
 @contextmanager

@@ -308,6 +308,21 @@ def unverified(train: Dataset, test: Dataset) -> list[str]:
     return found
 
 
+def untested(rows: Dataset) -> list[str]:
+    """Return phrases on what no row shows, if no episode terminates.
+
+    Such data cannot refute a program that never ends an episode. If all rewards are equal as well,
+    the data cannot refute a program that never rewards a goal. Equal rewards alone are usual: many
+    environments pay one per step until the episode ends.
+    """
+    if not len(rows) or rows.columns["terminations"].any():
+        return []
+    rewards = rows.columns["rewards"]
+    is_constant = close(rewards, rewards[0]).all()
+    constant = [f"every reward was {rewards[0]:g}"] if is_constant else []
+    return ["no episode in the data terminated", *constant]
+
+
 Components = list[np.ndarray]
 """The numbers of each component, row by row. Components that are texts have none."""
 

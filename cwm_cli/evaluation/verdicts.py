@@ -23,13 +23,20 @@ def verdict(
         solved: No transition is wrong, and held-out transitions verify every rare event.
         finished: The search had nothing left to improve on training transitions.
         settled: Nothing improved for long, and the best possible score is unknown.
-        unverified: Rare events that no held-out transition contains.
+        unverified: Phrases on rare events that no held-out transition contains. If the search is
+            solved, phrases on events that no transition contains: the verdict on an exact program
+            is then "Exact on the data" instead of "Solved".
     """
     if train is None and test is None:
         return "Not solved: no program was written"
     words = score_words(train, test)
     if solved:
-        return f"Solved: {words}"
+        score = test or train
+        if unverified and score is not None and score.skill is None:
+            words = f"Exact on the data: {exact_words(train, test)}"
+        else:
+            words = f"Solved: {words}"
+        return "; ".join([words, *unverified])
     if settled:
         return f"Stopped: no improvement; best possible score unknown; {words}"
     is_wrong = bool((train and train.refuted) or (test and test.refuted))

@@ -23,6 +23,7 @@ class RecentRun(NamedTuple):
     command: str
     is_finished: bool
     is_locked: bool
+    has_simulator: bool
 
 
 def recent_runs(folder: Path) -> Iterator[RecentRun]:
@@ -31,7 +32,9 @@ def recent_runs(folder: Path) -> Iterator[RecentRun]:
         from cwm_cli.data.reading import read_json  # imports numpy: only if there are runs
 
         try:
-            yield _read(header.parent, read_json(header))
+            result = header.with_name("result.json")
+            found = read_json(result) if result.exists() else None
+            yield _read(header.parent, read_json(header), found)
         except (CwmError, KeyError, TypeError, AttributeError):
             continue  # `cwm runs list` reports damaged runs
 
@@ -50,7 +53,7 @@ def _headers(folder: Path) -> Iterator[tuple[float, Path]]:
             continue
 
 
-def _read(folder: Path, header: dict[str, Any]) -> RecentRun:
+def _read(folder: Path, header: dict[str, Any], result: dict[str, Any] | None) -> RecentRun:
     words = [str(word) for word in header.get("command", ())]
     config = header["config"]
     return RecentRun(
@@ -59,8 +62,9 @@ def _read(folder: Path, header: dict[str, Any]) -> RecentRun:
         str(config.get("env", "")),
         str(config.get("model", "") or ""),
         shlex.join(["cwm", *words]) if words else "",
-        (folder / "result.json").exists(),
+        result is not None,
         _is_locked(folder / "lock"),
+        (result or {}).get("has_simulator", True),
     )
 
 

@@ -308,7 +308,7 @@ def _outcome(found: Mapping[str, Any], scores: Mapping[str, Score], best: float 
         return "No program yet" if best is None else f"Not finished, best score {share(best)}"
     chosen = {name: found.get(name) for name in ("solved", "finished", "settled")}
     flags = {name: bool(value) for name, value in chosen.items()}
-    unverified = found.get("unverified") or ()
+    unverified = found.get("untested" if flags["solved"] else "unverified") or ()
     return verdict(scores.get("train"), scores.get("test"), **flags, unverified=unverified)
 
 

@@ -89,6 +89,11 @@ class BackendAround(Backend):
         """As the inner one."""
         return self.inner.caveat
 
+    @property
+    def remedy(self) -> str:
+        """As the inner one."""
+        return self.inner.remedy
+
     def ready(self, max_cost: float | None = None) -> None:
         """Refuse what the inner one refuses."""
         self.inner.ready(max_cost)

@@ -641,6 +641,7 @@ class Backend:
     - `recorded` are the turns of a search whose answers it repeats.
     - `score`, where `can_score`, weighs texts, many at a time; `weighed` is what that took so far;
       `of_candidates` weighs all that may follow at once, where that is quicker.
+    - `remedy` is advice to users if no program runs, as the end of a sentence.
     - `wording` and `unread` are for who writes the rules that it weighs by: how they have to be
       worded, and what of some it makes nothing of.
 
@@ -663,6 +664,7 @@ class Backend:
     is_language_model: ClassVar[bool] = False
     starts_from: ClassVar[str] = ""
     caveat: ClassVar[str] = ""
+    remedy: ClassVar[str] = "use another --model"
 
     def ready(self, max_cost: float | None = None) -> None:
         """Refuse what can be told at once, asking nobody: a missing key, an unknown model or price.

@@ -36,14 +36,14 @@ def synthesis_report(result: SynthesisResult, budget: int) -> Iterator[Renderabl
         yield part_table(scores, result.baseline)
     if len(result.models) > 1:
         yield GridTable(models_grid(result.models))
-    style = "bold green" if result.solved else "bold yellow"
+    style = "bold green" if result.solved and not result.untested else "bold yellow"
     words = verdict(
         result.scores.train,
         result.scores.test,
         solved=result.solved,
         finished=result.finished,
         settled=result.settled,
-        unverified=result.unverified,
+        unverified=result.untested if result.solved else result.unverified,
     )
     title, separator, rest = words.partition(": ")
     yield Text(title, style).append(f"{separator}{rest}.", "default not bold")
@@ -73,6 +73,8 @@ def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
         lines["Next"] = f"repeat with --run {run} --budget {more} (no better than the baseline)"
     elif not useful:
         lines["Next"] = "no better than the baseline: record more data, or use another --model"
+    elif not result.has_simulator:
+        lines["Next"] = shlex.join(["cwm", "evaluate", named(result.run)])
     elif score.refuted or mismatches.mistakes or mismatches.unanswered:
         lines["Next"] = shlex.join(LearnFrom(config.env, config.env_args, result.run).command)
     else:

@@ -185,15 +185,21 @@ def benchmark(
         private={k: pair for k, pair in zip(config.options, pairs, strict=True) if k != pair},
     )
     config.check(access, max_cost)
-    header = BenchmarkHeader(
-        config=config, terms=terms, caveat=find("backend", config.backend).caveat
-    )
+    chosen = find("backend", config.backend)
+    header = BenchmarkHeader(config=config, terms=terms, caveat=chosen.caveat, remedy=chosen.remedy)
     opened = _opened(header, None if run is None else placed(run), new=new)
-    for words in filter(None, (answers.note, uncached(config.backend) if cache else "")):
+    alike = ""
+    if chosen.from_data and len(config.strategies) > 1:
+        alike = (
+            "without a language model strategies do not differ: compare them with "
+            "--model PROVIDER/NAME or --backend simulated"
+        )
+    notes = (answers.note, alike, uncached(config.backend) if cache else "")
+    for words in filter(None, notes):
         observer.note(words)
     verb = "continues" if opened.is_continued else "started"
     with opened:
-        if find("backend", config.backend).is_language_model:
+        if chosen.is_language_model:
             agreed(_estimate(opened.folder, header, access, jobs.workers), ask, observer)
         opened.update(opened.header.model_copy(update={"terms": terms}))
         observer.note(f"{opened.place} {verb}", "Run")

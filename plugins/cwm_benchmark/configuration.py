@@ -211,12 +211,14 @@ class BenchmarkAccess(BaseModel):
 class BenchmarkHeader(RunHeader[BenchmarkConfig]):
     """What a benchmark begins with; the terms are those of the last command.
 
-    `caveat` has to be said of whatever the backend answers.
+    `caveat` has to be said of whatever the backend answers. `remedy` is the advice of the backend
+    if no program runs.
     """
 
     kind: str = "benchmark"
     terms: BenchmarkTerms
     caveat: str = ""
+    remedy: str = ""
 
 
 def environments_of(suite: str, named: Sequence[str]) -> tuple[str, ...]:

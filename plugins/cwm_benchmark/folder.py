@@ -25,6 +25,7 @@ from cwm_cli.runs.places import bring, placed, send, storage_of
 from cwm_cli.runs.report import RunSummary
 from cwm_cli.runs.searches import JournalTail
 from cwm_cli.runs.store import RESULT, Run
+from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.spending import open_spending
 
 AUTOMATIC = "auto"
@@ -89,6 +90,7 @@ class SearchFacts(CeilingFacts):
     """What came of a search, as far as it is read again."""
 
     program: str | None = None
+    failure: Failure | None = None
     solved: bool
     finished: bool = False
     given_up: bool = False

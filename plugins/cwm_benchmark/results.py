@@ -59,7 +59,8 @@ class TrialRow(BaseModel):
 
     A program that fails when it is scored has the score 0. A job that failed
     has no score, and `reason` says why; of a finished one it says why nothing
-    was played. `original` is the score of the program that the backend started from.
+    was played. `failure` is the error of the best program if no program of the job runs.
+    `original` is the score of the program that the backend started from.
     `peak_memory` is the most, in bytes, that one of its processes had in memory (one searches,
     one plays; sandboxes are not counted), `cpu_seconds` what both took together with their
     sandboxes, and `place` the machine that searched, where they are known. A process that was
@@ -78,6 +79,7 @@ class TrialRow(BaseModel):
     run: str
     state: Literal["finished", "failed", "unfinished"]
     reason: str | None = None
+    failure: str | None = None
     solved: bool | None = None
     budget: int
     completions: int = 0
@@ -185,6 +187,8 @@ def _row(
         return TrialRow(**about, state="unfinished", reason=NOTHING)
     names = ("solved", "completions", "tokens", "cost", "seconds", "train", "test")
     known = {name: getattr(result, name) for name in names}
+    if result.failure and result.train.accuracy == 0:
+        known["failure"] = result.failure.message.splitlines()[0]
     play = _play(run, trial, failures)
     why = failures.get(BenchmarkTask("play", trial.name).key)
     missing = why if run.header.terms.plan and play is None else None

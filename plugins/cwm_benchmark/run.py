@@ -233,6 +233,12 @@ def _notes(
             f"The model was not asked in {unasked} of {len(rows)} jobs: the program that --start "
             "names had already solved them."
         )
+    if broken := [row for row in rows if row.failure]:
+        yield (
+            f"No program runs in {len(broken)} of {len(rows)} jobs, which score 0 "
+            f"({broken[0].job}: {broken[0].failure}): raise --budget"
+            f"{run.header.remedy and f', or {run.header.remedy}'}."
+        )
     yield (
         f"{ERROR} is a standard error: for a group over the means of its environments (over "
         "seeds if there is one environment), for a job over its episodes. A program that fails "

@@ -25,6 +25,7 @@ from cwm_litellm.models import (
     answer_length,
     check_model,
     check_price,
+    missing_key,
     price,
     provider_of,
 )
@@ -99,7 +100,7 @@ class LiteLLM(Backend):
     )
 
     def __post_init__(self) -> None:
-        check()
+        check(missing_key(self.model.partition("/")[0], self.api_base))
         if self.spans:
             spans.check()
 

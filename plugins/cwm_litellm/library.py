@@ -26,10 +26,18 @@ LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 _lock = threading.Lock()
 
 
-def check() -> None:
-    """Refuse to go on without the extra `llm`; imports nothing."""
+def check(missing_key: str | None = None) -> None:
+    """Refuse to continue without the extra `llm`; imports nothing.
+
+    Args:
+        missing_key: The environment variable that the user has to set as well, if any.
+
+    Raises:
+        CwmError: The extra is not installed.
+    """
     if not all(map(find_spec, ("litellm", "tenacity"))):
-        raise CwmError("language models need an extra: pip install 'cwm-cli[llm]'")
+        key = f", then export {missing_key}=KEY" if missing_key else ""
+        raise CwmError(f"language models need an extra: pip install 'cwm-cli[llm]'{key}")
 
 
 def load() -> Any:

@@ -66,11 +66,16 @@ def check_model(model: str, api_base: str | None = None) -> None:
         if not (api_base and "/" not in model):  # a server may name its model as it likes
             raise CwmError(f"unknown model {model!r}: {hint(model)}")
         return
-    names = KEYS.get(provider, ())
+    if key := missing_key(provider, api_base):
+        raise CwmError(f"no key for {provider}: set {key}")
+
+
+def missing_key(provider: str, api_base: str | None = None) -> str | None:
+    """Return the environment variable to set for a provider, None if no key is missing."""
     if api_base and provider != "openai":  # such a server may not require a key
-        return
-    if names and not any(os.environ.get(name) for name in names):
-        raise CwmError(f"no key for {provider}: set {names[0]}")
+        return None
+    names = KEYS.get(provider, ())
+    return names[0] if names and not any(map(os.environ.get, names)) else None
 
 
 def check_price(model: str) -> None:

@@ -62,6 +62,7 @@ class Simulated(Backend):
         "These are simulated proposals, not a language model's: the backend `simulated` makes "
         "errors in a program that was induced from data, and repairs some."
     )
+    remedy = "make fewer errors with -o errors=2"
 
     model: str = ""
     program: str = ""

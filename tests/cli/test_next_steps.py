@@ -50,6 +50,36 @@ def test_a_finished_run_is_played_with_and_looked_at(cwm, begun):
     assert "old" not in words and "synthesize" not in words
 
 
+HEATER = """
+import gymnasium as gym
+import numpy as np
+
+class Heater(gym.Env):
+    observation_space = gym.spaces.Box(0, 150, (1,), np.float32)
+    action_space = gym.spaces.Discrete(3)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_on_a_log_without_a_simulator_is_not_planned_with(cwm):
+    (cwm.folder / "heater.py").write_text(HEATER)
+    lines = ["observation_0,action,next_observation_0,reward,terminated,truncated,episode"]
+    for episode in range(6):
+        for step in range(10):
+            warmth, action = 20 + 3 * episode + step, step % 3
+            after = warmth + 2 * action - 1
+            lines.append(f"{warmth},{action},{after},0.0,false,{str(step == 9).lower()},{episode}")
+    (cwm.folder / "log.csv").write_text("\n".join(lines))
+    assert cwm.inside("data", "import", "log.csv", "--env", "heater.py").returncode == 0
+    done = cwm.inside("synthesize", "--env", "heater.py", "--dataset", "log.npz", "--budget", "1")
+    run = done.stdout.partition("Program: ")[2].partition("/best.py")[0]
+    assert f"Next:    cwm evaluate {run}" in done.stdout
+    assert cwm.inside("evaluate", run).returncode == 0
+    words = told(cwm.inside())
+    assert "cwm plan" not in words and "cwm runs report" in words
+    assert "heater:Heater has no simulator: define reset and step" in cwm.inside("plan", run).stderr
+
+
 DAMAGED_HEADERS = {
     "no kind": lambda file: file.write_text('{"config": {}}'),
     "no configuration": lambda file: file.write_text('{"kind": "search"}'),

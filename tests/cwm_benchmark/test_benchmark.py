@@ -439,6 +439,44 @@ def test_where_nothing_comes_of_any_job_the_command_fails_wherever_jobs_run(shel
     assert not (shell.folder / facts["run"] / "logs").exists()
 
 
+def test_a_comparison_of_strategies_without_a_language_model_is_pointed_out(shell):
+    shell.install("here", HERE)
+    asked = ("benchmark", "--env", "CarRacing-v3", "--budget", "1", "--executor", "here")
+    words = "without a language model strategies do not differ"
+    one = shell.inside(*asked)
+    assert words not in one.stderr
+    two = shell.inside(*asked, "--strategy", "gif-mcts", "--strategy", "worldcoder")
+    [note] = [line for line in two.stderr.splitlines() if words in line]
+    assert note.endswith("compare them with --model PROVIDER/NAME or --backend simulated")
+
+
+def test_jobs_without_a_running_program_are_reported_with_cause_and_remedy(
+    tmp_path, cache, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", cache["XDG_CACHE_HOME"])
+    program = tmp_path / "cliff.py"
+    program.write_text(
+        "class Environment:\n"
+        "    def set_state(self, observation):\n"
+        "        self.cell = observation\n\n"
+        "    def step(self, action):\n"
+        "        return self.cell, -1.0, False\n"
+    )
+    options = (f"program={program}", "errors=20", "crashes=1", "backend.fixes=0")
+    asked = SIMPLE.model_copy(update={"backend": "simulated", "options": options})
+    remedy = find("backend", "simulated").remedy
+    header = header_of(asked, budget=2).model_copy(update={"remedy": remedy})
+    run = BenchmarkRun.begin(tmp_path / "run", header)
+    while tasks := run.left():
+        TASKS[tasks[0].kind](TaskWork(run, tasks[0], BenchmarkAccess()))
+    [row] = rows_of(run)
+    assert row.train.accuracy == 0
+    assert row.failure
+    [note] = [note for note in BenchmarkRun.report([run]).notes if "No program runs" in note]
+    assert note.startswith(f"No program runs in 1 of 1 jobs, which score 0 ({row.job}: ")
+    assert note.endswith(f"{row.failure}): raise --budget, or {remedy}.")
+
+
 def score(accuracy, floor=0.5):
     """Make up a score of which only some parts matter."""
     return Score(

@@ -592,7 +592,7 @@ with ThreadPoolExecutor(4) as pool:
         assert python(code, server.url) == ("['x', 'x', 'x', 'x']\n", "")
 
 
-def test_without_the_extra_the_user_learns_how_to_install_it():
+def test_a_missing_extra_and_a_missing_key_are_reported_together(monkeypatch):
     code = f"""
 import sys
 sys.modules["litellm"] = None
@@ -602,8 +602,11 @@ try:
 except Exception as error:
     print(type(error).__name__, error, sep=": ")
 """
-    expected = "CwmError: language models need an extra: pip install 'cwm-cli[llm]'\n"
-    assert python(code) == (expected, "")
+    expected = "CwmError: language models need an extra: pip install 'cwm-cli[llm]'"
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+    assert python(code) == (f"{expected}\n", "")
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert python(code) == (f"{expected}, then export OPENAI_API_KEY=KEY\n", "")
 
 
 def test_loading_the_plugin_imports_nothing_heavy():

@@ -7,10 +7,12 @@ import pytest
 
 import cwm_cli
 from cwm_cli.commands.recording import record
-from cwm_cli.evaluation.support import unverified
+from cwm_cli.evaluation import AccuracyMetric
+from cwm_cli.evaluation.support import untested, unverified
+from cwm_cli.evaluation.verdicts import verdict
 from cwm_cli.registry import environment
 from openai_server import OpenAIServer
-from recordings import dataset
+from recordings import dataset, truth
 
 LAKE = {"is_slippery": False}
 STEPS = [(0, 1, 0, False), (1, 2, 0, False), (2, 3, 0, False)]
@@ -45,6 +47,35 @@ def test_rare_events_are_verified_by_rows_that_nothing_was_fitted_to():
     assert unverified(formula, plain) == [], "values of a formula are no events"
     often = dataset([*STEPS, (3, 4, 5, True)] * 10)
     assert unverified(often, plain) == []
+
+
+def test_data_without_a_terminal_transition_leave_ends_and_constant_rewards_untested():
+    plain = [(0, 1, 1, False), (1, 2, 1, False), (2, 3, 1, False, True)]
+    assert untested(dataset(plain)) == ["no episode in the data terminated", "every reward was 1"]
+    varied = [(3, 4, 0.5, False), *plain]
+    assert untested(dataset(varied)) == ["no episode in the data terminated"]
+    assert untested(dataset([*plain, (3, 4, 1, True)])) == []
+    assert untested(dataset(plain)[:0]) == []
+
+
+def test_a_program_is_exact_on_the_data_but_not_solved_if_no_episode_terminated():
+    rows = dataset([(0, 1, 1, False), (1, 2, 2, False)])
+    score = AccuracyMetric.of(rows).score(truth(rows), rows)
+    assert verdict(score, score, solved=True).startswith("Solved: exact on all 2 training")
+    assert verdict(score, score, solved=True, unverified=["no episode in the data terminated"]) == (
+        "Exact on the data: all 2 training and 2 held-out transitions; "
+        "no episode in the data terminated"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["MountainCarContinuous-v0", "Pendulum-v1"])
+def test_a_search_on_episodes_that_never_terminate_says_so_in_its_verdict(env, tmp_path):
+    found = cwm_cli.synthesize(env, budget=2, run=tmp_path / "run")
+    assert found.solved
+    assert found.untested == ("no episode in the data terminated",)
+    words = cwm_cli.report(found.run).verdict
+    assert words.startswith("Exact on the data: all 1,000 training and 1,000 held-out transitions;")
 
 
 def test_a_goal_that_no_held_out_row_shows_is_not_called_solved(lake, tmp_path, cwm):

@@ -117,8 +117,18 @@ def _document(title: str, page: dict[str, Any]) -> str:
         hashes=hashes,
         style="\n".join(styles),
         data=embedded(page),
+        summary=_summary(page),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
+
+
+def _summary(page: Mapping[str, Any]) -> str:
+    """Return title, verdict and facts of a page as markup, for readers without JavaScript."""
+    parts = [f"<h1>{escape(page['title'])}</h1>"]
+    parts += [f"<p>{escape(line)}</p>" for line in (page["verdict"], *page["damage"]) if line]
+    rows = [(str(name), str(value)) for name, value in page["facts"]]
+    parts += [f"<p>{escape(name)}: {escape(value)}</p>" for name, value in rows]
+    return "\n".join(parts).encode("utf-8", "replace").decode()
 
 
 def embedded(value: Any) -> str:

@@ -1,8 +1,12 @@
 """A run as a page: one file, and what is in it is shown as text and does nothing."""
 
+from pathlib import Path
+
 from cwm_cli.runs.report import Grid, RunReport
-from cwm_cli.views.page import embedded
+from cwm_cli.runs.searches import SearchRun
+from cwm_cli.views.page import embedded, report
 from folders import ROOT
+from search_runs import CONFIG, FILES, HEADER
 
 
 def test_foreign_text_cannot_end_the_script_that_holds_it() -> None:
@@ -19,6 +23,17 @@ def test_tables_and_notes_of_any_report_are_parts_of_a_page() -> None:
     assert notes.data == {"lines": ["a note"]}
     (facts,) = RunReport("t", facts={"best": {"n": 1}}).sections()
     assert facts.data == {"rows": [["best.n", 1]]}
+
+
+def test_a_page_without_javascript_shows_the_verdict_and_the_facts(tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"env": "Cart<Pole>-v1"})
+    SearchRun.begin(tmp_path / "run", HEADER.model_copy(update={"config": config}), FILES)
+    report(tmp_path / "run", html=(page := tmp_path / "page.html"))
+    _, _, rest = page.read_text("utf-8").partition("<noscript>")
+    shown, _, _ = rest.partition("</noscript>")
+    assert "<p>No program yet</p>" in shown
+    assert "<p>environment: Cart&lt;Pole&gt;-v1</p>" in shown
+    assert "<Pole>" not in shown
 
 
 def test_no_script_of_a_page_makes_markup_of_text() -> None:
