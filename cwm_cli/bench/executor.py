@@ -131,7 +131,7 @@ class Executor:
 
     workers: int = field(default_factory=lambda: max(1, (os.cpu_count() or 1) // 2))
     """Maximum number of commands that run at the same time. Default: one for every two CPU cores.
-    If an executor uses 0 for "as many as fit", the number of commands is unknown until they run."""
+    With 0, which some executors accept, only the size of the cluster limits the number."""
 
     def has_room(self) -> bool:
         """Whether another command may be started now."""

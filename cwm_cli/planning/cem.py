@@ -62,8 +62,8 @@ class Cem(Planner):
     replan: int = FROM_PRESET
     """Number of actions to play before planning again. Paper: 100."""
     draws: int = FROM_PRESET
-    """Number of random draws in which each plan is tried if the model is stochastic; all plans use
-    the same draws. Paper: 0, each plan has its own draw."""
+    """Number of random draws per plan if the model is stochastic; all plans use the same draws.
+    Paper: 0, each plan has its own draw."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -45,7 +45,7 @@ class Icem(Planner):
     colour: float = 1.0
     """Exponent of the noise spectrum (beta): 0 is white noise, 2 is a random walk."""
     decay: float = 1.25
-    """Factor by which the number of samples decreases in each iteration (gamma)."""
+    """Factor of the decrease in samples per iteration (gamma)."""
     elites: float = 0.1
     """Fraction of the samples that the Gaussian is fitted to (K)."""
     momentum: float = 0.1
@@ -54,15 +54,15 @@ class Icem(Planner):
     """Fraction of the elites that is used again, also in the next decision (xi)."""
     fine: float = 0.125
     """Fraction of the samples with small noise. Without them, tasks that end in holding still get
-    low returns; with more of them, tasks that need large movements do."""
+    low returns; with a larger fraction, tasks that need large movements do."""
     precision: float = 0.15
     """Standard deviation of the small noise, as a fraction of the normal noise."""
     replan: int = 1
     """Number of actions to play before planning again."""
     draws: int = 1
-    """Number of random draws in which each plan is tried if the model is stochastic; all plans use
-    the same draws. More draws leave fewer plans: with 2, a pendulum with noise on its torque loses
-    half its return."""
+    """Number of random draws per plan if the model is stochastic; all plans use the same draws.
+    More draws leave fewer plans: with 2, a pendulum with noise on its torque loses half its
+    return."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -125,7 +125,8 @@ class WorldModelProblem(Problem):
     paper: one counterexample, the first wrong transition, as published."""
     evidence_tokens: int = 2000
     """Approximate number of tokens for recorded transitions in a prompt; 0 for none. With a long
-    description of the environment, 60 % of it stay unused. The published prompts have none."""
+    description of the environment, 60 % of the tokens stay unused. The published
+    prompts have none."""
     prefill: bool = False
     """Start the answer in an assistant message and ask for no reasoning steps, as published. Many
     services refuse this or start their answer again."""

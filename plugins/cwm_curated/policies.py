@@ -98,8 +98,8 @@ class PlannedPolicy(Policy):
     """
 
     copies: Copies = "measured"
-    """Whether copies of the environment are cheap enough for planning: measured on this machine, or
-    set here."""
+    """measured: measure on this machine whether copies of the environment are cheap enough for
+    planning; cheap, dear: assume that they are, or are not."""
 
     def way(self, place: int) -> Way | None:
         """Return what the episode at a place is planned for, None if its actions are random."""

@@ -71,7 +71,7 @@ class StableBaselines3Buffer(Importer):
 
     scaled_actions: bool | None = None
     """Whether the recorded actions are scaled to [-1, 1], as Stable-Baselines3 stores them, and
-    must be scaled back to the action bounds. none: yes if all of them are between -1 and 1."""
+    must be scaled back to the action bounds. none: yes if all actions are between -1 and 1."""
 
     def reads(self, file: Path) -> bool:
         """Say whether it is a pickle that begins like one."""

@@ -113,7 +113,7 @@ class ActorCriticTrainer(AgentTrainer):
     layers: int = FROM_PRESET
     """Number of layers above the encoder of observations."""
     channels: int = FROM_PRESET
-    """Channels of the first two convolutions for images; the others have twice as many."""
+    """Channels of the first two convolutions for images; later convolutions have twice as many."""
     rate: float = FROM_PRESET
     """Learning rate of Adam."""
     discount: float = FROM_PRESET

@@ -29,7 +29,7 @@ class CqlOptions(WithPresets):
     layers: int = FROM_PRESET
     """Number of layers above the encoder of observations."""
     channels: int = FROM_PRESET
-    """Channels of the first two convolutions for images; the others have twice as many."""
+    """Channels of the first two convolutions for images; later convolutions have twice as many."""
     rate: float = FROM_PRESET
     """Learning rate of Adam."""
     discount: float = 0.99
@@ -37,6 +37,6 @@ class CqlOptions(WithPresets):
     conservatism: float = 1.0
     """Weight of the conservative loss: values of all actions minus values of recorded actions."""
     follow: float = 0.01
-    """Fraction by which the target network moves to the other one in each update."""
+    """Update rate of the target network (tau)."""
     clip: float = 10.0
     """Maximum norm of a gradient."""

@@ -79,7 +79,7 @@ class DreamerOptions(WithPresets):
     rate: float = FROM_PRESET
     """Learning rate."""
     warmup: int = FROM_PRESET
-    """Updates in which the learning rate rises from 0."""
+    """Number of updates until the learning rate has risen from 0."""
     horizon: float = 333.0
     """Discount horizon in steps: the discount factor is 1 - 1/horizon."""
     entropy: float = FROM_PRESET

@@ -49,7 +49,7 @@ class NcpTrainer(TokenTrainer):
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = _presets(SINGLE)
 
     embedding: int = FROM_PRESET
-    """Size of a token's embedding; those of a frame and its action are concatenated."""
+    """Size of a token's embedding; the embeddings of a frame and its action are concatenated."""
     circuits: int = 2
     """Number of circuits in sequence."""
 

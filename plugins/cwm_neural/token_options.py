@@ -87,7 +87,7 @@ class TokenOptions(VqOptions):
     pictures: int = FROM_PRESET
     """Frames in a context of images."""
     refilled: int = FROM_PRESET
-    """Frames that stay in the context of an imagined rollout when it is full; 0: half of it."""
+    """Frames that stay in the context of an imagined rollout when it is full; 0: half."""
     updates: float = FROM_PRESET
     """Updates of the sequence model per environment step."""
     tokenizer_updates: float = FROM_PRESET

@@ -90,7 +90,7 @@ class RayExecutor(Executor):
     """
 
     workers: int = 0
-    """Maximum number of jobs at the same time; 0: as many as the cluster has cores for."""
+    """Maximum number of jobs at the same time; 0: limited only by the cores of the cluster."""
     address: str = "auto"
     """Ray cluster. auto: the cluster of this machine, else this machine alone; local: this machine
     alone; or HOST:PORT of the head of a cluster."""

@@ -90,7 +90,7 @@ class SlurmExecutor(Executor):
     memory_gb: Annotated[float, Field(gt=0)] | None = None
     """Memory of a job in GB. none: the default of the cluster."""
     cores: Annotated[int, Field(gt=0)] | None = None
-    """Cores of a job. none: as many as its command uses."""
+    """Cores of a job. none: the number that its command uses."""
     setup: str = ""
     """Shell line at the start of every job, such as `module load cuda`."""
     flags: dict[str, str] = field(default_factory=dict)

@@ -70,7 +70,7 @@ class WorldCoderAgent(LearningStrategy):
     """Require that the program can reach the mission (phi 2); if false, it must only fit the
     data."""
     two_stages: bool = True
-    """Fit the data first, then make the mission reachable; if false, both at once."""
+    """Fit the data first, then make the mission reachable; if false, do both together."""
     single_start: bool = False
     """Require a plan from the newest initial state only."""
 

@@ -42,7 +42,7 @@ class Grammar(Backend):
     conditions: Annotated[float, Field(gt=0)] = 2.0
     """Mean number of conditions in a new line."""
     from_evidence: Annotated[float, Field(ge=0, le=1)] = 0.8
-    """Fraction of draws from transitions that the rules do not predict; the others are random
+    """Fraction of draws from transitions that the rules do not predict; other draws are random
     words."""
     _known: dict[RuleLanguage, _Known] = field(
         default_factory=dict, init=False, repr=False, compare=False

@@ -209,7 +209,7 @@ class Importance(Strategy):
     """Preset that gives the values of unset options of the problem, the theorist and the
     experimenter."""
     particles: Annotated[int, Field(ge=1)] = 5
-    """Number of rule sets that are kept when data are added."""
+    """Number of rule sets to keep when data are added."""
     resampling: Literal["systematic", "multinomial"] = "systematic"
     """Resampling method. systematic: at even distances along the weights, with the least noise;
     multinomial: each one independently."""
