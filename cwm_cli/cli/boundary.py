@@ -34,8 +34,8 @@ def boundary() -> Iterator[None]:
         complain("out of memory: close other programs, or use less data")
         raise typer.Exit(1) from error
     except Exception as error:
+        from cwm_cli.commands.plugin_failures import plugin_failure
         from cwm_cli.envs.failures import environment_failure
-        from cwm_cli.plugin_failures import plugin_failure
 
         if failure := environment_failure(error):
             _report(failure)

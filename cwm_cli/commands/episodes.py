@@ -23,6 +23,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from cwm_cli.commands.plugin_failures import plugin_failure
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.failures import environment_failure
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
@@ -30,7 +31,6 @@ from cwm_cli.errors import CwmError, TracedError
 from cwm_cli.evaluation.mismatches import Comparing, Mismatches
 from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.planning.model import EpisodeHistory
-from cwm_cli.plugin_failures import plugin_failure
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import Plan, PlannedWith, PlanningSession
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cwm_cli.plugin_failures import plugin_failure
+from cwm_cli.commands.plugin_failures import plugin_failure
 from cwm_gif_mcts.strategy import GifMcts
 
 SEARCH = ("synthesize", "--env", "CartPole-v1", "--budget", "1", "--start", "none")
