@@ -28,8 +28,8 @@ class UnknownNameError(CwmError):
         super().__init__(f"unknown {kind} {name!r}: {hint}")
 
 
-class EnvironmentFailure(CwmError):
-    """An environment that raises an exception or breaks the interface of Gymnasium.
+class TracedError(CwmError):
+    """An exception in code that is not part of `cwm`.
 
     Args:
         message: The line to report.
@@ -39,3 +39,11 @@ class EnvironmentFailure(CwmError):
     def __init__(self, message: str, traceback: str = "") -> None:
         super().__init__(message)
         self.traceback = traceback
+
+
+class EnvironmentFailure(TracedError):
+    """An environment that raises an exception or breaks the interface of Gymnasium."""
+
+
+class PluginFailure(TracedError):
+    """A plugin that raises an exception or lacks a method."""

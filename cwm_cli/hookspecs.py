@@ -32,17 +32,20 @@ class ExtensionPoint(NamedTuple):
 
     `hook` is the name of the hook that returns the parts. `base` is the address of their base
     class; without one, the parts are functions. Parts with `has_options` are dataclasses, and
-    `-o KEY=VALUE` sets their fields.
+    `-o KEY=VALUE` sets their fields. Every class must accept `arguments`.
     """
 
     hook: str
     base: str | None = None
     has_options: bool = False
+    arguments: tuple[str, ...] = ()
 
 
 CORE_POINTS: Mapping[Kind, ExtensionPoint] = {
     "environment": ExtensionPoint("cwm_environments"),
-    "backend": ExtensionPoint("cwm_backends", "cwm_cli.search.contracts:Backend", True),
+    "backend": ExtensionPoint(
+        "cwm_backends", "cwm_cli.search.contracts:Backend", True, arguments=("model",)
+    ),
     "strategy": ExtensionPoint("cwm_strategies", "cwm_cli.search.contracts:Strategy", True),
     "refiner": ExtensionPoint("cwm_refiners", "cwm_cli.search.contracts:Refiner", True),
     "problem": ExtensionPoint("cwm_problems", "cwm_cli.search.contracts:Problem", True),

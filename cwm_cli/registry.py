@@ -73,19 +73,19 @@ def plugins() -> Plugins:
     """Load every installed plugin once; one that fails to import is left out with a warning."""
     manager = pluggy.PluginManager("cwm")
     manager.add_hookspecs(Hooks)
-    loaded, warnings = [], []
+    loaded, warnings, points = [], [], dict(CORE_POINTS)
     for entry in sorted(entry_points(group="cwm"), key=lambda entry: entry.name):
         try:
             module = entry.load()
-        except Exception as error:  # noqa: BLE001  # whatever a stranger's import may raise
+            added_points: Mapping[Kind, ExtensionPoint] = getattr(
+                module, "cwm_extension_points", dict
+            )()
+        except Exception as error:  # noqa: BLE001  # whatever a stranger's code may raise
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             warnings.append(f"the plugin {entry.name!r} ({_package(entry)}) is left out: {reason}")
             continue
         loaded.append(Plugin(entry.name, _package(entry), module))
-    points = dict(CORE_POINTS)
-    for plugin in loaded:
-        if offer := getattr(plugin.module, "cwm_extension_points", None):
-            points |= offer()
+        points |= added_points
     added = {point.hook: _offer for kind, point in points.items() if kind not in CORE_POINTS}
     manager.add_hookspecs(type("AddedHooks", (), added))
     for plugin in loaded:
@@ -150,7 +150,7 @@ def provided(kind: Kind) -> Iterator[tuple[Plugin, Mapping[str, Any]]]:
     """Yield what the core and each plugin provide of one kind."""
     check_hooks()
     if kind in CORE:
-        yield Plugin("core", _core(), None), _resolve(CORE[kind])
+        yield Plugin("core", core_package(), None), _resolve(CORE[kind])
     for plugin in plugins().loaded:
         hook = getattr(plugin.module, extension_points()[kind].hook, None)
         if hook is not None:
@@ -179,25 +179,34 @@ def _first(
     return [(plugin, entries[name]) for plugin, entries in chosen]
 
 
+def is_known(kind: Kind, name: str) -> bool:
+    """Return whether a plugin provides `name` or `package:name`."""
+    return bool(_owners(kind, name))
+
+
+def _owners(kind: Kind, name: str) -> list[tuple[Plugin, Any]]:
+    given = list(provided(kind))
+    label, _, rest = name.partition(":")
+    return [
+        (plugin, entries[rest])
+        for plugin, entries in given
+        if label in (plugin.name, plugin.package.split()[0]) and rest in entries
+    ] or _first([(plugin, entries) for plugin, entries in given if name in entries], name)
+
+
 def find(kind: Kind, name: str) -> Any:
     """Return what is provided under `name` or `package:name`, or say which names are known.
 
     The package is that of the plugin, or the name of its entry point.
     """
-    given = list(provided(kind))
-    label, _, rest = name.partition(":")
-    owners = [
-        (plugin, entries[rest])
-        for plugin, entries in given
-        if label in (plugin.name, plugin.package.split()[0]) and rest in entries
-    ] or _first([(plugin, entries) for plugin, entries in given if name in entries], name)
+    owners = _owners(kind, name)
     if len(owners) > 1:
         having = [plugin for plugin, _ in owners]
         packages = " and ".join(sorted({plugin.package for plugin in having}))
         choices = " or ".join(f"{label}:{name}" for label in _labels(having))
         raise CwmError(f"{packages} both provide the {kind} {name!r}: write {choices}")
     if not owners:
-        known = (n for _, entries in given for n in entries)
+        known = (n for _, entries in provided(kind) for n in entries)
         raise UnknownNameError(kind, name, known, ELSEWHERE if kind == "environment" else "")
     plugin, entry = owners[0]
     _log_owner(kind, name, f"{plugin.package} ({plugin.name})")
@@ -214,6 +223,12 @@ def find(kind: Kind, name: str) -> Any:
             f"the {kind} {name!r} of {plugin.package} is invalid: it must be a subclass of "
             f"{base.__module__}.{base.__name__}"
         )
+    for argument in extension_points()[kind].arguments:
+        if argument not in inspect.signature(found).parameters:
+            raise CwmError(
+                f"the {kind} {name!r} of {plugin.package} is invalid: the class "
+                f"{found.__name__} needs a field {argument!r}"
+            )
     return found
 
 
@@ -452,8 +467,8 @@ def _package(entry: EntryPoint) -> str:
 
 
 @cache
-def _core() -> str:
-    """Name the distribution of the core."""
+def core_package() -> str:
+    """Return the name and version of the distribution of `cwm`."""
     return _named(distribution("cwm-cli"))
 
 

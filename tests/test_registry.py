@@ -115,6 +115,28 @@ def test_two_plugins_with_one_name_are_told_apart_by_package(cwm):
         assert json.loads(answer.stdout)["solved"], (label, answer.stderr)
 
 
+def test_options_of_a_name_that_two_plugins_share_are_listed_for_both(cwm):
+    cwm.install("greedy_plugin", STRATEGY.replace('"greedy"', '"gif-mcts"'))
+
+    def listed(name):
+        answer = cwm.inside("options", name, "--json")
+        assert answer.returncode == 0, answer.stderr
+        return {each["name"] for each in json.loads(answer.stdout)["options"]}
+
+    assert listed("gif-mcts") >= {"patience", "exploration"}
+    assert listed("greedy_plugin:gif-mcts") == {"patience"}
+    titles = cwm.inside("options", "gif-mcts").stdout
+    assert "strategy greedy_plugin:gif-mcts" in titles
+    assert "strategy cwm-cli:gif-mcts" in titles
+
+
+def test_options_accept_the_package_of_a_name_that_no_other_plugin_has(cwm):
+    cwm.install("greedy_plugin", STRATEGY)
+    answer = cwm.inside("options", "greedy_plugin:greedy", "--json")
+    assert [each["name"] for each in json.loads(answer.stdout)["options"]] == ["patience"]
+    assert cwm.inside("options", "greedy_plugin:gif-mcts").returncode == 1
+
+
 def test_a_plugin_whose_class_is_of_no_kind_is_refused_in_one_line(cwm):
     cwm.install("greedy_plugin", STRATEGY.replace("class Greedy(Strategy)", "class Greedy"))
     refused = cwm.inside("synthesize", "--env", "CartPole-v1", "--strategy", "greedy")
@@ -225,6 +247,15 @@ def conformance(shell, packages):
         timeout=120,
         check=False,
     )
+
+
+@pytest.mark.slow
+def test_conformance_tests_name_the_packages_if_none_matches(cwm):
+    cwm.install("always_plugin", POLICY)
+    failed = conformance(cwm, "always-plugin")
+    assert failed.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
+    line = "No plugin matches -k 'always-plugin'. Installed packages: always_plugin, cwm-cli."
+    assert line in failed.stdout
 
 
 @pytest.mark.slow

@@ -130,8 +130,8 @@ class Executor:
     """
 
     workers: int = field(default_factory=lambda: max(1, (os.cpu_count() or 1) // 2))
-    """Most commands at a time; by default one for every two cores. An executor for which 0 is as
-    many as there is room for is not known to run so many before they run."""
+    """Maximum number of commands that run at the same time. Default: one for every two CPU cores.
+    With 0, which some executors accept, only the size of the cluster limits the number."""
 
     def has_room(self) -> bool:
         """Whether another command may be started now."""

@@ -177,6 +177,8 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     try:
         with boundary(), bash_words():
+            if "--verbose" in sys.argv:  # a plugin may fail before the options are read
+                speak("verbose")
             command_line()()
     except typer.Exit as end:  # raised before there was a command
         sys.exit(end.exit_code)

@@ -67,7 +67,7 @@ def bench_speed(
     is timed on imagined steps, in one episode and in 64. A language model gets one request per
     transition, at temperature 0 by default. A failure of one does not stop the measurement.
 
-    Example: cwm bench-speed runs/CartPole-v1-gif-mcts-0-20260101-120000
+    Example: cwm bench-speed runs/CartPole-v1-induction-0-20260101-120000
     """
     from cwm_cli.bench.asking import INTERRUPTED
     from cwm_cli.bench.speed import bench_speed as measure

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import typer
 
-from cwm_cli.errors import CwmError, EnvironmentFailure
+from cwm_cli.errors import CwmError, TracedError
 from cwm_cli.text import clean
 from cwm_cli.views.lines import complain, is_verbose
 
@@ -34,6 +34,7 @@ def boundary() -> Iterator[None]:
         complain("out of memory: close other programs, or use less data")
         raise typer.Exit(1) from error
     except Exception as error:
+        from cwm_cli.commands.plugin_failures import plugin_failure
         from cwm_cli.envs.failures import environment_failure
 
         if failure := environment_failure(error):
@@ -42,16 +43,18 @@ def boundary() -> Iterator[None]:
             file = f" ({error.filename})" if error.filename else ""
             reason = (error.strerror or str(error)).lower()
             complain(f"{reason}{file}: {REMEDIES[error.errno]}")
+        elif plugin := plugin_failure(error):
+            _report(plugin)
         else:
             raise
         raise typer.Exit(1) from error
 
 
 def _report(error: CwmError) -> None:
-    """Print an error as one line, with --verbose below the traceback of its environment."""
+    """Print an error as one line, with --verbose below the traceback of its cause."""
     cause: BaseException | None = error
     while is_verbose() and cause is not None:
-        if isinstance(cause, EnvironmentFailure):
+        if isinstance(cause, TracedError):
             typer.echo(clean(cause.traceback, newlines=True), err=True, nl=False)
             break
         cause = cause.__cause__

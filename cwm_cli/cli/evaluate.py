@@ -64,7 +64,7 @@ def evaluate(
 
     Prints the worst mismatches as well. The program may also be rules in words.
 
-    Example: cwm evaluate runs/CartPole-v1-gif-mcts-0-20260101-120000
+    Example: cwm evaluate runs/CartPole-v1-induction-0-20260101-120000
     """
     from cwm_cli.commands.evaluate import evaluate as score
     from cwm_cli.views.curves import check_picture

@@ -81,7 +81,7 @@ def plan(
     is clearly better than random. If the program fails, the action is random, and the failure
     is counted. A command that was stopped continues after its last finished episode.
 
-    Example: cwm plan runs/CartPole-v1-gif-mcts-0-20260101-120000 --oracle
+    Example: cwm plan runs/CartPole-v1-induction-0-20260101-120000 --oracle
     """
     from cwm_cli.commands.plan import plan as play
     from cwm_cli.errors import CwmError

@@ -41,11 +41,12 @@ def list_(context: typer.Context, json: JsonOption = False) -> None:
 
 
 KindOption = Annotated[
-    str,
+    list[str],
     basic_option(
         "--kind",
         metavar="KIND",
-        help="environment, backend, strategy, planner, world-model, policy or command.",
+        help="Kind of plugin, given once: environment, backend, strategy, planner, world-model, "
+        "policy or command.",
     ),
 ]
 OutOption = Annotated[
@@ -59,7 +60,7 @@ OutOption = Annotated[
 def new(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the package, e.g. cwm-maze.")],
-    kind: KindOption,
+    kinds: KindOption,
     out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -72,6 +73,11 @@ def new(
     from cwm_cli.export.plugins import PLUGIN_KINDS, PluginNames, new_plugin
     from cwm_cli.text import clean
 
+    if len(kinds) != 1:
+        raise CwmError(
+            f"a package is written for one kind: give --kind once, {', '.join(PLUGIN_KINDS)}"
+        )
+    (kind,) = kinds
     known = getattr(context.find_root().command, "commands", ())
     if kind == "command" and (taken := PluginNames.of(name, kind).short) in known:
         raise CwmError(f"there is a command {taken!r} already: choose another name")

@@ -93,7 +93,7 @@ def show(folder: OneRunArgument, node: NodeOption = None, json: JsonOption = Fal
 
     For a search it draws the tree as well.
 
-    Example: cwm runs show runs/CartPole-v1-gif-mcts-0-20260101-120000 --node 0
+    Example: cwm runs show runs/CartPole-v1-induction-0-20260101-120000 --node 0
     """
     from rich.text import Text
 
@@ -218,7 +218,7 @@ def rm(
 ) -> None:
     """Remove runs, except runs that a process is writing.
 
-    Example: cwm runs rm runs/CartPole-v1-gif-mcts-0-20260101-120000
+    Example: cwm runs rm runs/CartPole-v1-induction-0-20260101-120000
     """
     from cwm_cli.cli.shared import can_ask, confirm
     from cwm_cli.errors import CwmError

@@ -85,7 +85,7 @@ def export(
     The package does not need cwm. A run of `cwm apps` exports solutions. With --to the output is a
     dataset of episodes that a policy plays inside the model.
 
-    Example: cwm runs export runs/CartPole-v1-gif-mcts-0-20260101-120000
+    Example: cwm runs export runs/CartPole-v1-induction-0-20260101-120000
     """
     import sys
     from contextlib import redirect_stdout

@@ -23,10 +23,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from cwm_cli.commands.plugin_failures import plugin_failure
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.failures import environment_failure
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
-from cwm_cli.errors import CwmError, EnvironmentFailure
+from cwm_cli.errors import CwmError, TracedError
 from cwm_cli.evaluation.mismatches import Comparing, Mismatches
 from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.planning.model import EpisodeHistory
@@ -418,7 +419,7 @@ def _work(maker: Callable[[], Iterator[object]], writer: "Connection[Any, Any]")
         for progress in maker():
             writer.send(progress)
         writer.send(None)
-    except EnvironmentFailure as error:
+    except TracedError as error:
         writer.send(error)
     except (Unsuited, CwmError) as error:
         kind = Unsuited if isinstance(error, Unsuited) else CwmError
@@ -426,7 +427,7 @@ def _work(maker: Callable[[], Iterator[object]], writer: "Connection[Any, Any]")
     except BrokenPipeError:
         pass  # nobody listens any more
     except Exception as error:
-        failure = environment_failure(error)
+        failure = environment_failure(error) or plugin_failure(error)
         if failure is None:
             raise
         writer.send(failure)

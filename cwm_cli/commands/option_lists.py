@@ -22,6 +22,10 @@ class NamedOwner(NamedTuple):
 def option_owners(name: str | None = None, kind: str | None = None) -> Iterator[NamedOwner]:
     """Yield the parts with options, of one name or one kind if given.
 
+    Args:
+        name: A name, or `package:name`. A name that several plugins provide yields all of them.
+        kind: An extension point, or a group of options.
+
     Raises:
         UnknownNameError: if no part has the name.
     """
@@ -35,7 +39,9 @@ def option_owners(name: str | None = None, kind: str | None = None) -> Iterator[
         **registry.option_groups(),
     }
     known += [(group, group) for group in groups if kind in (None, group)]
-    chosen = [pair for pair in known if name in (None, pair[1])]
+    chosen = [pair for pair in known if name in (None, pair[1], pair[1].rpartition(":")[2])]
+    if name is not None and not chosen:
+        chosen = [(each, name) for each in kinds if registry.is_known(each, name)]
     if name is not None and not chosen:
         raise UnknownNameError("name", name, [*groups, *(one for _, one in known)])
     for each, one in chosen:

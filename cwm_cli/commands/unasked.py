@@ -52,12 +52,12 @@ class SearchOptions(ModelChoice):
     """How a search chooses among models, and what it does without completions."""
 
     start: str = AUTO
-    """What it begins with, as `--start`: a backend that works from data alone, such as induction,
-    a file with a program, the folder of a run, or none. auto: the first where a language model
-    answers, else none."""
+    """Start of the search, as for `--start`: a backend that needs only data (such as induction), a
+    program file, a run folder, or none. auto: the first such backend if a language model writes
+    programs, else none."""
     refine: str = AUTO
-    """What betters the programs that it finds: all, none, or names with commas between. auto: all
-    where a language model answers, else none."""
+    """Refiners that improve the programs of the search: all, none, or names separated by commas.
+    auto: all if a language model writes programs, else none."""
 
 
 class ChosenStart(NamedTuple):

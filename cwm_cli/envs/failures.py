@@ -33,8 +33,13 @@ def environment_failure(error: Exception) -> EnvironmentFailure | None:
 
 def failure(words: str, error: BaseException) -> EnvironmentFailure:
     """Return an error that says how to see the traceback of its cause."""
+    return EnvironmentFailure(*traced(words, error))
+
+
+def traced(words: str, error: BaseException) -> tuple[str, str]:
+    """Return a message that names the option for the traceback of an error, and the traceback."""
     trace = "".join(traceback.format_exception(error))
-    return EnvironmentFailure(f"{words}; --verbose shows the traceback", trace)
+    return f"{words}; --verbose shows the traceback", trace
 
 
 def cause(error: BaseException, file: str = "") -> str:

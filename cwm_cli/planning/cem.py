@@ -50,22 +50,20 @@ class Cem(Planner):
     }
 
     preset: Literal["default", "paper"] = "default"
-    """Values of what is not set; published plans take 2 million steps, and see above."""
+    """Preset that gives the values of unset options. Published plans take 2 million model steps."""
     horizon: int = FROM_PRESET
-    """Actions in a plan (T); in the paper 100."""
+    """Number of actions in a plan (T). Paper: 100."""
     iterations: int = FROM_PRESET
-    """How often samples are drawn (I); in the paper 20."""
+    """Number of sampling iterations (I). Paper: 20."""
     samples: int = FROM_PRESET
-    """Plans that are tried in an iteration (N); in the paper 1000."""
+    """Number of plans sampled in each iteration (N). Paper: 1000."""
     elites: int = FROM_PRESET
-    """How many of them the Gaussian is refitted to (K); in the paper 100."""
+    """Number of best plans that the Gaussian is fitted to (K). Paper: 100."""
     replan: int = FROM_PRESET
-    """Actions that are played before planning begins anew; in the paper 100."""
+    """Number of actions to play before planning again. Paper: 100."""
     draws: int = FROM_PRESET
-    """Draws in which each plan is tried, the same for all plans, where chance decides.
-
-    In the paper 0: each plan in a draw of its own.
-    """
+    """Number of random draws per plan if the model is stochastic; all plans use the same draws.
+    Paper: 0, each plan has its own draw."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

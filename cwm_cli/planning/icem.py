@@ -35,38 +35,34 @@ class Icem(Planner):
     """After 25 or 50 decisions HalfCheetah lost a third or an eighth of the returns."""
 
     budget: int = 2000
-    """Steps of the model that a decision takes at most."""
+    """Maximum number of model steps per decision."""
     horizon: int = 30
-    """Actions in a plan, at most (h)."""
+    """Maximum number of actions in a plan (h)."""
     iterations: int = 3
-    """How often samples are drawn."""
+    """Number of sampling iterations."""
     deviation: float = 0.5
-    """Deviation of the noise at first, as a share of half the range of the actions (sigma)."""
+    """Initial standard deviation of the noise, as a fraction of half the action range (sigma)."""
     colour: float = 1.0
-    """How slowly noise changes: 0 from step to step, 2 as a random walk does (beta)."""
+    """Exponent of the noise spectrum (beta): 0 is white noise, 2 is a random walk."""
     decay: float = 1.25
-    """How many times fewer samples an iteration has than the one before (gamma)."""
+    """Factor of the decrease in samples per iteration (gamma)."""
     elites: float = 0.1
-    """Share of the samples that the Gaussian is fitted to (K)."""
+    """Fraction of the samples that the Gaussian is fitted to (K)."""
     momentum: float = 0.1
-    """How much of the Gaussian before stays (alpha)."""
+    """Weight of the previous Gaussian when a new one is fitted (alpha)."""
     kept: float = 0.3
-    """Share of the elites that compete again, also in the next decision (xi)."""
+    """Fraction of the elites that is used again, also in the next decision (xi)."""
     fine: float = 0.125
-    """Share of the samples with little noise.
-
-    Without them tasks that end in holding still are done badly, with more of
-    them those that take big movements.
-    """
+    """Fraction of the samples with small noise. Without them, tasks that end in holding still get
+    low returns; with a larger fraction, tasks that need large movements do."""
     precision: float = 0.15
-    """Deviation of that little noise, as a share of the other's."""
+    """Standard deviation of the small noise, as a fraction of the normal noise."""
     replan: int = 1
-    """Actions that are played before planning goes on."""
+    """Number of actions to play before planning again."""
     draws: int = 1
-    """Draws in which each plan is tried, the same for all plans, where chance decides.
-
-    More of them leave fewer plans: with 2, a pendulum with noise on its torque loses half.
-    """
+    """Number of random draws per plan if the model is stochastic; all plans use the same draws.
+    More draws leave fewer plans: with 2, a pendulum with noise on its torque loses half its
+    return."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

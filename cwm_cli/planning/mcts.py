@@ -52,19 +52,19 @@ class Mcts(Planner):
     }
 
     preset: Literal["default", "paper"] = "default"
-    """Which search, and values of what is not set; the published one knows no time limit."""
+    """Search variant and values of unset options. The published variant has no time limit."""
     simulations: int = FROM_PRESET
-    """Simulations of a decision, at most; in the paper 25."""
+    """Maximum number of simulations per decision. Paper: 25."""
     budget: int | None = FROM_PRESET
-    """Steps of the model after which a decision ends; in the paper any number."""
+    """Number of model steps after which a decision ends. Paper: no limit."""
     rollout: int = FROM_PRESET
-    """Steps that a rollout lasts, at most; in the paper 100."""
+    """Maximum number of steps in a rollout. Paper: 100."""
     exploration: float = 1.0
-    """Weight of what was seldom tried (c)."""
+    """Weight of the exploration term for actions with few visits (c)."""
     discount: float = 0.99
-    """What a reward is worth one step later (gamma)."""
+    """Discount factor per step (gamma)."""
     temperature: float = FROM_PRESET
-    """How far from the best an action may be drawn; in the paper 0.01."""
+    """Temperature for drawing the action; 0 takes the best one. Paper: 0.01."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

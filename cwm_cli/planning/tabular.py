@@ -40,18 +40,17 @@ class Tabular(Planner):
     ALONE: ClassVar[bool] = True
 
     states: int = 100_000
-    """States that a model may have at most; with more it is left to the next planner."""
+    """Maximum number of states of the model; with more, the next planner is used."""
     discount: float = 0.99
-    """What a reward is worth one step later (gamma), where nothing is left to chance."""
+    """Discount factor per step (gamma) if the model is deterministic."""
     expected_discount: float = 0.9999
-    """The same where chance decides: 0.99 takes risks, and loses 5 % in FrozenLake8x8."""
+    """Discount factor per step if the model is stochastic. With 0.99 the plan takes risks and loses
+    5 % in FrozenLake8x8."""
     tolerance: float = 1e-6
-    """Values that change by no more than this with one step more to go have converged.
-
-    Where chance decides they go on to change for long: only those that stay equal have.
-    """
+    """Change of the values below which value iteration has converged. If the model is stochastic,
+    values change slowly for long: only equal values have converged."""
     draws: int = 200
-    """How often an action is tried where a model draws and does not tell what can follow."""
+    """Number of tries per action if a stochastic model does not return the possible outcomes."""
     _tables: dict[int, "StateTable"] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )

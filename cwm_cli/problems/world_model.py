@@ -121,18 +121,20 @@ class WorldModelProblem(Problem):
     metric: Metric
     seed: int = field(default=0, metadata=NO_OPTION)
     feedback: Literal["full", "paper"] = "full"
-    """Feedback of a prompt to improve: a report on all rows that may be shown, or, as published,
-    one counterexample: the first wrong transition."""
+    """Feedback in a prompt that improves a program. full: a report on all rows that may be shown;
+    paper: one counterexample, the first wrong transition, as published."""
     evidence_tokens: int = 2000
-    """Allowance of a prompt for recorded transitions, in approximate tokens; 0 for none. A long
-    description of the environment leaves 60 % unused. The published prompts have none."""
+    """Approximate number of tokens for recorded transitions in a prompt; 0 for none. With a long
+    description of the environment, 60 % of the tokens stay unused. The published
+    prompts have none."""
     prefill: bool = False
-    """Begin the answer in a turn of the assistant, as published, and ask for no steps of thought;
-    many services refuse that or begin anew."""
+    """Start the answer in an assistant message and ask for no reasoning steps, as published. Many
+    services refuse this or start their answer again."""
     patience: int = 6
-    """Completions in a row that better nothing beyond noise before a search for a program of chance
-    or memory ends, where nothing tells what can be reached: what one answer in three betters has
-    been bettered by then, nine times of ten."""
+    """Number of completions in a row without an improvement beyond noise after which the search
+    ends. This applies to stochastic programs and programs with memory if the best possible score
+    is unknown. With 6, an improvement that one in three answers makes is found nine times out of
+    ten."""
     tools: tuple[str, ...] = field(default=(), metadata=NO_OPTION)
     contract: ContractName = field(default="plain", metadata=NO_OPTION)
     finding: Finding | None = field(default=None, metadata=NO_OPTION, repr=False)

@@ -456,24 +456,24 @@ class Limits:
     """
 
     wall_seconds: float = 60.0
-    """Seconds that a program may take by the clock."""
+    """Maximum wall-clock time of a program in seconds."""
 
     cpu_seconds: float = 10.0
-    """Seconds of CPU time that a program may take for the rows of a dataset."""
+    """Maximum CPU time of a program in seconds, for all rows of a dataset."""
 
     stall_seconds: float = 1.0
-    """Seconds of CPU time that loading a program or a single step may take."""
+    """Maximum CPU time in seconds for loading a program or for a single step."""
     # One second is some hundred thousand times what a step of a written-out environment
     # takes, leaves room for tables built at import, and ends a hang ten times sooner.
 
     sleep_seconds: float = 2.0
-    """Seconds that a program may sleep or wait, of which no model has a need."""
+    """Maximum time in seconds that a program may sleep or wait; no model needs this."""
 
     memory_mb: int = 512
-    """Megabytes of memory that a program may take beyond what an idle process has."""
+    """Maximum memory of a program in megabytes, beyond the memory of an idle process."""
 
     output_bytes: int = 1 << 20
-    """Bytes that a program may print."""
+    """Maximum number of bytes that a program may print."""
 
     def part(self, share: float) -> Self:
         """Return the limits of a process that has a share of the time."""

@@ -121,8 +121,8 @@ class ModelChoice:
     """How several models share the completions of a search."""
 
     models: Choosing = "alternate"
-    """How the next of several models is chosen: alternate, by their weights; or bandit, mostly the
-    one whose answers close most of what is left per US dollar."""
+    """Choice of the next model if there are several. alternate: by their weights; bandit: mostly
+    the model with the largest improvement per US dollar."""
 
 
 def made_backend(

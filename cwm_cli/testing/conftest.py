@@ -9,7 +9,7 @@ import pytest
 from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.registry import environment
+from cwm_cli.registry import environment, plugins
 from cwm_cli.sandbox import Limits, Sandbox
 
 ENVIRONMENT = "CartPole-v1"
@@ -29,6 +29,19 @@ class Material:
 def pytest_configure(config: pytest.Config) -> None:
     """Name the marks, which are unknown where other packages are tested."""
     config.addinivalue_line("markers", "slow: takes more than a few seconds")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    """Name the installed packages if no plugin matches `-k`."""
+    words = config.getoption("keyword")
+    is_asked = "cwm_cli.testing" in config.invocation_params.args
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and words and is_asked:
+        packages = sorted({plugin.package.split()[0] for plugin in plugins().loaded})
+        terminalreporter.write_line(
+            f"No plugin matches -k {words!r}. Installed packages: {', '.join(packages)}."
+        )
 
 
 @pytest.fixture(scope="session")

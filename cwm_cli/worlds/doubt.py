@@ -45,10 +45,12 @@ class Doubt:
     """What steps are worth that no row of the data supports."""
 
     doubt: Mode = "careful"
-    """careful: as bad as the worst seen; curious: as good as the best; ignore: as the program says.
+    """Value of steps that the data do not support. careful: as bad as the worst recorded return;
+    curious: as good as the best; ignore: as the program predicts.
 
-    Supported is what was recorded, and what the same rules of the program answered in recorded
-    rows, rightly each time; where there are real numbers, what lies within those recorded.
+    A step is supported if it was recorded, or if the same rules of the program predicted every
+    recorded row that they were used for correctly. Real numbers must also be within the recorded
+    range.
     """
 
 

@@ -29,13 +29,13 @@ class CodingProblem(Problem):
     sandbox: Sandbox
     seed: int = field(default=0, metadata={"option": False})
     rules: JudgeRules = "ours"
-    """By which rules programs are judged (`--judge`); published ones let other programs pass."""
+    """Rules for judging programs, as for `--judge`. The published rules accept other programs."""
     prompt: Literal["reasoned", "vanilla", "plan-and-solve"] = "reasoned"
-    """How a program is asked for: with tests and with what to think about first; as published by
-    the question alone; or as published by that and by having a plan made and carried out."""
+    """Prompt for a program. reasoned: with tests and points to think about first; vanilla: the
+    question alone, as published; plan-and-solve: make a plan and carry it out, as published."""
     prefill: bool = False
-    """Begin the answer in a turn of the assistant, as published, and ask for no steps of thought;
-    many services refuse that or begin anew."""
+    """Start the answer in an assistant message and ask for no reasoning steps, as published. Many
+    services refuse this or start their answer again."""
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         """Fill the template of the move's action."""

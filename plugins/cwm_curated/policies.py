@@ -98,7 +98,8 @@ class PlannedPolicy(Policy):
     """
 
     copies: Copies = "measured"
-    """Whether a copy is cheap enough to plan in: as it was measured on this machine, or as told."""
+    """measured: measure on this machine whether copies of the environment are cheap enough for
+    planning; cheap, dear: assume that they are, or are not."""
 
     def way(self, place: int) -> Way | None:
         """Return what the episode at a place is planned for, None if its actions are random."""
@@ -163,9 +164,9 @@ class PlannerPolicy(PlannedPolicy):
     """Plans every episode for reward."""
 
     effort: Annotated[float, Field(gt=0, le=100)] = 1.0
-    """Share of the usual model steps that a decision takes."""
+    """Model steps per decision, as a fraction of the usual number."""
     chance: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the actions that are random instead."""
+    """Fraction of the actions that are random."""
 
     def way(self, place: int) -> Way:
         """Plan for reward at every place."""

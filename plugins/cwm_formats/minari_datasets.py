@@ -132,7 +132,7 @@ class MinariExporter(Exporter):
     """
 
     format: Literal["hdf5", "arrow", "parquet"] = "hdf5"
-    """The files in it; arrow and parquet need `cwm-cli[parquet]`."""
+    """Format of the files in the dataset; arrow and parquet need `cwm-cli[parquet]`."""
 
     def locate(self, out: str) -> Path:
         """Return the folder; one without a version is given one, because Minari needs it."""

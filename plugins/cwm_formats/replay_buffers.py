@@ -70,8 +70,8 @@ class StableBaselines3Buffer(Importer):
     """Reads a replay buffer of Stable-Baselines3; nothing in it is run."""
 
     scaled_actions: bool | None = None
-    """Whether actions were kept between -1 and 1, as the algorithms keep them, and are to be
-    scaled back to the bounds of their space. none: where all of them are."""
+    """Whether the recorded actions are scaled to [-1, 1], as Stable-Baselines3 stores them, and
+    must be scaled back to the action bounds. none: yes if all actions are between -1 and 1."""
 
     def reads(self, file: Path) -> bool:
         """Say whether it is a pickle that begins like one."""

@@ -45,12 +45,12 @@ class TableImporter(Importer):
     """Reads a table with a row for each transition; `read_table` reads its format."""
 
     columns: dict[str, Any] = field(default_factory=dict)
-    """Which columns are what, as JSON: '{"observation": ["x", "v"], "action": "a"}'. The parts are
-    observation, next_observation, action, reward, terminated, truncated, done, episode, step,
-    split and valid_action."""
+    """Columns of each part, as JSON: '{"observation": ["x", "v"], "action": "a"}'. The parts are
+    observation, next_observation, action, reward, terminated, truncated, done, episode, step, split
+    and valid_action."""
 
     map: Path | None = None
-    """The same in a file, TOML or JSON."""
+    """TOML or JSON file with the same mapping as `columns`."""
 
     def read_table(self, file: Path) -> ReadTable:
         """Read the cells of a file."""

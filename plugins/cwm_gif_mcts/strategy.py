@@ -78,39 +78,43 @@ class GifMcts(Strategy):
     }
 
     preset: Literal["default", "paper"] = "default"
-    """Values of what is not set, here, of the problem and of the backend."""
+    """Preset that gives the values of unset options of the strategy, the problem and the
+    backend."""
     selection: Literal["gain", "mean"] = FROM_PRESET
-    """Better whole programs, by the share of what was lacking that improvements closed (`gain`);
-    or descend in a tree of prefixes by mean scores, as published."""
+    """Choice of the next node. gain: improve whole programs, by the fraction of the missing score
+    that improvements closed; mean: descend in a tree of program prefixes by mean scores, as
+    published."""
     exploration: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
-    """Weight of what was tried seldom, in the upper confidence bound (c of the paper)."""
+    """Weight of the exploration term in the upper confidence bound (c in the paper)."""
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """Added to the visits under the root of the bound, so that an untried option has one."""
+    """Number added to the visits under the root of the bound, so that it is finite for options
+    without visits."""
     discount: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """What a value loses from a node to the one above it (gamma of the paper)."""
+    """Discount factor of a value from a node to its parent (gamma in the paper)."""
     lines: Annotated[int, Field(ge=1)] = 2
-    """Lines of a program that a node fixes for those below it (L of the paper)."""
+    """Number of program lines that a node fixes for its children (L in the paper)."""
     empty_line: bool = FROM_PRESET
-    """Whether an empty line before each prefix counts as one of it; as published, where 4, 7, 10
-    and 13 lines are kept and not 2, 4, 6 and 8."""
+    """Count an empty line before each prefix as one of its lines. As published, prefixes have 4, 7,
+    10 and 13 lines instead of 2, 4, 6 and 8."""
     count_new: bool = FROM_PRESET
-    """Whether a new child counts as 0 in the mean of its siblings when weights are learned from
-    it, as published."""
+    """Count a new child as 0 in the mean of its siblings when weights are learned from it, as
+    published."""
     fixes: Annotated[int, Field(ge=0)] = 3
-    """Attempts to mend a program that raised before it is given up (f of the paper)."""
+    """Maximum number of attempts to fix a program that raises an exception (f in the paper)."""
     prior_generate: Annotated[float, Field(ge=0, le=1)] = FROM_PRESET
-    """Value that generate is thought to have before any was tried; by `selection=gain` the share
-    that another program from scratch is thought to close of what the best one lacks."""
+    """Prior value of generate. With `selection=gain`: expected fraction of the best program's
+    missing score that a new program closes."""
     prior_improve: Annotated[float, Field(ge=0, le=1)] = 0.55
-    """Value that improve is thought to have before any was tried, or the share that it closes."""
+    """Prior value of improve. With `selection=gain`: expected fraction of the missing score that it
+    closes."""
     prior_count: Annotated[int, Field(ge=0)] = 2
-    """Completions that the two prior values count for."""
+    """Number of completions that each of the two prior values counts for."""
     generate: bool = True
-    """Whether programs are generated again and again; without it once, at the root."""
+    """Generate new programs throughout the search; if false, only once, at the root."""
     improve: bool = True
-    """Whether programs that run are improved."""
+    """Improve programs that run without an exception."""
     fix: bool = True
-    """Whether programs that raised are mended; without it they are given up."""
+    """Fix programs that raise an exception; if false, they are dropped."""
     _programs: "WholePrograms | None" = field(default=None, init=False, repr=False)
     _actions: tuple[str, ...] = field(init=False, repr=False)
     _tree: dict[int, Branch] = field(init=False, repr=False)

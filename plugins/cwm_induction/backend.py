@@ -70,10 +70,10 @@ class Induction(Backend):
 
     model: str = ""
     seconds: Annotated[float, Field(gt=0)] = 30.0
-    """Seconds after which a completion is cut short on a slow machine."""
+    """Maximum time of a completion in seconds on a slow machine."""
     learning: bool = False
-    """Answer for rows that grow, as an agent acts: begin with what was found in fewer of them, be
-    content with a program that is right in most, and leave the others wrong: they are looked up."""
+    """Write programs for a growing dataset, as agents record one: start from earlier results,
+    accept a program that is right in most rows, and look the other rows up."""
     _known: KnownStructure = field(
         default_factory=KnownStructure, init=False, repr=False, compare=False
     )

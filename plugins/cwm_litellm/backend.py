@@ -57,43 +57,45 @@ class LiteLLM(Backend):
     temperature: float = 1.0
     """Sampling temperature (`--temperature`)."""
     top_p: float | None = None
-    """Share of the probability that tokens are drawn from."""
+    """Nucleus sampling: draw tokens from this share of the probability."""
     top_k: int | None = None
-    """How many of the likeliest tokens are drawn from."""
+    """Draw tokens from this number of most likely tokens."""
     max_tokens: int | None = None
-    """Most tokens of an answer; without it as many as the model writes."""
+    """Maximum number of tokens in an answer. none: no limit."""
     reasoning_effort: str | None = None
-    """How much a model thinks before it answers, where it can be told: `low`, `medium`, `high`, or
-    what else its provider knows."""
+    """Reasoning effort, for models with this setting: `low`, `medium`, `high`, or another value
+    that the provider accepts."""
     context: int | None = field(default=None, metadata=NOT_IDENTITY)
-    """Tokens of prompt and answer together that Ollama is asked to hold; without it at least 16384,
-    and more where a prompt needs them. What is longer it cuts, and says nothing."""
+    """Context length in tokens (prompt and answer) that Ollama is asked for. none: at least 16384,
+    more if a prompt needs it. Ollama cuts longer prompts without a warning."""
     timeout: float = field(default=600.0, metadata=NOT_IDENTITY)
-    """Seconds after which an attempt is given up, though its answer has begun."""
+    """Timeout of an attempt in seconds, also if the answer has begun."""
     stream: bool = field(default=False, metadata=NOT_IDENTITY)
-    """Take the answer piece by piece: slower, for servers that cut connections which are idle."""
+    """Stream the answer. This is slower, but some servers close idle connections."""
     retries: int = field(default=6, metadata=NOT_IDENTITY)
-    """Attempts after the first, where a failure may pass."""
+    """Number of further attempts after a failure that may be temporary."""
     backoff: float = field(default=1.0, metadata=NOT_IDENTITY)
-    """Seconds before the second attempt, doubled before each further one."""
+    """Seconds before the second attempt; doubled for each further attempt."""
     longest_wait: float = field(default=60.0, metadata=NOT_IDENTITY)
-    """Most seconds between two attempts."""
+    """Maximum time between two attempts in seconds."""
     requests_per_minute: float | None = field(default=None, metadata=NOT_IDENTITY)
-    """How often the provider is asked at most, by all searches and jobs together."""
+    """Maximum number of requests per minute, for all searches and jobs together."""
     tokens_per_minute: float | None = field(default=None, metadata=NOT_IDENTITY)
-    """How many tokens it is given and asked for at most, by all of them together."""
+    """Maximum number of tokens per minute, sent and requested, for all searches and jobs
+    together."""
     spans: str | None = field(default=None, metadata=NOT_IDENTITY)
-    """Address of a collector of OpenTelemetry, such as http://localhost:4318, that a span of each
-    request is sent to, without what is asked and answered."""
+    """Address of an OpenTelemetry collector, such as http://localhost:4318. It gets a span for each
+    request, without prompts and answers."""
     template: str = ""
-    """Chat template that texts are weighed with, where a server echoes log-probabilities: a file in
-    Jinja, a tokenizer's JSON, or `plain`; without it the server's own, or a plain one."""
+    """Chat template for scoring texts, if a server returns the log-probabilities of the prompt: a
+    Jinja file, a tokenizer's JSON, or `plain`. Default: the server's template, else a plain one."""
     batch: int = field(default=16, metadata=NOT_IDENTITY)
-    """How many texts one request weighs at most."""
+    """Maximum number of texts to score in one request."""
     in_flight: int = field(default=4, metadata=NOT_IDENTITY)
-    """How many such requests are in flight."""
+    """Maximum number of scoring requests at the same time."""
     votes: int = 3
-    """How often it chooses among what may follow, where the server echoes no log-probabilities."""
+    """Number of times that the model chooses among the possible outcomes if the server does not
+    return the log-probabilities of the prompt."""
     _fit: ModelLimits = field(default_factory=ModelLimits, init=False, repr=False, compare=False)
     _weighing: ScoringState = field(
         default_factory=ScoringState, init=False, repr=False, compare=False

@@ -97,38 +97,39 @@ class ActorCriticTrainer(AgentTrainer):
     }
 
     preset: Literal["tiny", "small", "iris"] = "tiny"
-    """tiny for vectors and small boards, small for pictures, iris as published."""
+    """Preset: tiny for vectors and small boards, small for images, iris as published."""
     updates: float = FROM_PRESET
-    """Updates for each new step of the environment."""
+    """Updates per environment step."""
     starts: int = FROM_PRESET
-    """Episodes that are imagined for an update."""
+    """Number of imagined episodes per update."""
     horizon: int = FROM_PRESET
-    """Steps that each of them goes on for."""
+    """Steps of each imagined episode."""
     memory: bool = FROM_PRESET
-    """Whether it remembers, by an LSTM cell, what was seen before in the episode."""
+    """Use an LSTM cell, so that the policy remembers earlier observations of the episode."""
     burn_in: int = FROM_PRESET
-    """Steps before a start that are remembered there, without a gradient."""
+    """Steps before a start that only fill the memory, without a gradient."""
     width: int = FROM_PRESET
-    """Units of each layer, and of the memory."""
+    """Units of each layer and of the memory."""
     layers: int = FROM_PRESET
-    """Layers above what was observed."""
+    """Number of layers above the encoder of observations."""
     channels: int = FROM_PRESET
-    """Channels of the first two convolutions of a picture; the others have twice as many."""
+    """Channels of the first two convolutions for images; later convolutions have twice as many."""
     rate: float = FROM_PRESET
     """Learning rate of Adam."""
     discount: float = FROM_PRESET
-    """What a reward is worth a step later."""
+    """Discount factor per step."""
     trace: float = 0.95
-    """Lambda: 1 trusts what was imagined up to the horizon, 0 the value after a single step."""
+    """Lambda of the returns: 1 uses imagined rewards up to the horizon, 0 the value after one
+    step."""
     entropy: float = FROM_PRESET
-    """Weight of the policy's entropy."""
+    """Weight of the policy's entropy in the loss."""
     clip: float = 10.0
-    """The largest norm of a gradient."""
+    """Maximum norm of a gradient."""
     normalise: bool = FROM_PRESET
-    """Whether returns and advantages are measured by how far they lie apart: then one rate and one
-    weight of entropy serve rewards of any size; not in what was published."""
+    """Scale returns and advantages by their spread, so that one learning rate and one entropy
+    weight fit rewards of any size. Not in the published method."""
     temperature: float = FROM_PRESET
-    """Of the policy in tests: 0 takes the likeliest action."""
+    """Temperature of the policy in tests: 0 takes the most likely action."""
 
     def begin(self, task: TrainingTask) -> Agent:
         """Make an agent that has learned nothing."""

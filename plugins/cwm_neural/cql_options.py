@@ -19,24 +19,24 @@ class CqlOptions(WithPresets):
     }
 
     preset: Literal["tiny", "small"] = "tiny"
-    """tiny for vectors and small boards, small for pictures."""
+    """Preset: tiny for vectors and small boards, small for images."""
     updates: float = 1.0
-    """Updates for each step."""
+    """Updates per step."""
     batch: int = FROM_PRESET
-    """Rows of an update."""
+    """Rows per update."""
     width: int = FROM_PRESET
     """Units of each layer."""
     layers: int = FROM_PRESET
-    """Layers above what was observed."""
+    """Number of layers above the encoder of observations."""
     channels: int = FROM_PRESET
-    """Channels of the first two convolutions of a picture; the others have twice as many."""
+    """Channels of the first two convolutions for images; later convolutions have twice as many."""
     rate: float = FROM_PRESET
     """Learning rate of Adam."""
     discount: float = 0.99
-    """What a reward is worth a step later."""
+    """Discount factor per step."""
     conservatism: float = 1.0
-    """Weight of the values of all actions, less those that rows did."""
+    """Weight of the conservative loss: values of all actions minus values of recorded actions."""
     follow: float = 0.01
-    """Share by which the slow values follow the others with each update."""
+    """Update rate of the target network (tau)."""
     clip: float = 10.0
-    """The largest norm of a gradient."""
+    """Maximum norm of a gradient."""

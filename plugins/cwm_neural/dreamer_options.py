@@ -53,38 +53,38 @@ class DreamerOptions(WithPresets):
     """Channels of each halving of a picture, in units of `channels`."""
 
     preset: Literal["tiny", "small"] = "tiny"
-    """How large it is: tiny for a CPU, small for a GPU."""
+    """Size of the model: tiny for a CPU, small for a GPU."""
     units: int = FROM_PRESET
-    """Width of its hidden layers."""
+    """Width of the hidden layers."""
     belief: int = FROM_PRESET
-    """Numbers that it remembers of an episode."""
+    """Size of the recurrent state."""
     categoricals: int = FROM_PRESET
-    """Choices that a state is drawn by."""
+    """Number of categorical variables in the stochastic state."""
     classes: int = FROM_PRESET
-    """Classes of each choice."""
+    """Number of classes of each categorical variable."""
     layers: int = FROM_PRESET
     """Hidden layers of each network."""
     blocks: int = FROM_PRESET
-    """Blocks that the recurrent weights are divided into."""
+    """Number of blocks of the recurrent weights."""
     channels: int = FROM_PRESET
-    """Channels of the first convolution of pictures."""
+    """Channels of the first convolution for images."""
     batch: int = FROM_PRESET
-    """Sequences of an update."""
+    """Sequences per update."""
     length: int = FROM_PRESET
-    """Records of a sequence."""
+    """Steps of a sequence."""
     imagined: int = FROM_PRESET
-    """Steps of a dream, one of which begins at each record."""
+    """Steps of each imagined rollout; one starts at each step of a sequence."""
     updates: float = FROM_PRESET
-    """Updates for each step of the environment."""
+    """Updates per environment step."""
     rate: float = FROM_PRESET
     """Learning rate."""
     warmup: int = FROM_PRESET
-    """Updates over which the learning rate rises from 0."""
+    """Number of updates until the learning rate has risen from 0."""
     horizon: float = 333.0
-    """Steps after which what is to come counts for a third: the discount is 1 - 1/horizon."""
+    """Discount horizon in steps: the discount factor is 1 - 1/horizon."""
     entropy: float = FROM_PRESET
-    """How much it is worth that the actor stays undecided."""
+    """Weight of the actor's entropy in the loss."""
     actor_from: int = FROM_PRESET
-    """Updates before which the actor stays as it began, and so acts nearly at random."""
+    """Number of updates after which the actor starts to learn; before, it acts nearly at random."""
     recent: bool = False
-    """Whether episodes of the last quarter are drawn in half of all cases."""
+    """Draw half of the sequences from the newest quarter of the episodes."""

@@ -22,25 +22,23 @@ class EnsembleOptions(WithPresets):
     }
 
     preset: Literal["tiny", "small", "iris"] = "small"
-    """Values of what is not set; iris is as large as published ensembles are."""
+    """Preset that gives the values of unset options. iris has the size of published ensembles."""
     members: Annotated[int, Field(ge=1)] = FROM_PRESET
-    """Networks, each with rows of its own drawn from all (B)."""
+    """Number of networks; each is trained on its own random sample of all rows (B)."""
     width: Annotated[int, Field(ge=1)] = FROM_PRESET
-    """Units of a layer."""
+    """Units of each layer."""
     layers: Annotated[int, Field(ge=0)] = FROM_PRESET
-    """Hidden layers."""
+    """Number of hidden layers."""
     ratio: Annotated[float, Field(gt=0)] = 5.0
-    """Updates for each step of the environment."""
+    """Updates per environment step."""
     batch: Annotated[int, Field(ge=1)] = 64
-    """Rows of an update, for each member."""
+    """Rows per update, for each network."""
     rate: Annotated[float, Field(gt=0)] = 1e-3
     """Learning rate of AdamW."""
     decay: Annotated[float, Field(ge=0)] = 1e-4
     """Weight decay."""
     discount: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    """What a reward is worth a step later, where members value how plans end; 0: they do not."""
+    """Discount factor per step of the value at the end of a plan; 0: no such value."""
     noise: bool = False
-    """Whether plans meet the noise that members foresee, too, as published, at a higher cost.
-
-    Members differ either way, and each plan goes on in every one of them.
-    """
+    """Also plan with the noise that the networks predict, as published, at a higher cost. In both
+    cases each plan runs in every network, and the networks differ."""

@@ -26,13 +26,13 @@ class TrainedLearning(LearningStrategy):
     model: str = "ensemble"
     """What is trained, as `cwm train --model` names it."""
     profile: str = ""
-    """Its preset; its own where none is named."""
+    """Preset of the ensemble. Default: its own default."""
     every: Annotated[int, Field(ge=1)] = 200
-    """Steps after which it is fitted again."""
+    """Number of steps after which the ensemble is fitted again."""
     warm: Annotated[int, Field(ge=1)] = 200
-    """Steps that are taken at random before."""
+    """Number of random steps at the start."""
     epsilon: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """How likely a step is a random one afterwards."""
+    """Probability of a random action after that."""
 
     def learn(self, session: LearningSession) -> None:
         """Learn one environment after the other, each from its beginning; the last one is kept."""

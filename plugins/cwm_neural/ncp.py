@@ -49,9 +49,9 @@ class NcpTrainer(TokenTrainer):
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = _presets(SINGLE)
 
     embedding: int = FROM_PRESET
-    """Numbers that stand for a token; those of a frame and its action lie side by side."""
+    """Size of a token's embedding; the embeddings of a frame and its action are concatenated."""
     circuits: int = 2
-    """Circuits, one behind the other."""
+    """Number of circuits in sequence."""
 
     def made(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
         """Make the network."""
@@ -75,9 +75,9 @@ class NcpMultiTrainer(TokenTrainer):
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = _presets(MULTI)
 
     units: int = FROM_PRESET
-    """Neurons of the circuit."""
+    """Number of neurons in the circuit."""
     width: int = FROM_PRESET
-    """Neurons that are outputs, and numbers that stand for a token."""
+    """Number of output neurons, which is also the size of a token's embedding."""
 
     def made(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
         """Make the network."""

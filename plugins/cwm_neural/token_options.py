@@ -75,43 +75,43 @@ class TokenOptions(VqOptions):
     """Name of the network."""
 
     tokenizer: Literal["auto", "grid", "vq"] = "auto"
-    """What becomes a token: cells and numbers (grid), or codes of pictures (vq)."""
+    """Tokens: cells and numbers (grid), or codes of images (vq)."""
     contents: int = 256
-    """Contents of cells that a grid tells apart."""
+    """Maximum number of different cell contents in a grid."""
     codes: int = 64
-    """Values of a real number that are told apart."""
+    """Number of bins for a real number."""
     reward_classes: int = 64
-    """Rewards that are told apart."""
+    """Maximum number of different rewards."""
     context: int = 0
-    """Frames that are seen, with the one predicted; 0: `pictures`, or 2 where there are none."""
+    """Frames in the context, including the predicted one; 0: `pictures`, or 2 without images."""
     pictures: int = FROM_PRESET
-    """Frames of a context of pictures."""
+    """Frames in a context of images."""
     refilled: int = FROM_PRESET
-    """Frames that imagination goes on from when the context is full; 0: half of it."""
+    """Frames that stay in the context of an imagined rollout when it is full; 0: half."""
     updates: float = FROM_PRESET
-    """Updates of the sequence model for each step of the environment."""
+    """Updates of the sequence model per environment step."""
     tokenizer_updates: float = FROM_PRESET
-    """Updates of the tokenizer for each step of the environment, where it is a network."""
+    """Updates of the tokenizer per environment step, if it is a network."""
     model_from: int = FROM_PRESET
-    """Steps of the environment after which the sequence model begins to learn."""
+    """Number of environment steps after which the sequence model starts to learn."""
     batch_tokens: int = FROM_PRESET
-    """Tokens of an update, in segments as long as the context."""
+    """Tokens per update, in segments of the context's length."""
     rate: float = FROM_PRESET
     """Learning rate of AdamW."""
     decay: float = 0.01
-    """Weight decay, of the weights of linear layers only."""
+    """Weight decay, for the weights of linear layers only."""
     clip: float = 10.0
-    """Norm that gradients are cut to."""
+    """Maximum norm of a gradient."""
     whole: bool = FROM_PRESET
-    """Learn what first frames of segments are like, too."""
+    """Also learn to predict the first frame of each segment."""
     signs: bool = FROM_PRESET
     """Learn only the sign of rewards."""
     dropout: float = FROM_PRESET
-    """Share of activations that are dropped while it learns."""
+    """Dropout rate during training."""
     aligned: bool = FROM_PRESET
-    """Predict each token also from the action and from what was near its place a frame earlier."""
+    """Predict each token also from the action and from nearby tokens of the previous frame."""
     recent: bool = False
-    """Draw episodes of the last quarter in half of all cases."""
+    """Draw half of the segments from the newest quarter of the episodes."""
 
     def network(self) -> dict[str, Any]:
         """Return the options that decide what the network is."""

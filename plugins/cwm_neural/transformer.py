@@ -60,17 +60,17 @@ class TransformerTrainer(TokenTrainer):
     }
 
     layers: int = FROM_PRESET
-    """Layers of attention."""
+    """Number of attention layers."""
     width: int = FROM_PRESET
-    """Numbers that stand for a token."""
+    """Size of a token's embedding."""
     heads: int = FROM_PRESET
-    """Heads of attention."""
+    """Number of attention heads."""
     shape: Literal["own", "gpt2", "gpt2-medium", "gpt2-large"] = "own"
-    """Layers, width and heads of a GPT-2 in place of its own."""
+    """Use the layers, width and heads of a GPT-2 instead of the options above."""
     pretrained: str = ""
-    """Folder of a GPT-2 of that shape, whose layers it begins with; needs transformers."""
+    """Folder of a GPT-2 of that shape with the initial layers; needs transformers."""
     unfrozen: int = -1
-    """Last layers whose attention and networks learn; -1: all. Norms, embeddings, heads always."""
+    """Number of last layers to train; -1: all. Norms, embeddings and heads always train."""
 
     def made(self, sizes: TokenSizes, near: Tensor) -> FrameSequence:
         """Make the network."""

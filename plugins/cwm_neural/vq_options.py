@@ -59,34 +59,34 @@ class VqOptions(WithPresets):
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = VQ_PRESETS
 
     preset: Literal["tiny", "small", "iris"] = "tiny"
-    """Sizes and rates: `tiny` for two cores, `small` for a GPU, `iris` as published."""
+    """Sizes and rates: `tiny` for two CPU cores, `small` for a GPU, `iris` as published."""
     vq_frame: int = FROM_PRESET
-    """Pixels of a side that pictures are scaled to, by the mean of what falls into a pixel."""
+    """Side length in pixels that images are scaled to, by averaging."""
     vq_side: int = FROM_PRESET
-    """Tokens of a side: a picture has its square; the frame is this times a power of two."""
+    """Tokens per side (an image has its square); `vq_frame` is this times a power of two."""
     vq_codes: int = FROM_PRESET
-    """How many codes there are: the vocabulary."""
+    """Number of codes: the size of the vocabulary."""
     vq_width: int = FROM_PRESET
-    """Numbers in a code."""
+    """Size of a code's embedding."""
     vq_channels: int = FROM_PRESET
     """Channels of the convolutions."""
     vq_blocks: int = FROM_PRESET
-    """Residual blocks of each resolution, and one more on the way back; 0: plain convolutions."""
+    """Residual blocks per resolution; the decoder has one more. 0: plain convolutions."""
     vq_batch: int = FROM_PRESET
-    """Pictures of an update."""
+    """Images per update."""
     vq_rate: float = FROM_PRESET
     """Learning rate of Adam."""
     vq_squared: float = FROM_PRESET
-    """Weight of the squared error beside the absolute one, with which little things on plain ground
-    are seen much sooner; published: 0, beside a perceptual network."""
+    """Weight of the squared error in addition to the absolute error; with it, small objects on a
+    plain background are learned much sooner. Published: 0, with a perceptual network."""
     vq_commitment: float = 1.0
-    """Weight of the encoder keeping to its codes (beta)."""
+    """Weight of the commitment loss of the encoder (beta)."""
     vq_restart: int = FROM_PRESET
-    """First updates in which unused codes begin anew, ten times, where something was encoded: later
-    ones would give pictures that are known other tokens; published: 0."""
+    """Number of first updates during which unused codes are reset, ten times, if something was
+    encoded. Later resets would change the tokens of known images. Published: 0."""
     vq_perceptual: float = 0.0
-    """Weight of the loss of edges and local structure (SSIM), which stands in for LPIPS."""
+    """Weight of the loss of edges and local structure (SSIM), which replaces LPIPS."""
     vq_critic: float = 0.0
-    """Weight of predicting the discounted return of a picture from its codes."""
+    """Weight of predicting the discounted return of an image from its codes."""
     vq_discount: float = 0.99
-    """Discount of that return."""
+    """Discount factor of that return."""

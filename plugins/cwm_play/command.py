@@ -91,7 +91,7 @@ def play(
     starts and stops a film, t hides the environment, q quits. Without a terminal, --mode agent
     and --mode replay print their results.
 
-    Example: cwm play runs/CartPole-v1-gif-mcts-0-20260101-120000
+    Example: cwm play runs/CartPole-v1-induction-0-20260101-120000
     """
     from rich.console import Console
 

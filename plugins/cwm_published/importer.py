@@ -28,7 +28,7 @@ class PublishedBuffer(Importer):
     """Reads a replay buffer as the paper published it; nothing in it is run."""
 
     drop_corrupt_first_rows: bool = False
-    """Leave out the first row of each episode, which may not follow from its observation."""
+    """Drop the first row of each episode, which may not follow from its observation."""
 
     def reads(self, file: Path) -> bool:
         """Say whether it has the ending of a pickle, and is none that a library of others wrote."""

@@ -90,12 +90,12 @@ class RayExecutor(Executor):
     """
 
     workers: int = 0
-    """Most jobs at a time; 0: as many as the cluster has cores for."""
+    """Maximum number of jobs at the same time; 0: limited only by the cores of the cluster."""
     address: str = "auto"
-    """Which cluster: the one that this machine belongs to or else this machine alone (`auto`),
-    this machine alone (`local`), or the HOST:PORT of the head of one."""
+    """Ray cluster. auto: the cluster of this machine, else this machine alone; local: this machine
+    alone; or HOST:PORT of the head of a cluster."""
     cores: float | None = None
-    """Cores that a job reserves with its sandbox, if not as many as it says itself."""
+    """Cores that a job reserves, including its sandbox. none: the number that the job needs."""
     gpus: float = 0.0
     """GPUs that a job reserves."""
     _pending: dict[Any, Command] = field(default_factory=dict, init=False, repr=False)

@@ -66,21 +66,22 @@ class Simulated(Backend):
 
     model: str = ""
     program: str = ""
-    """File of the correct program."""
+    """File with the correct program."""
     chances: Literal["errors", "measured", "measured-blind"] = "errors"
-    """What decides how good a program is: the chances of errors below, or what was measured."""
+    """Quality of the programs. errors: by the probabilities below; measured and measured-blind: by
+    measured results."""
     errors: Annotated[float, Field(ge=0, le=1000)] = 8.0
-    """Errors of a generated program on average (Poisson)."""
+    """Mean number of errors in a generated program (Poisson)."""
     crashes: Chance = 0.1
-    """Share of the errors that make a program raise."""
+    """Fraction of the errors that make a program raise an exception."""
     fixes: Chance = 0.6
-    """Chance that a fix repairs what raised."""
+    """Probability that a fix removes the cause of an exception."""
     improves: Chance = 0.4
-    """Chance that an improvement repairs an error."""
+    """Probability that an improvement removes an error."""
     breaks: Chance = 0.2
-    """Chance that either makes a new error."""
+    """Probability that a fix or an improvement adds a new error."""
     system: int = 0
-    """Number of the system that is simulated: by `chances=measured` two of twenty are hard."""
+    """Number of the simulated system: with `chances=measured` two of twenty are hard."""
     _original: Original = field(init=False, repr=False, compare=False)
     _graded: dict[int, tuple[object, Graded]] = field(
         default_factory=dict, init=False, repr=False, compare=False

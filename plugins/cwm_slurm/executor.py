@@ -77,27 +77,29 @@ class SlurmExecutor(Executor):
     """
 
     workers: int = 100
-    """most jobs that are submitted at a time"""
+    """Maximum number of submitted jobs at the same time."""
     cluster: Literal["slurm", "local"] = "slurm"
-    """local: processes on this machine, to try out what is meant for a cluster"""
+    """slurm: submit to the cluster; local: run processes on this machine, to test a
+    configuration."""
     partition: str | None = None
-    """the partition to which jobs are submitted; by default that of the cluster"""
+    """Partition for the jobs. none: the default partition of the cluster."""
     account: str | None = None
-    """the account that pays for the jobs"""
+    """Account that pays for the jobs."""
     minutes: Annotated[int, Field(gt=0)] = 24 * 60
-    """how long a job may take; one that takes longer is lost, and goes on in the next"""
+    """Time limit of a job in minutes. Work that is cut off continues in the next job."""
     memory_gb: Annotated[float, Field(gt=0)] | None = None
-    """memory of a job in GB; by default what the cluster gives"""
+    """Memory of a job in GB. none: the default of the cluster."""
     cores: Annotated[int, Field(gt=0)] | None = None
-    """cores of a job; by default as many as its command keeps busy"""
+    """Cores of a job. none: the number that its command uses."""
     setup: str = ""
-    """a line of shell that every job begins with, such as `module load cuda`"""
+    """Shell line at the start of every job, such as `module load cuda`."""
     flags: dict[str, str] = field(default_factory=dict)
-    """further flags of sbatch, such as {"gres": "gpu:1", "constraint": "a100"}"""
+    """Further flags of sbatch, such as {"gres": "gpu:1", "constraint": "a100"}."""
     folder: Path | None = None
-    """where files of submitit are kept while jobs run, on every node; by default beside the logs"""
+    """Folder for files of submitit while jobs run, visible on every node. none: next to the
+    logs."""
     poll_seconds: Annotated[float, Field(gt=0)] = 30.0
-    """every how many seconds Slurm is asked for states; so long new jobs wait for others"""
+    """Seconds between two queries of job states; new jobs wait up to this time for a free place."""
     _collected: list[Command] = field(default_factory=list, init=False, repr=False)
     _submitted: dict[str, _Submitted] = field(default_factory=dict, init=False, repr=False)
     _over: dict[str, str] = field(default_factory=dict, init=False, repr=False)

@@ -35,29 +35,30 @@ class CuriousPolicy(Experimenter):
     """Learns, by PPO with action masks, to bring about what the rules predict badly."""
 
     reward: Literal["ll", "alp", "alpexp", "alpll", "custom"] = "ll"
-    """What a change pays: ll how badly the best rules predict it (minus its log-likelihood); alp
-    by how much that differs from the rules of the phase before; alpexp the same with a moving
-    average over changes of its kind; alpll both multiplied; custom what its kind pays."""
+    """Reward of a change. ll: minus its log-likelihood under the best rules; alp: absolute
+    difference of that to the rules of the previous phase; alpexp: the same with a moving average
+    per kind of change; alpll: product of ll and alp; custom: by kind, from `table`."""
     average: Annotated[float, Field(ge=0, lt=1)] = 0.6
-    """Share of the moving average in alpexp."""
+    """Weight of the moving average in alpexp."""
     table: dict[str, float] = field(default_factory=dict)
-    """What each kind of change pays as custom; those that are not named 1."""
+    """Reward of each kind of change for custom; 1 for kinds that are not listed."""
     exponent: Annotated[float, Field(ge=0)] = 1.0
-    """Power of how often a kind was met that custom divides by."""
+    """For custom: divide the reward by the count of its kind to this power."""
     environments: Annotated[int, Field(ge=1)] = 5
-    """Environments that are played side by side in a phase."""
+    """Number of environments played in parallel in a phase."""
     steps: Annotated[int, Field(ge=1)] = 30
-    """Steps of each of them; the first phase is random, and all of them have to be weighed."""
+    """Steps of each environment in a phase. The first phase is random, and all changes must be
+    scored."""
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
-    """Discount of rewards per step."""
+    """Discount factor per step."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    """Size of the steps by which the policy learns."""
+    """Learning rate of the policy."""
     entropy: Annotated[float, Field(ge=0)] = 0.05
-    """Weight of keeping actions even: what was surprising is not for long."""
+    """Weight of the policy's entropy in the loss; surprising changes do not stay surprising."""
     clip: Annotated[float, Field(gt=0)] = 0.6
-    """How far the chance of an action may move in a phase, relative to what it was."""
+    """Maximum relative change of an action's probability in a phase."""
     epochs: Annotated[int, Field(ge=1)] = 20
-    """How often it goes through the rows of a phase."""
+    """Number of passes over the rows of a phase."""
     _ppo: Ppo | None = field(default=None, init=False, repr=False)
     _first: int = field(default=0, init=False, repr=False)
     _averages: dict[str, float] = field(default_factory=dict, init=False, repr=False)

@@ -210,8 +210,8 @@ class OraclePolicy(Experimenter):
     """Follows a way to a goal, as the environment knows it; episodes end where that does."""
 
     plan: Literal["hardest", "curriculum", "ideal"] = "hardest"
-    """Which goal: the hardest; an ever harder one as phases go by; the two hardest and random
-    actions in turn."""
+    """Goal of the episodes. hardest: the hardest goal; curriculum: harder goals in later phases;
+    ideal: the two hardest goals and random actions in turn."""
 
     def prepare(self, stage: Stage) -> None:
         """Refuse an environment whose words name no goals."""
@@ -263,7 +263,7 @@ class LlmPolicy(Experimenter):
     """Draws each action by how likely a language model finds its sentence as the next one."""
 
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    """How evenly actions are drawn: 1 as the model has it, less for the likeliest."""
+    """Temperature of the model's action probabilities; below 1 favours likely actions."""
 
     def inquire(self, context: PhaseContext) -> None:
         """Refuse a statistician that cannot weigh any sentence."""

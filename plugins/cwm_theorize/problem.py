@@ -89,24 +89,24 @@ class TheoryProblem(Problem):
 
     statistician: Statistician
     policy: Literal["cumulative", "phase", "window"] = "cumulative"
-    """What rules are weighed by: every transition that was met so far, once; the last trajectories
-    of the phase, as published; or the newest transitions, each once."""
+    """Data for scoring rules. cumulative: every different transition so far, once; phase: the last
+    trajectories of the phase, as published; window: the newest transitions, each once."""
     subset: Annotated[int, Field(ge=1)] = 10
-    """How many trajectories of a phase count, the last ones; the last with each kind of change
-    that these lack counts, too, unless policy=phase."""
+    """Number of trajectories per phase for scoring, the last ones. Unless policy=phase, also the
+    last trajectory with each kind of change that these do not have."""
     window: Annotated[int, Field(ge=1)] = 200
-    """How many different transitions count, the newest ones, with policy=window."""
+    """Number of different transitions for scoring with policy=window, the newest ones."""
     worst: Annotated[int, Field(ge=0)] = 5
-    """Wrongly predicted transitions that an improve prompt shows at most, the least likely first,
-    with the predicted change; as published 0."""
+    """Maximum number of wrongly predicted transitions in an improve prompt, the least likely first,
+    each with the predicted change. Published: 0."""
     evidence_tokens: Annotated[int, Field(ge=1)] | None = 2000
-    """About how many tokens of recorded trajectories a prompt may hold, the newest first; None for
-    all that count, as published."""
+    """Approximate maximum number of tokens of recorded trajectories in a prompt, newest first.
+    none: all trajectories used for scoring, as published."""
     simplicity: Annotated[float, Field(ge=0)] = SIMPLICITY
-    """By how much each word of rules makes them less likely before anything is seen, a natural
-    logarithm; 0 where all are as likely, as published."""
+    """Penalty of the log-prior for each word of the rules, as a natural logarithm. 0: all rules are
+    equally likely, as published."""
     longest: Annotated[int, Field(ge=1)] = 4000
-    """How many characters rules may have: what is longer tells cases, not rules."""
+    """Maximum number of characters of the rules; longer rules list cases."""
     warning: str = field(default="", init=False)
     """What the user should know of the statistician, in a line."""
     scorings: int = field(default=0, init=False)

@@ -49,16 +49,16 @@ class Transformers(Backend):
 
     model: str = ""
     device: str = field(default="cpu", metadata=NOT_IDENTITY)
-    """Where it computes: `cpu`, `cuda`, `cuda:1`, `mps`."""
+    """Device: `cpu`, `cuda`, `cuda:1` or `mps`."""
     dtype: str = "auto"
-    """Type of the weights, such as `float32` or `bfloat16`; `auto` is that of the file."""
+    """Data type of the weights, such as `float32` or `bfloat16`; `auto`: the type in the file."""
     batch: int = field(default=16, metadata=NOT_IDENTITY)
-    """How many texts are read at once."""
+    """Number of texts in a batch."""
     temperature: float = 1.0
     """Sampling temperature of answers (`--temperature`)."""
     max_tokens: int | None = None
-    """Most tokens of an answer; without it 200 where rules are asked for, as published, and 4096
-    for a program, as far as the model has room."""
+    """Maximum number of tokens in an answer. none: 200 for rules, as published, and 4096 for a
+    program, if the context of the model has room."""
     _held: Held = field(default_factory=Held, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

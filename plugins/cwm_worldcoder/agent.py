@@ -44,33 +44,35 @@ class WorldCoderAgent(LearningStrategy):
     """
 
     warm: Annotated[int, Field(ge=1)] = 10
-    """Different rows that are gathered at random before a world is written."""
+    """Number of different rows to collect at random before the first program is written."""
     exploration: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """The share of actions that are random."""
+    """Fraction of the actions that are random."""
     length: Annotated[int, Field(ge=1)] = 100
-    """The most steps of an episode."""
+    """Maximum number of steps in an episode."""
     patience: Annotated[int, Field(ge=1)] = 10
-    """So many episodes in a row have to succeed before the next environment."""
+    """Number of successful episodes in a row before the next environment."""
     episodes: Annotated[int, Field(ge=1)] = 1000
-    """The most episodes in an environment."""
+    """Maximum number of episodes in an environment."""
     plan_nodes: Annotated[int, Field(ge=1)] = 6000
-    """Situations of a search for a plan when a world is checked; three times as many to act."""
+    """Maximum number of nodes in a search for a plan when a program is checked; three times as many
+    when the agent acts."""
     depth: Annotated[int, Field(ge=1)] = 30
-    """The longest plan."""
+    """Maximum length of a plan."""
     uct: Annotated[float, Field(ge=0)] = 1.0
-    """The weight of what was seldom tried in the search for a plan."""
+    """Weight of the exploration term in the search for a plan."""
     pulls: Annotated[int, Field(ge=1)] = 50
-    """Arms that a search for a world pulls at most."""
+    """Maximum number of bandit pulls in a search for a program."""
     prior_weight: Annotated[float, Field(ge=0, le=1e6)] = 5.0
-    """How many pulls a program's score counts for (C of the paper)."""
+    """Number of pulls that a program's score counts for (C in the paper)."""
     bandit: str = "thompson"
-    """How the next arm is chosen: thompson, greedy, bfsN or gridN."""
+    """Choice of the next arm: thompson, greedy, bfsN or gridN."""
     optimism: bool = True
-    """Whether the mission has to be within reach (phi 2), or what was seen is enough."""
+    """Require that the program can reach the mission (phi 2); if false, it must only fit the
+    data."""
     two_stages: bool = True
-    """Fit what was seen first, and reach the mission from there; else both at once."""
+    """Fit the data first, then make the mission reachable; if false, do both together."""
     single_start: bool = False
-    """Ask for a plan from the newest start only."""
+    """Require a plan from the newest initial state only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,11 +32,11 @@ class WorldCoder(Strategy):
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "paper": PUBLISHED_ASKING}
 
     preset: Literal["default", "paper"] = "default"
-    """Values of what is not set of the problem and of the backend."""
+    """Preset that gives the values of unset options of the problem and the backend."""
     prior_weight: Annotated[float, Field(ge=0, le=1e6)] = 5.0
-    """How many refinements a program's score counts for (C of the paper)."""
+    """Number of refinements that a program's score counts for (C in the paper)."""
     sequential: bool = False
-    """Refine the newest program instead of the one that is drawn."""
+    """Refine the newest program instead of a drawn one."""
     _pool: list[Node] = field(default_factory=list, init=False, repr=False)
     _scores: MutableSequence[float] = field(
         default_factory=lambda: array("d"), init=False, repr=False

@@ -21,7 +21,7 @@ class ZeroShot(Strategy):
     }
 
     preset: Literal["default", "paper"] = "default"
-    """Values of what is not set of the backend."""
+    """Preset that gives the values of unset options of the backend."""
 
     @property
     def repeats(self) -> bool:

@@ -119,6 +119,15 @@ def test_the_command_says_what_comes_next(cwm):
     }
 
 
+@pytest.mark.parametrize("kinds", [(), ("--kind", "environment", "--kind", "policy")])
+def test_a_package_needs_exactly_one_kind(cwm, kinds):
+    refused = cwm.inside("plugins", "new", "cwm-maze", *kinds)
+    assert refused.returncode == 1
+    assert "a package is written for one kind: give --kind once, environment, " in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert not (cwm.folder / "cwm-maze").exists()
+
+
 class Installed(NamedTuple):
     """A virtual environment that new plugins were installed into, and the plugins."""
 

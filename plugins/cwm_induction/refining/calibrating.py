@@ -99,11 +99,11 @@ class Calibrate(Refiner):
     """Fits the numbers of a program, those that it declares and others, to the fitted rows."""
 
     calibrate_seconds: float = 30.0
-    """Seconds that fitting the numbers of one program may take."""
+    """Maximum time in seconds for fitting the numbers of one program."""
     calibrate_steps: int = MOST_STEPS
-    """Steps of the program that a fit may take."""
+    """Maximum number of program steps in a fit."""
     calibrate_literals: bool = True
-    """Also fit numbers that a program does not declare in PARAMETERS."""
+    """Also fit numbers that the program does not declare in PARAMETERS."""
 
     def refine(self, task: RefinementTask) -> Refinement | None:
         """Fit a program; None for other problems, without numbers to fit, and under chance.

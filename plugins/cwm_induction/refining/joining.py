@@ -54,7 +54,7 @@ class Join(Refiner):
     """Takes what a program has wrong from other programs that are exact there."""
 
     join_induction: bool = True
-    """Where no program has a part right, ask data alone for it, once in a search."""
+    """If no program has a part right, infer this part from the data, once per search."""
     _right: dict[tuple[str, int], frozenset[JoinedPart] | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

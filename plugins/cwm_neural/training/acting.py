@@ -53,7 +53,7 @@ class PlannerTrainer(AgentTrainer):
     plans = True
 
     planner: str = "auto"
-    """The planner, as `cwm plan --planner` names it; its own options are given beside it."""
+    """Planner, as for `cwm plan --planner`; the planner's own options can be set as well."""
 
     def begin(self, task: TrainingTask) -> Agent:
         """Check that some planner serves these spaces; which one is the model's matter, too."""

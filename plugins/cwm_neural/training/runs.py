@@ -166,9 +166,9 @@ class CheckpointChoice:
     """Which of the states that a training kept is used, and where it computes."""
 
     checkpoint: Which = "best"
-    """best: that of the best test return, the last where nothing was tested; or last."""
+    """best: checkpoint with the best test return, or the last one without tests; last: the last."""
     device: str = "cpu"
-    """auto, cpu, cuda or mps."""
+    """Device: auto, cpu, cuda or mps."""
 
 
 class TrainRun(ModelRun[TrainHeader, TrainLine]):

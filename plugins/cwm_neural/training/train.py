@@ -84,19 +84,21 @@ class Schedule:
     """When is collected, learned and tested, in steps of the environment."""
 
     every: Count = 200
-    """Steps of an epoch: so many are collected, then all learns, and is written down."""
+    """Environment steps per epoch. After them, the model and the agent learn, and a checkpoint is
+    saved."""
     warm_up: Number = 200
-    """Steps that are taken at random before the agent acts."""
+    """Number of random steps before the agent acts."""
     agent_from: Number = 0
-    """Steps after which the agent begins to learn, and acts: its model is worth little before."""
+    """Number of steps after which the agent learns and acts; before, the model is too
+    inaccurate."""
     epsilon: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """How likely a step that is collected is a random one."""
+    """Probability of a random action while collecting."""
     test_every: Count = 5
-    """Epochs from one test in the true environment to the next; there is one at the end anyhow."""
+    """Epochs between two tests in the true environment; there is always one at the end."""
     tests: Number = 5
-    """Episodes of a test."""
+    """Episodes per test."""
     max_steps: Count | None = None
-    """Most steps of an episode, where the environment allows more."""
+    """Maximum steps of an episode, if the environment allows more."""
 
 
 def train(

@@ -38,11 +38,12 @@ class Grammar(Backend):
 
     model: str = ""
     lines: Annotated[int, Field(ge=1, le=100)] = 12
-    """How many lines rules may have, besides what holds otherwise."""
+    """Maximum number of lines in the rules, without the default line."""
     conditions: Annotated[float, Field(gt=0)] = 2.0
-    """How many conditions a new line has on average."""
+    """Mean number of conditions in a new line."""
     from_evidence: Annotated[float, Field(ge=0, le=1)] = 0.8
-    """Share of what is drawn from transitions that the rules do not say; the rest is any words."""
+    """Fraction of draws from transitions that the rules do not predict; other draws are random
+    words."""
     _known: dict[RuleLanguage, _Known] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

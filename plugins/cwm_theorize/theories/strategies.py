@@ -93,12 +93,13 @@ class Metropolis(Strategy):
     moves = (GENERATE, IMPROVE)
 
     preset: Literal["default", "paper"] = "default"
-    """Values of what is not set of the problem, the theorist and the experimenter."""
+    """Preset that gives the values of unset options of the problem, the theorist and the
+    experimenter."""
     particles: Annotated[int, Field(ge=1)] = 1
-    """How many chains there are."""
+    """Number of chains."""
     hastings: bool = False
-    """Whether the chances of the proposal and of the way back are made up for (the theorist has to
-    know them); as published they are not."""
+    """Correct for the probabilities of the proposal and its reverse; needs a theorist that knows
+    them. Published: false."""
     accepted: int = field(default=0, init=False)
     """How often a particle moved."""
     _particles: list[Particle] = field(init=False, repr=False)
@@ -205,12 +206,13 @@ class Importance(Strategy):
     moves = (GENERATE,)
 
     preset: Literal["default", "paper"] = "default"
-    """Values of what is not set of the problem, the theorist and the experimenter."""
+    """Preset that gives the values of unset options of the problem, the theorist and the
+    experimenter."""
     particles: Annotated[int, Field(ge=1)] = 5
-    """How many rules are kept when the evidence grows."""
+    """Number of rule sets to keep when data are added."""
     resampling: Literal["systematic", "multinomial"] = "systematic"
-    """How they are drawn: at even distances along their weights, which adds the least noise, or
-    each by itself."""
+    """Resampling method. systematic: at even distances along the weights, with the least noise;
+    multinomial: each one independently."""
     _samples: dict[int, Sample] = field(default_factory=dict, init=False, repr=False)
     _seed: int = field(default=0, init=False, repr=False)
 
@@ -302,9 +304,10 @@ class BestOf(Strategy):
     moves = (GENERATE,)
 
     preset: Literal["default", "paper"] = "default"
-    """Values of what is not set: here, of the problem, the theorist and the experimenter."""
+    """Preset that gives the values of unset options of the strategy, the problem, the theorist and
+    the experimenter."""
     forget: bool = FROM_PRESET
-    """Whether the best rules of before do not compete when the evidence grows, as published."""
+    """Drop the best rules of earlier phases when data are added, as published."""
 
     @property
     def repeats(self) -> bool:

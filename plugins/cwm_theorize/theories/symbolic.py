@@ -234,7 +234,7 @@ class Symbolic(Backend):
 
     model: str = ""
     noise: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """Chance that something follows that no rule entails."""
+    """Probability of an outcome that no rule entails."""
     _tables: dict[RuleLanguage, TransitionTable] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -53,13 +53,14 @@ class Tiny(Backend):
 
     model: str = ""
     weights: str = ""
-    """File of a trained model; else one that ships or was trained for the environment's words."""
+    """File of a trained model. Default: a model for the environment's words, included or trained
+    earlier."""
     steps: Annotated[int, Field(ge=1)] = 4000
-    """Steps of training where there is none yet."""
+    """Training steps if there is no trained model."""
     seconds: Annotated[float, Field(gt=0)] = 600.0
-    """Seconds after which training ends in any case."""
+    """Maximum training time in seconds."""
     seed: int = 0
-    """What training begins with."""
+    """Random seed of the training."""
     _models: dict[str, TinyModel] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -53,7 +53,7 @@ class Patch(Refiner):
     """Looks at what a program leaves over and writes corrections into it."""
 
     patch_seconds: float = 30.0
-    """Seconds after which nothing further is tried; what was found by then counts."""
+    """Time limit of a search for patches in seconds; the patches found until then are used."""
 
     def refine(self, task: RefinementTask) -> Refinement | None:
         """Return the program with corrections that make fitted rows right, or None."""
