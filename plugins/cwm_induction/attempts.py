@@ -50,7 +50,7 @@ SIMPLE = Hypothesis(level=1, mechanics=False, regimes=False)
 """What is tried where the equations that were found cannot be put in order."""
 
 UNCHANGED = '''class Environment:
-    """A model in which nothing changes, for transitions that no rule was found for.
+    """Predicts no change, because no rule was found.
 
     The reward is the most common one of {count} transitions, and no episode ends.
     """
@@ -59,7 +59,7 @@ UNCHANGED = '''class Environment:
         self.observation = None
 
     def set_state(self, observation):
-        """Stand at another observation."""
+        """Set the observation to predict from."""
         self.observation = observation
 
     def step(self, action):
@@ -111,7 +111,7 @@ class RuleAttempt:
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write rules for all rows, and where equations compete also without those held back."""
-        task.effort.tell("reading rules off whole numbers")
+        task.effort.tell("fitting rules on integers")
         program = self._written(task.data, task)
         sure = task.known is not None and forgetful(program, task.data) == program
         if sure or not has_equations(task.data) or not task.held_back.any():
@@ -131,7 +131,7 @@ class ChanceAttempt:
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program that tells what can follow, by other rules for each further step."""
-        task.effort.tell("looking for what chance decides")
+        task.effort.tell("fitting outcome probabilities")
         view = readable(task.data)
         program = discrete.induce_chances(view.flat(task.data), variant=task.step, known=task.known)
         return ProgramProposal(view.nested(program))
@@ -143,7 +143,7 @@ class ObjectAttempt:
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write what actions do and what steps are worth, another way for each further step."""
-        task.effort.tell("reading rules off objects")
+        task.effort.tell("fitting rules on objects")
         return ProgramProposal(objects.induce(task.data, variant=task.step))
 
 
@@ -171,7 +171,7 @@ class EquationAttempt:
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program of equations, or none if they cannot be put in order."""
-        task.effort.tell("looking for equations")
+        task.effort.tell("searching for equations")
         view, rng = real(task.data), np.random.default_rng(task.seed)
         try:
             samples = Samples.of(view.flat(task.data), task.held_back)
@@ -199,7 +199,7 @@ class VelocityAttempt:
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program with memory, or none if nothing moves or nothing can be put in order."""
-        task.effort.tell("looking for velocities that nobody sees")
+        task.effort.tell("searching for hidden velocities")
         view, rng = real(task.data), np.random.default_rng(task.seed)
         data, known = view.flat(task.data), None
         pace = UnseenVelocities.of(data, task.held_back, rng, task.effort, self.only)
@@ -233,7 +233,7 @@ class BoardAttempt:
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program with memory, or rules of what is seen where nothing moves in it."""
-        task.effort.tell("looking for a board of which a window is seen")
+        task.effort.tell("searching for a board behind a partial view")
         program = remember_boards(task.data)
         rules = (RuleAttempt(),) if has_rules(task.data) and not program else ()
         return ProgramProposal(program, rules)
@@ -245,7 +245,7 @@ class NoiseAttempt:
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program that draws, or none where nothing is drawn."""
-        task.effort.tell("looking for noise")
+        task.effort.tell("fitting noise")
         view, rng = real(task.data), np.random.default_rng(task.seed)
         samples = Samples.of(view.flat(task.data), task.held_back)
         try:

@@ -45,11 +45,11 @@ BEGINS = "class Transitions(Environment):"
 PROGRAM = '''
 
 {begins}
-    """What follows from an observation and an action."""
+    """Predicts the next observation, the reward and the end of the episode."""
 
 
 class Environment(Transitions):
-    """The same, with the valid actions that are the most common: {share} of {count}."""
+    """Adds the most common valid actions, which {share} of {count} rows have."""
 
     def step(self, action):
         """Predict the valid actions as well."""
@@ -115,29 +115,30 @@ class Induction(Backend):
             portfolio = replace(portfolio, known=known)
         best = portfolio.best()
         if best is None:
-            return f"No rule was found in {_rows(fit)}: nothing changes.", unchanged(fit), False
+            found = f"No rule was found in {_rows(fit)}: the program predicts no change."
+            return found, unchanged(fit), False
         space = problem.dataset.observation_space
         names = names_of(space) if space.children else documented_names(problem.description, space)
         remembers = abilities_of(best.program).remembers
-        where = "from the third step of an episode on" if remembers else "on them"
+        where = " from the third step of an episode on" if remembers else ""
         remark = (
-            f"Its skill on {_rows(fit)} is {share(best.fit)}: 1 is to know all chances."
+            f"Its skill on {_rows(fit)} is {share(best.fit)} (baseline 0, true environment 1)."
             if problem.contract == "chance"
-            else f"It predicts {percent(best.exact)} of {_rows(fit)} in every part; "
-            f"its accuracy {where} is {share(best.fit)}."
+            else f"It predicts {percent(best.exact)} of {_rows(fit)} exactly in every part "
+            f"(reward: {percent(best.reward)}). Its accuracy{where} is {share(best.fit)}."
         )
         called = [identifier(name) for name in names]
         whole = len(called) == space.size and all(called) and len(set(called)) == len(called)
         unseen = [] if objects.supports(fit) else gaps(fit, called if whole else ())
         remark = " ".join([remark, *unseen])
         program = remarked(broken(renamed(best.program, names)), remark)
-        found = f"This program predicts {percent(best.exact)} of {_rows(fit)}."
+        found = f"This program predicts {percent(best.exact)} of {_rows(fit)} exactly."
         hopeless = best.above < HOPELESS and not has_rules(fit)
         return found, program, hopeless or (remembers and best.is_right)
 
 
 def _rows(data: Dataset) -> str:
-    return f"the {len(data)} transitions that may be fitted to"
+    return f"the {len(data)} fitting transitions"
 
 
 def _without_valid_actions(request: Request, problem: WorldModelProblem) -> Request:

@@ -15,19 +15,19 @@ _BEGINS = "class Numbers:"
 _PROGRAM = '''
 
 class Environment(Numbers):
-    """The same, with {subject} as the environment has them."""
+    """Converts {subject} between the environment's spaces and numbers."""
 '''
 
 _SET_STATE = '''
     def set_state(self, observation):
-        """Stand at another observation."""
+        """Set the observation to predict from."""
         super().set_state({numbers})
 {text}'''
 _KEPT = "        self.given = observation  # text stays as it is\n"
 
 _STEP = '''
     def step(self, action):
-        """Predict what follows an action."""
+        """Predict the outcome of an action."""
         {answer}, reward, terminated = super().step({action})
         return {observation}, reward, terminated
 '''
@@ -35,7 +35,7 @@ _STEP = '''
 
 _OUTCOMES = '''
     def outcomes(self, action):
-        """Return what can follow an action."""
+        """Return all outcomes: probability, observation, reward, terminated."""
         return [
             (chance, {observation}, reward, terminated)
             for chance, {answer}, reward, terminated in super().outcomes({action})

@@ -54,7 +54,8 @@ class JudgedProgram(NamedTuple):
     """A program that ran, and its scores on the rows held back and on the whole fit part.
 
     `above` is the second as a share of what lies above that of a constant prediction,
-    `exact` the share of rows of the fit part that are right in every part.
+    `exact` the share of rows of the fit part that are right in every part, `reward` the share
+    whose reward is right.
     """
 
     program: str
@@ -62,6 +63,7 @@ class JudgedProgram(NamedTuple):
     fit: float
     above: float
     exact: float
+    reward: float
 
     @property
     def rank(self) -> float:
@@ -140,11 +142,11 @@ class Portfolio:
         judged = self._predictions(proposal.judged) if proposal.judged else predictions
         mask = self.task.held_back & told
         if judged is None or not mask.any():
-            return JudgedProgram(proposal.program, 0.0, right, above, whole.exact)
+            return JudgedProgram(proposal.program, 0.0, right, above, whole.exact, whole.reward)
         checked = self._right(self.problem.metric.score(judged[mask], self.fit[mask]))
         bonus = KNOWN_MORE if proposal.judged else 0.0
         held_back = min(1.0, checked + bonus)
-        return JudgedProgram(proposal.program, held_back, right, above, whole.exact)
+        return JudgedProgram(proposal.program, held_back, right, above, whole.exact, whole.reward)
 
     @cached_property
     def _told(self) -> np.ndarray:

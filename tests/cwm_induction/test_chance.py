@@ -100,7 +100,7 @@ def test_slippery_ice_is_three_rules() -> None:
     env = gym.make("FrozenLake-v1")
     rows = record(env, 3, 3000)
     program = discrete.induce_chances(rows)
-    assert "as intended with 1/3, to either side with 1/3 each" in " ".join(program.split())
+    assert "as intended 1/3, to either side 1/3 each" in " ".join(program.split())
     assert max(distances(program, env, rows)) < 1e-9
 
 
@@ -122,8 +122,8 @@ def test_rain_blows_to_either_side_unless_a_wall_is_ahead() -> None:
     rows = record(env, 4, 5000)
     program = discrete.induce_chances(rows)
     words = " ".join(program.split())
-    assert "as intended with 4/5, to either side with 1/10 each" in words
-    assert "Where the intended move leads nowhere nothing else happens" in words
+    assert "as intended 4/5, to either side 1/10 each" in words
+    assert "If the intended move is blocked, no other move is drawn" in words
     assert max(distances(program, env, rows)) < 0.01
 
 
@@ -131,7 +131,7 @@ def test_cliffs_lead_back_to_the_start_from_wherever_one_slips() -> None:
     env = gym.make("CliffWalking-v1", is_slippery=True)
     rows = record(env, 1, 4000)
     program = discrete.induce_chances(rows)
-    assert "as intended with 1/3, to either side with 1/3 each" in " ".join(program.split())
+    assert "as intended 1/3, to either side 1/3 each" in " ".join(program.split())
     assert np.mean(distances(program, env, rows)) < 0.02
 
 

@@ -198,7 +198,7 @@ def test_an_action_that_only_met_the_bounds_is_taken_for_the_missing_opposite() 
     program = discrete.induce(fit, variant=0, rng=np.random.default_rng(0))
     there_and_back = [Transition(5, 0, 4, 0.0, False), Transition(5, 1, 6, 0.0, False)]
     assert not mistakes(program, numbered(there_and_back, 9, 2)).any()
-    assert "Action 0 was only seen where it changes nothing" in " ".join(program.split())
+    assert "Action 0 never changed anything in the data" in " ".join(program.split())
 
 
 class World(gym.Env[Any, Any]):
@@ -333,7 +333,7 @@ def test_places_that_symbols_stand_for_are_shared_and_guessed_where_unseen() -> 
         assert model.step(5)[1:] == (20.0, True)
     model.set_state(np.array([1, 1, 4, 3]))
     assert model.step(5)[1:] == (-10.0, False)
-    assert "was not seen" in " ".join(program.split())
+    assert "was not observed" in " ".join(program.split())
 
 
 class Boxes(gym.Env[Any, Any]):

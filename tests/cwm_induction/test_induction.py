@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium as gym
@@ -64,6 +65,15 @@ class TestBackend:
         assert text.count("```") == 2
         assert extract_program(text).startswith("import numpy as np")
 
+    def test_the_docstring_reports_how_often_the_reward_is_right(self, pendulum, sandbox):
+        rewards = pendulum.columns["rewards"].copy()
+        rewards[::150] += np.sqrt(np.arange(2, 2 + len(rewards[::150])))
+        data = replace(pendulum, columns={**pendulum.columns, "rewards": rewards})
+        program = " ".join(answer(data, sandbox).split())
+        [claimed] = re.findall(r"\(reward: ([0-9.]+) %\)", program)
+        assert 97 < float(claimed) < 100
+        assert "reward was found exactly" not in program
+
     def test_it_writes_nothing_but_world_models(self):
         with pytest.raises(CwmError, match="choose a language model with --model"):
             Induction().complete(Request((), 0, Move(GENERATE), object()))
@@ -104,7 +114,7 @@ class TestBackend:
 
     def test_work_that_is_cut_short_says_so(self, pendulum, sandbox):
         text = answer(pendulum, sandbox, seconds=0.0)
-        assert "The time allowed ran out" in text
+        assert "The search reached its time limit" in text
         assert "class Environment" in text
 
 

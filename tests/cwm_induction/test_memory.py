@@ -85,4 +85,4 @@ def test_what_comes_to_the_end_of_its_way_stops_there(sandbox):
     )
     program, _ = induced(data, sandbox)
     assert right_from_the_third_step(program, data, sandbox) == 1
-    assert "and stop at the end of a way" in program
+    assert "that stops at the limits" in program

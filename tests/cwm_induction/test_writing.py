@@ -259,7 +259,7 @@ class TestAttempts:
         told = []
         request = Request((), 0, Move(GENERATE), problem(car, sandbox), tell=told.append)
         Induction().complete(request)
-        assert "looking for equations" in told
+        assert "searching for equations" in told
 
 
 def test_situations_that_were_never_seen_are_told_apart():

@@ -136,7 +136,7 @@ class EquationsWriter:
         else:
             formula = found.formulas.get(name) or found.rough.get(name) or Formula((), ())
             comment = (
-                "No exact equation was found: an approximation." if name in found.rough else ""
+                "An approximation: no exact equation was found." if name in found.rough else ""
             )
             yield self._assigned(variable, formula.text(name), comment)
 
@@ -151,7 +151,7 @@ class EquationsWriter:
             lines.append(f"{'elif' if number else 'if'} {condition(gate.tree)}:")
             lines.append(f"    {chosen} = {case}{gate.formula}")
         lines += ["else:", f"    {chosen} = {case}0"] if lines else [f"{chosen} = {case}0"]
-        comment = f"Several equations hold for {variable.name}, each in turn."
+        comment = f"A condition selects the equation of {variable.name}."
         yield Statement("\n".join(lines), comment)
         yield self._assigned(variable, chosen, "")
 
@@ -171,7 +171,7 @@ class EquationsWriter:
         ends = variable.next in self.findings.ending.variables and bool(variable.free.all())
         if variable.still or ends:
             return text
-        reached = "" if not variable.free.all() else ", which no transition reached"
+        reached = "" if not variable.free.all() else "; no transition reached them"
         source = "the observation space" if variable.declared else "the data"
         comment = f"Limits of {variable.name} in {source}{reached}."
         name = variable.name.upper()
@@ -210,16 +210,18 @@ class EquationsWriter:
             lines += [f"{word} {condition(case.tree)}:"]
             lines += [f"    reward {sign} {case.formula.text()}"]
         exact = found.right > 0.98
-        return Statement("\n".join(lines), "" if exact else "Only an approximation was found.")
+        return Statement(
+            "\n".join(lines), "" if exact else "An approximation: no exact formula was found."
+        )
 
 
 def summary(findings: SystemFindings) -> list[str]:
     """Return the paragraphs of the docstring, the first one a sentence on the whole."""
     count = len(findings.samples)
-    first = f"A world model induced from {count} transitions alone."
+    first = f"A world model induced from {count} transitions."
     paragraphs = [" ".join(_on_changes(findings)), _on_the_reward(findings)]
     if findings.capped:
-        paragraphs.append("The time allowed ran out: given more, more might be found.")
+        paragraphs.append("The search reached its time limit; a longer search may find more.")
     return [first, *(paragraph for paragraph in paragraphs if paragraph)]
 
 
@@ -230,32 +232,30 @@ def _on_changes(findings: SystemFindings) -> Iterator[str]:
     still = [v.name for v in findings.latents.variables if v.name in exact and v.still]
     moving = [name for name in exact if name not in still]
     if moving:
-        yield f"Exact equations with few terms were found for {listed(moving)}."
+        yield f"Equations with few terms were found for {listed(moving)}."
     if found.mechanics is not None:
         right = percent(found.mechanics.right)
         yield (
-            f"{listed(found.mechanics.names)} move as a jointed mechanism, whose masses and "
-            f"forces were fitted through the integrator and predict {right} of the "
-            "transitions held back from the fit."
+            f"{listed(found.mechanics.names)} move as a jointed mechanism. Its masses and "
+            f"forces were fitted through the integrator; they predict {right} of the "
+            "validation transitions."
         )
     if found.flow is not None:
         scheme = found.flow.scheme
-        parts = "a step" if scheme.parts == 1 else f"{scheme.parts} parts of a step"
-        yield f"{listed(found.flow.names)} follow a vector field over {parts} ({scheme.rule})."
+        parts = "one step" if scheme.parts == 1 else f"{scheme.parts} substeps"
+        names = listed(found.flow.names)
+        yield f"{names} follow a vector field, integrated in {parts} ({scheme.rule})."
     if found.regimes:
-        yield f"Several equations take turns for {listed(found.regimes)}."
+        yield f"Conditions select the equations of {listed(found.regimes)}."
     if found.rough:
-        yield f"No exact equation was found for {listed(found.rough)}: expect errors there."
+        yield f"The equations of {listed(found.rough)} are approximations: expect errors."
     if still:
         yield f"{listed(still)} never changed."
 
 
 def _on_the_reward(findings: SystemFindings) -> str:
-    """Say what is known about the reward."""
-    reward = findings.reward
-    if reward.right > 0.98:
-        return "" if reward.is_constant else "The reward was found exactly."
-    return f"The reward is an approximation, right in {percent(reward.right)} of the transitions."
+    """Return a warning if no formula explains the reward; the scores say how often it is right."""
+    return "" if findings.reward.right > 0.98 else "The reward is an approximation."
 
 
 def listed(names: Iterable[str]) -> str:

@@ -176,7 +176,7 @@ def threshold_between(feature: Feature, low: float, high: float) -> Threshold:
     """Return the simplest number in a gap."""
     if feature.is_whole:
         return Threshold(low, literal(low).removesuffix(".0"))
-    comment = f"The data only say that it lies between {low:.5g} and {high:.5g}."
+    comment = f"The data only show that it is between {low:.5g} and {high:.5g}."
     degrees = whole_degrees_between(low, high) if feature.degrees else None
     if degrees is not None:
         return Threshold(float(np.radians(degrees)), f"np.radians({degrees})", comment)

@@ -10,9 +10,9 @@ from cwm_induction.discrete.program_text import RuleWriter, write_program
 STEP = '''
 def step(self, action):
     """Draw one of the outcomes."""
-    told = self.outcomes(action)
-    number = self.rng.choice(len(told), p=[chance for chance, *_ in told])
-    _, observation, reward, terminated = told[number]
+    outcomes = self.outcomes(action)
+    number = self.rng.choice(len(outcomes), p=[chance for chance, *_ in outcomes])
+    _, observation, reward, terminated = outcomes[number]
     self.set_state(observation)
     return observation, reward, terminated
 '''
@@ -45,16 +45,16 @@ class _ChanceWriter:
             f"{listed(self.names)} = {listed(self.names, 'self.')}",
             *self._draws(),
             *(line for aside in self.found.asides for line in self._aside(aside)),
-            "told = {}",
+            "total = {}",
             *self._told(),
             "outcomes = []",
-            "for (state, reward, terminated), chance in told.items():",
+            "for (state, reward, terminated), chance in total.items():",
             f"    {listed(self.names, 'self.')} = state",
             "    outcomes.append((chance, self.observation(), reward, terminated))",
             self._back,
             "return outcomes",
         ]
-        title = '"""Return what can follow: chances, observations, rewards, ends."""'
+        title = '"""Return all outcomes: probability, observation, reward, terminated."""'
         return [
             "def outcomes(self, action):",
             *[f"    {line}" for line in [title, *body]],
@@ -68,12 +68,12 @@ class _ChanceWriter:
         """Write what follows a draw."""
         first, *rest = self.writer.step()
         plain = set(self.found.drawn.draws.numbers) <= set(self.found.drawn.draws.intended)
-        title = "an action that chance does not change" if plain else "a draw, numbered as actions"
+        title = "an executed action" if plain else "a draw, which is numbered like an action"
         if self.found.drawn.draws.both:
             title = f"an action and a draw: action * {len(self.found.drawn.draws.numbers)} + draw"
         return [
             first.replace("step", "follow"),
-            f'    """Answer with what follows {title}."""',
+            f'    """Return the outcome of {title}."""',
             *rest,
         ]
 
@@ -99,12 +99,12 @@ class _ChanceWriter:
         return [alone, f"if {chosen}:", *[f"    {line}" for line in lines]]
 
     def _chosen(self, shares: Shares) -> list[str]:
-        """Write how likely each draw is where all conditions are decided."""
+        """Write probability of each draw where all conditions are decided."""
         found, draws = self.found, self.found.drawn.draws
         constants = self.writer.constants
         if found.roles is None:
             display = _display({str(n): share for n, share in found.chances(shares, 0).items()})
-            return [f"chances = {constants.add('CHANCES', display, 'how likely each draw is')}"]
+            return [f"chances = {constants.add('CHANCES', display, 'probability of each draw')}"]
         if shares[0] == 1:
             return ["chances = {action: 1}"]
         rows = [
@@ -112,7 +112,7 @@ class _ChanceWriter:
             for action in range(len(draws.shares))
             if action not in draws.certain
         ]
-        comment = f"by action: how likely it is to be which; {found.words(shares)}"
+        comment = f"by action: probability of each executed action; {found.words(shares)}"
         return [
             f"chances = {constants.add('CHANCES', '{' + ', '.join(rows) + '}', comment)}[action]"
         ]
@@ -121,8 +121,8 @@ class _ChanceWriter:
         """Write how likely the changes of a factor are that are drawn by themselves."""
         name = self.names[aside.factor]
         values = [str(value) for value in aside.steps.values[:, 0].tolist()]
-        comment = "how likely it is that this is " + (
-            f"added to {name}" if aside.steps.added[0] else f"the next {name}"
+        comment = "probability of each " + (
+            f"change of {name}" if aside.steps.added[0] else f"next {name}"
         )
         return self._table(aside.table, values, f"{name}_chances", comment)
 
@@ -146,7 +146,7 @@ class _ChanceWriter:
             factors.append("share")
         inner = [
             f"outcome = {outcome}",
-            f"told[outcome] = told.get(outcome, 0) + {' * '.join(factors)}",
+            f"total[outcome] = total.get(outcome, 0) + {' * '.join(factors)}",
         ]
         if self.found.payment:
             inner = [*self._paid(self.found.payment), *[f"    {line}" for line in inner]]
@@ -168,7 +168,7 @@ class _ChanceWriter:
     def _paid(self, payment: Payment) -> list[str]:
         """Write what is paid by chance."""
         values = [f"({reward}, {done})" for reward, done in payment.pairs]
-        comment = "how likely each reward and end is"
+        comment = "probability of each (reward, terminated)"
         lines = self._table(payment.table, values, "payments", comment)
         return [*lines, "for (reward, terminated), share in payments.items():"]
 
@@ -209,23 +209,23 @@ def _fraction(share: Fraction) -> str:
 
 def _sentences(found: ChanceModel) -> list[str]:
     """Say what chance decides and what is certain."""
-    draws, sentences = found.drawn.draws, ["Chance decides what follows."]
+    draws, sentences = found.drawn.draws, ["Outcomes are random."]
     if found.roles is not None:
         plain = {leaf.shares for leaf in found.table.leaves()}
         words = sorted({found.words(shares) for shares in plain if shares[0] != 1})
-        sentences += [f"An action is done {text}." for text in words]
+        sentences += [f"Probabilities of the executed action: {text}." for text in words]
         if any(condition.name == STUCK for condition in _conditions(found.table)):
-            sentences.append("Where the intended move leads nowhere nothing else happens.")
+            sentences.append("If the intended move is blocked, no other move is drawn.")
     elif draws.numbers:
-        sentences.append("What is drawn is numbered as actions are: `follow` says what it does.")
+        sentences.append("Draws are numbered like actions; `follow` applies one.")
     if draws.certain and draws.numbers:
         actions = ", ".join(map(str, draws.certain))
-        sentences.append(f"What follows is certain after action {actions}.")
+        sentences.append(f"The next state is certain after action {actions}.")
     if found.asides:
-        sentences.append("Parts of the state change by a chance of their own.")
+        sentences.append("Some parts of the state are drawn independently.")
     sentences.append(
-        "Rewards and ends are drawn as well."
+        "Rewards and ends are random as well."
         if found.payment
-        else "Rewards and ends follow from what was drawn."
+        else "Rewards and ends are determined by the draw."
     )
     return sentences

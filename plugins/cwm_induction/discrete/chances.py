@@ -81,7 +81,7 @@ class ChanceModel:
             kinds[kind] += shares[role]
             counts[kind] += most[role]
         parts = [
-            f"{kind} with {share / counts[kind]}{' each' if counts[kind] > 1 else ''}"
+            f"{kind} {share / counts[kind]}{' each' if counts[kind] > 1 else ''}"
             for kind, share in kinds.items()
             if share
         ]

@@ -117,7 +117,7 @@ class ConditionWriter:
         if len(keys) == 1:
             return " and ".join(map(self._holds, table.columns, keys[0]))
         values = "{" + ", ".join(self._key(key, table.columns) for key in keys) + "}"
-        return f"{subject} in {self.constants.add(name, values, f'values of {subject}')}"
+        return f"{subject} in {self.constants.add(name, values, f'set of {subject}')}"
 
     def _key(self, key: tuple[int, ...], columns: tuple[RuleColumn, ...]) -> str:
         """Write a key as it is looked up."""

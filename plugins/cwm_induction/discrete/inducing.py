@@ -46,7 +46,7 @@ LEAST_COUNT = 3
 SAMPLED = 0.8
 """Share of the episodes that rules are fitted to once every variant was had."""
 
-GUESS = "That the episode ends in one state which no transition led to is a guess."
+GUESS = "It is a guess that the episode ends in one more state, which no transition reached."
 
 
 def induce(

@@ -333,7 +333,7 @@ class RuleWriter:
             for cell, value in landmarks.values.items()
         ]
         name = self.names[landmarks.item]
-        comment = f"{name} that lies at {self._cell()}, or is to be brought there"
+        comment = f"{name} located at {self._cell()}, or delivered there"
         return self.constants.add(f"{name.upper()}_AT", "{" + ", ".join(entries) + "}", comment)
 
     def _lies(self, column: RuleColumn) -> str:
@@ -346,7 +346,9 @@ class RuleWriter:
             return f"{self._value_at()}.get({cell}) == {name}"
         cells = {**landmarks.possible, **{value: (at,) for value, at in landmarks.sites.items()}}
         entries = [f"{value}: {{{str(cells[value])[1:-1].rstrip(',')}}}" for value in sorted(cells)]
-        comment = f"cells that {name} may stand for: the one that was seen, or all not ruled out"
+        comment = (
+            f"cells that {name} may mean: the observed one, or all that the data do not rule out"
+        )
         display = "{" + ", ".join(entries) + "}"
         constant = self.constants.add(f"{name.upper()}_CELLS", display, comment)
         return f"{cell} in {constant}.get({name}, ())"
@@ -354,11 +356,11 @@ class RuleWriter:
 
 def _title(names: list[str], radices: tuple[int, ...]) -> str:
     """Say in one line how the state is read."""
-    parts = [f"{name} 0 to {radix - 1}" for name, radix in zip(names, radices, strict=True)]
+    parts = [f"{name} (0 to {radix - 1})" for name, radix in zip(names, radices, strict=True)]
     if len(parts) == 1:
-        return f"A state is one number from 0 to {radices[0] - 1}."
-    text = f"A state is {_enumerated(parts)}."
-    return text if len(text) <= WIDTH else f"A state has {len(parts)} parts."
+        return f"The state is one number from 0 to {radices[0] - 1}."
+    text = f"The state is {_enumerated(parts)}."
+    return text if len(text) <= WIDTH else f"The state has {len(parts)} parts."
 
 
 def _findings(
@@ -372,19 +374,19 @@ def _findings(
     """Say what was seen, what is assumed, and whatever more there is to say."""
     sentences = _seen(seen)
     if seen.contradicts and certain:
-        sentences.append("Equal situations had different outcomes: the likeliest is given.")
+        sentences.append("Equal inputs had different outcomes: the most common one is predicted.")
     first = seen.encoding.action_lows[0] if seen.encoding.action_space.kind == "discrete" else 0
     for action, factor in model.dynamics.assumed:
         sentences.append(
-            f"Action {first + action} was only seen where it changes nothing; it is assumed to "
-            f"be the opposite of the other move of the {names[factor]}."
+            f"Action {first + action} never changed anything in the data; it is assumed to be the "
+            f"opposite of the other action that moves {names[factor]}."
         )
     landmarks = model.dynamics.sizes.landmarks
     if landmarks and landmarks.possible and landmarks.optimistic:
         values = _enumerated([str(value) for value in landmarks.possible])
         sentences.append(
-            f"Which cell {names[landmarks.item]} {values} stands for was not seen: what is brought "
-            "there is taken to arrive in every cell that nothing ruled out."
+            f"The cell of {names[landmarks.item]} {values} was not observed: a delivery to it "
+            "counts in every cell that the data do not rule out."
         )
     return textwrap.wrap(" ".join([*sentences, *more]), WIDTH)
 

@@ -91,7 +91,7 @@ class Flow:
         given = "".join(f", {name}" for name in outside)
         lines = [
             f"def rates(self, state{given}):",
-            '    """Return the changes per step if the rates stayed the same."""',
+            '    """Return the rates of change per step."""',
             f"    {', '.join(self.names)}{',' * (len(self.names) == 1)} = state",
             "    return np.array([",
             *(f"        {text}," for text in texts),
@@ -123,8 +123,8 @@ class Flow:
             lines += body.splitlines()
         words = _WORDS.get(self.scheme.rule, self.scheme.rule)
         comment = f"{parts} {words} steps" if parts > 1 else f"one {words} step"
-        jumps = " after what the action changes at once" if self.jumps else ""
-        return Statement("\n".join(lines), f"The state moves by {comment}{jumps}.")
+        jumps = " after the immediate effect of the action" if self.jumps else ""
+        return Statement("\n".join(lines), f"Integrate {comment}{jumps}.")
 
 
 def schemes(variables: int) -> Iterator[Scheme]:

@@ -83,7 +83,7 @@ class MechanicsText:
         else:
             lines += body.splitlines()
         words = f"one {rule} step" if parts == 1 else f"{parts} {rule} steps"
-        return Statement("\n".join(lines), f"The mechanism moves by {words}.")
+        return Statement("\n".join(lines), f"Integrate the mechanism: {words}.")
 
     def _method(self) -> str:
         """Write mass times acceleration = force."""
@@ -100,7 +100,7 @@ class MechanicsText:
             if variable.name in used
         ]
         head = [f"def accelerations(self, q, v{self._given}):"]
-        docstring = '"""Solve mass times acceleration = force."""'
+        docstring = '"""Return the accelerations: solve mass * acceleration = force."""'
         return "\n".join(head + [f"    {line}" for line in [docstring, *unpack, *lines]])
 
     def _limited(self) -> list[str]:
@@ -110,8 +110,8 @@ class MechanicsText:
         for limit in self.found.limits:
             i = limit.joint
             name = self.found.joints[i].position.name.upper()
-            comment = f"The ends of the way of {name.lower()} push back like damped springs."
-            comment += " That both are alike is assumed."
+            comment = f"The limits of {name.lower()} act like damped springs."
+            comment += " Both are assumed to be equal."
             end = self.program.constant(f"{name}_END", literal(float(limit.end)), comment)
             stiffness, damping, give = (
                 self.program.constant(f"{name}_END_{word.upper()}", literal(getattr(limit, word)))
@@ -215,7 +215,7 @@ class MechanicsText:
         elif word == "push" and len(self.found.inputs) > 1:
             parts.append(str(place[1]))
         unit = parameter == self.found.form.parameters[self.found.form.unit]
-        comment = "The unit: data show only the ratios of masses and forces." if unit else ""
+        comment = "Set to 1: the data determine only ratios of masses and forces." if unit else ""
         name = "_".join(part for part in parts if part)
         return self.program.constant(name, literal(self._values[parameter]), comment)
 

@@ -11,29 +11,29 @@ from cwm_induction.writing.rounding import literal
 
 _FILTER = '''
 
-SEEN = {seen}  # numbers of the state that are seen; the others are remembered
+SEEN = {seen}  # observed numbers of the state, which come first; the others are estimated
 
 
 class Environment(Dynamics):
-    """The same for one who does not see {unseen}.
+    """Predicts from observations without {unseen}.
 
-    An episode is taken to begin at rest, so its first step is a guess. Once it is seen what
-    followed a step, the velocities before it become those that lead there; the equations carry
-    them on. They are in units in which a step takes {time}: its true length does not show.
+    Each episode is assumed to begin at rest, so its first prediction is a guess. After a step,
+    `correct` estimates the velocities that lead to the observation, and `step` continues from
+    them. Their unit assumes that a step takes {time}: the data do not show its true length.
     """
 
     def reset(self, observation):
-        """An episode begins."""
+        """Start an episode."""
         self.set_state(np.concatenate([{numbers}, np.zeros({hidden})]))
 
     def step(self, action):
-        """Predict what is seen after an action."""
+        """Predict the outcome of an action."""
         self.before, self.action = self.observation, {action}
         numbers, reward, terminated = self.moved(self.action)
         return {built}, reward, terminated
 
     def correct(self, observation, reward):
-        """Find the velocities that led to what was seen, beginning with those expected."""
+        """Estimate the velocities that led to an observation, from the predicted ones on."""
         seen, velocities = {numbers}, self.before[SEEN:]
         for _ in range(8):
             led = self.after(velocities)
@@ -47,12 +47,12 @@ class Environment(Dynamics):
         self.observation[:SEEN] = seen
 
     def after(self, velocities):
-        """Take the last step again with other velocities; return what is seen then."""
+        """Repeat the last step with other velocities; return the observed numbers."""
         self.set_state(np.concatenate([self.before[:SEEN], velocities]))
         return self.moved(self.action)[0]
 
     def moved(self, action):
-        """Take a step{and_stop}; return what is seen of it."""
+        """Take a step{and_stop}; return the observed numbers."""
         state, reward, terminated = super().step(action)
 {stops}        return state[:SEEN], reward, terminated
 '''
@@ -85,7 +85,7 @@ def remembering(
         unseen=f"{', '.join(most)} and {last}" if most else last,
         numbers=joined(observations, "observation"),
         action=joined(actions, "action") if actions.children else "action",
-        and_stop=", and stop at the end of a way" if ends else "",
+        and_stop=" that stops at the limits" if ends else "",
         stops="".join(
             _STOP.format(
                 at=component,

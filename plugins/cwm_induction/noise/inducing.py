@@ -77,7 +77,7 @@ class NoiseWriter(EquationsWriter):
             deviation = program.constant(
                 "ACTION_NOISE",
                 literal(action.deviation),
-                "The standard deviation of what is added to the action.",
+                "Standard deviation of the noise on the action.",
             )
             low, high = literal(action.low), literal(action.high)
             drawn = f"action + {deviation} * self.rng.normal(size=np.shape(action))"
@@ -99,18 +99,18 @@ class NoiseWriter(EquationsWriter):
 
     def _paragraphs(self, plain: list[str]) -> list[str]:
         """Say what is drawn; that a reward is an approximation is no news where it is drawn."""
-        said = ["Chance decides a part: a step draws it from self.rng."]
+        said = ["Outcomes are random: `step` draws noise from self.rng."]
         if (action := self.noisy.action) is not None:
             said.append(
-                "What acts is the action with normal noise, of standard deviation "
-                f"{literal(action.deviation)}, cut off at {literal(action.low)} and "
+                f"Normal noise with standard deviation {literal(action.deviation)} is added to "
+                f"the action, which is then clipped to {literal(action.low)} to "
                 f"{literal(action.high)}."
             )
         if noise := self.noisy.noise:
             shared = any(len(each.sources) > 1 for each in noise.values())
-            have = "have means and" if len(noise) > 1 else "has a mean and"
-            said.append(f"{listed(noise)} {have} normal noise{' that they share' * shared}.")
+            have = "have" if len(noise) > 1 else "has"
+            said.append(f"{listed(noise)} {have} {'correlated ' * shared}normal noise.")
         if self.noisy.reward is not None:
-            said.append("The reward has noise of its own.")
+            said.append("The reward has its own noise.")
             plain = [paragraph for paragraph in plain if "reward" not in paragraph]
         return [" ".join(said), *filter(None, plain)]

@@ -26,10 +26,10 @@ class Environment:
 
     def __init__(self):
         self.mission, self.table, self.state = "", None, ()
-        self.known = {{}}  # states by their tables, since planners come back to them
+        self.known = {{}}  # cached states by table: planners revisit them
 
     def set_state(self, observation):
-        """Stand at another observation."""
+        """Set the observation to predict from."""
         self.mission, self.table = observation["mission"], observation["objects"]
         key = self.table.tobytes()
         if key not in self.known:
@@ -39,7 +39,7 @@ class Environment:
         self.state = self.known[key]
 
     def remember(self, key, state):
-        """Keep a state, and not too many."""
+        """Cache a state; clear the cache when it is full."""
         if len(self.known) > {most}:
             self.known.clear()
         self.known[key] = state
@@ -68,14 +68,14 @@ RECALLED = {{
 
 
 class Rules(Environment):
-    """What the rules say."""
+    """Predicts by rules."""
 
 
 class Environment(Rules):
-    """The rules, and {count} transitions that they do not explain, which are looked up."""
+    """Predicts by rules, and looks up {count} transitions that they do not explain."""
 
     def step(self, action):
-        """Look the step up, or follow the rules."""
+        """Look the transition up, or predict it by rules."""
         key = int(action), crc32(self.table.tobytes() + self.mission.encode())
         if key not in RECALLED:
             return super().step(action)
@@ -111,7 +111,7 @@ def induce(data: Dataset, *, variant: int = 0) -> str:
 
 def composed(seen: Experience, transition: str, reward: str) -> str:
     """Return the program made of two functions; what they do not explain it looks up."""
-    about = f"Rules over objects, read off {len(seen.rows)} transitions."
+    about = f"Rules over objects, induced from {len(seen.rows)} transitions."
     world = ENVIRONMENT.format(about=about, most=MOST_KNOWN)
     moves = f"MOVES = {dict(seen.moves)!r}\n" if "MOVES" in transition + reward else ""
     prelude = _used(seen.language.text, transition + reward + world)

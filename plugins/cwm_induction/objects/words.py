@@ -31,18 +31,18 @@ NUMBERS = [{{value: number for number, value in enumerate(values)}} for values i
 
 
 def decoded(slot, row):
-    """Return the thing in a row of the table."""
+    """Return the object in a row of the table."""
     values = (KINDS, *NAMES)
     return Thing(slot, *(names[n] if names else n for names, n in zip(values, row)))
 
 
 def encoded(thing):
-    """Return the row of a thing."""
+    """Return the table row of an object."""
     return [numbers[v] if numbers else v for numbers, v in zip(NUMBERS, thing[1:])]
 
 
 def at(state, x, y):
-    """Return what is at a place, but for the agent and its load; what lies flat comes last."""
+    """Return the object at a position, flat ones last; ignore the agent and its load."""
     found = NOTHING if 0 <= x < SIZE[0] and 0 <= y < SIZE[1] else OUTSIDE
     for thing in state:
         here = thing.x == x and thing.y == y and thing.slot
@@ -54,7 +54,7 @@ def at(state, x, y):
 
 
 def carried(state):
-    """Return what the agent carries."""
+    """Return the object that the agent carries."""
     return {carried}
 
 
@@ -65,13 +65,13 @@ def the(state, kind):
 
 
 def twin(state, thing):
-    """Return the only other object of the kind of a thing."""
+    """Return the only other object of the same kind."""
     found = [each for each in state if each.kind == thing.kind and each.slot != thing.slot]
     return found[0] if len(found) == 1 and thing.slot >= 0 else NOTHING
 
 
 def on(state, thing):
-    """Return what else is at the place of a thing."""
+    """Return another object at the same position."""
     for each in state[1:]:
         if each.x == thing.x and each.y == thing.y and each.slot != thing.slot >= 0:
             return each if each.kind != KINDS[0] else NOTHING
@@ -79,18 +79,18 @@ def on(state, thing):
 
 
 def count_on(state, kind, under):
-    """Count the objects of a kind that are where one of another kind is."""
+    """Count the objects of a kind that share a position with another kind."""
     places = {{(each.x, each.y) for each in state if each.kind == under}}
     return sum(each.kind == kind and (each.x, each.y) in places for each in state)
 
 
 def all_on(state, kind, under):
-    """Return whether every object of a kind is where one of another kind is."""
+    """Return whether every object of a kind shares a position with another kind."""
     return count_on(state, kind, under) == sum(each.kind == kind for each in state)
 
 
 def some(state, kind, /, **properties):
-    """Return whether there is an object of a kind with some properties."""
+    """Return whether an object of a kind has the properties."""
     wanted = properties.items()
     return any(
         each.kind == kind and all(getattr(each, name) == value for name, value in wanted)
@@ -99,7 +99,7 @@ def some(state, kind, /, **properties):
 
 
 def named(thing, mission):
-    """Return whether a mission names a thing by its kind, and gives it no other colour."""
+    """Return whether a mission names an object by kind, without a different colour."""
     said = mission.lower().replace(",", " ").replace(".", " ").split()
     if thing.kind == KINDS[0] or thing.kind.lower() not in said:
         return False
@@ -117,13 +117,13 @@ def turned(direction, times):
 
 
 def change(after, thing, /, **fields):
-    """Let a thing have other properties."""
+    """Change properties of an object."""
     if thing.slot >= 0:
         after[thing.slot] = after[thing.slot]._replace(**fields)
 
 
 def remove(after, thing):
-    """Let a thing be no more."""
+    """Remove an object."""
     if thing.slot >= 0:
         after[thing.slot] = NOTHING._replace(slot=thing.slot)
 '''

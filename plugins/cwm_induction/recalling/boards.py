@@ -18,29 +18,29 @@ from cwm_induction.recalling.windows import (
 
 _PROGRAM = '''import numpy as np
 
-SHAPE = {shape}  # of what is seen
+SHAPE = {shape}  # of a view
 MOVES = {moves}  # quarter turns of the cells in view, and their shift
 CAN = {can}  # the moves that an action may make, by their numbers
-OWN = {own}  # cells in view that are no part of the board: they go with the window
+OWN = {own}  # cells of a view that are not part of the board and move with the window
 {usual}
 {sight}
 
 class Environment:
-    """A window onto a board: what was seen of the board is remembered, and where the window is.
+    """A moving window onto a board; remembers the seen cells and the pose of the window.
 
-    An action moves the window, and changes cells in it. A view is what the board holds there, as
-    far as it was seen in this episode; what is new is taken to be what is usual at that place of a
-    view.{hidden} Which move was made is seen by the one after which least is
-    unlike what is remembered.
+    An action moves the window and changes cells in it. A view shows the remembered cells of the
+    board; a cell that was not seen in this episode is predicted as the most common one at its
+    place in a view.{hidden} `correct` selects the move whose view differs least from the
+    remembered cells.
     """
 
     def reset(self, observation):
-        """An episode begins: nothing is remembered but what is seen."""
+        """Start an episode: remember only the first view."""
         self.board, self.guessed, self.pose = {{}}, [], (0, 0, 0)
         self.see(observation)
 
     def step(self, action):
-        """Predict what is seen after an action, and stand there."""
+        """Predict the outcome of an action and move there."""
         view{others} = self.view{numbers}
         reward = self.reward(action, view{others})
         terminated = self.terminated(action, view{others})
@@ -67,7 +67,7 @@ class Environment:
         return self.observation, reward, terminated
 
     def correct(self, observation, reward):
-        """Find where the window is by what is remembered of there, and remember what it shows."""
+        """Find the pose of the window from the remembered cells, and remember its view."""
         for place in self.guessed:
             self.board.pop(place)
         self.guessed, seen = [], np.reshape(observation{image}, SHAPE)
@@ -77,12 +77,12 @@ class Environment:
         self.see(observation)
 
     def wrong(self, pose, seen):
-        """Return how much of what is seen from a pose is not as remembered."""
+        """Return how many cells of a view from a pose differ from the remembered ones."""
         cells = [(at(pose, *cell), kind) for cell, kind in shown(seen)]
         return sum(self.board.get(place, kind) != kind for place, kind in cells)
 
     def see(self, observation):
-        """Remember what is seen of the board."""
+        """Remember the visible cells of the board."""
         self.observation, self.view = observation, np.reshape(observation{image}, SHAPE)
         for cell, kind in shown(self.view):
             self.board[at(self.pose, *cell)] = kind
@@ -92,11 +92,11 @@ class Environment:
 {move}
 
     def changes(self, action, view{others}):
-        """Yield the cells in view that an action changes, and what they become."""
+        """Yield the cells in view that an action changes, and their new values."""
 {changes}
 {after}
     def reward(self, action, view{others}):
-        """Return what a step is worth."""
+        """Return the reward of a step."""
 {reward}
 
     def terminated(self, action, view{others}):
@@ -121,7 +121,7 @@ def moved(pose, move):
 
 
 def shown(view):
-    """Yield the cells of the board that are in sight, and what they hold."""
+    """Yield the cells of the board that are in sight, and their values."""
     for cell in np.ndindex(SHAPE[:2]):
         kind = tuple(view[cell].tolist())
         if {is_shown}:
@@ -131,7 +131,7 @@ def shown(view):
 _LIT = '''
 
 def lit(view):
-    """Return the cells in sight: light goes on from those that are not opaque."""
+    """Return the cells in sight: light passes through cells that are not opaque."""
     seen, waiting = set(SEEDS), list(SEEDS)
     while waiting:
         x, y = waiting.pop()
@@ -166,7 +166,7 @@ def _written(window: Window) -> str:
     observation = f"{{**self.observation, {parts}}}" if views.key else f"view{shaped}"
     constants, hide, is_shown = [], "", "cell not in OWN"
     if unseen is not None:
-        constants.append(f"UNSEEN = {kinds[unseen]}  # what a cell out of sight looks like")
+        constants.append(f"UNSEEN = {kinds[unseen]}  # value of a cell out of sight")
         is_shown += " and kind != UNSEEN"
     if sight is not None:
         seeds = [tuple(cell) for cell in np.argwhere(sight.seeds).tolist()]
@@ -189,7 +189,7 @@ def _written(window: Window) -> str:
         own=[tuple(cell) for cell in np.argwhere(window.own).tolist()],
         usual="\n".join(wrapped("USUAL = ", f"[{', '.join(usual)}]")),
         sight="".join(f"{line}\n" for line in constants),
-        hidden=" What light does not reach is out of sight." if sight else "",
+        hidden=" Cells that light does not reach are out of sight." if sight else "",
         others="".join(f", {name}" for name in names),
         numbers="".join(f", int(self.observation[{dumps(o.key)}])" for o in window.others),
         hide=hide,
@@ -243,7 +243,7 @@ def _other(other: NumberBeside, names: list[str]) -> str:
     body = _tree(other.table, lambda best: [f"return {start}{other.values[best]}"])
     return (
         f"\n    def next_{other.name}(self, action, view{given}):\n"
-        f'        """Return what {other.name} becomes."""\n{body}\n'
+        f'        """Return the next {other.name}."""\n{body}\n'
     )
 
 

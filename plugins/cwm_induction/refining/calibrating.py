@@ -69,9 +69,9 @@ class Calibration:
     def findings(self) -> str:
         """Say what was found, to whoever betters the program next."""
         lines = [
-            f"Its numbers were fitted to the {self.rows} transitions that may be shown: "
-            f"{self.rows - self.wrong} are right in every part, {self.rows - self.wrong_before} "
-            "were before."
+            f"Its numbers were fitted to the {self.rows} fitting transitions: "
+            f"{self.rows - self.wrong} are right in every part (before: "
+            f"{self.rows - self.wrong_before})."
         ]
         if self.corrections:
             moved = ", ".join(
@@ -82,12 +82,12 @@ class Calibration:
             lines.append(f"Not determined by these rows: {', '.join(self.unidentified)}.")
         left = {name: size for name, size in self.floor.items() if size > 1}
         if self.stopped:
-            lines.append(f"The fit was broken off after {self.stopped}.")
+            lines.append(f"The fit stopped after {self.stopped}.")
         elif left and self.wrong:
             sizes = ", ".join(f"{name} {size:.3g}" for name, size in left.items())
             lines.append(
                 f"No value of the numbers brings these below their median error, in units of "
-                f"the tolerance: {sizes}. So something is missing in the formula."
+                f"the tolerance: {sizes}. The formula lacks a term."
             )
         if self.failing:
             lines.append(self.failing)

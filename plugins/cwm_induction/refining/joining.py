@@ -73,7 +73,7 @@ class Join(Refiner):
         here = self._right_parts(node.program, problem, rows)
         if here is None or len(here) == len(every):
             return None
-        task.tell(f"looking for {len(every) - len(here)} parts in {len(task.others)} programs")
+        task.tell(f"searching for {len(every) - len(here)} parts in {len(task.others)} programs")
         others = [other.program for other in task.others]
         shares = self._shares([node.program, *others], every, problem, rows)
         begun = any(each.action == START for each in (node, *task.others))
@@ -144,7 +144,9 @@ class Join(Refiner):
         if right is None or not due <= right:
             return None
         taken = "; ".join(_named(share.parts, names) for share in shares[1:])
-        return Refinement(program, f"It was joined: {taken} came from programs exact in that.")
+        return Refinement(
+            program, f"Parts taken from other programs, which predict them exactly: {taken}."
+        )
 
 
 def _parts_of(rows: Dataset) -> Iterator[tuple[JoinedPart, int]]:
@@ -201,7 +203,7 @@ def _environment(
 ) -> str:
     """Write the class that asks the models and puts together what each is right about."""
     others = list(zip(shares, models, strict=True))[1:]
-    taken = ", ".join(f"{_named(share.parts, names)} of {model}" for share, model in others)
+    taken = ", ".join(f"{_named(share.parts, names)} from {model}" for share, model in others)
     fields = {model: _field(model) for model in models}
     mixed = any(part.name == WHOLE for share, _ in others for part in share.parts)
     lines = [f"self.{fields[model]}.set_state(deepcopy(self.observation))" for model in models]
@@ -212,18 +214,18 @@ def _environment(
     made = "\n".join(f"        self.{fields[model]} = {model}()" for model in models)
     step = "\n".join(f"        {line}" for line in body)
     return f'''class Environment:
-    """Joined: {taken}; all else of {models[0]}."""
+    """Combines programs: {taken}; everything else from {models[0]}."""
 
     def __init__(self):
 {made}
 
     def set_state(self, observation):
-        """Stand at another observation."""
+        """Set the observation to predict from."""
         self.observation = observation
         self.{fields[models[0]]}.set_state(deepcopy(observation))
 
     def step(self, action):
-        """Ask every model from here, and take from each what it is right about."""
+        """Combine the predictions of the programs."""
 {step}
         self.observation = answer[0]
         return tuple(answer)

@@ -127,7 +127,7 @@ class ProgramDraft:
             f"self.observation = {reshaped}",
             "return self.observation.copy(), reward, terminated",
         ]
-        step = ["def step(self, action):", '    """Predict what follows an action."""']
+        step = ["def step(self, action):", '    """Predict the outcome of an action."""']
         return _indented(["\n".join([*step, *(f"    {line}" for line in lines)])])[:-1]
 
 
@@ -135,7 +135,7 @@ _STATE = '''def __init__(self):
     self.observation = np.zeros({size})
 
 def set_state(self, observation):
-    """Stand at another observation."""
+    """Set the observation to predict from."""
     self.observation = np.array(observation, dtype=float)'''
 
 

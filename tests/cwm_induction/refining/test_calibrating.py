@@ -259,11 +259,11 @@ class TestFit:
         found = Calibrate(calibrate_steps=8_000).fit(swing(), rows, sandbox)
         assert found.wrong > len(rows) / 2
         assert found.floor["observation[1]"] > 100
-        assert "broken off after 8,000 steps" in found.findings
+        assert "stopped after 8,000 steps" in found.findings
         assert "Still wrong are" in found.findings
         assert "observation[1] in " in found.findings
         whole = replace(found, stopped="").findings
-        assert "So something is missing in the formula." in whole
+        assert "The formula lacks a term." in whole
         assert "observation[1]" in whole.partition("median error")[2]
 
     @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_a_component_is_taken_from_a_program_that_is_exact_there(task):
     verdict = task(found.candidate).node.verdict
     assert verdict.solved, found.candidate
     assert "Pole Angle" in found.candidate
-    assert "Pole Angle came from" in found.findings
+    assert "which predict them exactly: Pole Angle" in found.findings
 
 
 def test_an_end_is_taken_from_a_program_that_has_all_else_wrong(task):

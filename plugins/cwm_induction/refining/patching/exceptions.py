@@ -23,22 +23,22 @@ MOST_ENTRIES = 60
 LEAST_SHARE = 2
 """Wrong values that an entry makes right on average: one each would be memory, and no rule."""
 
-HEADING = "# Looked up, since no rule was found for it:"
+HEADING = "# Looked up, because no rule was found,"
 
 _CLASS = '''
 
 class Environment(Environment):
-    """The same, with what no rule was found for: it is looked up."""
+    """Adds lookup tables for values that no rule predicts."""
 
 {tables}
 
     def set_state(self, observation):
-        """Stand at another observation."""
+        """Set the observation to predict from."""
         super().set_state(observation)
         self.known = {values}
 
     def step(self, action):
-        """Predict, and look exceptions up."""
+        """Predict the outcome of an action, with exceptions from the tables."""
         known, action = self.known, int(action)
         following, reward, terminated, *rest = super().step(action)
 {statements}

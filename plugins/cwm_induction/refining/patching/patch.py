@@ -81,7 +81,7 @@ def patched(program: str, data: Dataset, ask: Ask, effort: Effort) -> tuple[str,
     outcome = RecordedOutcome(data)
     standing = _standing(program, outcome, ask, effort)
     while standing is not None and standing.losses and len(findings) < MOST_CORRECTIONS:
-        effort.tell("looking at what the program leaves over")
+        effort.tell("searching for corrections")
         with np.errstate(all="ignore"):
             options = sorted(_options(standing, effort), key=lambda one: -one.gain)
         for found in options[:MOST_CONFIRMED]:
@@ -102,7 +102,7 @@ def patched(program: str, data: Dataset, ask: Ask, effort: Effort) -> tuple[str,
             text, mended = looked_up, sum(table.mended for table in found_tables)
             entries = sum(len(table.entries) for table in found_tables)
             findings.append(
-                f"no rule was found for {mended} values of recorded transitions: they are looked "
+                f"no rule was found for {mended} recorded values: they are looked "
                 f"up in {entries} entries"
             )
     return (text, findings) if findings else (program, [])
@@ -122,7 +122,7 @@ def _options(standing: Standing, effort: Effort) -> Iterator[Found]:
     """Yield corrections of a program."""
     for rewrite, gain in tried(standing):
         text = rewritten(standing.trials.source, rewrite)
-        finding = f"{rewrite.words}: {gain} values of recorded transitions"
+        finding = f"{rewrite.words} (fixes {gain} recorded values)"
         yield Found(text, GAIN * gain - rewrite.cost, finding)
     yield from _additions(standing, effort)
 
@@ -213,13 +213,13 @@ def _is_next(values: Array, said: Array) -> bool:
 def _written(standing: Standing, need: Need, law: Law, where: Guard, gain: int) -> Found:
     """Write a correction before its statement."""
     always = where.text == ALWAYS
-    place = "" if always else f"where {where.text} "
-    finding = f"{place}{need.place} is {law.text}: {gain} values of recorded transitions"
+    place = "" if always else f"if {where.text}: "
+    finding = f"{place}{need.place} = {law.text} (fixes {gain} recorded values)"
     lines = [f"{need.place} = {law.text}"]
     if not always:
         lines = [f"if {where.text}:", f"    {lines[0]}"]
     text = standing.trials.source.with_lines(
-        need.position, [f"# Corrected: right for {gain} values that were wrong without it.", *lines]
+        need.position, [f"# Correction: fixes {gain} values that were wrong without it.", *lines]
     )
     return Found(_with_numpy(text), GAIN * gain - law.cost - where.rank, finding)
 

@@ -89,7 +89,9 @@ def _moved(method: ast.FunctionDef) -> Iterator[Rewrite]:
             block.insert(end, statement)
             text = ast.unparse(method)
             block.insert(start, block.pop(end))
-            words = f"`{ast.unparse(statement).splitlines()[0]}` stands elsewhere in {method.name}"
+            words = (
+                f"`{ast.unparse(statement).splitlines()[0]}` moves to another line of {method.name}"
+            )
             yield Rewrite(method, text, 1.5, words)
 
 
@@ -134,7 +136,7 @@ def _rewrite(old: ast.stmt, node: ast.expr, put: Put, new: ast.expr, cost: float
     text = ast.unparse(old)
     put(node)
     place = old.name if isinstance(old, ast.FunctionDef) else ast.unparse(old).split(" = ")[0]
-    return Rewrite(old, text, cost, f"`{now}` is `{then}` in {place}", (node, then))
+    return Rewrite(old, text, cost, f"`{now}` becomes `{then}` in {place}", (node, then))
 
 
 def _position(lines: dict[int, Position], node: ast.AST) -> Position | None:
