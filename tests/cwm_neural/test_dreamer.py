@@ -236,6 +236,7 @@ def test_the_actor_waits_until_there_is_something_to_dream_of() -> None:
 def test_texts_and_forces_without_bounds_are_refused() -> None:
     words = Space("text", max_length=9)
     endless = Space("box", "float32", (1,), (-np.inf,), (np.inf,))
-    for seen, done, reason in ((words, PUSHES, "text observations"), (PLACES, endless, "bounded Box")):
+    refused = ((words, PUSHES, "text observations"), (PLACES, endless, "bounded Box"))
+    for seen, done, reason in refused:
         with pytest.raises(CwmError, match=reason):
             DreamerTrainer().begin(TrainingTask(seen, done))
