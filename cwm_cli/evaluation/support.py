@@ -309,7 +309,7 @@ def unverified(train: Dataset, test: Dataset) -> list[str]:
 
 
 def untested(rows: Dataset) -> list[str]:
-    """Return phrases on what no row shows, if no episode terminates.
+    """Return phrases on events that no row contains, if no episode terminates.
 
     Such data cannot refute a program that never ends an episode. If all rewards are equal as well,
     the data cannot refute a program that never rewards a goal. Equal rewards alone are usual: many

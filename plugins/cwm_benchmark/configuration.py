@@ -211,7 +211,7 @@ class BenchmarkAccess(BaseModel):
 class BenchmarkHeader(RunHeader[BenchmarkConfig]):
     """What a benchmark begins with; the terms are those of the last command.
 
-    `caveat` has to be said of whatever the backend answers. `remedy` is the advice of the backend
+    `caveat` is a warning about all answers of the backend. `remedy` is the advice of the backend
     if no program runs.
     """
 

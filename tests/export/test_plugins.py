@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import site
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 import cwm_cli as cwm
 from cwm_cli.errors import CwmError
-from cwm_cli.export.plugins import PLUGIN_KINDS, PluginNames
+from cwm_cli.export.plugins import PLUGIN_KINDS, PluginNames, new_plugin
 from cwm_cli.export.publishing import MARK
 
 
@@ -126,6 +127,25 @@ def test_a_package_needs_exactly_one_kind(cwm, kinds):
     assert "a package is written for one kind: give --kind once, environment, " in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
     assert not (cwm.folder / "cwm-maze").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["backend", "world-model"])
+def test_a_new_plugin_with_an_example_passes_the_tests_of_all_plugins(kind, cwm):
+    names = new_plugin(f"cwm-fresh-{kind}", kind, out=cwm.folder / "new").names
+    shutil.copytree(cwm.folder / "new" / names.module, cwm.packages / names.module)
+    cwm.install(names.module, "", f"{names.short} = {names.module}")
+    (cwm.packages / f"{names.module}.py").unlink()
+    tests = ("--pyargs", "cwm_cli.testing", "-k", names.module, "-q", "-p", "no:cacheprovider")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *tests],
+        cwd=cwm.folder,
+        env=cwm.variables(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
 
 
 class Installed(NamedTuple):
