@@ -80,7 +80,7 @@ def plugins() -> Plugins:
             added_points: Mapping[Kind, ExtensionPoint] = getattr(
                 module, "cwm_extension_points", dict
             )()
-        except Exception as error:  # noqa: BLE001  # whatever a stranger's code may raise
+        except Exception as error:  # noqa: BLE001  # plugins raise any exception
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             warnings.append(f"the plugin {entry.name!r} ({_package(entry)}) is left out: {reason}")
             continue
@@ -195,9 +195,9 @@ def _owners(kind: Kind, name: str) -> list[tuple[Plugin, Any]]:
 
 
 def find(kind: Kind, name: str) -> Any:
-    """Return what is provided under `name` or `package:name`, or say which names are known.
+    """Return the part called `name` or `package:name`.
 
-    The package is that of the plugin, or the name of its entry point.
+    The package is the distribution of the plugin, or the name of its entry point.
     """
     owners = _owners(kind, name)
     if len(owners) > 1:

@@ -23,7 +23,7 @@ def option_owners(name: str | None = None, kind: str | None = None) -> Iterator[
     """Yield the parts with options, of one name or one kind if given.
 
     Args:
-        name: A name, or `package:name`. A name that several plugins provide yields all of them.
+        name: A name, or `package:name`. If several plugins provide the name, yield all parts.
         kind: An extension point, or a group of options.
 
     Raises:

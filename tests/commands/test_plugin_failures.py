@@ -37,7 +37,7 @@ USUAL = {
 
 
 def failing(cwm, *flags, **parts):
-    """Search with a plugin of which some parts are replaced; return what is printed."""
+    """Search with a plugin with some parts replaced; return the text on stderr."""
     cwm.install("echo_plugin", BACKEND.format(**USUAL | parts))
     answer = cwm.inside(*flags, *SEARCH, "--backend", "echo")
     assert answer.returncode == 1, answer.stdout
