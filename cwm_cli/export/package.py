@@ -204,16 +204,17 @@ def _plain(value: Any) -> Any:
 
 COLUMNS = ("accuracy", "exact", "floor", "normalised")
 EXPLAINED = """
-The score of a row is the share of its parts that are right: observation, reward, terminated. `exact` is the share of rows right in every part, `floor` the score of predicting no change, the most common reward and no end on the same rows, `normalised` is (accuracy - floor) / (1 - floor). The search saw the train rows only.
+`accuracy` is the mean share of correct parts (observation, reward, terminated) of a transition, `exact` the share of transitions that are correct in every part. `floor` is the accuracy of predicting no change, the most common reward and no end; `normalised` is (accuracy - floor) / (1 - floor). The search used the training transitions only.
 """  # noqa: E501
 _SKILL = (
-    " `skill` is the quality of the probabilities: 0 for the overall frequencies, 1 for the true"
+    " `skill` measures the probabilities: 0 for the overall frequencies, 1 for the true"
     " environment."
 )
 _ASKED = {
-    False: "Each row was predicted on its own: over many steps, errors accumulate.",
-    True: "Rows were predicted in order, with the recorded observation after each step: without "
-    "it, errors grow.",
+    False: "Each transition was predicted from its recorded observation; over many steps, errors "
+    "accumulate.",
+    True: "Transitions were predicted in order, and `correct` got each recorded observation; "
+    "without it, errors accumulate.",
 }
 """How rows were asked, of programs without a memory and with one."""
 
@@ -240,7 +241,9 @@ def card(
     return template("README.md").substitute(
         names._asdict(),
         environment=clean(run.config.env),
-        author=_code(run.config.model) if run.config.model else "a program, not by a person",
+        author=_code(run.config.model)
+        if run.config.model
+        else "induction, without a language model",
         starts=len(world.data["starts"]),
         limit=f"It is truncated after {limit} steps." if limit else "No time limit is known.",
         valid=_VALID if dataset.has_valid_actions else "",
@@ -257,35 +260,35 @@ def card(
 def _shown(rendering: Mapping[str, Any]) -> str:
     """Say how observations are shown."""
     if not rendering["modes"]:
-        return "How to draw observations is unknown: there is no `render_mode`."
+        return "Rendering is not supported."
     if rendering["environment"] is None:
-        return '`render_mode="ansi"` writes observations as text.'
+        return '`render_mode="ansi"` renders observations as text.'
     modes = ", ".join(f'`"{mode}"`' for mode in rendering["modes"])
     return (
-        f"With a `render_mode` ({modes}) {_code(rendering['environment'])} draws the predictions;"
-        f" it must be installed:  `{rendering['needs']}`."
+        f"With a `render_mode` ({modes}), {_code(rendering['environment'])} renders the "
+        f"predictions; it must be installed: `{rendering['needs']}`."
     )
 
 
 _CONTRACTS = {
     "plain": "",
-    "chance": " Outcomes are random and follow from the seed.",
-    "memory": " The program has memory: it gets the first observation, then uses its own "
+    "chance": " Outcomes are random; the seed determines them.",
+    "memory": " The program has memory: it gets the initial observation, then uses its own "
     "predictions."
     " Pass recorded observations to its method `correct`.",
 }
 """What is said of a program by its contract."""
 
-_VALID = " `info` lists the valid next actions: `valid_actions`, and `action_mask`."
+_VALID = " `info` has the valid next actions: `valid_actions` and `action_mask`."
 
 
 def _scores(run: SearchRun, findings: RunFindings) -> str:
     """Compare the scores on train and held-out rows, or say what is known so far."""
     if not findings.scores:
-        so_far = f"Best score so far on train rows: {share(findings.best.verdict.score)}."
+        so_far = f"Best score so far on training transitions: {share(findings.best.verdict.score)}."
         return (
-            f"The search had not finished at the time of export. {so_far} Held-out rows: not "
-            "scored."
+            f"The search had not finished at the time of export. {so_far} Held-out "
+            "transitions: not scored."
         )
     columns = [*COLUMNS, *(name for name in ("paper", "skill") if run.config.metric == name)]
     titles = {"train": "train", "test": "held-out"}
@@ -314,13 +317,16 @@ def _facts(run: SearchRun, dataset: Dataset, findings: RunFindings) -> Iterator[
     versions = ", ".join(f"{name} {number}" for name, number in header.versions.items())
     train = len(dataset.train)
     yield "environment", _code(config.env)
-    yield "its arguments", _code(json.dumps(config.env_args)) if config.env_args else "none"
+    yield "environment arguments", _code(json.dumps(config.env_args)) if config.env_args else "none"
     yield "transitions", f"{train:,} train, {len(dataset) - train:,} held-out"
-    yield "their digest", _code(config.dataset)
+    yield "dataset digest", _code(config.dataset)
     yield "metric", config.metric
     yield "strategy", _code(config.strategy)
-    yield "answers", _code(config.model or f"the backend {config.backend}")
-    yield "modules admitted", ", ".join(map(_code, config.tools)) or "only the usual ones"
+    yield (
+        "model",
+        _code(config.model) if config.model else f"none (backend {_code(config.backend)})",
+    )
+    yield "additional modules", ", ".join(map(_code, config.tools)) or "none"
     yield "seed", str(config.seed)
     yield "completions", f"{findings.completions}{'' if findings.is_over else ', so far'}"
     yield "tokens", tokens(spent.tokens)

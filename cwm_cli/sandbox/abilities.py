@@ -265,8 +265,8 @@ def check_source(program: str, file: str) -> None:
         for name in _names(node):
             line = getattr(node, "lineno", 1)
             raise ForbiddenName(
-                f"{name!r} may not be used: on this machine programs are held back by their text "
-                "alone, so they may do nothing but compute",
+                f"{name!r} is not allowed: on this machine the only protection is a check of the "
+                "program's text, so programs may only compute",
                 (file, line, None, None),
             )
 

@@ -531,7 +531,7 @@ class ComparedSteps:
             if name in _LASTING or not self._answer["terminations"][0]:
                 alike &= _near(answer[0], self._slots[name][first:last])
         if not alike.any():
-            words = f"step answered {repr(result)[:200]}, which is not among its outcomes"
+            words = f"step returned {repr(result)[:200]}, which is not one of its outcomes"
             raise Complaint(words, "contradiction")
         if self._drawn:
             shares = np.where(alike, chances, 0.0)

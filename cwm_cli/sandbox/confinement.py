@@ -115,14 +115,14 @@ class Guards:
         if layer == "limits":
             return ON
         if sys.platform != "linux":
-            raise OSError(errno.ENOSYS, "there is no such guard outside Linux")
+            raise OSError(errno.ENOSYS, "available on Linux only")
         if layer == "user":
             return _other_users()
         if layer == "landlock":
             self._ruleset = deny_everything()
         if layer == "seccomp":
             if linux.MACHINE not in MACHINES:
-                raise OSError(errno.ENOSYS, f"the system calls of {linux.MACHINE} are not known")
+                raise OSError(errno.ENOSYS, f"the machine type {linux.MACHINE} is not supported")
             self._instructions = compute_only(linux.MACHINE)
             _try_filter(self._instructions)
         return ON
@@ -140,12 +140,12 @@ def _other_users() -> str:
     if os.geteuid() != 0:
         return "not needed: not root"
     if Path("/proc/self/setgroups").read_text().strip() != "allow":
-        raise OSError(errno.EPERM, "groups cannot be given up in this container")
+        raise OSError(errno.EPERM, "this container does not allow dropping groups")
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         first, _, count = map(int, line.split())
         if first <= _FIRST_USER and first + count > _FIRST_USER + _USERS:
             return ON
-    raise OSError(errno.EPERM, "this container has no spare users")
+    raise OSError(errno.EPERM, "this container has no unused user ids")
 
 
 def _try_filter(instructions: bytes) -> None:

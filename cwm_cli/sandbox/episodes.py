@@ -63,12 +63,12 @@ is a message: what is known from nearly all others, in one of a hundred rows, sh
 300 with a chance of 0.95."""
 
 ADVICE = (
-    "The answers along an episode have to depend on that episode alone: on what reset and correct "
-    "told of it, and on its actions. Other episodes are asked beside it in the same process, each "
-    "with an Environment of its own, and a score counts only if other processes give the same "
-    "answers with other episodes beside it. So keep what is remembered in self, begin it anew in "
-    "reset, and keep nothing in the module or the class. What chance decides may be drawn from "
-    "`self.rng`, a numpy Generator that is put there and seeded anew for every step."
+    "Predictions may only depend on the actions of their own episode and on the observations given "
+    "to reset and correct. Other episodes run in the same process, each with its own Environment, "
+    "and a score is valid only if other processes return the same predictions with other episodes. "
+    "So store the memory in self, clear it in reset, and store nothing in the module or the class. "
+    "Random outcomes may only use `self.rng`, a numpy Generator that is provided and seeded again "
+    "for every step."
 )
 
 

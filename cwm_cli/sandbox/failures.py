@@ -63,9 +63,7 @@ class Failure:
         return self.kind in ("timeout_cpu", "timeout_wall")
 
 
-KILLED_WORKERS = Failure(
-    kind="crash", message="the program ended the process that watches over it, twice"
-)
+KILLED_WORKERS = Failure(kind="crash", message="the program killed its sandbox process twice")
 
 LONGEST_PROGRAM = 1 << 18
 TOO_LONG = Failure(

@@ -158,10 +158,10 @@ def _check_methods(environment: Any, abilities: Abilities) -> None:
             continue
         words = f"the class Environment has no method {name}"
         if abilities.remembers:
-            words += ": one with correct is asked along episodes, by reset, step and correct"
+            words += ": a program with correct needs reset, step and correct"
             raise Complaint(words, "wrong_contract", about=has["correct"])
         if callable(has["reset"]):
-            words += ", and with reset it would take correct: write both or neither"
+            words += ", and a program with reset also needs correct: write both or neither"
             raise Complaint(words, "wrong_contract", about=has["reset"])
         raise Complaint(words)
 
@@ -445,7 +445,9 @@ def outcomes_of(told: Any, *, with_valid: bool = False) -> list[PossibleAnswer]:
         raise Complaint(f"outcomes should return a list of outcomes, got {brief(told)}")
     some = list(islice(told, MOST_OUTCOMES + 1))
     if len(some) > MOST_OUTCOMES:
-        words = f"outcomes returned more than {MOST_OUTCOMES} outcomes: draw in step, from self.rng"
+        words = (
+            f"outcomes returned more than {MOST_OUTCOMES} outcomes: sample in step, from self.rng"
+        )
         raise Complaint(words, "wrong_probabilities")
     if not some:
         raise Complaint(
@@ -469,7 +471,7 @@ def _shares(told: list[Any]) -> list[float]:
     ]
     for number in numbers:
         if not math.isfinite(number) or number < 0:
-            words = f"a probability is {number:g}: none may be below 0, and all have to be finite"
+            words = f"a probability is {number:g}: it must be finite and at least 0"
             raise Complaint(words, "wrong_probabilities")
     most = max(numbers)
     if not most:

@@ -62,11 +62,11 @@ TOLERANCE = 1e-9
 last differ by 1e-16, and the metric forgives 1e-5."""
 
 ADVICE = (
-    "The answer has to depend on the observation and the action alone, not on earlier questions, "
-    "the other rows that are asked, the clock or the operating system: a score counts only if "
-    "other processes give the same answers, among other rows and in another order. What chance "
-    "decides may be drawn from `self.rng`, a numpy Generator that is put there and seeded anew for "
-    "every question, as are the functions of `random` and `numpy.random`, and from nothing else."
+    "A prediction may only depend on the observation and the action, not on earlier calls, other "
+    "rows, the clock or the operating system: a score is valid only if other processes return the "
+    "same predictions for other selections and orders of the rows. Random outcomes may only use "
+    "`self.rng`, a numpy Generator that is provided and seeded again for every prediction, or the "
+    "functions of `random` and `numpy.random`, which are seeded likewise."
 )
 
 
@@ -307,7 +307,7 @@ def too_many(rows: int, width: int, bytes_each: int) -> Failure | None:
     if (size := rows * width * bytes_each) <= MOST_TOLD:
         return None
     words = f"the outcomes of {rows} rows would take {size / 2**20:.0f} MB, with {width} in a row"
-    words += ": tell fewer, or draw in step from self.rng"
+    words += ": return fewer outcomes, or sample in step from self.rng"
     return Failure(kind="wrong_output", message=words)
 
 
@@ -414,7 +414,7 @@ def differing(
         if differs.any():
             row = int(np.argmax(differs))
             answers = " and then ".join(shown(each[name][row].tolist()) for each in (first, second))
-            words = f"when asked twice for {asked(row)} the program answered {answers}"
+            words = f"two calls of {asked(row)} returned different results: {answers}"
             return Failure(kind="nondeterministic", message=f"{words}\n{advice}")
     return None
 
@@ -434,5 +434,6 @@ def asked_again(failure: Failure, advice: str = ADVICE) -> Failure:
     """Report what a program raised when it was asked once more; other ends are what they are."""
     if failure.kind not in ("load_error", "step_error", "wrong_output"):
         return failure
-    message = f"asked again, in another order, the program failed: {failure.message}\n{advice}"
+    words = f"in a second run with another order of rows, the program failed: {failure.message}"
+    message = f"{words}\n{advice}"
     return Failure(kind="nondeterministic", message=message, line=failure.line)

@@ -267,7 +267,9 @@ class Confirmer:
                 plans = decider.plan([moment._replace(state=state) for moment, state in pairs])
             except Unsuited as reason:
                 where = _where(moments[0])
-                raise Forged(f"{where} cannot be the planner's (it {reason}): {INSTEAD}") from None
+                raise Forged(
+                    f"{where} cannot come from the planner (it {reason}): {INSTEAD}"
+                ) from None
             for decision, plan in zip(some, plans, strict=True):
                 if decider.passed_over or not self._equal(plan, decision.plan):
                     raise Forged(self._other(decision.moment, decision.plan, plan))
@@ -279,7 +281,7 @@ class Confirmer:
             claimed = sum(decision.steps for decision in window)
             # planners keep tables, so that steps may have been asked for in another window
             if claimed > MOST_TIMES * (steps + self._most):
-                words = f"{claimed:,} steps of the model instead of {steps:,.0f}"
+                words = f"{claimed:,} model steps instead of {steps:,.0f}"
                 where = _where(window[0].moment)
                 raise Forged(f"{where} and the following ones report {words}: {INSTEAD}")
         if model.remembers:

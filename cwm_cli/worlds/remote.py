@@ -78,7 +78,7 @@ class Forged(CwmError):
     """What a program said is not what it says when that is checked."""
 
 
-MEDDLED = "the program tampered with its process, which answered"
+MEDDLED = "the program tampered with its process, which returned a reply"
 INSTEAD = "the results are discarded; do not use this program"
 
 

@@ -105,7 +105,7 @@ class Knowledge:
 
     def __post_init__(self) -> None:
         if self.limit < 1:
-            raise ValueError("an episode lasts a step at least")
+            raise ValueError("an episode must have at least one step")
 
     @property
     def usual(self) -> float | None:

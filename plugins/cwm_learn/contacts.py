@@ -43,17 +43,22 @@ class Contacts(Novelty):
     def _in_order(self) -> Iterator[Level]:
         near = [n for n, name in self._named if name in AROUND]
         far = [n for n, name in self._named if name.split(" ")[0] not in (*AROUND, "beyond")]
-        yield Level("an action that was never tried", self._untried(0))
-        yield Level("never done to such a thing", self._touching(1))
-        yield Level("objects were never like that", self._reaching((n,) for n in (*near, *far)))
-        yield Level("never done to such a thing with that in hand", self._touching(2, {"held"}))
-        yield Level("never done to such a thing in such a state", self._touching(2))
+        yield Level("an untried action", self._untried(0))
+        yield Level("an untried action on this kind of object", self._touching(1))
+        yield Level("a new property of objects", self._reaching((n,) for n in (*near, *far)))
+        yield Level(
+            "an untried action on this kind of object with the carried one",
+            self._touching(2, {"held"}),
+        )
+        yield Level("an untried action on this kind of object in this state", self._touching(2))
 
     def deeper(self) -> Iterator[Level]:
         """Yield what is unknown among more things: a new board may well offer more than that."""
         far = [n for n, name in self._named if name.split(" ")[0] not in (*AROUND, "beyond")]
-        yield Level("objects were never like that together", self._reaching(combinations(far, 2)))
-        yield Level("never done among such things", self._touching(3))
+        yield Level(
+            "a new combination of properties of objects", self._reaching(combinations(far, 2))
+        )
+        yield Level("an untried action among these kinds of objects", self._touching(3))
 
     def _touching(self, width: int, only: Container[str] | None = None) -> np.ndarray:
         """Return where actions were never taken among such things, so many of them together.

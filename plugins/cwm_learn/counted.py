@@ -112,7 +112,7 @@ class Counted(TabularActor):
                     return intent
             if promise is not None:
                 action = self.table.actions[int(self.table.worth(number, left).argmax())]
-                return Intent(action, aim or "exploit", "the best in the program", promise)
+                return Intent(action, aim or "exploit", "the best action in the program", promise)
             if aim is not None:
                 return None
         if aim == "probe":
@@ -311,7 +311,7 @@ class Counted(TabularActor):
         worth = hoped > value + SLACK * max(1.0, abs(value))
         for width in (1, 2):
             unknown = self._news.landings(width) & worth[:, None]
-            yield Level(f"never visited, and it might pay, width {width}", unknown)
+            yield Level(f"an unvisited state that may raise the return, width {width}", unknown)
 
     def _disputed(self) -> Level:
         """Return what other programs that replay every row say otherwise of."""
@@ -321,7 +321,7 @@ class Counted(TabularActor):
         unknown = np.zeros(self.table.following.shape, bool)
         for place in places:
             unknown[place] = True
-        return Level("other programs say otherwise", unknown[: len(self.table)])
+        return Level("other programs disagree", unknown[: len(self.table)])
 
     def _pursued(self) -> Iterator[Level]:
         """Yield where each question of a language model is answered."""
@@ -344,7 +344,7 @@ class Counted(TabularActor):
         rewards = {step[:2]: step[3] for step in self._steps}
         return [
             OpenQuestion(
-                f"the end by action {self.table.actions[action]} at"
+                f"the end of the episode by action {self.table.actions[action]} at"
                 f" {self.known.told(self.table.observation(before))} was seen once",
                 self.known.told(self.table.observation(before)),
                 self.table.actions[action],
@@ -366,7 +366,9 @@ class Counted(TabularActor):
                 self.known.told(self.table.observation(int(place))) for place in places[:SHOWN]
             ]
         return [
-            OpenQuestion(f"never visited: {place}", place, answers="whether it pays to be there")
+            OpenQuestion(
+                f"never visited: {place}", place, answers="whether this state raises the return"
+            )
             for place in dict.fromkeys(found)
         ][:SHOWN]
 

@@ -160,7 +160,7 @@ class DiceActor(TabularActor):
         worth = self._worth(number, left)
         best = np.flatnonzero(worth >= worth.max() - 1e-9)
         action = self._table.actions[int(best[0])]
-        return Intent(action, aim, "the best on the mean", promise)
+        return Intent(action, aim, "the best expected return", promise)
 
     def _look(self, number: int, aim: Aim) -> Intent | None:
         """Begin a way to what is unknown, if one is likely enough to lead there."""
@@ -168,7 +168,7 @@ class DiceActor(TabularActor):
         if hopes.max() < SLIGHT:
             return None
         best = self._rng.choice(np.flatnonzero(hopes >= hopes.max() - 1e-9))
-        return Intent(self._table.actions[int(best)], aim, "what no row has shown yet")
+        return Intent(self._table.actions[int(best)], aim, "a likely way to unrecorded transitions")
 
     # --- what follows
 

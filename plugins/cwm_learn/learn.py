@@ -434,7 +434,7 @@ class _LearnedTask(NamedTuple):
         rows = None if begun.rows is None else pursued.rows(begun.rows)
         earlier = None if begun.earlier is None else pursued.rows(begun.earlier)
         program = pursued.program(begun.program) if begun.program else ""
-        words = f"{self.description}\n\nOnly this pays, 1 for reaching it: {goal}."
+        words = f"{self.description}\n\nThe only reward is 1 for reaching this goal: {goal}."
         return self._replace(goal=pursued, description=words), _Begun(rows, program, earlier)
 
     def optimist(self, asked: AskedModel | None, sandbox: Sandbox) -> Optimist | None:
@@ -639,24 +639,27 @@ def _result(learner: Learner, stopped: Stop) -> LearningResult:
 def _account(learner: Learner, result: LearningResult) -> list[str]:
     """Say of the program what is known, what is certified and what is not."""
     env = learner.run.config.env
-    lines = [f"{env}, learned by acting in it for {result.steps:,} steps."]
+    lines = [f"{env}, learned from {result.steps:,} steps in the environment."]
     rows = learner.explained
     left_out = len(learner.known.rows) - len(rows)
     wrong = int(learner.writer.wrong(learner.known.program, rows).sum())
     replayed = f"{len(rows) - wrong:,}" if wrong else "all"
-    does = "It holds possible" if learner.writer.contract == "chance" else "It replays"
-    lines += [f"{does} {replayed} of {len(rows):,} rows."]
+    is_random = learner.writer.contract == "chance"
+    does = "It gives a positive probability to" if is_random else "It predicts"
+    lines += [f"{does} {replayed} of {len(rows):,} recorded transitions."]
     if left_out:
-        lines += [
-            f"{left_out:,} further rows came out otherwise, by chance or by what is not seen."
-        ]
+        lines += [f"{left_out:,} more transitions had other outcomes: randomness, or hidden state."]
     lines += [
         f"Certified: {result.certificate}."
         if result.certificate
-        else "Not certified: its play was not seen to agree with the world for long enough."
+        else "Not certified: too few steps of play without a mismatch."
     ]
     asked = learner.questions.open
-    return [*lines, "Not known:", *(f"- {each.text}" for each in asked)] if asked else lines
+    return (
+        [*lines, "Not covered by the data:", *(f"- {each.text}" for each in asked)]
+        if asked
+        else lines
+    )
 
 
 def described(program: str, lines: Sequence[str]) -> str:

@@ -366,7 +366,7 @@ class Learner:
                 break
             if intent is None:
                 allowed, wandering = self.task.allowed(self.env), True
-                intent = self._at_random("nothing is known to go for", allowed)
+                intent = self._at_random("no known target", allowed)
             if not aims:
                 promised = intent.promise
             row, agreed = self._step(observation, intent)
@@ -739,10 +739,11 @@ class Learner:
         """Ask about what programs disagree on; what was tried by now is settled."""
         return [
             OpenQuestion(
-                f"programs that replay every row disagree on {action} at {place}",
+                f"two programs that fit all rows predict different outcomes of action {action} "
+                f"at {place}",
                 place,
                 action,
-                "one of the programs is wrong",
+                "which program is right",
                 1.0,
             )
             for place, action in ((self.known.told(o), a) for o, a in self.known.disputed)
@@ -818,18 +819,18 @@ class Learner:
             row = rows.row(int(np.flatnonzero(found.unexplained)[-1]))
             asked.append(
                 OpenQuestion(
-                    f"no rule gives {count} of {len(rows)} rows",
+                    f"no rule predicts {count} of {len(rows)} rows",
                     f"such as {self.known.told(row.observation)}",
                     row.action,
-                    "the same there again: a rule is missing; otherwise: chance",
+                    "the same outcome again: a rule is missing; another outcome: randomness",
                     1.0,
                 )
             )
         if count := self._outcomes.contradicted:
             asked.append(
                 OpenQuestion(
-                    f"{count} actions came out in more than one way at the same observation",
-                    answers="chance, or something that is not observed",
+                    f"{count} (observation, action) pairs had more than one outcome",
+                    answers="randomness, or hidden state",
                 )
             )
         return asked

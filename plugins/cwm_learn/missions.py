@@ -291,7 +291,7 @@ class StateView:
 _TAIL = '''
 
 class Environment:
-    """Steps from what is observed: the world moves, the mission pays."""
+    """Predicts the next state, and the reward of the mission."""
 
     def set_state(self, observation):
         self.observation, self.state = observation, $decode
@@ -310,7 +310,7 @@ class Environment:
 _JUDGE_TAIL = '''
 
 class Environment:
-    """Says what a step pays that was really taken: it stands at the states before and after."""
+    """Returns the reward of a recorded step from the states before and after it."""
 
     def set_state(self, pair):
         self.observation, self.pair = pair[0], pair
@@ -349,10 +349,12 @@ class WorldProgram:
 
     def _text(self, view: StateView, tail: str, note: str) -> str:
         head = _head(view.schema, view.actions) if view.schema else f"ACTIONS = {view.actions!r}\n"
-        parts = [_closed("dynamics", self.transition, TRANSITION, "what follows an action")]
+        parts = [_closed("dynamics", self.transition, TRANSITION, "predicts the next state")]
         missions = list(self.rewards.items())
         for number, (mission, code) in enumerate(missions):
-            parts.append(_closed(f"pays_{number}", code, REWARD, f"what pays: {mission}"))
+            parts.append(
+                _closed(f"pays_{number}", code, REWARD, f"the reward of the mission: {mission}")
+            )
         pairs = ", ".join(f"{mission!r}: pays_{n}" for n, (mission, _) in enumerate(missions))
         parts.append(f"REWARDS = {{{pairs}}}\n")
         things, slots = f"observation[{OBJECTS!r}]", f"len(self.observation[{OBJECTS!r}])"
@@ -440,7 +442,7 @@ _Seen, _invented = Environment, _invention()
 
 
 class Environment(_Seen):
-    """What was seen, and what may be so beyond that."""
+    """Predicts recorded transitions, and assumed ones beyond them."""
 
     def set_state(self, observation):
         super().set_state(observation)
@@ -472,7 +474,7 @@ _World = Environment
 
 
 class Environment(_World):
-    """The same world, in which only this pays: $goal."""
+    """The same environment with another reward: 1 for reaching $goal."""
 
     def step(self, action):
         observation, _, terminated, *more = super().step(action)

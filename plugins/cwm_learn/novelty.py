@@ -97,18 +97,20 @@ class Novelty:
             yield self._known[place]
 
     def _in_order(self) -> Iterator[Level]:
-        yield Level("alike to where it succeeded", self._analogous())
-        yield Level("an action that was never tried", self._untried(0))
+        yield Level("similar to rewarded transitions", self._analogous())
+        yield Level("an untried action", self._untried(0))
         widths = range(1, min(WIDTH, self._columns.shape[1]) + 1)
         for width in widths:
             untried = self._untried(width) & self.idle
-            yield Level(f"an action that mostly does nothing, width {width}", untried)
-            yield Level(f"never visited, width {width}", self.landings(width))
+            yield Level(
+                f"an untried use of an action that mostly has no effect, width {width}", untried
+            )
+            yield Level(f"an unvisited state, width {width}", self.landings(width))
             if width == 1:
-                yield Level("never visited, two extremes", self._extremes())
+                yield Level("an unvisited state with two extremes", self._extremes())
         for width in widths:
-            yield Level(f"an action never tried there, width {width}", self._untried(width))
-        yield Level("never tried there", self.fresh)
+            yield Level(f"an action not tried in such a state, width {width}", self._untried(width))
+        yield Level("an action not tried in this state", self.fresh)
 
     def landings(self, width: int) -> np.ndarray:
         """Return where actions lead to values of so many factors that were never seen together."""

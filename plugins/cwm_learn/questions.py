@@ -90,7 +90,7 @@ class Questions:
                 changed[made.key] = made
         for key, known in self._known.items():
             if known.source == source and known.state == "open" and key not in asked:
-                answer = f"settled by what was seen up to step {steps:,}"
+                answer = f"answered by the data at step {steps:,}"
                 changed[key] = known.model_copy(update={"state": "answered", "answer": answer})
         self._known |= changed
         return list(changed.values())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from cwm_cli.planning.model import Step
+from cwm_cli.text import percent
 from cwm_learn.actor import PLAY, Actor, Aim, Intent, Knowledge, OpenQuestion, Pursued
 from cwm_learn.search import policies
 
@@ -209,8 +210,8 @@ class Real(Actor):
         if way is None:
             return None
         if aim in PLAY:
-            policy = "the policy that was found in imagination"
-            reason = policy if way.is_policy else "the plan that returns most"
+            policy = "a policy optimised in the program"
+            reason = policy if way.is_policy else "the plan with the highest return"
             return Intent(self._action(way, observation, left), aim, reason, way.worth(left))
         return Intent(self._action(way, observation, left), aim, str(way.found["reason"]))
 
@@ -289,7 +290,7 @@ class Real(Actor):
         if not found or found["value"] <= NEWS:
             self._idle_until = len(self.known.rows) + IDLE
             return None
-        return found | {"reason": np.array("out of what was visited")}
+        return found | {"reason": np.array("a way out of the visited region")}
 
     def _probing(self, here: np.ndarray, left: int) -> Arrays | None:
         """Return the way to where the first question that was not tried too often is answered."""
@@ -356,12 +357,14 @@ class Real(Actor):
             explained |= mask
             low, high = sorted((sign * float(last), sign * float(first)))
             name = self.known.component(place)
-            text = f"the limit of {name} lies between {low:.4g} and {high:.4g}"
+            text = f"the limit of {name} is between {low:.4g} and {high:.4g}"
             if count == 1:
-                text += "; the end was seen once"
+                text += "; only one such end was seen"
             box = _box(after.shape[1], place, low, high)
             region = f"{name} from {low:.4g} to {high:.4g}"
-            answers = "an end there moves the limit inwards, none moves it outwards"
+            answers = (
+                "an end there lowers the upper bound of the limit, no end raises the lower bound"
+            )
             weight = gap * count / ends.sum() + (count == 1)
             found.append(Pursued(OpenQuestion(text, region, None, answers, float(weight)), box))
         return found
@@ -377,11 +380,11 @@ class Real(Actor):
             share, name = max(0.0, float(most / bound)), self.known.component(place)
             if share >= ALL_BUT:
                 continue
-            text = f"{name} never passed {share:.2g} of its bound {bound:.4g}"
+            text = f"{name} reached at most {percent(share)} of its bound {bound:.4g}"
             low, high = (ALL_BUT * bound, np.inf) if sign > 0 else (-np.inf, ALL_BUT * bound)
             beyond = "above" if sign > 0 else "below"
             region = f"{name} {beyond} {ALL_BUT * bound:.4g}"
-            answers = "an end or another reward there is a rule that no row shows"
+            answers = "whether an end or another reward occurs there"
             question = OpenQuestion(text, region, None, answers, 0.1 * (1 - share))
             found.append(Pursued(question, _box(len(seen.low), place, low, high)))
         return found

@@ -422,7 +422,7 @@ LOOKING_UP = '''
 
 
 def key_of(value):
-    """Spell an observation or an action so that it can be looked up."""
+    """Return a hashable key of an observation or an action."""
     if isinstance(value, dict):
         return tuple((name, key_of(value[name])) for name in sorted(value))
     if isinstance(value, (list, tuple)):
@@ -431,23 +431,23 @@ def key_of(value):
 
 
 class Rules(Environment):
-    """What the rules say."""
+    """Predicts by rules."""
 
 
 class Environment(Rules):
-    """The rules, and {count} recorded transitions that they do not give, which are looked up."""
+    """Predicts by rules, and looks up {count} transitions that they predict wrongly."""
 
     def set_state(self, observation):
-        """Stand at another observation."""
-        self.standing_at = observation
+        """Set the observation to predict from."""
+        self.current = observation
         super().set_state(observation)
 
     def step(self, action):
-        """Look the step up, or follow the rules."""
-        known = EXCEPTIONS.get((key_of(self.standing_at), key_of(action)))
+        """Look the transition up, or predict it by rules."""
+        known = EXCEPTIONS.get((key_of(self.current), key_of(action)))
         if known is None:
             answer = super().step(action)
-            self.standing_at = answer[0]
+            self.current = answer[0]
             return answer
         known = deepcopy(known)
         self.set_state(known[0])

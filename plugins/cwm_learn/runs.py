@@ -497,7 +497,7 @@ def _sections(records: Sequence[LearnRecord]) -> Iterator[Section]:
     questions = {each.key: each for each in records if isinstance(each, RecordedQuestion)}
     certified = [each for each in records if isinstance(each, Certificate)]
     if episodes:
-        about = "Without the episode that the end of the budget cut off."
+        about = "Without an episode that the end of the budget cut off."
         yield Section("chart", "Return of each episode", return_curve(episodes), about)
     if certified:
         untried = [f"Not covered, never tried: {each}" for each in certified[-1].untried]

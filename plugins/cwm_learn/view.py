@@ -167,7 +167,7 @@ class LearningLines(LearningView):
 
 def episode_words(episode: EpisodeRecord) -> str:
     """Return the line of a finished episode."""
-    promised = "" if episode.promised is None else f" of {episode.promised:.5g} promised"
+    promised = "" if episode.promised is None else f" (planned {episode.promised:.5g})"
     words = f"step {episode.steps:,}  {episode.aim}: return {episode.returned:.5g}{promised}"
     count = episode.mismatched
     return f"{words}  {count} mismatch{'' if count == 1 else 'es'}" if count else words
@@ -234,7 +234,7 @@ class LearningPicture(LearningView):
             yield Text(f"model     {waiting}", "yellow")
         if self.step:
             promise = self.step.intent.promise
-            promised = "" if promise is None else f" (promises {promise:.5g})"
+            promised = "" if promise is None else f" (planned return {promise:.5g})"
             yield Text(f"aim       {aim_words(self.step)}{promised}", "cyan")
             words = f"{1000 * self.thought / max(self.taken, 1):,.1f} ms per step"
             if isinstance(self.work, Learner):
@@ -277,7 +277,8 @@ def learning_report(result: LearningResult, curve: Path) -> Iterator[RenderableT
             percent(min(1.0, part / result.seconds))
             for part in (result.writing_seconds, result.planning_seconds)
         )
-        words += f"; {writing} writing {result.refits:,} programs, {planning} planning"
+        words += f"; {writing} writing {result.refits:,} program{'s' * (result.refits != 1)}, "
+        words += f"{planning} planning"
     yield Text(f"{words}).")
     yield Text(f"Stopped: {STOPPED.get(result.stopped, result.stopped)}.")
     if result.completions:

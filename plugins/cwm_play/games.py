@@ -170,7 +170,7 @@ class WorldGame(Game):
         elif key == RESET or (key is None and self._inside.is_over):
             self._again(key)
         elif self._inside.is_over:
-            self._warning = "the episode is over: press enter to begin another"
+            self._warning = "the episode is over: press enter to start another"
         elif self.session is not None:
             if key in (None, "space"):
                 self._step(self._decided(self.session))
@@ -278,14 +278,14 @@ class WorldGame(Game):
             predicted = self._predicted(action)
         except CwmError as error:
             self._failure = self._warning = str(error)
-            inside.is_over, inside.note = True, "the world model failed: press enter to begin again"
+            inside.is_over, inside.note = True, "the world model failed: press enter to restart"
             return
         was_over = truth.is_over and len(truth.history.actions) <= len(inside.history.actions)
         inside.take(action, predicted)
         if not was_over and truth.step is not None:
             self._compare(predicted, truth.step, action)
         if len(inside.history.actions) >= self.arena.task.limit and not inside.is_over:
-            inside.is_over, inside.note = True, "the episode has reached its limit"
+            inside.is_over, inside.note = True, "time limit reached"
 
     def _predicted(self, action: Any) -> Step:
         """Ask the world model what follows."""
@@ -311,7 +311,7 @@ class WorldGame(Game):
         valid = None if named is None else tuple(map(int, named))
         step = Step(deepcopy(seen), reward_number(reward), bool(terminated), valid)
         cut = truncated or len(truth.history.actions) + 1 >= task.limit
-        truth.take(action, step, "the episode has reached its limit" if cut else "")
+        truth.take(action, step, "time limit reached" if cut else "")
         truth.valid = valid or None
 
     def _compare(self, predicted: Step, actual: Step, action: Any) -> None:
@@ -329,7 +329,7 @@ class WorldGame(Game):
         number = len(self._inside.history.actions)
         how = foreseen(self.model, row, self.arena.rows) if self.model is not None else None
         if how == "certain":
-            self._mark = self._mark or f"small differences have accumulated since step {number}"
+            self._mark = self._mark or f"small differences have accumulated up to step {number}"
             return
         self._is_apart = True
         if how is not None:
@@ -364,7 +364,9 @@ class WorldGame(Game):
             self._decisions += 1
             self._planned.extend(plan.actions)
             if plan.failure is not None:
-                self._warning = f"a random action, as planning failed: {plan.failure.message}"
+                self._warning = (
+                    f"planning failed, so a random action is taken: {plan.failure.message}"
+                )
         if not self._planned:
             return random_action(self._env.action_space, inside.valid)
         return self._planned.popleft()
@@ -388,7 +390,7 @@ class WorldGame(Game):
             parts.append(self.arena.keys.words(inside.history.actions[-1]))
         returned = f"return {inside.returned:.5g}"
         if self.model is not None:
-            returned += f" (truly {truth.returned:.5g})"
+            returned += f" (true: {truth.returned:.5g})"
         parts.append(returned)
         if inside.is_over:
             parts.append(inside.note)
@@ -403,9 +405,9 @@ class WorldGame(Game):
             told += legend(self.arena.keys.open_to(self._inside.valid))
             if standing := getattr(self.arena.keys, "standing", ""):
                 told.append(f"now {standing}")
-        told += legend({RESET: "begin again"})
+        told += legend({RESET: "restart"})
         if self.model is not None:
-            told += legend({TRUTH: "what is true"})
+            told += legend({TRUTH: "true environment"})
         return told
 
     def _episode(self) -> EpisodeOutcome:
@@ -574,7 +576,7 @@ class ReplayGame(Game):
                 self._episode, self._place = episode, after + int(places[0])
                 self._warning = ""
                 return
-        self._warning = "no wrong predictions from here on"
+        self._warning = "no more wrong predictions"
 
     def _prediction(self, index: int) -> Step | None:
         """Return what was predicted of a row, the likeliest where several things may follow."""
@@ -606,7 +608,7 @@ class ReplayGame(Game):
         wrong = np.flatnonzero(self.wrong[self._rows])
         if not len(wrong):
             return ""
-        first = f"the first mismatch of this episode is at step {wrong[0] + 1}"
+        first = f"first mismatch of this episode: step {wrong[0] + 1}"
         if not self.wrong[index]:
             return first
         parts = [name.replace("_", " ") for name, mask in self._wrong.items() if mask[index]]

@@ -122,7 +122,9 @@ class Painter:
             if restore(env.unwrapped, observation):
                 return rendered(env)
         except Exception as error:  # noqa: BLE001  # of what a model made up anything may come
-            self.lacking = f"{self._spec.id} cannot be drawn there ({type(error).__name__})"
+            self.lacking = (
+                f"{self._spec.id} cannot render this observation ({type(error).__name__})"
+            )
         else:
             self.lacking = f"an observation of {self._spec.id} does not show its whole state"
         return None
@@ -152,7 +154,7 @@ def drawing(spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> gym.Env[Any, 
                 said = clean(str(error), limit=100)
                 if mode == "rgb_array":
                     hint = ": without a screen, set MUJOCO_GL=egl" * ("OpenGL" in said)
-                    reason = f"{spec.id} cannot be drawn ({said}){hint}"
+                    reason = f"{spec.id} cannot be rendered ({said}){hint}"
     return reason
 
 

@@ -300,7 +300,7 @@ class _Opening:
     def _seen(self, model: WorldModel) -> Callable[[Any], Any]:
         """Return what shows an observation as the model sees it."""
         if type(model).seen is WorldModel.seen:
-            words = f"{model.describe()} sees observations as they are"
+            words = f"{model.describe()} does not encode observations"
             raise CwmError(f"{words}: --mode recon is for models with a tokenizer")
         space = self.arena.rows.observation_space
 

@@ -159,8 +159,8 @@ def difference_words(named: Components, predicted: Any, actual: Any) -> str:
     said, came = (named.values(each) for each in (predicted, actual))
     if named.is_picture:
         apart = np.abs(np.subtract(said, came))
-        words = f"by {apart.mean():.3g} of 255 in the mean"
-        return f"{percent(float((apart > VISIBLE).mean()))} of the numbers differ to see, {words}"
+        visible = percent(float((apart > VISIBLE).mean()))
+        return f"{visible} of the pixel values differ visibly, mean difference {apart.mean():.3g}"
     for component, one, other in zip(named.each, said, came, strict=True):
         if differs(one, other):
             told, truth = number_words(one), number_words(other)

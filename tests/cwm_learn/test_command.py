@@ -95,7 +95,7 @@ def test_one_can_see_it_learn() -> None:
     lines = picture(terminal())
     told = {line.split("  ")[0].strip(): line for line in lines}
     assert "3: 0 steps, return 0 so far; last -13, best -13" in told["episode"]
-    assert told["aim"].endswith("exploit: by the plan (promises -13)")
+    assert told["aim"].endswith("exploit: by the plan (planned return -13)")
     assert "500.0 ms per step" in told["planning"]
     assert "reward at step 40" in told["mismatch"]
     assert "program   1, 38 lines by induction, from 10 rows, 2 rows unexplained" in lines
@@ -124,8 +124,8 @@ def test_without_a_terminal_every_episode_is_a_plain_line() -> None:
         view.advanced(event)
     view.ends()
     first, second, last = console.file.getvalue().splitlines()
-    assert first.startswith("step 40  explore: return -120 of -13 promised  1 mismatch  program 1")
-    assert second.startswith("step 60  exploit: return -13 of -13 promised  program 1, 38 lines")
+    assert first.startswith("step 40  explore: return -120 (planned -13)  1 mismatch  program 1")
+    assert second.startswith("step 60  exploit: return -13 (planned -13)  program 1, 38 lines")
     assert last.startswith("certified: no mismatch in 20 steps (1 episodes) of play")
 
 

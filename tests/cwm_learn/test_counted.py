@@ -362,7 +362,7 @@ def test_an_end_seen_once_and_actions_never_tried_are_questions() -> None:
     took(actor, (16, 0, 17, 1.0, True))
     actor.learn()
     asked = [question.text for question in actor.questions()]
-    assert "the end by action 0 at 16 was seen once" in asked
+    assert "the end of the episode by action 0 at 16 was seen once" in asked
     assert "action 3 was never tried" in asked
 
 

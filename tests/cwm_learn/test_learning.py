@@ -191,9 +191,9 @@ def test_a_dry_lake_is_learned_certified_and_played(dry: LearningResult) -> None
     assert found.untried
     assert {each["return"] for each in dry.returns[-14:]} == {1.0}
     head = ast.get_docstring(ast.parse(dry.program.read_text()))
-    assert "It replays all" in head
+    assert "It predicts all" in head
     assert "Certified: " in head
-    assert "Not known:" in head
+    assert "Not covered by the data:" in head
     assert plan(dry.run, episodes=2).mean == 1.0
     assert evaluate(dry.run, dataset=LearnRun.load(dry.run).dataset()).scores.train.exact == 1.0
 
@@ -299,7 +299,7 @@ def test_what_chance_decides_is_said_and_not_written_anew_for_ever(tmp_path: Pat
     done = learn("FrozenLake-v1", steps=60, seed=0, run=tmp_path / "r", observer=Telling(notes))
     assert done.stopped == "steps"
     assert sum("outcomes are random" in note for note in notes) == 1
-    assert "holds possible" in done.program.read_text()
+    assert "gives a positive probability to" in done.program.read_text()
     assert any("more than one way" in each.text for each in done.questions)
     assert done.refits < 40
 

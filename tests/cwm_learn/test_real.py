@@ -143,12 +143,12 @@ def test_what_limits_and_bounds_leave_open_is_asked() -> None:
         after = np.array([place, 0.0])
         known.rows.append(Transition(np.zeros(2), 1, after, 1.0, ended))
     texts = [question.text for question in Real(known).questions()]
-    limit = "the limit of observation[0] lies between 0.2 and 0.25; the end was seen once"
+    limit = "the limit of observation[0] is between 0.2 and 0.25; only one such end was seen"
     assert texts[0] == limit
-    assert any("observation[0] never passed 0.25 of its bound 1" in text for text in texts)
+    assert any("observation[0] reached at most 25.0 % of its bound 1" in text for text in texts)
     known.names = "Cart Position", "Cart Velocity"
     asked = Real(known).questions()
-    assert asked[0].text.startswith("the limit of Cart Position lies between 0.2 and 0.25")
+    assert asked[0].text.startswith("the limit of Cart Position is between 0.2 and 0.25")
     assert asked[0].region == "Cart Position from 0.2 to 0.25"
 
 

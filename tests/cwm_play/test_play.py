@@ -104,7 +104,7 @@ def test_enter_begins_again_from_another_seed_and_t_hides_what_is_true() -> None
     with closing(sticky_game()) as game:
         hidden, again = pressed(game, "t", "down", "down", "enter")[0::3]
         assert [panel.title for panel in hidden.panels] == ["world model"]
-        assert again.facts == ["episode 2 · step 0 · return 0 (truly 0)"]
+        assert again.facts == ["episode 2 · step 0 · return 0 (true: 0)"]
         assert not again.mark
         assert [each["steps"] for each in game.outcome()["episodes"]] == [2]
 
@@ -114,7 +114,7 @@ def test_an_episode_that_is_over_takes_no_actions() -> None:
     *_, fell, after = pressed(game, "right", "down", "left")
     assert fell.is_over
     assert "the episode is over" in fell.facts[0]
-    assert after.warning == "the episode is over: press enter to begin another"
+    assert after.warning == "the episode is over: press enter to start another"
     game.close()
 
 
@@ -214,7 +214,7 @@ def test_recorded_episodes_are_looked_through_and_mismatches_found() -> None:
     assert wrong.columns == ["before", "predicted", "true"]
     assert [(row.values, row.is_wrong) for row in wrong.rows] == [((4, 4, 8), True)]
     assert wrong.mark == "first mismatch: observation (observation 4 instead of 8)"
-    assert none.warning == "no wrong predictions from here on"
+    assert none.warning == "no more wrong predictions"
     assert test.facts[0].startswith("test episode 1 of 1")
     found = game.outcome()["episodes"]
     assert [(each["split"], each["wrong"], each["first_mismatch"]) for each in found] == [
@@ -435,7 +435,7 @@ def test_the_agent_of_a_training_plays_in_the_model_that_was_trained_with_it(tmp
     replayed = play(trained.run, mode="replay").facts["episodes"]
     assert sum(each["steps"] for each in replayed) == 20
     assert sum(each["wrong"] for each in replayed) == 0
-    with pytest.raises(CwmError, match="the environment itself sees observations as they are"):
+    with pytest.raises(CwmError, match="the environment itself does not encode observations"):
         play(trained.run, mode="recon")
 
 

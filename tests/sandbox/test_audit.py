@@ -76,8 +76,8 @@ def test_nor_is_it_where_places_tell_the_speeds(sandbox, car):
 def test_the_failure_tells_a_language_model_what_to_mend(sandbox, poles):
     forged = forger(FORGERS["what it keeps in a list"])
     failure = scored(sandbox, forged, poles[0], audited=True).failure
-    assert failure.message.startswith("when asked twice for set_state([")
-    assert "not on earlier questions, the other rows that are asked" in failure.message
+    assert failure.message.startswith("two calls of set_state([")
+    assert "not on earlier calls, other rows" in failure.message
     assert "other processes give the same answers" in failure.message
 
 

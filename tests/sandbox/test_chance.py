@@ -163,7 +163,7 @@ IGNORING = {
 def test_what_is_drawn_from_anything_else_is_refused(sandbox, name):
     failure = judged(sandbox, IGNORING[name], LINE)
     assert failure.kind == "nondeterministic"
-    assert "may be drawn from `self.rng`" in failure.message
+    assert "Random outcomes may only use `self.rng`" in failure.message
     if name != "what it drew before":
         line = IGNORING[name].split("\n")[failure.line - 1]
         assert failure.message.endswith(f"at line {failure.line}: {line.strip()}")
@@ -216,7 +216,7 @@ def test_outcomes_of_another_form_are_a_failure_with_the_line(sandbox):
 def test_a_step_that_is_none_of_the_outcomes_contradicts_them(sandbox):
     failure = judged(sandbox, chance(step="return self.state, 0.5, False"), LINE)
     assert failure.kind == "contradiction"
-    assert "which is not among its outcomes" in failure.message
+    assert "which is not one of its outcomes" in failure.message
     assert failure.line == 10
     moving = "self.state = (self.state + 1) % 8; return [(1, self.state, 0.0, False)]"
     moves = chance(moving, "return (self.state + 1) % 8, 0.0, False")
@@ -242,7 +242,7 @@ def test_a_method_that_is_missing_is_a_failure_with_the_line(sandbox):
     lacking = chance().replace("def set_state", "def reset")
     failure = judged(sandbox, lacking, LINE)
     assert (failure.kind, failure.line) == ("wrong_contract", 8)
-    assert "no method set_state, and with reset it would take correct" in failure.message
+    assert "no method set_state, and a program with reset also needs correct" in failure.message
 
 
 def counting(count: int = 6, length: int = 12) -> Dataset:
@@ -418,8 +418,8 @@ LEAKING = {
 def test_what_leaks_from_one_episode_into_another_is_refused(sandbox, name):
     failure = judged(sandbox, remembering(*LEAKING[name]), REPEATED)
     assert failure.kind == "nondeterministic"
-    assert failure.message.startswith("when asked twice for reset([")
-    assert "keep what is remembered in self" in failure.message
+    assert failure.message.startswith("two calls of reset([")
+    assert "store the memory in self" in failure.message
     if "seen" in LEAKING[name][0] or "clock" in name:
         assert failure.message.rsplit("\n", 1)[1].startswith(f"at line {failure.line}: ")
 

@@ -191,10 +191,10 @@ def test_answers_that_vary_are_a_failure_that_says_why(sandbox: Sandbox, name: s
     assert failure is not None
     assert failure.kind == "nondeterministic"
     first, advice = failure.message.splitlines()
-    assert first.startswith("when asked twice for set_state([")
-    assert " the program answered " in first
+    assert first.startswith("two calls of set_state([")
+    assert " returned different results: " in first
     assert " and then " in first
-    assert advice.startswith("The answer has to depend on the observation and the action alone")
+    assert advice.startswith("A prediction may only depend on the observation and the action")
 
 
 STEADY = {
@@ -238,7 +238,9 @@ def test_a_program_that_breaks_when_it_is_asked_again_is_told_so(sandbox: Sandbo
         for failure in failures
         if failure and failure.kind == "nondeterministic"
     }
-    assert messages == {"asked again, in another order, the program failed: AssertionError"}
+    assert messages == {
+        "in a second run with another order of rows, the program failed: AssertionError"
+    }
 
 
 PLAIN = """

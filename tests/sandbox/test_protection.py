@@ -366,7 +366,7 @@ COLD = {
     "a counter": (
         program("self.n += 1; return self.state, self.n, False", init="self.n = 0"),
         "nondeterministic",
-        "when asked twice",
+        "two calls of",
     ),
 }  # fmt: skip
 

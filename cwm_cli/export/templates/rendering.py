@@ -1,8 +1,7 @@
-"""Shows observations: as the environment draws them that the program is a model of, or as text.
+"""Renders observations with the true environment, or as text.
 
-That environment is made when the first picture is asked for, and has to be installed then. It is
-put into the state that an observation tells, by what `world.json` says of how one is read from
-the other.
+The true environment is created for the first picture and must be installed then. `world.json`
+describes how to set its state from an observation.
 """
 
 import os
@@ -15,17 +14,17 @@ import numpy as np
 
 
 class Renderer(Protocol):
-    """Shows observations."""
+    """Renders observations."""
 
     def render(self, observation: Any) -> Any:
-        """Show one, as programs see it."""
+        """Render an observation in the format of programs."""
 
     def close(self) -> None:
-        """Let go of what draws."""
+        """Release all resources."""
 
 
 def renderer(told: Mapping[str, Any], mode: str) -> Renderer:
-    """Return what shows observations in a mode; `told` is what `world.json` says of that."""
+    """Return the renderer of a mode; `told` is the section `rendering` of `world.json`."""
     if mode not in told["modes"]:
         known = ", ".join(map(repr, told["modes"])) or "none"
         raise ValueError(f"unknown render_mode {mode!r}: choose {known}")
@@ -33,7 +32,7 @@ def renderer(told: Mapping[str, Any], mode: str) -> Renderer:
 
 
 class TrueRenderer:
-    """Has the true environment draw itself."""
+    """Renders with the true environment."""
 
     def __init__(self, told: Mapping[str, Any], mode: str) -> None:
         self._told, self._mode = told, mode
@@ -53,7 +52,7 @@ class TrueRenderer:
             return self._env.render()
         except (ImportError, gym.error.Error) as error:
             name, what = self._told["environment"], self._told["needs"]
-            words = f"{name} draws this, and cannot be had here ({error}): {what}"
+            words = f"rendering needs {name}, which cannot be created ({error}): {what}"
             raise gym.error.DependencyNotInstalled(words) from error
 
     def close(self) -> None:
@@ -82,7 +81,7 @@ def without_mujoco_warnings(name: str) -> Iterator[None]:
 
 
 def stand(env: Any, layout: Mapping[str, Any], observation: Any) -> None:
-    """Put an environment into the state that an observation tells; the rest stays as it is.
+    """Set the state of an environment from an observation; the rest is unchanged.
 
     A state is read as `base + weights @ (observation - shown)`; of a turn (angle, cosine, sine)
     the last two are the places at which it is observed.
@@ -125,7 +124,7 @@ def _like(old: Any, numbers: np.ndarray) -> Any:
 
 
 class TextRenderer:
-    """Writes a board as lines of characters, one for each cell.
+    """Renders a board as lines of characters, one per cell.
 
     Of an array of whole numbers they are its digits, `.` for 0. Of a table of objects, whose rows
     begin with a class (0 is none) and have an x and a y, they are the first letters of classes; of
@@ -159,4 +158,4 @@ class TextRenderer:
         return cells
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: there are no resources."""

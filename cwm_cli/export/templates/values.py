@@ -1,4 +1,4 @@
-"""Values as programs see them and as spaces have them, and the spaces of `world.json`."""
+"""Conversion between the values of programs and of spaces, and the spaces of `world.json`."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 
 def space_of(data: dict[str, Any], characters: str) -> spaces.Space[Any]:
-    """Make the space that `data` describes; texts are made of `characters`."""
+    """Return the space that `data` describes; texts use `characters`."""
     children = [space_of(child, characters) for child in data.get("children", ())]
     if data["kind"] == "tuple":
         return spaces.Tuple(children)
@@ -21,7 +21,7 @@ def space_of(data: dict[str, Any], characters: str) -> spaces.Space[Any]:
 
 
 def _space_of_numbers(data: dict[str, Any]) -> spaces.Space[Any]:
-    """Make a space of one number or of an array of them."""
+    """Return a space of a number or of an array."""
     shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
     if data["kind"] == "multibinary":
         return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
@@ -37,17 +37,17 @@ Converter = Callable[[Any], Any]
 
 
 def plain(space: spaces.Space[Any]) -> Converter:
-    """Return what makes values as programs see them: int, str, arrays of float64 or int64.
+    """Return a converter to the values of programs: int, str, arrays of float64 or int64.
 
-    Each is a copy. Whole numbers are the nearest to what a program answered.
+    Each value is a copy. Integers are rounded to the nearest.
     """
     return _each(space, _plain)
 
 
 def typed(space: spaces.Space[Any]) -> Converter:
-    """Return what makes values that programs see values of a space, within its bounds.
+    """Return a converter from the values of programs to elements of a space.
 
-    What is rounded to the precision of a space may lie beside it, and so may what was predicted.
+    Values are clipped to the bounds, since predictions and rounded values may exceed them.
     """
     return _each(space, _typed)
 
@@ -96,7 +96,7 @@ def _typed(space: spaces.Space[Any]) -> Converter:
 
 
 def _bounds(space: Any) -> tuple[Any, Any]:
-    """Return between which numbers the components of an array are, as programs see them."""
+    """Return the bounds of the components of an array in the types of programs."""
     if isinstance(space, spaces.MultiBinary):
         return 0, 1
     if isinstance(space, spaces.MultiDiscrete):
@@ -106,7 +106,7 @@ def _bounds(space: Any) -> tuple[Any, Any]:
 
 
 def _bound(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any], sign: int) -> np.ndarray:
-    """Read bounds: one for all components or one each; null is none."""
+    """Return bounds as an array: one for all components or one each; None is unbounded."""
     bounds = bound if isinstance(bound, list) else [bound] * int(np.prod(shape, dtype=int))
     floats = [sign * np.inf if each is None else each for each in bounds]
     if dtype.kind == "f":

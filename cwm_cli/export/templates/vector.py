@@ -1,7 +1,7 @@
-"""Many world models side by side in one process: what `gymnasium.make_vec` makes.
+"""The vector environment of `gymnasium.make_vec`: several world models in one process.
 
-It does what `SyncVectorEnv` does with single environments, episode by episode and bit by bit,
-without a pile of wrappers around each of them; it needs Gymnasium 1.1.
+Its episodes equal those of `SyncVectorEnv` bit by bit, without the wrappers around each single
+environment. It needs Gymnasium 1.1.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from .environment import WorldModelEnv
 
 
 class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
-    """Steps `num_envs` world models; the step after the last one of an episode begins another.
+    """Steps `num_envs` world models; the step after the end of an episode resets it.
 
-    A number as seed gives the first environment that seed, the next one the number after it,
-    and so on; each then plays what a single environment of its seed plays.
+    With an integer seed, environment i gets seed + i. Each gives the same episodes as a single
+    environment with its seed.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in each; of `options`, `reset_mask` says in which, if not in all."""
+        """Start an episode in all environments, or those of `options["reset_mask"]`."""
         seeds = [seed + place for place in range(self.num_envs)] if isinstance(seed, int) else seed
         if seeds is not None and len(seeds) != self.num_envs:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
@@ -59,9 +59,9 @@ class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
         return self._together([env.seen() for env in self.envs]), infos
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Take an action in each; where an episode was over another begins, and the action waits.
+        """Take an action in each environment; one whose episode has ended is reset instead.
 
-        Such a beginning has no reward and ends nothing.
+        A reset has reward 0 and does not end the episode.
         """
         rewards = np.zeros(self.num_envs)
         terminated = np.zeros(self.num_envs, np.bool_)
@@ -85,11 +85,11 @@ class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
         return self._together(observations), rewards, terminated, truncated, infos
 
     def render(self) -> tuple[Any, ...] | None:
-        """Show each of them."""
+        """Render each environment."""
         return None if self.render_mode is None else tuple(env.render() for env in self.envs)
 
     def close_extras(self, **arguments: Any) -> None:
-        """Let go of what draws."""
+        """Close all environments."""
         for env in self.envs:
             env.close()
 
@@ -105,7 +105,7 @@ class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
         return infos
 
     def _together(self, observations: list[Any]) -> Any:
-        """Return observations of all as one of the batched space."""
+        """Return the observations as one element of the batched space."""
         if self._is_array:
             return np.array(observations, self.single_observation_space.dtype)
         space = self.single_observation_space
