@@ -1,6 +1,7 @@
 """Errors a user can act on; the command line prints them without a traceback."""
 
 import errno
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -33,12 +34,12 @@ class TracedError(CwmError):
 
     Args:
         message: The line to report.
-        traceback: The traceback of the exception, which `--verbose` prints, or "".
+        error: The exception; `--verbose` prints its traceback. None if there is none.
     """
 
-    def __init__(self, message: str, traceback: str = "") -> None:
-        super().__init__(message)
-        self.traceback = traceback
+    def __init__(self, message: str, error: BaseException | None = None) -> None:
+        super().__init__(f"{message}; --verbose shows the traceback" if error else message)
+        self.traceback = "".join(traceback.format_exception(error)) if error else ""
 
 
 class EnvironmentFailure(TracedError):

@@ -3,7 +3,7 @@
 import traceback
 from types import FrameType
 
-from cwm_cli.envs.failures import cause, traced
+from cwm_cli.envs.failures import cause
 from cwm_cli.errors import CwmError, PluginFailure
 from cwm_cli.registry import core_package, plugins
 
@@ -33,14 +33,15 @@ def plugin_failure(error: Exception) -> PluginFailure | None:
     for frame in frames:
         if package := packages.get(_top_level(frame.f_globals.get("__name__", ""))):
             reason = cause(error, frame.f_code.co_filename)
-            words = f"the plugin {package} failed: {_function(frame)} raised {reason}"
-            return PluginFailure(*traced(words, error))
+            method = _function(frame)
+            return PluginFailure(f"the plugin {package} failed: {method} raised {reason}", error)
     if isinstance(error, NotImplementedError) and frames:
         kind = type(frames[-1].f_locals.get("self"))
         if package := packages.get(_top_level(kind.__module__)):
             method = frames[-1].f_code.co_name
-            words = f"the plugin {package} is incomplete: {kind.__name__} must define {method}()"
-            return PluginFailure(*traced(words, error))
+            return PluginFailure(
+                f"the plugin {package} is incomplete: {kind.__name__} must define {method}()", error
+            )
     return None
 
 

@@ -27,19 +27,8 @@ def environment_failure(error: Exception) -> EnvironmentFailure | None:
         if isinstance(env, gym.Env) and not isinstance(env, gym.Wrapper) and method in METHODS:
             name = env.spec.id if env.spec else type(env).__name__
             reason = cause(error, frame.f_code.co_filename)
-            return failure(f"{name}: {method} raised {reason}", error)
+            return EnvironmentFailure(f"{name}: {method} raised {reason}", error)
     return None
-
-
-def failure(words: str, error: BaseException) -> EnvironmentFailure:
-    """Return an error that says how to see the traceback of its cause."""
-    return EnvironmentFailure(*traced(words, error))
-
-
-def traced(words: str, error: BaseException) -> tuple[str, str]:
-    """Return a message that names the option for the traceback of an error, and the traceback."""
-    trace = "".join(traceback.format_exception(error))
-    return f"{words}; --verbose shows the traceback", trace
 
 
 def cause(error: BaseException, file: str = "") -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cwm_cli.envs.failures import cause, failure
-from cwm_cli.errors import CwmError
+from cwm_cli.envs.failures import cause
+from cwm_cli.errors import CwmError, EnvironmentFailure
 
 FILE = ".py"
 
@@ -37,7 +37,7 @@ def name_in_file(name: str) -> str:
     try:
         module = import_module(path.stem)
     except ModuleNotFoundError as error:
-        raise failure(f"{file} cannot be imported: {cause(error)}", error) from error
+        raise EnvironmentFailure(f"{file} cannot be imported: {cause(error)}", error) from error
     if Path(module.__file__ or "").resolve() != path:
         raise CwmError(f"{file} has the name of another Python module: rename the file")
     return f"{path.stem}:{chosen or _only_environment(module, file)}"
@@ -55,7 +55,7 @@ def import_module(name: str) -> ModuleType:
     except ModuleNotFoundError:
         raise
     except (Exception, SystemExit) as error:
-        raise failure(f"{name} cannot be imported: {cause(error)}", error) from error
+        raise EnvironmentFailure(f"{name} cannot be imported: {cause(error)}", error) from error
 
 
 def environments_in(module: ModuleType) -> tuple[list[str], list[str]]:

@@ -16,8 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from cwm_cli.envs.failures import failure
-from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.errors import CwmError, EnvironmentFailure, UnknownNameError
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -77,7 +76,7 @@ def make(spec: EnvSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
         given = ", ".join(f"{name}={value!r}" for name, value in env_args.items())
         reason = f"{type(error).__name__}: {str(error).partition(' was raised from ')[0]}"
         made = f"made with {given}" if given else "made"
-        raise failure(f"{spec.id} cannot be {made} ({_line(reason)})", error) from error
+        raise EnvironmentFailure(f"{spec.id} cannot be {made} ({_line(reason)})", error) from error
     return env
 
 
