@@ -103,7 +103,7 @@ class Novelty:
         for width in widths:
             untried = self._untried(width) & self.idle
             yield Level(
-                f"an untried use of an action that mostly has no effect, width {width}", untried
+                f"an untried use of an action that rarely has an effect, width {width}", untried
             )
             yield Level(f"an unvisited state, width {width}", self.landings(width))
             if width == 1:

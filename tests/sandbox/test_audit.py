@@ -78,7 +78,7 @@ def test_the_failure_tells_a_language_model_what_to_mend(sandbox, poles):
     failure = scored(sandbox, forged, poles[0], audited=True).failure
     assert failure.message.startswith("two calls of set_state([")
     assert "not on earlier calls, other rows" in failure.message
-    assert "other processes give the same answers" in failure.message
+    assert "other processes return the same predictions" in failure.message
 
 
 def test_a_job_tells_nothing_of_the_rows_but_what_is_asked(sandbox, poles, monkeypatch):
