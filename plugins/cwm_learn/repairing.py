@@ -435,7 +435,7 @@ class Rules(Environment):
 
 
 class Environment(Rules):
-    """Predicts by rules, and looks up {count} transitions that they predict wrongly."""
+    """Predicts by rules, and looks up {count} recorded transitions that they miss."""
 
     def set_state(self, observation):
         """Set the observation to predict from."""

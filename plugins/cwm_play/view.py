@@ -193,12 +193,16 @@ def _wrapped(parts: Iterable[str], width: int) -> list[Text]:
     return [Text(line, "dim") for line in lines]
 
 
+HEADS = {"returned": "return", "truly": "true return", "is_over": "finished"}
+"""Column titles of facts whose names in JSON are not words for users."""
+
+
 def game_report(facts: Sequence[dict[str, object]]) -> GridTable:
-    """Say what came of each episode, a row each."""
+    """Return a table of the facts of each episode."""
     keys = dict.fromkeys(key for each in facts for key in each)
     heads = [key for key in keys if any(_cell(each.get(key)) for each in facts)]
     cells = [[_cell(each.get(name)) for name in heads] for each in facts]
-    return GridTable(Grid("", [head.replace("_", " ") for head in heads], cells))
+    return GridTable(Grid("", [HEADS.get(head, head.replace("_", " ")) for head in heads], cells))
 
 
 def _cell(value: object) -> str:

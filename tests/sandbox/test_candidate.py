@@ -75,4 +75,4 @@ def test_on_an_old_kernel_the_sandbox_looks_through_every_program() -> None:
     assert passed == ["6\n", None]
     assert refused[0] == ""
     assert (refused[1]["kind"], refused[1]["line"]) == ("load_error", 1)
-    assert "'os' may not be used" in refused[1]["message"]
+    assert "'os' is not allowed" in refused[1]["message"]

@@ -371,7 +371,7 @@ places = [env.step(1)[0][0] for _ in range(5)]
 assert places[0] == 0 and np.all(np.diff(np.diff(places)) > 0), places
 assert np.allclose(places[4], 0.02 * 0.02 * 9.75 * 10, atol=0.003), places
 """
-        assert "has memory: it gets the first observation" in exported(tmp_path, POLE, rows, code)
+        assert "has memory: it gets the initial observation" in exported(tmp_path, POLE, rows, code)
 
     def test_a_program_that_tells_outcomes_draws_one_by_the_seed(self, tmp_path) -> None:
         program = """
@@ -394,7 +394,7 @@ assert 2.4 < np.mean(lengths) < 3.6, np.mean(lengths)
 """
         row = Transition(0, 1, 1, 1.0, False)
         rows = Dataset.of([row], observation_space=SIDES, action_space=PUSHES)
-        assert "are random and follow from the seed" in exported(tmp_path, program, rows, code)
+        assert "are random; the seed determines them" in exported(tmp_path, program, rows, code)
 
     def test_a_program_that_draws_finds_its_generator_before_it_is_made(self, tmp_path) -> None:
         program = """
