@@ -413,7 +413,7 @@ class Search:
     def _reserve(self, request: Request) -> Reservation | Refusal:
         """Reserve the worst cost of a request.
 
-        If other requests are in flight, return without waiting. Otherwise wait until the reservation is
+        If other requests are in flight, do not wait. Otherwise wait until the reservation is
         granted or can never be granted.
         """
         assert self.limit is not None
