@@ -45,7 +45,6 @@ from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import Protection, check_access, dangers
 from cwm_cli.search.answers import AnswerCache
-from cwm_cli.search.around import innermost
 from cwm_cli.search.contracts import Backend, Node, Record, Refiner, Remark, Switch, Turn, total
 from cwm_cli.search.loop import Search
 from cwm_cli.search.models import (
@@ -56,6 +55,7 @@ from cwm_cli.search.models import (
     models_text,
     read_models,
 )
+from cwm_cli.search.wrapper import innermost
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.trails import TrailsJob
 

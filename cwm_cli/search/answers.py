@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from cwm_cli.errors import CwmError
-from cwm_cli.search.around import BackendAround, innermost
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
+from cwm_cli.search.wrapper import BackendWrapper, innermost
 from cwm_cli.text import money
 
 T = TypeVar("T")
@@ -387,7 +387,7 @@ class AnswerCache:
             return _is_busy(error)
 
 
-class CachedBackend(BackendAround):
+class CachedBackend(BackendWrapper):
     """A backend that is asked only what it was not asked before; only whole answers are kept.
 
     One that was cut off, or is none, is asked for again: it may have been chance, or a limit of

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cwm_cli.errors import CwmError
-from cwm_cli.search.around import BackendAround
 from cwm_cli.search.contracts import (
     AnswerLength,
     Backend,
@@ -28,6 +27,7 @@ from cwm_cli.search.contracts import (
     total,
     unheard,
 )
+from cwm_cli.search.wrapper import BackendWrapper
 
 if TYPE_CHECKING:
     import numpy as np
@@ -160,7 +160,7 @@ class _Tried:
         self.closed *= FORGETTING
 
 
-class ModelPool(BackendAround):
+class ModelPool(BackendWrapper):
     """Several models as one backend: each question is for one of them, which `assign` names.
 
     The `members` are backends by model, alike but for that. All that is chosen by comes from
@@ -219,7 +219,7 @@ class ModelPool(BackendAround):
         return made
 
     @property
-    def can_score(self) -> bool:  # type: ignore[override]  # a class variable, of one alone
+    def can_score(self) -> bool:  # type: ignore[override]  # a class variable in `Backend`
         """Whether all of them know log-probabilities."""
         return all(each.can_score for each in self.members.values())
 

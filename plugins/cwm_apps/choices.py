@@ -14,9 +14,9 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, read_options, with_presets
 from cwm_cli.sandbox import Limits
 from cwm_cli.search.answers import AnswerCache
-from cwm_cli.search.around import innermost
 from cwm_cli.search.contracts import GENERATE, Backend, Message, Move, Request, Strategy
 from cwm_cli.search.models import ModelChoice, ModelPool, made_backend
+from cwm_cli.search.wrapper import innermost
 
 Options = Sequence[str] | Mapping[str, Any]
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from cwm_cli.errors import CwmError
 from cwm_cli.search import threads
-from cwm_cli.search.around import innermost
 from cwm_cli.search.contracts import (
     GENERATE,
     Backend,
@@ -30,6 +29,7 @@ from cwm_cli.search.contracts import (
     Usage,
     total,
 )
+from cwm_cli.search.wrapper import innermost
 from cwm_theorize.statistician import PredictionQuestion, messages_of
 
 SYSTEM = (
