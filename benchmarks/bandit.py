@@ -41,7 +41,7 @@ from cwm_cli.search.contracts import (
     Verdict,
 )
 from cwm_cli.search.loop import Search
-from cwm_cli.search.models import Choosing, ModelPool, made_backend, model_uses
+from cwm_cli.search.models import Choosing, ModelPool, make_backend, model_uses
 from cwm_cli.search.reading import extract_program
 from cwm_cli.search.wrapper import BackendWrapper
 from cwm_simulated.backend import Simulated
@@ -280,7 +280,7 @@ def _served(
     env = [*problems][seed % len(problems)]
     script = Script(PROGRAMS / f"{TASKS[env]}.py", setting, seed)
     with OpenAIServer(script) as server:
-        backend = made_backend(
+        backend = make_backend(
             find("backend", "litellm"), f"{DEAR},{CHEAP}", {"api_base": server.url}, choosing
         )
         strategy = find("strategy", "gif-mcts")()

@@ -50,7 +50,7 @@ from cwm_cli.search.loop import Search
 from cwm_cli.search.models import (
     ModelPool,
     ModelUse,
-    made_backend,
+    make_backend,
     model_uses,
     models_text,
     read_models,
@@ -668,7 +668,7 @@ def _make(choices: Choices) -> SearchParts:
     strategy = owners[0].factory(**options["strategy"])
     unasked = SearchOptions(**options["search"])
     factory = AnswerCache().making(owners[1].factory) if choices.cache else owners[1].factory
-    backend = made_backend(factory, choices.model, options["backend"], unasked.models)
+    backend = make_backend(factory, choices.model, options["backend"], unasked.models)
     start = chosen_start(unasked.start, backend, choices.seed)
     refiners = chosen_refiners(unasked.refine, backend, options)
     settings = {

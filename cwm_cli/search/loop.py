@@ -190,7 +190,9 @@ class Search:
             if change is None:
                 self._dispatch(budget)
             elif not self.pending:  # a switch waits until no request is in flight
-                yield from self._commit(threads.waited(partial(self._switch_contract, change)))
+                yield from self._commit(
+                    threads.run_in_thread(partial(self._switch_contract, change))
+                )
                 continue
             if not self.pending:
                 return
@@ -303,7 +305,7 @@ class Search:
             move = Move(EVIDENCE, number, node.program, node.verdict)
             found = Refinement(node.program)
             judge = partial(self._record_without_completion, move, node.step, found, self.best)
-            yield from self._commit(threads.waited(judge))
+            yield from self._commit(threads.run_in_thread(judge))
 
     def _commit(self, event: Record | Remark | Switch) -> Iterator[Record]:
         """Write an event to the journal, then learn it; yield it if it is a record."""
@@ -690,7 +692,9 @@ class Search:
                     self._prepare_turns()
                 turn = turns[self._events]
                 if turn.given is not None:
-                    yield from self._commit(threads.waited(partial(self._rejudge, turn.given)))
+                    yield from self._commit(
+                        threads.run_in_thread(partial(self._rejudge, turn.given))
+                    )
                     continue
                 request = self._prepared.pop(turn.step, None)
                 if request is None or self.completions >= budget:

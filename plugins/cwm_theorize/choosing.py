@@ -122,7 +122,7 @@ class Chooser(Backend):
                 counts[key][place] += 1
 
         for ballot in self._ballots(questions):
-            flying.append(threads.begun(ballot))
+            flying.append(threads.submit(ballot))
             if len(flying) >= IN_FLIGHT:
                 take()
         while flying:
