@@ -496,7 +496,7 @@ class Search:
         if reserved is None or self.limit is None:
             return self.backend.complete(request)
         request = request._replace(allowance=reserved.amount)
-        return self.limit.settled(reserved, partial(self.backend.complete, request))
+        return self.limit.pay_for(reserved, partial(self.backend.complete, request))
 
     def _judge(self, program: str, lacking: str) -> Verdict:
         """Judge a candidate; the failure is `NO_ANSWER` if the completion has no whole one."""

@@ -164,7 +164,7 @@ class AskedModel:
             kept = self.limit.reserve(self.backend.worst_cost(request) or 0.0)
             if isinstance(kept, Refusal):
                 return None
-            completion = self.limit.settled(kept, partial(self.backend.complete, request))
+            completion = self.limit.pay_for(kept, partial(self.backend.complete, request))
         self.used += 1
         self.spent += completion.usage.cost or 0.0
         return completion
