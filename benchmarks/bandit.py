@@ -29,7 +29,6 @@ from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import find
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search import models
-from cwm_cli.search.around import BackendAround
 from cwm_cli.search.contracts import (
     FIX,
     GENERATE,
@@ -42,8 +41,9 @@ from cwm_cli.search.contracts import (
     Verdict,
 )
 from cwm_cli.search.loop import Search
-from cwm_cli.search.models import Choosing, ModelPool, made_backend, model_uses
+from cwm_cli.search.models import Choosing, ModelPool, make_backend, model_uses
 from cwm_cli.search.reading import extract_program
+from cwm_cli.search.wrapper import BackendWrapper
 from cwm_simulated.backend import Simulated
 from cwm_simulated.original import CRASHES
 from tests.support.openai_server import OpenAIServer, answer
@@ -81,7 +81,7 @@ class Step(NamedTuple):
     model: str
 
 
-class Priced(BackendAround):
+class Priced(BackendWrapper):
     """Answers cost what so many tokens cost of a model of a name."""
 
     def __init__(self, inner: Backend, name: str) -> None:
@@ -280,7 +280,7 @@ def _served(
     env = [*problems][seed % len(problems)]
     script = Script(PROGRAMS / f"{TASKS[env]}.py", setting, seed)
     with OpenAIServer(script) as server:
-        backend = made_backend(
+        backend = make_backend(
             find("backend", "litellm"), f"{DEAR},{CHEAP}", {"api_base": server.url}, choosing
         )
         strategy = find("strategy", "gif-mcts")()

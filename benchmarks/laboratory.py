@@ -31,9 +31,9 @@ from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, environment, find, provided, read_options
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.search.around import BackendAround
 from cwm_cli.search.contracts import Backend, Completion, Request, Strategy
 from cwm_cli.search.loop import Search
+from cwm_cli.search.wrapper import BackendWrapper
 from cwm_simulated.backend import Simulated
 
 STRATEGIES = ("gif-mcts", "gif-mcts,preset=paper", "worldcoder", "zero-shot")
@@ -55,7 +55,7 @@ SHOWN = (1, 2, 5, 10, 15, 20, 30, 50, 100)
 """After how many completions the table says how good the best program is."""
 
 
-class Underway(BackendAround):
+class Underway(BackendWrapper):
     """Answers after a while: as long as a provider takes, mostly between half and twice as long."""
 
     def __init__(self, inner: Backend, seconds: float) -> None:

@@ -87,7 +87,7 @@ def limited(asked: argparse.Namespace) -> None:
         while not over.wait(0.1):
             state = read_spending(place)
             if state is not None:
-                highest[0] = max(highest[0], state.spent + state.lost + state.kept_back)
+                highest[0] = max(highest[0], state.spent + state.lost + state.reserved_amount)
 
     with OpenAIServer(respond) as server:
         watcher = threading.Thread(target=watch)

@@ -34,7 +34,7 @@ from cwm_cli.search.contracts import (
     Usage,
     total,
 )
-from cwm_cli.search.threads import waited
+from cwm_cli.search.threads import run_in_thread
 from cwm_cli.worlds import Predictions
 from cwm_cli.worlds.contract import describe
 
@@ -149,7 +149,7 @@ class Inquiry:
             if spent + worst > self.max_cost:
                 return None
             request = request._replace(allowance=self.max_cost - spent)
-        return waited(lambda: self.backend.complete(request))
+        return run_in_thread(lambda: self.backend.complete(request))
 
 
 @dataclass(frozen=True)

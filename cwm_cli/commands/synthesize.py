@@ -45,17 +45,17 @@ from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import Protection, check_access, dangers
 from cwm_cli.search.answers import AnswerCache
-from cwm_cli.search.around import innermost
 from cwm_cli.search.contracts import Backend, Node, Record, Refiner, Remark, Switch, Turn, total
 from cwm_cli.search.loop import Search
 from cwm_cli.search.models import (
     ModelPool,
     ModelUse,
-    made_backend,
+    make_backend,
     model_uses,
     models_text,
     read_models,
 )
+from cwm_cli.search.wrapper import innermost
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.trails import TrailsJob
 
@@ -668,7 +668,7 @@ def _make(choices: Choices) -> SearchParts:
     strategy = owners[0].factory(**options["strategy"])
     unasked = SearchOptions(**options["search"])
     factory = AnswerCache().making(owners[1].factory) if choices.cache else owners[1].factory
-    backend = made_backend(factory, choices.model, options["backend"], unasked.models)
+    backend = make_backend(factory, choices.model, options["backend"], unasked.models)
     start = chosen_start(unasked.start, backend, choices.seed)
     refiners = chosen_refiners(unasked.refine, backend, options)
     settings = {

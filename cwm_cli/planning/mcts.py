@@ -1,13 +1,13 @@
-"""Monte Carlo tree search, for discrete actions.
+"""Monte Carlo tree search for discrete actions.
 
-A simulation descends from the root by upper confidence bounds, tries something new
-and backs up what that was worth. In the symbols of the papers: N(s) is `visits`,
-N(s, a) `tried`, Q(s, a) `values`, c `exploration`, gamma `discount`.
+A simulation descends from the root by upper confidence bounds, expands a new node, and backs up
+the value of this node. Symbols of the papers: N(s) is `visits`, N(s, a) is `tried`, Q(s, a) is
+`values`, c is `exploration`, gamma is `discount`.
 
-Three searches share that (`TreeSearch`). `PublishedTree` values new states by random
-rollouts. By default `PlanTree` keeps, and improves, the best plan that it found, where
-a model always answers alike; `StateGraph` serves where states come again or chance
-decides. These two go on from decision to decision of an episode.
+`TreeSearch` is the base of three searches. `PublishedTree` values new nodes by random rollouts.
+By default `PlanTree` keeps and improves the best plan found, if the model is deterministic with
+real-valued states. `StateGraph` searches if states recur or the model is stochastic. The last two
+are reused for the next decision of an episode.
 """
 
 from bisect import bisect
@@ -29,16 +29,17 @@ from cwm_cli.presets import FROM_PRESET
 
 @dataclass(frozen=True)
 class Mcts(Planner):
-    """Plans one action, by simulating what may follow each.
+    """Monte Carlo tree search, which plans one action per decision.
 
-    A decision ends when `simulations` are done or `budget` steps of the model are taken.
+    A decision ends after `simulations` simulations or `budget` steps of the model.
     """
 
     NEEDS: ClassVar[str] = "discrete actions"
     ALONE: ClassVar[bool] = True
     SEGMENT: ClassVar[int] = 500
-    """A tree that is begun anew knows little: every 25 decisions it returns -197 in MountainCar,
-    -124 with 100, as good as with no end to them. Few episodes are longer than this.
+    """A new tree has little information. MountainCar returns -197 with a new tree every 25
+    decisions, and -124 with one every 100, the same as without a limit. Few episodes are longer
+    than 500 decisions.
     """
     PRESETS: ClassVar[Mapping[str, dict[str, Any]]] = {
         "default": {"simulations": 1000, "budget": 1000, "rollout": 200, "temperature": 0.0},
@@ -77,12 +78,12 @@ class Mcts(Planner):
 
     @classmethod
     def serves(cls, action_space: Space) -> bool:
-        """Whether actions are discrete."""
+        """Return whether actions are discrete."""
         return action_space.kind == "discrete"
 
     @classmethod
     def rank(cls, observation_space: Space, action_space: Space) -> float | None:
-        """Serve any model; a planner that is exact for some goes before."""
+        """Return 1: it serves any model, but a planner with exact values has priority."""
         return 1.0
 
     def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
@@ -90,21 +91,20 @@ class Mcts(Planner):
         return [[self._decide(model, situation)] for situation in situations]
 
     def _decide(self, model: Model, situation: Situation) -> int:
-        """Search, on from what is remembered of the episode; choose by what was found."""
         search: PublishedTree | PlanTree | StateGraph
         if self.preset == "paper":
             search = PublishedTree(model.anew, self)
         elif situation.memory is not None:
             search = situation.memory
         else:
-            repeats = not model.deterministic or countable(situation.state)
-            search = situation.memory = (StateGraph if repeats else PlanTree)(model, self)
+            states_recur = not model.deterministic or countable(situation.state)
+            search = situation.memory = (StateGraph if states_recur else PlanTree)(model, self)
         found = search.search(situation)
         return choose(found, self.temperature, situation.rng.random())
 
 
 class ActionValues(NamedTuple):
-    """Actions, how often each was tried, and the value of each."""
+    """The actions at a node, with the number of trials and the value of each."""
 
     actions: Sequence[int]
     tried: Sequence[int]
@@ -112,9 +112,15 @@ class ActionValues(NamedTuple):
 
 
 def choose(found: ActionValues, temperature: float, number: float) -> int:
-    """Draw an action by the softmax of the values of those tried; `number` is below 1.
+    """Draw an action by the softmax of the values of the tried actions.
 
-    At temperature 0 it is one of those of the highest value.
+    Args:
+        found: Actions with trials and values; at least one action has been tried.
+        temperature: Temperature of the softmax; 0 draws among the actions of the highest value.
+        number: Random number in [0, 1).
+
+    Returns:
+        The action.
     """
     tried = [n for n, count in enumerate(found.tried) if count]
     best = max(found.values[n] for n in tried)
@@ -125,7 +131,7 @@ def choose(found: ActionValues, temperature: float, number: float) -> int:
 
 
 class TreeNode:
-    """A state: for every action how often it was tried, and its value."""
+    """A state, with the number of trials and the value of each action."""
 
     __slots__ = ("actions", "state", "terminated", "tried", "values", "visits")
 
@@ -142,7 +148,7 @@ N = TypeVar("N", bound=TreeNode)
 
 
 class TreeSearch(Generic[N]):
-    """Simulates from a situation until the effort is spent."""
+    """A loop of simulations from a root until simulations or budget are spent."""
 
     def __init__(self, model: Model, options: Mcts) -> None:
         low, high = model.action_space.low[0], model.action_space.high[0]
@@ -153,7 +159,7 @@ class TreeSearch(Generic[N]):
         self._horizon = 0
 
     def search(self, situation: Situation) -> ActionValues:
-        """Return what is known of the actions at a situation."""
+        """Return the values of the actions in a situation."""
         options, before = self._options, self._spent()
         self._random.seed(int(situation.rng.integers(2**63)))
         root = self._begin(situation)
@@ -164,15 +170,15 @@ class TreeSearch(Generic[N]):
         return ActionValues(root.actions, root.tried, self._values(root))
 
     def _begin(self, situation: Situation) -> N:
-        """Return the node of a situation."""
+        """Return the root node."""
         raise NotImplementedError
 
     def _simulate(self, root: N) -> None:
-        """Try something new, and back up what it was worth."""
+        """Select, expand, evaluate and back up."""
         raise NotImplementedError
 
     def _values(self, root: N) -> list[float]:
-        """Return the values of the actions of the root, at the end."""
+        """Return the final values of the actions of the root."""
         return root.values
 
     def _spent(self) -> int:
@@ -180,9 +186,10 @@ class TreeSearch(Generic[N]):
         return self._model.counter[0]
 
     def _play(self, valid: Sequence[int], proposals: Sequence[int]) -> tuple[float, Sequence[int]]:
-        """Take actions from where the model stands; those that are not valid become others.
+        """Take actions from the current state; a random valid action replaces an invalid one.
 
-        Return the discounted return and the actions that were taken.
+        Returns:
+            The discounted return, and the actions taken.
         """
         model, discount, before = self._model, self._options.discount, self._model.counter[0]
         if valid is self._actions:
@@ -202,29 +209,23 @@ class TreeSearch(Generic[N]):
 
 # The published search.
 
-UNTRIED = 1.0
-"""Q of an action that was not tried yet, as published."""
-
-SMALL = 1e-3
-"""Added to N(s, a), so that what was not tried has a bound, too, as published."""
-
 
 class PublishedNode(TreeNode):
-    """A state, by whose observation others that follow the same action are told from it."""
+    """A state; `children` has the next node and reward by action and observation."""
 
     __slots__ = ("children", "totals")
 
     def __init__(self, state: Any, actions: Sequence[int]) -> None:
-        super().__init__(state, actions, UNTRIED)
+        super().__init__(state, actions, value=1.0)  # Q of an untried action, as published
         self.totals = [0.0] * len(actions)
         self.children: list[dict[Any, tuple[Self, float]]] = [{} for _ in actions]
 
 
 class PublishedTree(TreeSearch[PublishedNode]):
-    """UCT whose new states are valued by random rollouts (Kocsis and Szepesvari, 2006).
+    """UCT that values new nodes by random rollouts (Kocsis and Szepesvari, 2006).
 
-    The tree of Dainese et al. (2024): Q is the mean return, and what lies beyond the end of
-    the time counts. What is known of a model that always answers alike is not tried again.
+    This is the tree of Dainese et al. (2024): Q is the mean return, and steps beyond the time
+    limit count. A known step of a deterministic model is not repeated.
     """
 
     def _begin(self, situation: Situation) -> PublishedNode:
@@ -235,17 +236,17 @@ class PublishedTree(TreeSearch[PublishedNode]):
 
     def _simulate(self, root: PublishedNode) -> None:
         path: list[tuple[PublishedNode, int, float]] = []
-        node, new = root, False
-        while not (new or node.terminated):
+        node, is_new = root, False
+        while not (is_new or node.terminated):
             index = self._select(node)
-            child, reward, new = self._follow(node, index)
+            child, reward, is_new = self._follow(node, index)
             path.append((node, index, reward))
             node = child
         value = 0.0
         if not node.terminated:
             length = self._options.rollout
-            drawn = self._rng.integers(self._actions.start, self._actions.stop, length)
-            value, _ = self._play(node.actions, drawn.tolist())
+            actions = self._rng.integers(self._actions.start, self._actions.stop, length)
+            value, _ = self._play(node.actions, actions.tolist())
         node.visits += 1
         for parent, index, reward in reversed(path):
             value = reward + self._options.discount * value
@@ -255,10 +256,10 @@ class PublishedTree(TreeSearch[PublishedNode]):
             parent.values[index] = parent.totals[index] / parent.tried[index]
 
     def _select(self, node: PublishedNode) -> int:
-        """Return the place of the action of the highest Q + c sqrt(ln N(s) / N(s, a))."""
+        """Return the index of the action with the highest Q + c sqrt(ln N(s) / N(s, a))."""
         c, logarithm, tried = self._options.exploration, log(node.visits), node.tried
         bounds = [
-            value + c * sqrt(logarithm / (tried[index] + SMALL))
+            value + c * sqrt(logarithm / (tried[index] + 1e-3))  # finite if untried, as published
             for index, value in enumerate(node.values)
         ]
         highest = max(bounds)
@@ -267,34 +268,40 @@ class PublishedTree(TreeSearch[PublishedNode]):
         return self._random.choice([i for i, bound in enumerate(bounds) if bound == highest])
 
     def _follow(self, node: PublishedNode, index: int) -> tuple[PublishedNode, float, bool]:
-        """Take an action; return the state that it leads to, the reward, and whether it is new."""
+        """Take an action; return the child, the reward, and whether the child is new."""
         known, model = node.children[index], self._model
         if known and model.deterministic:
             [(child, reward)] = known.values()
             return child, reward, False
         model.stand(node.state)
         observation, reward, terminated, valid = model.step(node.actions[index])
-        named = key(observation)
-        if named in known:
-            return known[named][0], reward, False
+        child_key = key(observation)
+        if child_key in known:
+            return known[child_key][0], reward, False
         child = PublishedNode(model.here(), valid or self._actions)
         child.terminated = terminated
-        known[named] = child, reward
+        known[child_key] = child, reward
         return child, reward, True
 
 
-# What the other two select by.
+def select_ucb(node: TreeNode, scale: float, random: Random) -> int:
+    """Return the index of a random untried action, or else of the highest UCB1 bound.
 
+    Args:
+        node: The node to select at.
+        scale: Factor of the exploration term, in units of the values.
+        random: Generator that breaks ties.
 
-def optimistic(node: TreeNode, scale: float, random: Random) -> int:
-    """Choose an action that was not tried, or else the one of the highest bound, ties at random."""
+    Returns:
+        The index of the action in `node.actions`.
+    """
     values, tried = node.values, node.tried
     if 0 in tried:
         untried = [index for index, count in enumerate(tried) if not count]
         return untried[int(random.random() * len(untried))]
     factor, best = scale * sqrt(log(sum(tried))), -inf
     ties: list[int] = []
-    for index, count in enumerate(tried):  # millions of times in an episode
+    for index, count in enumerate(tried):  # this loop runs millions of times in an episode
         bound = values[index] + factor / sqrt(count)
         if not ties or bound > best:
             best, ties = bound, [index]
@@ -303,25 +310,14 @@ def optimistic(node: TreeNode, scale: float, random: Random) -> int:
     return ties[0] if len(ties) == 1 else ties[int(random.random() * len(ties))]
 
 
-# Plans that are kept and improved.
-
-DEVIATIONS = 0.25
-"""Share of the simulations that follow the best plan and leave it somewhere, anywhere."""
-
-REPEATS = 6
-"""Mean lengths of repeated actions are 1, 2, 4, ..., so many of them: none serves every task."""
-
-ROWS = 16
-"""Rows of repeated actions that are drawn at once, as numpy is slow to draw one."""
-
-DROPPED = 0.5
-"""Share of the deviations from a plan that keep nothing of the rest of it."""
+# Deterministic models with real-valued states: keep and improve the best plan.
 
 
 class PlanNode(TreeNode):
-    """A state: `values` are the best returns found after each action.
+    """A state; `values` are the best returns found after each action.
 
-    `value` is the best return from here, and `leaf` that of the rollouts that began here.
+    `value` is the best return from this state, and `leaf` the return of the rollout that began
+    here. `observation` and `reward` are the prediction of the step that led here.
     """
 
     __slots__ = ("children", "leaf", "observation", "reward", "value")
@@ -335,52 +331,52 @@ class PlanNode(TreeNode):
         self.children: list[Self | None] = [None] * len(actions)
 
     def agrees(self, state: Any) -> bool:
-        """Whether a state is what was predicted."""
+        """Return whether a state equals the prediction, within the tolerance."""
         seen = state.observation if isinstance(state, Here) else state
         return close(self.observation, seen) or close(self.state, state)
 
 
 Path = list[tuple[PlanNode, int]]
+"""Nodes, each with the index of the action taken there."""
 
 
 class PlanTree(TreeSearch[PlanNode]):
-    """A tree for models that always answer alike, which lives on with the next decision.
+    """A tree for deterministic models, which is reused for the next decision.
 
-    UCT with normalised values (MuZero; Schrittwieser et al., 2020), where an action is
-    worth the best return found after it. Rollouts repeat their actions, and the best
-    one becomes part of the tree: it is the plan. Some simulations leave that plan
-    somewhere.
+    Selection is UCT with values scaled to their range (MuZero; Schrittwieser et al., 2020). The
+    value of an action is the best return found after it. Rollouts repeat their actions. The best
+    rollout is added to the tree, as the plan. A quarter of the simulations deviate from this plan
+    at a random step.
     """
 
     def __init__(self, model: Model, options: Mcts) -> None:
         super().__init__(model, options)
         self.root: PlanNode | None = None
         self._lowest, self._highest = inf, -inf
-        self._rate = 0.0
+        self._rate = 0.0  # reward per step of the latest rollout that did not end
 
     def _begin(self, situation: Situation) -> PlanNode:
-        """Return the node of a situation; the rest of the plan is tried anew if it has none."""
-        self._repeated = repeated(situation.rng, self._actions, self._options.rollout)
+        """Reuse the child that agrees with the situation, or replay the plan in a new root."""
+        self._rollouts = repeat_random_actions(situation.rng, self._actions, self._options.rollout)
         before = self.root
-        later = situation.horizon >= self._horizon - 1
+        is_next = situation.horizon >= self._horizon - 1
         self._horizon = situation.horizon
-        for child in before.children if before and later else ():
+        for child in before.children if before and is_next else ():
             if child and not child.terminated and child.agrees(situation.state):
                 if not self._model.agree(child.state, situation.state):
                     continue
-                child.leaf = -inf  # a rollout that is not in the tree cannot be played
+                child.leaf = -inf  # a rollout outside the tree cannot be played
                 self.root = child
                 return child
-        plan = self._best(before) if before else []
+        plan = self._best_path(before) if before else []
         self._lowest, self._highest = inf, -inf
         self.root = root = PlanNode(situation.state, situation.valid or self._actions)
         if len(plan) > 1:
-            self._keep([], root, [node.actions[index] for node, index in plan[1:]])
+            self._add_path([], root, [node.actions[index] for node, index in plan[1:]])
         return root
 
     def _simulate(self, root: PlanNode) -> None:
-        """Try something new, roll out from there, and keep what was best as a plan."""
-        deviates = any(root.tried) and self._random.random() < DEVIATIONS
+        deviates = any(root.tried) and self._random.random() < 0.25
         path, proposals = self._deviate(root) if deviates else self._descend(root)
         before = root.value if root.visits else -inf
         parent, index = path[-1]
@@ -390,33 +386,33 @@ class PlanTree(TreeSearch[PlanNode]):
         if left and not node.visits and not node.terminated:
             taken = self._roll_out(node, proposals[: min(left, self._options.rollout)], left)
         self._back_up(path, node)
-        if taken and root.value > before:
+        if taken and root.value > before:  # the rollout is the new plan
             node.leaf = -inf
-            self._keep(path, node, taken)
+            self._add_path(path, node, taken)
 
     def _descend(self, root: PlanNode) -> tuple[Path, Sequence[int]]:
-        """Take the actions of the highest bounds up to a new one; then come repeated ones."""
+        """Select by upper confidence bounds; return the path and a rollout to continue with."""
         scale = self._options.exploration * max(0.0, self._highest - self._lowest)
-        path = self._follow([], root, lambda node: optimistic(node, scale, self._random))
-        return path, next(self._repeated)
+        path = self._follow([], root, lambda node: select_ucb(node, scale, self._random))
+        return path, next(self._rollouts)
 
     def _deviate(self, root: PlanNode) -> tuple[Path, Sequence[int]]:
-        """Follow the best plan, leave it, and go on by what the change makes of the rest."""
-        plan = self._best(root)
+        """Follow the best plan to a random step, then a mutation of the rest of the plan."""
+        plan = self._best_path(root)
         depth = int(self._random.random() * len(plan))
         rest = [node.actions[index] for node, index in plan[depth:]]
-        proposals = chain(changed(rest, self._actions, self._random), next(self._repeated))
+        proposals = chain(mutate_plan(rest, self._actions, self._random), next(self._rollouts))
         path = self._follow(
             plan[:depth],
             plan[depth][0],
             lambda node: self._index(node, next(proposals, self._actions.stop)),
         )
-        return path, list(proposals) or next(self._repeated)
+        return path, list(proposals) or next(self._rollouts)
 
-    def _follow(self, path: Path, node: PlanNode, choose: Callable[[PlanNode], int]) -> Path:
-        """Extend a path by chosen actions up to a new one, the end, or the horizon."""
+    def _follow(self, path: Path, node: PlanNode, select: Callable[[PlanNode], int]) -> Path:
+        """Extend a path until a new node, the end of the episode, or the horizon."""
         while True:
-            index = choose(node)
+            index = select(node)
             path.append((node, index))
             child = node.children[index]
             if child is None or child.terminated or len(path) == self._horizon:
@@ -424,13 +420,12 @@ class PlanTree(TreeSearch[PlanNode]):
             node = child
 
     def _index(self, node: PlanNode, action: int) -> int:
-        """Return the place of an action in a state, or of any other where it is not valid."""
+        """Return the index of an action, or a random index if the action is invalid."""
         if action in node.actions:
             return node.actions.index(action)
         return int(self._random.random() * len(node.actions))
 
     def _expand(self, node: PlanNode, index: int) -> PlanNode:
-        """Take an action for the first time."""
         self._model.stand(node.state)
         observation, reward, terminated, valid = self._model.step(node.actions[index])
         child = PlanNode(self._model.here(), valid or self._actions, observation)
@@ -439,24 +434,24 @@ class PlanTree(TreeSearch[PlanNode]):
         return child
 
     def _roll_out(self, node: PlanNode, proposals: Sequence[int], left: int) -> Sequence[int]:
-        """Value a state by a rollout and return the actions taken.
+        """Value a node by a rollout; return the actions taken.
 
-        Where the rollout ends before the episode, rewards go on at its rate.
+        If the rollout ends before the episode, its mean reward per step extends to the horizon.
         """
         total, taken = self._play(node.actions, proposals)
         if len(taken) == len(proposals):
-            self._rate = total / self._span(len(taken))
-            total = self._rate * self._span(left)
+            self._rate = total / self._discounted_steps(len(taken))
+            total = self._rate * self._discounted_steps(left)
         node.value = node.leaf = total
         return taken
 
-    def _span(self, steps: int) -> float:
-        """Return the discounted number of steps."""
+    def _discounted_steps(self, steps: int) -> float:
+        """Return the sum of the discount factors of n steps."""
         discount = self._options.discount
         return steps if discount == 1 else (1 - discount**steps) / (1 - discount)
 
-    def _keep(self, path: Path, node: PlanNode, actions: Sequence[int]) -> None:
-        """Add the states that actions lead to; after the last of them, rewards go on at a rate."""
+    def _add_path(self, path: Path, node: PlanNode, actions: Sequence[int]) -> None:
+        """Add the nodes of a sequence of actions, and back up from the last node."""
         path = list(path)
         for action in actions:
             if node.terminated or len(path) == self._horizon:
@@ -465,11 +460,11 @@ class PlanTree(TreeSearch[PlanNode]):
             path.append((node, index))
             node = node.children[index] or self._expand(node, index)
         if not node.terminated and not node.visits:
-            node.value = node.leaf = self._rate * self._span(self._horizon - len(path))
+            node.value = node.leaf = self._rate * self._discounted_steps(self._horizon - len(path))
         self._back_up(path, node)
 
     def _back_up(self, path: Path, node: PlanNode) -> None:
-        """Count a visit on the way to a state, and make values those of the best that follows."""
+        """Count visits, and set each value on the path to the best return after it."""
         discount, lowest, highest = self._options.discount, self._lowest, self._highest
         node.visits += 1
         for parent, index in reversed(path):
@@ -486,8 +481,8 @@ class PlanTree(TreeSearch[PlanNode]):
             node = parent
         self._lowest, self._highest = lowest, highest
 
-    def _best(self, node: PlanNode) -> Path:
-        """Return the best plan known from a state: states and the places of actions."""
+    def _best_path(self, node: PlanNode) -> Path:
+        """Return the best known plan from a node."""
         path: Path = []
         following: PlanNode | None = node
         while following:
@@ -500,66 +495,69 @@ class PlanTree(TreeSearch[PlanNode]):
         return path
 
 
-def repeated(rng: np.random.Generator, actions: range, length: int) -> Iterator[list[int]]:
-    """Yield random actions each of which is repeated, for longer or shorter in different rows."""
+MAX_REPEAT_EXPONENT = 6
+"""Actions are repeated 1, 2, 4, ..., 32 times on average: no single length serves every task."""
+
+
+def repeat_random_actions(
+    rng: np.random.Generator, actions: range, length: int
+) -> Iterator[list[int]]:
+    """Yield rows of random actions; the mean length of a repetition differs between rows."""
+    rows = 16  # numpy is slow to draw a single row
     while True:
-        lengths = 2.0 ** rng.integers(0, REPEATS, (ROWS, 1))
-        starts = rng.random((ROWS, length)) * lengths < 1
+        lengths = 2.0 ** rng.integers(0, MAX_REPEAT_EXPONENT, (rows, 1))
+        starts = rng.random((rows, length)) * lengths < 1
         places = np.maximum.accumulate(np.where(starts, np.arange(length), 0), axis=1)
-        drawn = rng.integers(actions.start, actions.stop, (ROWS, length))
+        drawn = rng.integers(actions.start, actions.stop, (rows, length))
         yield from np.take_along_axis(drawn, places, axis=1).tolist()
 
 
-def changed(plan: Sequence[int], actions: range, random: Random) -> list[int]:
-    """Replace, delay or skip the first steps of a plan, or drop all of it as often as that."""
-    number, length, mean = random.random, 1, 2 ** int(random.random() * REPEATS)
+def mutate_plan(plan: Sequence[int], actions: range, random: Random) -> list[int]:
+    """Return nothing (half of the time), or a plan whose first steps change.
+
+    A change replaces the first steps by one repeated action, inserts this action before them, or
+    skips them. The number of steps is geometrically distributed with a random mean.
+    """
+    number, length, mean = random.random, 1, 2 ** int(random.random() * MAX_REPEAT_EXPONENT)
     while number() * mean > 1:
         length += 1
-    if number() < DROPPED:
+    if number() < 0.5:
         return []
     first = [actions[int(number() * len(actions))]] * length
     rest = plan[length:]
     return [*(first, (*first, *plan[:length]), ())[int(number() * 3)], *rest]
 
 
-# A graph of states that come again.
+# Models whose states recur, and stochastic models: a graph of states.
 
-LARGEST = 10_000
-"""With more states than this a graph is begun anew, so that memory stays bounded."""
-
-WORK = 1_000_000
-"""Outcomes that are backed up for a decision; with more, values are begun with those of walks."""
-
-
-FEWEST_APART = 3
-"""Draws that have to differ from each other before states count as such that never come again."""
+MAX_STATES = 10_000
+"""A graph with more states is cleared before the next decision, so that memory stays bounded."""
 
 
 class GraphNode(TreeNode):
-    """A state: for every action its rewards in sum, and how often each state followed.
+    """A state; for each action the sum of its rewards, and the count of each next state.
 
-    Of one that was told of these are the mean of its rewards, and probabilities.
+    For an `exact` action, `rewards` has the expected reward and `outcomes` the probabilities.
     """
 
-    __slots__ = ("outcomes", "rewards", "told", "value")
+    __slots__ = ("exact", "outcomes", "rewards", "value")
 
     def __init__(self, state: Any, actions: Sequence[int]) -> None:
         super().__init__(state, actions)
         self.value = 0.0
         self.rewards = [0.0] * len(actions)
         self.outcomes: list[dict[Self, float]] = [{} for _ in actions]
-        self.told = [False] * len(actions)
+        self.exact = [False] * len(actions)
 
 
 class StateGraph(TreeSearch[GraphNode]):
-    """What walks through a model have found: equal states are one, whatever led to them.
+    """A graph of all states seen; equal states share one node.
 
-    A walk takes the action of the highest upper confidence bound of its
-    value, and before those any that was not tried yet. What is known of a
-    model that always answers alike, or that tells what can follow, is not tried again, but counts
-    for the budget. Of states that never come again few are drawn, so that walks return to them
-    (progressive widening; Couetoux et al., Continuous upper confidence trees, 2011).
-    A decision is made by backward induction, so that nothing beyond the horizon counts.
+    A walk tries each untried action first, then selects by UCB1. Known steps of a deterministic
+    model, or of a model that returns its outcomes, are not repeated, but count for the budget. If
+    states never recur, few outcomes are drawn per action, so that walks return to them
+    (progressive widening; Couetoux et al., Continuous upper confidence trees, 2011). Backward
+    induction computes the final values, so that no reward beyond the horizon counts.
     """
 
     def __init__(self, model: Model, options: Mcts) -> None:
@@ -569,107 +567,110 @@ class StateGraph(TreeSearch[GraphNode]):
         self._walked = 0
 
     def _begin(self, situation: Situation) -> GraphNode:
-        """Return the state of a situation, by the name that steps would give it."""
-        if len(self.states) > LARGEST:
+        if len(self.states) > MAX_STATES:
             self.states.clear()
         self._horizon, state = situation.horizon, situation.state
-        if self._model.deterministic:
+        if self._model.deterministic:  # name it as `_step` names states
             self._model.stand(state)
             state = self._model.here()
-        return self._known(name((state, False)), state, situation.valid)
+        return self._node(name((state, False)), state, situation.valid)
 
     def _simulate(self, root: GraphNode) -> None:
-        """Walk as far as a rollout, or to the end of the episode, and back up values."""
-        state, path, stands = root, list[tuple[GraphNode, int]](), False
+        """Walk for the length of a rollout, or to the end of the episode, and back up."""
+        # `is_set` says that the model is already in the state of `node`.
+        node, path, is_set = root, list[tuple[GraphNode, int]](), False
         length = min(self._options.rollout, self._horizon)
         scale = self._options.exploration * max(0.0, self._highest - self._lowest)
-        while len(path) < length and not state.terminated:
-            index = optimistic(state, scale, self._random)
-            path.append((state, index))
-            state.visits += 1
-            state.tried[index] += 1
-            if not state.outcomes[index] and not self._model.deterministic:
-                if not stands:
-                    self._model.stand(state.state)
-                self._note_told(state, index)
-                stands = True
-            known = self._again(state, index)
+        while len(path) < length and not node.terminated:
+            index = select_ucb(node, scale, self._random)
+            path.append((node, index))
+            node.visits += 1
+            node.tried[index] += 1
+            if not node.outcomes[index] and not self._model.deterministic:
+                if not is_set:
+                    self._model.stand(node.state)
+                self._add_exact_outcomes(node, index)
+                is_set = True
+            known = self._known_outcome(node, index)
             if known is not None:
-                state, stands = known, False
+                node, is_set = known, False
                 continue
-            if not stands:
-                self._model.stand(state.state)
-            state, stands = self._step(state, index), True
-        for state, index in reversed(path):
-            self._back_up(state, index)
+            if not is_set:
+                self._model.stand(node.state)
+            node, is_set = self._step(node, index), True
+        for node, index in reversed(path):
+            self._back_up(node, index)
         self._walked += len(path)
 
-    def _again(self, state: GraphNode, index: int) -> GraphNode | None:
-        """Return what an action leads to by what is known of it, None where it is to be tried."""
-        outcomes = state.outcomes[index]
+    def _known_outcome(self, node: GraphNode, index: int) -> GraphNode | None:
+        """Return a known next state, drawn by its share, or None to take a new step."""
+        outcomes = node.outcomes[index]
         if not outcomes:
             return None
         if self._model.deterministic:
             [only] = outcomes
             return only
-        if not state.told[index]:
-            several = len(outcomes) >= FEWEST_APART and not countable(state.state)
-            never_again = several and len(outcomes) == sum(outcomes.values())
-            if not (never_again and len(outcomes) ** 2 > state.tried[index]):
+        if not node.exact[index]:
+            # States never recur if at least 3 real-valued outcomes all differ. Then the number
+            # of outcomes may grow as the square root of the number of trials.
+            all_differ = len(outcomes) == sum(outcomes.values())
+            never_recur = len(outcomes) >= 3 and all_differ and not countable(node.state)
+            if not (never_recur and len(outcomes) ** 2 > node.tried[index]):
                 return None
         [drawn] = self._random.choices(list(outcomes), list(outcomes.values()))
         return drawn
 
-    def _note_told(self, state: GraphNode, index: int) -> None:
-        """Note all that can follow an action from where the model stands, if it tells that."""
-        told = self._model.outcomes(state.actions[index])
-        state.told[index] = bool(told)
-        for probability, (observation, reward, terminated, valid), here in told or ():
-            child = self._known(name((observation, terminated)), here, valid)
+    def _add_exact_outcomes(self, node: GraphNode, index: int) -> None:
+        """Add all outcomes of an action with probabilities, if the model returns them."""
+        outcomes = self._model.outcomes(node.actions[index])
+        node.exact[index] = bool(outcomes)
+        for probability, (observation, reward, terminated, valid), state in outcomes or ():
+            child = self._node(name((observation, terminated)), state, valid)
             child.terminated = terminated
-            state.outcomes[index][child] = state.outcomes[index].get(child, 0.0) + probability
-            state.rewards[index] += probability * reward
+            node.outcomes[index][child] = node.outcomes[index].get(child, 0.0) + probability
+            node.rewards[index] += probability * reward
 
     def _spent(self) -> int:
         return self._walked
 
-    def _step(self, state: GraphNode, index: int) -> GraphNode:
-        """Take an action from where the model stands; return the state that it leads to."""
-        observation, reward, terminated, valid = self._model.step(state.actions[index])
+    def _step(self, node: GraphNode, index: int) -> GraphNode:
+        """Take an action in the current state of the model; return the next state."""
+        observation, reward, terminated, valid = self._model.step(node.actions[index])
         here = self._model.here()
-        alike = here if self._model.deterministic or self._model.hides else observation
-        child = self._known(name((alike, terminated)), here, valid)
+        identity = here if self._model.deterministic or self._model.hides else observation
+        child = self._node(name((identity, terminated)), here, valid)
         child.terminated = terminated
-        outcomes = state.outcomes[index]
+        outcomes = node.outcomes[index]
         outcomes[child] = outcomes.get(child, 0) + 1
-        state.rewards[index] += reward
+        node.rewards[index] += reward
         return child
 
-    def _known(self, named: Any, state: Any, valid: tuple[int, ...] | None) -> GraphNode:
-        """Return the state of a name, a new one if it was not met before."""
-        if named not in self.states:
-            self.states[named] = GraphNode(state, valid or self._actions)
-        return self.states[named]
+    def _node(self, node_name: Any, state: Any, valid: tuple[int, ...] | None) -> GraphNode:
+        if node_name not in self.states:
+            self.states[node_name] = GraphNode(state, valid or self._actions)
+        return self.states[node_name]
 
-    def _back_up(self, state: GraphNode, index: int) -> None:
-        """Value an action by what followed it so far."""
-        outcomes = state.outcomes[index]
+    def _back_up(self, node: GraphNode, index: int) -> None:
+        """Set the value of an action to the mean over its outcomes so far."""
+        outcomes = node.outcomes[index]
         total = sum(outcomes.values())
         following = sum(count * child.value for child, count in outcomes.items())
-        value = (state.rewards[index] + self._options.discount * following) / total
-        state.values[index] = value
-        state.value = max(state.values)
+        value = (node.rewards[index] + self._options.discount * following) / total
+        node.values[index] = value
+        node.value = max(node.values)
         self._lowest, self._highest = min(self._lowest, value), max(self._highest, value)
 
     def _values(self, root: GraphNode) -> list[float]:
-        """Return the values of the root's actions when nothing counts beyond the horizon.
+        """Return the values of the root's actions by backward induction to the horizon.
 
-        Where nothing was tried yet, rewards go on at their mean.
+        States without a tried action continue at the mean reward. At most a million outcomes are
+        backed up. If that is less than the horizon, the induction begins with the values of the
+        walks instead of 0.
         """
         states, discount = list(self.states.values()), self._options.discount
-        known = _outcomes(states)
+        known = _outcome_arrays(states)
         leaves = np.array([not (state.terminated or state.visits) for state in states])
-        sweeps = min(self._horizon, max(1, WORK // len(known.following)))
+        sweeps = min(self._horizon, max(1, 1_000_000 // len(known.following)))
         whole = sweeps == self._horizon
         values = np.array([0.0 if whole else state.value for state in states])
         gain = 0.0
@@ -683,8 +684,8 @@ class StateGraph(TreeSearch[GraphNode]):
         return [next(tried) if count else -inf for count in root.tried]
 
 
-def _outcomes(states: Sequence[GraphNode]) -> OutcomeArrays:
-    """Put what followed the actions that were tried into arrays."""
+def _outcome_arrays(states: Sequence[GraphNode]) -> OutcomeArrays:
+    """Return the outcomes of all tried actions as arrays."""
     numbers = {state: number for number, state in enumerate(states)}
     tried = [
         (reward, outcomes, sum(outcomes.values()))

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.data.reading import UnreadableError, adding_to, read_lines
 from cwm_cli.runs.files import modelled
-from cwm_cli.search.around import BackendAround
 from cwm_cli.search.contracts import Backend, Completion, Node, Request, Turn, Usage
+from cwm_cli.search.wrapper import BackendWrapper
 
 ANSWERS = "answers.jsonl"
 """The file in a run folder with every answer in the order of arrival."""
@@ -46,7 +46,7 @@ class RecordedAnswer(BaseModel):
         )
 
 
-class RecordedAnswers(BackendAround):
+class RecordedAnswers(BackendWrapper):
     """A backend whose answers are recorded in a file, and which repeats the recorded ones."""
 
     def __init__(self, inner: Backend, file: Path) -> None:

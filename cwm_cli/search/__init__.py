@@ -1,1 +1,1 @@
-"""The search loop, and what it asks of strategies, problems and backends."""
+"""The search loop, with the base classes of strategies, problems, refiners and backends."""

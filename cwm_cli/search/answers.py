@@ -1,10 +1,11 @@
-"""Answers that were paid for, kept for the next time that the same is asked (`--cache`).
+"""A cache of paid completions (`--cache`).
 
-`AnswerCache` is the file, in the cache folder of the user, that all processes share, and
-`CachedBackend` looks there before it asks. What is the same is all that decides an answer: the
-model, its sampling options, every message, the seed that is sent, and how often the search asked
-the same before. The seed is part of it, so that searches with other seeds stay independent: a
-second run of one search costs nothing, and three seeds are three draws.
+`AnswerCache` is a SQLite file in the cache folder of the user, shared by all processes.
+`CachedBackend` looks up each request there first. The key covers everything that decides an
+answer: the model, its sampling options, all messages, the seed, and the number of earlier requests
+with the same messages. The seed is included so that searches with different seeds stay
+independent: a second run of the same search costs nothing, but three seeds are three samples.
+
 """
 
 from __future__ import annotations
@@ -23,31 +24,22 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from cwm_cli.errors import CwmError
-from cwm_cli.search.around import BackendAround, innermost
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
+from cwm_cli.search.wrapper import BackendWrapper, innermost
 from cwm_cli.text import money
 
 T = TypeVar("T")
 
 FILE = "answers-1.sqlite"
-"""The number is that of the layout: another one is another file, and no version spoils it."""
+"""The number is the version of the table layout, so that versions of cwm never share a file with a
+different layout."""
 
 GIGABYTES, DAYS = 1.0, 90.0
-"""How large the file may become, and how old an answer: models change under their names."""
-
-LEFT = 0.9
-"""The share of its size that is left where it became too large, so that not every answer after
-that has to make room."""
-
-AT_ONCE = 200
-"""Answers that are removed in one transaction, so that nobody waits for long."""
+"""Default limits of the file size and of the age of an answer: providers change models without
+changing their names."""
 
 PATIENCE = 10.0
-"""Seconds that a process waits for another one that writes; a transaction takes milliseconds."""
-
-REMOTE = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "fuse.sshfs", "9p")
-"""How kinds of file system begin that several machines share: SQLite's write-ahead log needs memory
-that all of its processes share, and so a single machine."""
+"""Seconds to wait for another process that writes; a transaction takes milliseconds."""
 
 LAYOUT = """
 CREATE TABLE answers (
@@ -80,11 +72,9 @@ INSERT OR IGNORE INTO answers (key, model, text, final, log_probability, prompt_
 completion_tokens, reasoning_tokens, cost, made, used) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
-OLDEST = "SELECT key, length(text) FROM answers ORDER BY used LIMIT ?"
-
 
 class KeptAnswer(NamedTuple):
-    """An answer of before: what it said, what it took then, and when that was (Unix time)."""
+    """A cached answer: its text, its usage, and the Unix time at which it was made."""
 
     text: str
     final: bool
@@ -96,9 +86,9 @@ class KeptAnswer(NamedTuple):
     made: float
 
     def completion(self, seconds: float) -> Completion:
-        """Return it as the answer of now, which costs nothing.
+        """Return the completion, at no cost.
 
-        It has the tokens that it had: who chooses by what answers take chooses as before.
+        It has its original numbers of tokens, so that a pool of models chooses as before.
         """
         usage = Usage(
             prompt_tokens=self.prompt_tokens,
@@ -112,10 +102,10 @@ class KeptAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheSummary:
-    """What a cache holds: `bytes` on the disk, `saved` US dollars, limits of size and age.
+    """Statistics and limits of a cache.
 
-    `saved` is over the answers that are there, each as often as it was `reused`; `unpriced` counts
-    the uses of those whose price nobody knew.
+    `bytes` is the size on the disk. `saved` is in US dollars: the cost of each cached answer times
+    the number of its uses. `unpriced` counts the uses of answers of unknown cost.
     """
 
     file: Path
@@ -128,33 +118,34 @@ class CacheSummary:
     days: float
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm cache --json` prints."""
+        """Return the object that `cwm cache --json` prints."""
         return {
-            **{each.name: getattr(self, each.name) for each in fields(self)},
+            **{option.name: getattr(self, option.name) for option in fields(self)},
             "file": str(self.file),
         }
 
 
 def answers_file() -> Path:
-    """Return where the answers of this user are kept."""
+    """Return the path of the cache file of this user."""
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("cwm")) / "answers" / FILE
 
 
 def answer_key(backend: Backend, request: Request) -> str:
-    """Return the hash of all that decides an answer.
+    """Return the hash of everything that decides an answer.
 
-    The address of the server is no part of it, as it is none of a run: a model is what its name
-    says. Options that are not set are left out, so that one that is added later changes no key.
+    The address of the server is not included: the name identifies a model. Unset options are left
+    out, so that a new option does not change the keys of old answers.
     """
     backend = innermost(backend)
-    known: Sequence[Any] = fields(backend) if is_dataclass(backend) else ()
-    chosen: list[str] = [
-        each.name for each in known if each.init and each.metadata.get("identity", True)
-    ]
-    options = {name: getattr(backend, name) for name in chosen}
-    decides = {
+    declared: Sequence[Any] = fields(backend) if is_dataclass(backend) else ()
+    options = {
+        option.name: getattr(backend, option.name)
+        for option in declared
+        if option.init and option.metadata.get("identity", True)
+    }
+    content = {
         "backend": type(backend).__qualname__,
         "options": {name: value for name, value in options.items() if value not in (None, "")},
         "messages": [(message.role, message.content) for message in request.messages],
@@ -162,22 +153,22 @@ def answer_key(backend: Backend, request: Request) -> str:
         "occurrence": request.occurrence,
         "weighed": request.weighed,
     }
-    return sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()
+    return sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
 class AnswerCache:
-    """The kept answers of a user, in a file that any number of threads and processes share.
+    """The cached answers of a user, in a file that threads and processes share.
 
-    In the order of a life: `around` a backend it has answers kept and found, `summary` says what
-    there is, `limit` sets how large and how old, `clear` empties it. Every call opens the file
-    for itself, for one short transaction. Of what is too old all is removed, and of what is too
-    much what was used longest ago. Texts of answers lie in it as they are, readable by this user
-    alone; of prompts there are hashes only, and of keys nothing.
+    `around` wraps a backend so that its answers are cached, `summary` returns statistics, `limit`
+    sets the maximum size and age, and `clear` empties the cache. Each call opens the file for one
+    short transaction. Answers that are too old are removed first, then the least recently used
+    ones. The file, readable only by the user, has the plain text of answers, but only hashes of
+    prompts, and no API keys.
 
-    Nothing fails for want of it: where it cannot be read or written, `trouble` says why in a line,
-    once, and answers are asked for as if there were none. A file that is damaged is set aside
-    under another name. Two processes that ask the same at the same time both pay, and the first
-    answer is kept: to wait would tie one search to another that may never end.
+    A cache that cannot be read or written never stops a search: `trouble` returns the reason once,
+    and requests go to the backend. A damaged file is renamed. If two processes send the same
+    request at the same time, both pay and the first answer is kept: waiting would make one search
+    depend on another one, which may never end.
     """
 
     def __init__(self, file: Path | None = None) -> None:
@@ -187,21 +178,21 @@ class AnswerCache:
         self._lock = threading.Lock()
 
     def around(self, backend: Backend) -> Backend:
-        """Return a backend that looks here first; one that no answer is kept of as it is."""
+        """Return a cached language model; return any other backend unchanged."""
         return CachedBackend(backend, self) if backend.is_language_model else backend
 
     def making(self, factory: Callable[..., Backend]) -> Callable[..., Backend]:
-        """Return what makes backends as the factory does, each of which looks here first."""
+        """Return a factory that makes the same backends with this cache."""
         return lambda **options: self.around(factory(**options))
 
     def trouble(self) -> str:
-        """Return what kept answers from being used, and forget it."""
+        """Return the reason why the cache was not used, and clear it."""
         with self._lock:
-            told, self._trouble = self._trouble, ""
-        return told
+            trouble, self._trouble = self._trouble, ""
+        return trouble
 
     def find(self, key: str) -> KeptAnswer | None:
-        """Return the answer of a key, None where there is none that is young enough."""
+        """Return the answer of a key, or None if there is none or it is too old."""
 
         def look(db: sqlite3.Connection) -> KeptAnswer | None:
             oldest = time.time() - _limits(db)[1] * 86400
@@ -212,10 +203,10 @@ class AnswerCache:
             db.execute(used, (time.time(), key))
             return KeptAnswer(*row)._replace(final=bool(row[1]))
 
-        return self._tried(look)
+        return self._attempt(look)
 
     def keep(self, key: str, model: str, completion: Completion) -> None:
-        """Keep a whole answer, unless there is one; make room where there is too much."""
+        """Cache a complete answer, unless the key has one; remove old answers if necessary."""
         usage, now = completion.usage, time.time()
         row = (
             *(key, model, completion.text.encode("utf-8", "replace").decode()),
@@ -230,10 +221,10 @@ class AnswerCache:
             db.execute(KEEP, row)
             _make_room(db, gigabytes * 1e9)
 
-        self._tried(write)
+        self._attempt(write)
 
     def summary(self) -> CacheSummary:
-        """Say what there is; `CwmError` where that cannot be read."""
+        """Return statistics; raise `CwmError` if the file cannot be read."""
 
         def count(db: sqlite3.Connection) -> CacheSummary:
             found = db.execute(
@@ -253,10 +244,10 @@ class AnswerCache:
 
         if not self.file.exists():
             return CacheSummary(self.file, 0, 0, 0, 0.0, 0, GIGABYTES, DAYS)
-        return self._done(count)
+        return self._do(count)
 
     def limit(self, gigabytes: float | None = None, days: float | None = None) -> None:
-        """Set how large it may become and how old an answer, from now on and for all processes."""
+        """Set the maximum size of the file and age of an answer, for all processes."""
         given = {"gigabytes": gigabytes, "days": days}
         rows = [(name, value) for name, value in given.items() if value is not None]
 
@@ -266,13 +257,13 @@ class AnswerCache:
             db.execute("DELETE FROM answers WHERE made < ?", (time.time() - age * 86400,))
             _make_room(db, size * 1e9)
 
-        self._done(write)
+        self._do(write)
 
     def clear(self) -> int:
-        """Remove all answers, and what was set aside; return how many there were."""
+        """Remove all answers, and a damaged file; return the number of answers."""
 
         def empty(db: sqlite3.Connection) -> int:
-            db.execute("PRAGMA secure_delete = ON")  # what is removed is not to be read again
+            db.execute("PRAGMA secure_delete = ON")  # overwrite deleted content
             count = int(db.execute("DELETE FROM answers").rowcount)
             db.execute("COMMIT")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -280,20 +271,20 @@ class AnswerCache:
 
         with suppress(FileNotFoundError):
             self._aside.unlink()
-        return self._done(empty) if self.file.exists() else 0
+        return self._do(empty) if self.file.exists() else 0
 
-    def _done(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do what a user asked for, who is told where that fails."""
+    def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do work that the user requested; raise `CwmError` if it fails."""
         found: list[T] = []
-        self._tried(lambda db: found.append(work(db)))
-        told = self.trouble()
+        self._attempt(lambda db: found.append(work(db)))
+        trouble = self.trouble()
         if not found:
-            raise CwmError(told or f"{self.file} is in use by another process: try again later")
+            raise CwmError(trouble or f"{self.file} is in use by another process: try again later")
         return found[0]
 
-    def _tried(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
-        """Do something with the file, or go on without; once after it was set aside."""
-        for again in (True, False):
+    def _attempt(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Do work in a transaction, or return None if it fails; retry once with a new file."""
+        for can_retry in (True, False):
             if not self._works:
                 return None
             try:
@@ -302,7 +293,7 @@ class AnswerCache:
             except sqlite3.Error as error:
                 if _is_busy(error):
                     return None
-                if again and _is_damage(error) and self._set_aside():
+                if can_retry and _is_damage(error) and self._set_aside():
                     continue
                 self._give_up(str(error))
             except OSError as error:
@@ -310,7 +301,6 @@ class AnswerCache:
         return None
 
     def _give_up(self, reason: str) -> None:
-        """Go on without it, and have that said once."""
         with self._lock:
             self._works = False
             self._trouble = (
@@ -320,48 +310,47 @@ class AnswerCache:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        """Open the file, which is made where there is none; autocommit unless a block says else."""
-        made = not self.file.exists()
-        if made:
+        """Open or create the file, and begin a transaction."""
+        if not self.file.exists():
             self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         with closing(sqlite3.connect(self.file, PATIENCE, isolation_level=None)) as db:
             if not _layout(db):
                 with self._alone():
-                    self._lay_out(db)
-            db.execute("PRAGMA synchronous = NORMAL")  # a crash of the machine may lose the last
+                    self._create_tables(db)
+            db.execute("PRAGMA synchronous = NORMAL")  # a power failure may lose the last answer
             db.execute("BEGIN IMMEDIATE")
             yield db
             if db.in_transaction:
                 db.execute("COMMIT")
 
-    def _lay_out(self, db: sqlite3.Connection) -> None:
-        """Make the tables, unless another process did meanwhile."""
+    def _create_tables(self, db: sqlite3.Connection) -> None:
+        """Create the tables, unless another process already did."""
         if _layout(db):
             return
-        db.execute("PRAGMA auto_vacuum = FULL")  # or the file never shrinks
+        db.execute("PRAGMA auto_vacuum = FULL")  # otherwise the file never shrinks
         if not _is_remote(self.file.parent):
             db.execute("PRAGMA journal_mode = WAL")
         db.executescript(f"BEGIN EXCLUSIVE;{LAYOUT}COMMIT;")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other processes from making or setting aside the file."""
+        """Lock the creation and renaming of the file against other processes."""
         with self.file.with_suffix(".lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     @property
     def _aside(self) -> Path:
-        """What a damaged file is called; there is one at most, so that none fill the disk."""
+        """The new path of a damaged file. At most one is kept, to save disk space."""
         return self.file.with_name(f"{self.file.name}.damaged")
 
     def _files(self) -> list[Path]:
-        """Return the file, and what SQLite has beside it."""
+        """Return the file, and the auxiliary files of SQLite."""
         return [self.file.with_name(self.file.name + more) for more in ("", "-wal", "-shm")]
 
     def _set_aside(self) -> bool:
-        """Give a damaged file another name, unless another process did; say whether to go on."""
+        """Rename a damaged file, unless another process did; return whether to retry."""
         try:
             with self._alone():
                 if not self._is_sound():
@@ -378,7 +367,7 @@ class AnswerCache:
         return True
 
     def _is_sound(self) -> bool:
-        """Whether the file can be read, all of it."""
+        """Whether the whole file can be read."""
         try:
             with closing(sqlite3.connect(self.file, PATIENCE)) as db:
                 db.execute("SELECT count(*) FROM settings").fetchone()
@@ -387,11 +376,11 @@ class AnswerCache:
             return _is_busy(error)
 
 
-class CachedBackend(BackendAround):
-    """A backend that is asked only what it was not asked before; only whole answers are kept.
+class CachedBackend(BackendWrapper):
+    """A backend that looks up requests in the cache first.
 
-    One that was cut off, or is none, is asked for again: it may have been chance, or a limit of
-    then.
+    Only complete answers are cached. A request whose answer was cut off or had no program is sent
+    again, since chance or a former limit may have caused the failure.
     """
 
     def __init__(self, inner: Backend, cache: AnswerCache) -> None:
@@ -400,7 +389,7 @@ class CachedBackend(BackendAround):
         self._found: dict[str, KeptAnswer] = {}
 
     def complete(self, request: Request) -> Completion:
-        """Return the answer of before, else have the inner one answer and keep what it says."""
+        """Return the cached answer, or request one and cache it."""
         start, key = time.perf_counter(), answer_key(self.inner, request)
         kept = self._found.pop(key, None) or self.cache.find(key)
         if kept is not None:
@@ -418,7 +407,7 @@ class CachedBackend(BackendAround):
         return completion._replace(note=note)
 
     def worst_cost(self, request: Request) -> float | None:
-        """Return 0 for an answer that is there, which is held until it is asked for."""
+        """Return 0 for a cached answer, which is reserved for `complete`."""
         key = answer_key(self.inner, request)
         kept = self._found.get(key) or self.cache.find(key)
         if kept is None:
@@ -428,18 +417,18 @@ class CachedBackend(BackendAround):
 
 
 def _layout(db: sqlite3.Connection) -> int:
-    """Return the number of the layout, 0 where there is none yet."""
+    """Return the version of the table layout, or 0 in a new file."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _limits(db: sqlite3.Connection) -> tuple[float, float]:
-    """Return how many gigabytes and days are set."""
+    """Return the maximum size in gigabytes and the maximum age in days."""
     known = dict(db.execute("SELECT name, value FROM settings"))
     return known.get("gigabytes", GIGABYTES), known.get("days", DAYS)
 
 
 def _size(db: sqlite3.Connection) -> int:
-    """Return how many bytes of the file are in use."""
+    """Return the number of bytes in use."""
     size, pages, free = (
         int(db.execute(f"PRAGMA {name}").fetchone()[0])
         for name in ("page_size", "page_count", "freelist_count")
@@ -447,41 +436,48 @@ def _size(db: sqlite3.Connection) -> int:
     return size * (pages - free)
 
 
-def _make_room(db: sqlite3.Connection, most: float) -> None:
-    """Remove what was used longest ago where there are more bytes than there may be."""
-    if _size(db) <= most:
+def _make_room(db: sqlite3.Connection, limit: float) -> None:
+    """If the size exceeds the limit in bytes, remove the least recently used answers."""
+    if _size(db) <= limit:
         return
-    while (excess := _size(db) - LEFT * most) > 0:
-        forgotten: list[tuple[str]] = []
-        for key, length in db.execute(OLDEST, (AT_ONCE,)):
+    # Free 10 %, so that not every later answer has to remove others, but in transactions
+    # of 200 answers, so that no other process waits for long.
+    while (excess := _size(db) - 0.9 * limit) > 0:
+        removed: list[tuple[str]] = []
+        oldest = "SELECT key, length(text) FROM answers ORDER BY used LIMIT 200"
+        for key, length in db.execute(oldest):
             if excess > 0:
-                forgotten.append((key,))
+                removed.append((key,))
                 excess -= length
-        if not forgotten:
+        if not removed:
             return
-        db.executemany("DELETE FROM answers WHERE key = ?", forgotten)
+        db.executemany("DELETE FROM answers WHERE key = ?", removed)
         db.execute("COMMIT")
         db.execute("BEGIN IMMEDIATE")
 
 
 def _is_busy(error: sqlite3.Error) -> bool:
-    """Whether another process had the file for too long."""
+    """Whether another process locked the file for too long."""
     return _name(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file is no database, or not this one."""
+    """Whether the file is no database, or lacks a table."""
     damaged = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
     return _name(error).startswith(damaged) or "no such" in str(error)
 
 
 def _name(error: sqlite3.Error) -> str:
-    """Return what SQLite calls an error, "" for one of Python's own."""
+    """Return the SQLite name of an error, or "" for an error of the Python module."""
     return str(getattr(error, "sqlite_errorname", ""))
 
 
 def _is_remote(folder: Path) -> bool:
-    """Whether several machines may share a folder, as far as this system tells."""
+    """Whether several machines may share a folder, according to the mounts of this system.
+
+    The write-ahead log of SQLite needs memory that all processes share, so a single machine.
+    """
+    kinds = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "fuse.sshfs", "9p")
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -489,5 +485,5 @@ def _is_remote(folder: Path) -> bool:
     mounts = (line.split()[1:3] for line in lines.splitlines() if len(line.split()) > 2)
     places = {where.replace("\\040", " "): kind for where, kind in mounts}
     folder = folder.resolve()
-    nearest = next((str(each) for each in (folder, *folder.parents) if str(each) in places), "")
-    return places.get(nearest, "").startswith(REMOTE)
+    nearest = next((str(path) for path in (folder, *folder.parents) if str(path) in places), "")
+    return places.get(nearest, "").startswith(kinds)

@@ -1,10 +1,10 @@
-"""The contracts of a search: what it asks of a strategy, a problem and a backend.
+"""Base classes and data types of a search.
 
-A `Strategy` chooses a `Move`; the `Problem` words it as messages; a `Backend` answers the
-`Request` with a `Completion`; the problem reads a candidate out of it and gives a `Verdict`; the
-`Node` that this makes goes back to the problem and the strategy. A `Refiner` betters a candidate
-without a completion. Backends that know log-probabilities weigh texts, each a `ScoreRequest`.
-Plugins subclass the base classes, so that a method that is added later breaks none of them.
+A `Strategy` selects a `Move`, and the `Problem` writes it as messages. A `Backend` answers the
+`Request` with a `Completion`. The problem reads a candidate from the completion and judges it with
+a `Verdict`. The resulting `Node` updates the problem and the strategy. A `Refiner` improves a
+candidate without a completion. Backends with log-probabilities also score texts (`ScoreRequest`).
+Plugins subclass the base classes, so that a new method does not break existing plugins.
 """
 
 from __future__ import annotations
@@ -34,73 +34,71 @@ ROOT = -1
 """The parent of nodes that were written from scratch."""
 
 GENERATE, IMPROVE, FIX = "generate", "improve", "fix"
-"""The moves of the publications: write a program, better one that runs, mend one that raised."""
+"""The published moves: write a program, improve one that runs, fix one that raised an error."""
 
 ASKED_BEFORE = (
     "This was asked before (times: {number}), and no answer is known to be right: do not settle "
     "for the first explanation that comes to mind."
 )
-"""What makes a question another one that a search has asked already."""
+"""Text that makes a repeated prompt different from the earlier ones."""
 
 START = "start"
-"""The action of a candidate that a search begins with: nobody was asked for it."""
+"""The action of the candidate that a search begins with, which cost no completion."""
 
 EVIDENCE = "evidence"
-"""The action of a candidate that is judged again, unchanged, because the problem knows more."""
+"""The action of an unchanged candidate that is judged again because of new evidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How good a candidate is: its score in [0, 1] and what is wrong with it.
-
-    `score` is over all that a search may see and `validation` over the part of
-    it that nothing may be fitted to; the latter breaks ties. `parts` are
-    unweighted means, for the reader. Only a score that is `confirmed` may be that of the
-    best candidate.
-
-    `floor` is the score of predicting nothing at all, and `error` how far wrong numbers are off,
-    None where that cannot be told: a decimal logarithm, lower is better. It tells candidates apart
-    whose scores are all but equal. `findings` are what is known of a candidate that was not asked
-    for, in words for the next prompt. Where nothing is wrong in what prompts may show, `dead_end`
-    is the episode that would show something. Where less than 1 may be all that can be had, as by
-    chance, `reached` says whether it was (None where nobody can tell), and `stderr` how
-    uncertain the score is. `log_likelihood` is that of all the evidence under the candidate,
-    where candidates are weighed by it, and `log_prior` says how likely it is held before any of
-    that, but for a constant (natural logarithms). `open_gap` is the reason why a candidate with a
-    high score does not end the search.
-    """
+    """The score of a candidate in [0, 1], and its failure."""
 
     score: float
+    """Score over all rows that the search may use."""
     validation: float = 0.0
+    """Score over the validation rows, which nothing is fitted to. It breaks ties."""
     parts: dict[str, float] = Field(default_factory=dict)
+    """Unweighted means of the parts of the score, for readers."""
     failure: Failure | None = None
     confirmed: bool = False
+    """Whether the score was confirmed; the best candidate must be confirmed."""
     floor: float = 0.0
+    """The score of predicting nothing."""
     error: float | None = None
+    """Decimal logarithm of the error of wrong numbers, lower is better; None if unknown. It orders
+    candidates with almost equal scores."""
     findings: str = ""
+    """Findings about a candidate that cost no completion, for the next prompt."""
     dead_end: int | None = None
+    """The episode that would show a mistake, if the episodes in prompts show none."""
     reached: bool | None = None
+    """Whether the best possible score was reached, if chance may keep it below 1; None if
+    unknown."""
     stderr: float | None = None
+    """Standard error of the score."""
     log_likelihood: float | None = None
+    """Natural logarithm of the likelihood of all evidence, if the search needs it."""
     log_prior: float = 0.0
+    """Natural logarithm of the prior probability, up to a constant."""
     open_gap: str = ""
+    """The reason why a candidate with a high score does not end the search."""
 
     @property
     def rank(self) -> tuple[float, float, float]:
-        """What orders candidates: the score, the part that nothing was fitted to, the error."""
+        """The sort key of candidates: score, validation score, error."""
         return self.score, self.validation, -inf if self.error is None else -self.error
 
     @property
     def normalised(self) -> float:
-        """The score relative to its floor: 0 for one that is no better, 1 for a right candidate."""
+        """The score relative to its floor: 0 at or below the floor, 1 if everything is right."""
         room = 1.0 - self.floor
         return max(0.0, (self.score - self.floor) / room) if room > 0 else self.score
 
     @property
     def explained(self) -> float:
-        """Share of the rows that are right in every part.
+        """The fraction of rows that are right in every part.
 
-        It is the normalised score instead if that share is unknown, or if the score has a standard
+        It is the normalised score if this fraction is unknown, or if the score has a standard
         error: then chance makes exact predictions impossible.
         """
         if self.stderr is not None:
@@ -114,15 +112,15 @@ class Verdict:
 
     @property
     def solved(self) -> bool:
-        """Whether nothing is left to improve."""
+        """Whether the score is 1, or the best possible one."""
         return self.score >= 1.0 or bool(self.reached)
 
 
 class Move(NamedTuple):
-    """A strategy's choice: apply `action` to node `parent`, whose program and verdict these are.
+    """The choice of a strategy: apply `action`, one of the problem's `moves`, to a parent node.
 
-    `action` is one of the problem's `moves`. `prefix` holds the lines that a
-    generated program has to begin with.
+    `program` and `verdict` belong to the parent. `prefix` has the lines that a generated
+    program must begin with.
     """
 
     action: str
@@ -133,11 +131,10 @@ class Move(NamedTuple):
 
 
 class Message(BaseModel):
-    """One turn of a conversation.
+    """One message of a conversation.
 
-    So many characters at its start are `stable`: other prompts of the search begin with them as
-    well, with all messages before, so that a provider may keep what it read. That is not written
-    down.
+    The first `stable` characters, and all messages before, are shared with other prompts of the
+    search, so that a provider may cache them. The number is not written to disk.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -148,29 +145,37 @@ class Message(BaseModel):
 
 
 def prompt_hash(messages: Sequence[Message]) -> str:
-    """Return the hash of a prompt: equal ones have equal hashes."""
+    """Return the SHA-256 hash of a prompt."""
     text = "\x1e".join(f"{message.role}\x1f{message.content}" for message in messages)
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def unheard(words: str) -> None:
-    """Tell nobody."""
+    """Ignore a progress message."""
 
 
 class Request(NamedTuple):
-    """One question: a language model reads the messages, other backends the move and the problem.
+    """A request for one completion.
 
-    `problem` is the object that wrote the messages; a backend that works from
-    data checks its type (`cwm_cli.problems`) before it uses it. `step` is
-    the number of the question in the search, and `occurrence` counts how
-    often the search asked the same messages before. A backend may `tell` in a
-    few words what it is doing, from any thread. Where the messages are too
-    long for it, `shorter` says the same in about so many characters. All that
-    is done to answer may cost `allowance` US dollars, None being no limit. It is `weighed` where
-    the log-probability of the answer is wanted as well. Where a backend has several models,
-    `model` is the one that it assigned the question to. What is done to answer may be written in
-    the `log` of the run, a line at a time, from any thread. `known` is the number of events that
-    the search had learned when it made the request.
+    A language model reads `messages`. Other backends read `move` and `problem`, and check the
+    type of the problem (`cwm_cli.problems`) before they use it.
+
+    Args:
+        messages: The prompt.
+        seed: Seed of the completion.
+        move: The move that the prompt describes.
+        problem: The problem that wrote the messages.
+        step: Number of the request in the search.
+        occurrence: Number of earlier requests of the search with the same messages.
+        tell: Reports progress in a few words, from any thread.
+        shorter: Returns a prompt of about a given number of characters, if `messages` are too
+            long for the backend.
+        allowance: Limit in US dollars on the cost of the answer, retries included. None means no
+            limit.
+        weighed: Whether the log-probability of the answer is needed.
+        model: The assigned model, if the backend has several.
+        log: Writes a line to the log of the run, from any thread.
+        known: Number of events that the search had learned at the time of the request.
     """
 
     messages: tuple[Message, ...]
@@ -189,16 +194,16 @@ class Request(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Hash of the messages: equal questions have equal keys."""
+        """The hash of the messages."""
         return prompt_hash(self.messages)
 
 
 class ScoreRequest(NamedTuple):
-    """A text to weigh as the answer to messages.
+    """A text to score as the answer to messages.
 
-    A language model reads the messages, other backends the `question` that they word: a
-    `Request` where the text is an answer to that, or whatever else a backend knows by its type.
-    There need be no messages for a backend that does not read them.
+    A language model reads the messages. Other backends read the `question`: a `Request` if the
+    text is an answer to it, or another object that the backend recognises by its type. The
+    messages may be empty for a backend that does not read them.
     """
 
     messages: tuple[Message, ...]
@@ -208,29 +213,28 @@ class ScoreRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a completion took; `cost` in US dollars is None when the price is unknown.
-
-    Of the tokens of the prompt so many were `cached_tokens`, which the provider had read before
-    and sells for less; of those of the answer so many were `reasoning_tokens`, which nobody sees.
-    `reused` is 1 where the answer is one that was paid for before.
-    """
+    """Tokens, cost and time of a completion."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = 0.0
+    """Cost in US dollars; None if the price is unknown."""
     seconds: float = 0.0
     cached_tokens: int = 0
+    """Prompt tokens from the cache of the provider, which cost less."""
     reasoning_tokens: int = 0
+    """Completion tokens of hidden reasoning."""
     reused: int = 0
+    """1 if the completion comes from the cache of paid completions."""
 
     @property
     def tokens(self) -> int:
-        """Tokens of the prompt and of the answer."""
+        """The number of prompt and completion tokens."""
         return self.prompt_tokens + self.completion_tokens
 
 
 def total(usages: Sequence[Usage]) -> Usage:
-    """Add up what completions took; the cost is None when one of them is."""
+    """Return the sum of usages; the cost is None if one of the costs is."""
     costs = [usage.cost for usage in usages if usage.cost is not None]
     return Usage(
         prompt_tokens=sum(usage.prompt_tokens for usage in usages),
@@ -244,7 +248,10 @@ def total(usages: Sequence[Usage]) -> Usage:
 
 
 class AnswerLength(NamedTuple):
-    """Tokens that a `usual` answer has, and at `most`; of a model that `thinks`, with those."""
+    """The usual and the maximum number of tokens of an answer, with reasoning tokens.
+
+    `thinks` is True for a reasoning model.
+    """
 
     usual: int = 0
     most: int = 0
@@ -252,11 +259,15 @@ class AnswerLength(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """An answer and what it took; `final` if further questions would bring nothing better.
+    """The answer to a request.
 
-    `lacking` says why there is no answer, or not a whole one, and `note` what
-    the user should know: one line each. `log_probability` is that of the answer among all that
-    could have been said, a natural logarithm, where it is known.
+    Args:
+        text: The text of the answer.
+        usage: Tokens, cost and time.
+        final: Whether further requests would not improve the result.
+        lacking: One line that says why the answer is missing or incomplete.
+        note: One line for the user.
+        log_probability: Natural logarithm of the probability of the answer, if known.
     """
 
     text: str
@@ -269,47 +280,46 @@ class Completion(NamedTuple):
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(ser_json_inf_nan="constants"))
 class Node:
-    """A candidate in the search tree, and how it came to be.
-
-    `id` counts the nodes in the order in which they were learned, `step` the
-    completions in the order in which they were asked for. `prompt` is the hash
-    of the messages, `final` says that the backend gave up, and `known` how many
-    nodes and remarks there were when it was asked. A candidate that was not `asked` for cost
-    no completion: the one that a search began with, and what a refiner made of
-    another, in the step of the completion that led to it. From a node on prompts may show the
-    episode `disclosed`, which had been held back.
-
-    `seed` is that of its question: what a strategy leaves to chance once it knows the answer is
-    drawn from `np.random.default_rng([seed, 1])`. `forward` is the log-probability of the
-    candidate as an answer to its question, and `backward` that of its parent's, had the candidate
-    been the parent; both where a strategy asks for them. `model` is the one that answered, where
-    the backend has several. `requested` is the contract that the answer asked for, if it did.
-    """
+    """A candidate in the search tree, with its verdict and origin."""
 
     id: int
+    """Number of the node, in the order of learning."""
     step: int
+    """Number of the completion, in the order of requests. A refinement has the step of the
+    completion that it improves."""
     parent: int
     action: str
     program: str
     verdict: Verdict
     prompt: str
+    """Hash of the messages."""
     usage: Usage
     final: bool = False
+    """Whether the backend gave up."""
     known: int | None = None
+    """Number of events that the search had learned at the time of the request."""
     asked: bool = True
+    """Whether the candidate cost a completion: False for a start and for refinements."""
     disclosed: int | None = None
+    """A held-out episode that prompts may show from this node on."""
     seed: int | None = None
+    """Seed of the request. A strategy draws later random numbers for the node from
+    `np.random.default_rng([seed, 1])`."""
     forward: float | None = None
+    """Log-probability of the candidate as the answer to its request, if the strategy needs it."""
     backward: float | None = None
+    """Log-probability of the parent as an answer, if the candidate were the parent."""
     model: str = ""
+    """The model that answered, if the backend has several."""
     requested: str = ""
+    """The contract that the answer asks for."""
 
 
 class Remark(BaseModel):
-    """What a refiner found of a node that it did not better, in words for the next prompt.
+    """The findings of a refiner that did not improve a node, for the next prompt.
 
-    It is written down with the nodes, so that a search that goes on tries nothing twice and says
-    the same. Of a start that came to nothing the node is `ROOT`; `note` is for the user.
+    The journal has remarks, so that a resumed search repeats no refinement and writes the same
+    prompts. The node is `ROOT` if the search has no start. `note` is for the user.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -322,7 +332,7 @@ class Remark(BaseModel):
 
 
 class Switch(BaseModel):
-    """A change of the contract that programs have to keep, in the journal of a search.
+    """A change of the contract of the programs, in the journal of a search.
 
     `verdicts` maps the id of each earlier node to its verdict under the new contract, so that all
     scores of the search are comparable.
@@ -348,10 +358,7 @@ class NextContract(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A node and the text of the completion that it was read from; `note` is for the user.
-
-    `messages` are those that were asked, whose hash the node has.
-    """
+    """A node, with the text of its completion, a note for the user, and the prompt."""
 
     node: Node
     text: str
@@ -360,9 +367,9 @@ class Record(NamedTuple):
 
 
 class UnansweredError(CwmError):
-    """A question that has no answer, though asking it may have cost something.
+    """A request without an answer, which may have cost money.
 
-    That is at most `cost` US dollars; None where nobody knows.
+    `cost` is the maximum cost in US dollars, or None if it is unknown.
     """
 
     def __init__(self, words: str, cost: float | None = None) -> None:
@@ -371,9 +378,10 @@ class UnansweredError(CwmError):
 
 
 class Turn(NamedTuple):
-    """When a node was asked for: the number of its question, and how much was known.
+    """The position of a node in a recorded search.
 
-    What was `given` was not asked for: a start, or what came of a refiner.
+    `step` is the number of the request, and `known` the number of events learned before it.
+    `given` has the event itself if it cost no completion: a start, or the result of a refiner.
     """
 
     step: int
@@ -382,29 +390,16 @@ class Turn(NamedTuple):
 
 
 class Strategy(WithPresets):
-    """Chooses the next candidate to ask for and learns from how it fared.
+    """Base class of search strategies, which select moves and learn from the scored nodes.
 
-    A dataclass whose fields are its options (`-o strategy.KEY=VALUE`), with
-    their meaning in the docstring under each; with a preset it may ask for
-    options of the problem and the backend, too. In the order of a search:
+    A strategy is a dataclass. Its fields are its options (`-o strategy.KEY=VALUE`), with a
+    docstring below each. A preset may also set options of the problem and the backend. A
+    subclass must define `select`.
 
-    - `moves` are the kinds of move that it makes; a problem that has no words
-      for one of them is refused before anything is asked.
-    - `select` chooses a move. All chance comes from `rng`, so that a search
-      can be resumed and repeated.
-    - `update` is called once per node, in the order of their ids. It is the
-      only way to learn: a stopped search is resumed by calling it for every
-      node of the journal. Not every one of them was `asked` for.
-    - `state` says a node's standing in a word or two, for the live view.
-    - `repeats` says that it asks the same question again on purpose, for
-      another answer; else the problem words it otherwise.
-    - `weighs_proposals` says that it needs to know how likely an answer was (`Node.forward`),
-      and `corrects` that of the way back as well (`Node.backward`): a backend that cannot tell is
-      refused.
-    - `held` names the nodes that it builds on. Where the problem came to know more they are judged
-      again, each as a node whose action is `EVIDENCE` and whose parent is the old one; so is the
-      best of before, unless the strategy `forgets` it.
-    - `accepted` counts the answers that it moved on to, where it may also stay where it is.
+    Attributes:
+        moves: The kinds of move that it selects. A search refuses a problem without a prompt for
+            each kind.
+        accepted: The number of accepted proposals, for a strategy that accepts or rejects.
 
     Example::
 
@@ -428,62 +423,67 @@ class Strategy(WithPresets):
 
     @property
     def repeats(self) -> bool:
-        """Whether the same prompt is sent again on purpose."""
+        """Whether it may repeat a prompt; otherwise the problem varies the prompt."""
         return False
 
     @property
     def weighs_proposals(self) -> bool:
-        """Whether it needs the log-probability of each answer."""
+        """Whether it needs the log-probability of each answer (`Node.forward`)."""
         return self.corrects
 
     @property
     def corrects(self) -> bool:
-        """Whether it needs the log-probability of the way back as well."""
+        """Whether it also needs the log-probability of the reverse proposal (`Node.backward`).
+
+        A search refuses a backend without log-probabilities then.
+        """
         return False
 
     @property
     def forgets(self) -> bool:
-        """Whether the best node of before does not compete when the problem knows more."""
+        """Whether new evidence drops the previous best node instead of judging it again."""
         return False
 
     def held(self) -> Sequence[int]:
-        """Return the nodes that it builds on, here none."""
+        """Return the ids of the nodes that it builds on.
+
+        After new evidence these nodes are judged again, each as a new node with the action
+        `EVIDENCE` and the old node as parent.
+        """
         return ()
 
     def select(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
-        """Choose the next move, knowing the moves whose outcome is still awaited."""
+        """Select the next move.
+
+        Args:
+            rng: The only source of random numbers, so that a search can be resumed and repeated.
+            pending: Moves of the completions in flight.
+        """
         raise NotImplementedError
 
     def update(self, node: Node) -> None:
-        """Learn from a judged node; a strategy that learns nothing leaves this out."""
+        """Learn from a judged node. Called once per node, in the order of the ids.
+
+        A strategy learns in no other way: a search resumes by calling this for every node of the
+        journal. Some nodes cost no completion (`Node.asked`).
+        """
 
     def state(self, node: int) -> str:
-        """Describe a node's standing in a word or two, or return ""."""
+        """Return the status of a node in a word or two for the live view, or ""."""
         return ""
 
 
 class Problem:
-    """What a search looks for: how it is asked for, read, judged and kept.
+    """Base class of problems: prompts, candidates and their scores.
 
-    In the order of a completion:
+    A subclass must define `messages` and `judge`.
 
-    - `moves` are the kinds of move that it has words for.
-    - `update` tells it of every node, in the order of their ids, before the strategy is
-      told: all that it may learn from while it is searched.
-    - `discloses` says, before that, whether a node has it show more from then on, which is
-      written down with the node.
-    - `messages` words a move for a language model, `shorter` does so for
-      one that takes no prompt of that length, and `varied` so that it has not
-      been asked in these words before.
-    - `read` finds the candidate in the text of the completion.
-    - `judge` scores it; called from several threads at once.
-    - `confirm` makes sure of a verdict that would be the best, from the same threads.
-    - `settled` says that nothing better is to be expected, although nothing says how good a
-      candidate can be.
-    - `requested` returns the contract that an answer asks for, `next_contract` proposes another
-      contract for the rest of the search, and `under` returns the problem with that contract. The
-      search records the switch and judges all earlier candidates again.
-    - `keep` writes the best candidate so far into the folder of the run.
+    Attributes:
+        moves: The kinds of move that it has prompts for.
+        file: The name of the file with the best candidate.
+        answer_tokens: Maximum number of tokens per answer of a local language model, if the user
+            sets none. The default is four times the length of the programs in this project's
+            tests, so that a model can add a few sentences.
 
     Example::
 
@@ -500,15 +500,15 @@ class Problem:
     moves: ClassVar[tuple[str, ...]] = (GENERATE, IMPROVE, FIX)
     file: ClassVar[str] = "best.py"
     answer_tokens: ClassVar[int] = 4096
-    """Limit of tokens per answer of a local language model, if the user sets none: four times the
-    length of programs in this project's tests, so that a model can add a few words."""
-    """The name of the file that the best candidate is kept in."""
 
     def update(self, node: Node) -> None:
-        """Learn from a judged node; a problem that learns nothing leaves this out."""
+        """Learn from a judged node. Called in the order of the ids, before the strategy."""
 
     def discloses(self, node: Node) -> int | None:
-        """Return the episode that prompts may show from this node on; here no more than before."""
+        """Return an episode that prompts may show from this node on, or None.
+
+        Called before `update`. The journal records the episode with the node.
+        """
         return None
 
     def requested(self, text: str) -> str:
@@ -517,64 +517,80 @@ class Problem:
 
     @property
     def next_contract(self) -> NextContract | None:
-        """The contract to switch to, None to keep the present one."""
+        """The contract for the rest of the search, or None to keep the present one.
+
+        The search records the switch and judges all earlier candidates again.
+        """
         return None
 
     def under(self, contract: str) -> Problem:
-        """Return the same problem under another contract, which has learned no node."""
+        """Return the same problem under another contract, without any learned node."""
         raise NotImplementedError
 
     def messages(self, move: Move) -> tuple[Message, ...]:
-        """Ask for a candidate."""
+        """Return the prompt of a move."""
         raise NotImplementedError
 
     def varied(self, move: Move, number: int) -> tuple[Message, ...]:
-        """Ask otherwise than so many times before; here by saying that it was asked before."""
+        """Return a prompt that differs from the `number` earlier prompts of the same move.
+
+        By default a sentence is added which says that the prompt is repeated.
+        """
         asked, added = self.messages(move), ASKED_BEFORE.format(number=number)
         place = max((i for i, each in enumerate(asked) if each.role == "user"), default=0)
         again = asked[place].model_copy(update={"content": f"{asked[place].content}\n\n{added}"})
         return (*asked[:place], again, *asked[place + 1 :])
 
     def shorter(self, move: Move, room: int) -> tuple[Message, ...]:
-        """Ask in about so many characters, leaving out what matters least: here nothing."""
+        """Return a prompt of about `room` characters, without the least important parts.
+
+        By default the prompt is not shortened.
+        """
         return self.messages(move)
 
     def read(self, text: str, move: Move) -> str:
-        """Return the candidate in a completion: here the program in its fenced blocks, or ""."""
+        """Return the candidate in a completion, by default its fenced program, or ""."""
         from cwm_cli.search.reading import extract_program
 
         return extract_program(text, prefix=move.prefix)
 
     def judge(self, candidate: str) -> Verdict:
-        """Score a candidate; what is wrong with it is in the verdict, never raised."""
+        """Score a candidate. Called from several threads at the same time.
+
+        Mistakes of the candidate are in the verdict; they never raise an exception.
+        """
         raise NotImplementedError
 
     def confirm(self, candidate: str, verdict: Verdict) -> Verdict:
-        """Return the verdict confirmed, or one that says why it cannot be.
+        """Return the confirmed verdict of a new best candidate, or one with a failure.
 
-        This takes more time than `judge` may take for every candidate. Here a verdict stands
-        as it is: where nothing that a candidate can see while it is judged tells what is right.
+        This may take longer than `judge`. By default the verdict is confirmed without a check,
+        which is enough if a candidate cannot read the true results while it is judged.
         """
         return replace(verdict, confirmed=True)
 
     @property
     def settled(self) -> bool:
-        """Whether more completions are of no use; here that is for the score alone to say."""
+        """Whether no better candidate is expected, although the best possible score is unknown."""
         return False
 
     def keep(self, folder: Path, best: Node) -> None:
-        """Write the best candidate so far down, the whole file or nothing of it."""
+        """Write the best candidate so far into the run folder, atomically."""
         partial = folder / f".{self.file}.part"
-        partial.unlink(missing_ok=True)  # whatever it was: a pipe would be waited for
+        partial.unlink(missing_ok=True)  # if it were a pipe, writing would block
         partial.write_text(best.program, encoding="utf-8", errors="replace")
         partial.replace(folder / self.file)
 
 
 class RefinementTask(NamedTuple):
-    """A judged candidate to better: the node, and the best other ones, the best first.
+    """A judged candidate to improve.
 
-    `problem` is what it is a candidate for; a refiner checks its type before it uses it. A refiner
-    may `tell` in a few words what it is doing, from any thread.
+    Args:
+        problem: The problem of the candidate. A refiner checks its type before it uses it.
+        node: The candidate.
+        others: The best other candidates, best first.
+        seed: Seed of the search.
+        tell: Reports progress in a few words, from any thread.
     """
 
     problem: object
@@ -585,20 +601,19 @@ class RefinementTask(NamedTuple):
 
 
 class Refinement(NamedTuple):
-    """A candidate that may be better, "" for none, and what was found, for the next prompt."""
+    """A refined candidate, or "", with findings for the next prompt."""
 
     candidate: str = ""
     findings: str = ""
 
 
 class Refiner:
-    """Betters a candidate without a completion: from what a search may fit to, and nothing else.
+    """Base class of refiners, which improve a candidate without a completion.
 
-    A dataclass whose fields are its options (`-o NAME.KEY=VALUE`, NAME being its own in the hook).
-    What it does follows from the task: its work is counted, and seconds only cap it. It never
-    sees what candidates are tested by: of a `WorldModelProblem` the rows that are `fitted`.
-
-    - `refine` looks at a candidate that runs and is not right yet; called from several threads.
+    A refiner is a dataclass. Its fields are its options (`-o NAME.KEY=VALUE`, with its name in
+    the hook). Its result follows from the task alone: it counts its work, and a time limit is only
+    a last resort. It never sees the test data: of a `WorldModelProblem` it uses only the rows that
+    are `fitted`.
 
     Example::
 
@@ -609,41 +624,37 @@ class Refiner:
     """
 
     def refine(self, task: RefinementTask) -> Refinement | None:
-        """Return a candidate to judge, what was found, or None where there is nothing to do."""
+        """Refine a candidate that runs but is not solved. Called from several threads.
+
+        Returns:
+            A candidate to judge, or findings only, or None if there is nothing to do.
+        """
         raise NotImplementedError
 
 
 class Backend:
-    """Whatever answers requests: a language model, a recording, an inducer.
+    """Base class of backends, which answer requests: a language model, a recording, an inducer.
 
-    A dataclass with the field `model` (what `--model` named, "" where nothing
-    was), whose other fields are its options (`-o backend.KEY=VALUE`); a field
-    with the metadata `{"identity": False}` may differ when a run is continued.
-    In the order of a search:
+    A backend is a dataclass with the field `model`, which is the value of `--model` or "". The
+    other fields are its options (`-o backend.KEY=VALUE`). A field with the metadata
+    `{"identity": False}` may change when a run continues. A subclass must define `complete`.
 
-    - `needs_model` says that it cannot do without `--model`; `from_data` that
-      it answers from recorded transitions alone, and so only for problems that
-      have some (its option `learning`, if it has one, is set where an agent that acts on the
-      answers asks the same object again and again, with ever more rows); `takes_help` that
-      its searches begin with what data alone tell, and that refiners better its answers;
-      `can_score` that it knows log-probabilities (an instance may find out that it does not),
-      `normalises` that each is one number, the logarithm of a probability among all candidates,
-      and `reads_messages` that it looks at the messages of what it scores, not at the question;
-      `is_language_model` that answers take tokens, money or time that nobody wants to spend twice:
-      they may be kept (`--cache`), and what they will take is told before a benchmark.
-    - `ready` refuses what the user can mend before anything is begun.
-    - `prepare` tells it of the environment that it will weigh predictions of.
-    - `assign` names the model that is to answer a question, where there are several, and `update`
-      tells it of every node, in the order of their ids: all that it may choose by.
-    - `worst_cost` is asked before a completion where `--max-cost` is given, and `price` and
-      `answer_length` before a benchmark, for the estimate.
-    - `complete` answers; called from several threads at once.
-    - `recorded` are the turns of a search whose answers it repeats.
-    - `score`, where `can_score`, weighs texts, many at a time; `weighed` is what that took so far;
-      `of_candidates` weighs all that may follow at once, where that is quicker.
-    - `remedy` is advice to users if no program runs, as the end of a sentence.
-    - `wording` and `unread` are for who writes the rules that it weighs by: how they have to be
-      worded, and what of some it makes nothing of.
+    Attributes:
+        needs_model: Whether it needs `--model`.
+        from_data: Whether it uses only recorded transitions, so that the problem must have some.
+            Its option `learning`, if any, is set if an agent requests completions again and
+            again with more and more rows.
+        takes_help: Whether its searches begin with a program from data alone, and refiners
+            improve its answers.
+        can_score: Whether it has log-probabilities. An instance may find that it has none.
+        normalises: Whether each log-probability is a single number, the logarithm of a
+            probability among all candidates.
+        reads_messages: Whether it scores by the messages, not by the question.
+        is_language_model: Whether answers cost tokens, money or time. Then they may be cached
+            (`--cache`), and a benchmark estimates their cost before it begins.
+        starts_from: Name of its option for the file of a starting program, if it has one.
+        caveat: A limitation that benchmarks report to users.
+        remedy: Advice for users if no program runs, as the end of a sentence.
 
     Example::
 
@@ -667,9 +678,9 @@ class Backend:
     remedy: ClassVar[str] = "use another --model"
 
     def ready(self, max_cost: float | None = None) -> None:
-        """Refuse what can be told at once, asking nobody: a missing key, an unknown model or price.
+        """Raise an error for a missing key, an unknown model or an unknown price.
 
-        Called before data are recorded for nothing.
+        Called before any data are recorded. It sends no request.
         """
 
     def prepare(
@@ -678,60 +689,70 @@ class Backend:
         env_args: Mapping[str, Any],
         tell: Callable[[str], None] = unheard,
     ) -> None:
-        """Learn what it has to know of an environment before it weighs anything; here nothing.
+        """Prepare to score predictions of an environment.
 
-        That may take minutes: `tell` takes a line now and then.
+        This may take minutes; `tell` reports progress.
         """
 
     def assign(self, rng: np.random.Generator, pending: Sequence[str]) -> str:
-        """Return the model that is to answer next, given those that are answering; here the only.
+        """Return the model of the next request, if there are several, or "".
 
-        All chance comes from `rng`, so that a search can be resumed and repeated.
+        Args:
+            rng: The only source of random numbers, so that a search can be resumed and repeated.
+            pending: Models of the completions in flight.
         """
         return ""
 
     def update(self, node: Node) -> None:
-        """Learn what came of an answer; a backend with a single model has nothing to learn."""
+        """Learn from a judged node. Called in the order of the ids.
+
+        Only these nodes may affect the choice of models.
+        """
 
     def price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
-        """Return what so many tokens cost in US dollars, None where the price is unknown."""
+        """Return the price of tokens in US dollars, or None if it is unknown."""
         return 0.0
 
     def answer_length(self) -> AnswerLength:
-        """Return how many tokens an answer takes where nobody has counted any; here none."""
+        """Return the expected number of tokens of an answer, for the estimate of a benchmark."""
         return AnswerLength()
 
     def complete(self, request: Request) -> Completion:
-        """Answer; raises `CwmError` for what the user can mend, such as a refused key.
+        """Answer a request. Called from several threads at the same time.
 
-        Where the cost is limited such a question counts with the worst that it may have cost; an
-        `UnansweredError` says how much that is.
+        Raises:
+            CwmError: If the user can fix the problem, such as a refused key. Under a cost limit
+                such a request counts with its worst cost.
+            UnansweredError: The same, with the cost.
         """
         raise NotImplementedError
 
     def worst_cost(self, request: Request) -> float | None:
-        """Return the most that answering can cost in US dollars, None when the price is unknown."""
+        """Return the maximum cost of an answer in US dollars, or None if the price is unknown.
+
+        Called before each completion under `--max-cost`.
+        """
         return 0.0
 
     def recorded(self) -> Sequence[Turn]:
-        """Return when each node and remark was learned, in that order; here any order will do."""
+        """Return the turns of a recorded search to repeat, in the order of learning, or ()."""
         return ()
 
     @property
     def weighed(self) -> Usage:
-        """What scoring took so far; here nobody counts it."""
+        """The usage of all scoring so far."""
         return Usage()
 
     def wording(self, view: TextView) -> str:
-        """Say how rules have to be worded for it to read them; here any words will do."""
+        """Return instructions for writing rules that it can read; "" if any text is fine."""
         return ""
 
     def unread(self, view: TextView, rules: str) -> Sequence[str]:
-        """Return what it makes nothing of in rules, in a line each; here it reads all."""
+        """Return the parts of rules that it cannot read, one line each."""
         return ()
 
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
-        """Return, for each request, the log-probability of each token of its text as the answer."""
+        """Return, for each request, the log-probability of each token of its text."""
         raise CwmError(
             f"{type(self).__name__} provides no log-probabilities: choose another backend"
         )
@@ -739,6 +760,6 @@ class Backend:
     def of_candidates(self, questions: Sequence[Any]) -> Sequence[np.ndarray] | None:
         """Return, for each question of a prediction, the log-probability of each candidate.
 
-        Here None: each candidate is a text to `score`.
+        None, the default, means that each candidate is scored as a text by `score`.
         """
         return None

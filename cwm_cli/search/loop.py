@@ -1,4 +1,9 @@
-"""Search for a program: the loop that every strategy and every problem share."""
+"""The search loop, shared by all strategies, problems and backends.
+
+Each step selects a move (`Strategy.select`), writes its prompt (`Problem.messages`), requests a
+completion (`Backend.complete`), reads a candidate from it (`Problem.read`), scores the candidate
+(`Problem.judge`), and updates the strategy with the new node (`Strategy.update`).
+"""
 
 import os
 import queue
@@ -42,31 +47,17 @@ from cwm_cli.search.contracts import (
 )
 from cwm_cli.search.spending import CostLimit, Refusal, Reservation, pauses
 
-NEARLY_AS_GOOD = 0.05
-"""A candidate this much worse than the best, of what lies above the floor, is refined as well: one
-term may be all that it lacks."""
-
-MOST_OTHERS = 12
-"""Other candidates that a refiner is shown: it may carry a part over from each."""
-
-MOST_REFINING = os.cpu_count() or 1
-"""Refiners at work at a time: they compute, and do not wait as completions do."""
-
-LEAST_EXPLAINED = 0.5
-"""A start that explains fewer of the rows is not improved first: it misleads more than it helps."""
-
-MOST_IN_A_ROW = 6
-"""Refinements of one candidate at most: each makes another one worth trying again."""
-
-LEAST_NEARER = 0.1
-"""Decimal logarithm by which wrong numbers have to come nearer where the score stays as it is."""
+MAX_REFINEMENTS = 6
+"""Maximum number of successive refinements of one candidate. Without a limit two refiners could
+alternate forever, since each improvement queues the other refiner again."""
 
 
 class Pending(NamedTuple):
-    """What is in flight since so much was known, and which candidate was best then.
+    """A pending request, with event count and best node at dispatch time.
 
-    What ranks above that one is confirmed, so that it does not depend on how fast others are.
-    What was not `asked` of a backend is a start or a refiner at work.
+    A candidate that ranks above `best` is confirmed. The decision uses the best node at dispatch
+    time, so it does not depend on the speed of other requests. `asked` is False for a start and
+    for a refinement, which request no completion.
     """
 
     step: int
@@ -77,32 +68,42 @@ class Pending(NamedTuple):
     model: str = ""
 
 
-class Refining(NamedTuple):
-    """A node that refiners are still to look at, by name, and how often they bettered it so far."""
+class RefinementQueue(NamedTuple):
+    """The names of the refiners that a node still waits for.
+
+    `in_a_row` counts the successive refinements that led to the node.
+    """
 
     node: int
-    left: tuple[str, ...]
-    bettered: int = 0
+    refiners: tuple[str, ...]
+    in_a_row: int = 0
 
 
 @dataclass
 class Search:
-    """One search, resumable at any node because strategies only learn through `update`.
+    """One search, which can resume after any node.
 
-    Each step draws from a generator of its own, seeded by (seed, step), so
-    there is no generator state to save. With `parallel` completions in flight
-    the nodes are learned in the order in which they arrive, which is what the
-    journal records. `doing` holds what is told of those in flight.
-    A backend that repeats a recorded search is asked in the turns of that one,
-    whatever `parallel` is, so that the same tree grows.
+    Strategies learn only through `update`, and step n draws its random numbers from
+    `np.random.default_rng([seed, n])`. So a search resumes from its nodes alone, without a saved
+    generator. With `parallel` above 1, nodes are learned in order of arrival, and the journal
+    records this order. A backend that replays a recorded search receives its requests in the
+    recorded order, so that the same tree grows for any value of `parallel`.
 
-    A search may begin with a candidate that `start` comes to, and `refiners`
-    better, one after the other, what was answered: the nodes that they make cost
-    no completion. One that was asked for is written down before it is refined,
-    and each refinement before the next, so that little is lost with a process.
+    Starts and refinements cost no completion. The loop writes a node to the journal before the
+    first refinement, and each refinement before the next one, so that a crash loses little work.
 
-    All completions together cost `max_cost` US dollars at most, or share the `limit` of others;
-    None is no limit.
+    Args:
+        problem: Writes prompts, reads and scores candidates.
+        strategy: Selects moves.
+        backend: Completes prompts.
+        seed: Seed of all random numbers.
+        parallel: Maximum number of completions in flight.
+        max_cost: Limit in US dollars on the cost of all completions. None means no limit.
+        journal: Called with every event before the search learns it.
+        log: Called with lines for the log of the run, from any thread.
+        refiners: Refiners by name, which improve candidates one after the other.
+        start: Returns the candidate to begin with, given the problem and a progress callback.
+        limit: Cost limit that this search shares with others, instead of `max_cost`.
     """
 
     problem: Problem
@@ -120,35 +121,30 @@ class Search:
     remarks: dict[int, list[Remark]] = field(default_factory=dict, init=False)
     pending: dict[int, Pending] = field(default_factory=dict, init=False)
     doing: dict[int, str] = field(default_factory=dict, init=False)
+    """Progress of the pending requests by step, as reported by backends and refiners."""
     best: Node | None = field(default=None, init=False)
     completions: int = field(default=0, init=False)
     spent: float = field(default=0.0, init=False)
+    """Total cost in US dollars."""
     out_of_money: bool = field(default=False, init=False)
     given_up: bool = field(default=False, init=False)
     switches: int = field(default=0, init=False)
     _awaits_start: bool = field(default=True, init=False)
-    _former: Node | None = field(default=None, init=False)
+    _previous_best: Node | None = field(default=None, init=False)
     _outdated: int = field(default=0, init=False)
-    _known: int = field(default=0, init=False)
+    _events: int = field(default=0, init=False)
     _last_step: int = field(default=-1, init=False)
-    _asked: Counter[str] = field(default_factory=Counter, init=False)
-    _moves: Counter[tuple[str, int]] = field(default_factory=Counter, init=False)
-    _refining: dict[int, Refining] = field(default_factory=dict, init=False)
+    _prompt_counts: Counter[str] = field(default_factory=Counter, init=False)
+    _move_counts: Counter[tuple[str, int]] = field(default_factory=Counter, init=False)
+    _queues: dict[int, RefinementQueue] = field(default_factory=dict, init=False)
     _refined: set[str] = field(default_factory=set, init=False)
     _turns: list[Turn] = field(default_factory=list, init=False)
     _prepared: dict[int, Request] = field(default_factory=dict, init=False)
-    _arrivals: "queue.SimpleQueue[tuple[int, Record | Remark | BaseException]]" = field(
+    _outcomes: "queue.SimpleQueue[tuple[int, Record | Remark | BaseException]]" = field(
         default_factory=queue.SimpleQueue, init=False
     )
 
-    @property
-    def solved(self) -> bool:
-        """Whether some program is right on the whole train set, or as good as any will be."""
-        best = self.best
-        return best is not None and (best.verdict.solved or self.problem.settled)
-
     def __post_init__(self) -> None:
-        """Refuse a strategy that makes moves for which the problem has no words."""
         unknown = [move for move in self.strategy.moves if move not in self.problem.moves]
         if unknown:
             raise CwmError(
@@ -165,28 +161,105 @@ class Search:
         if self.limit is None and self.max_cost is not None:
             self.limit = CostLimit.own(self.max_cost)
 
-    def charge(self, cost: float) -> None:
-        """Count what was spent on something else than completions, in US dollars."""
-        self.spent += cost
-        if self.limit:
-            self.limit.charge(cost)
+    @property
+    def solved(self) -> bool:
+        """Whether the best program is solved, or the problem expects no better one."""
+        best = self.best
+        return best is not None and (best.verdict.solved or self.problem.settled)
 
-    def recall(self, cost: float) -> None:
-        """Count what an earlier run spent, in US dollars."""
-        self.spent += cost
+    def run(self, budget: int) -> Iterator[Record]:
+        """Search until a program is solved, the budget is spent or the backend gives up.
+
+        Args:
+            budget: Maximum number of completions, which includes completions of earlier runs.
+
+        Yields:
+            Each record, after it was written to the journal and learned.
+
+        Raises:
+            CwmError: If a backend refuses a request, for example because of its API key.
+        """
+        if turns := self.backend.recorded():
+            yield from self._replay(turns, budget)
+            return
+        yield from self._repeat_lost_requests()
+        while not self.solved:
+            change = self.problem.next_contract if self.completions < budget else None
+            if change is None and self.given_up:
+                return
+            if change is None:
+                self._dispatch(budget)
+            elif not self.pending:  # a switch waits until no request is in flight
+                yield from self._commit(
+                    threads.run_in_thread(partial(self._switch_contract, change))
+                )
+                continue
+            if not self.pending:
+                return
+            yield from self._commit(self._next_outcome())
+
+    def drain(self) -> Iterator[Record]:
+        """Yield the records of the completions in flight, after `run` ended.
+
+        `run` ends with completions in flight if a program is solved or a request raised an error.
+        Starts and refinements in flight are dropped, since they cost nothing.
+        """
+        self.pending = {step: flight for step, flight in self.pending.items() if flight.asked}
+        while self.pending:
+            try:
+                outcome = self._next_outcome()
+            except CwmError:
+                continue
+            yield from self._commit(outcome)
+
+    def resume(
+        self, events: Iterable[Node | Remark | Switch], answered: Sequence[Turn] = ()
+    ) -> None:
+        """Learn the events of an earlier run.
+
+        Journals of earlier versions do not record confirmation. So if the best node is not
+        confirmed, it is confirmed now, or the next best one is.
+
+        Args:
+            events: Events of the journal, in order.
+            answered: Requests that have a completion on disk but no node. `run` sends these
+                requests again, before any other, in the same state of the search.
+        """
+        before, events = self.spent, list(events)
+        done = {event.step for event in events if isinstance(event, Node) and event.asked}
+        lost = [turn for turn in answered if turn.step not in done]
+        if lost:
+            self._turns = sorted([*lost, *_turns_since(events, lost[0].known)])
+        for event in events:
+            self._prepare_turns()
+            if isinstance(event, Node) and event.asked:
+                if self._prepared.pop(event.step, None):
+                    del self.pending[event.step]
+                else:
+                    self._prompt_counts[event.prompt] += 1
+                    self._move_counts[event.action, event.parent] += 1
+            self.learn(event)
+        if lost:
+            self._prepare_turns()
         if self.limit:
-            self.limit.recall(cost)
+            self.limit.recall(self.spent - before)
+        if self.best is None or self.best.verdict.confirmed:
+            return
+        for node in sorted(self.nodes, key=lambda node: node.verdict.rank, reverse=True):
+            self.best = replace(node, verdict=self._confirm(node.program, node.verdict))
+            if node.verdict.is_bug or not self.best.verdict.is_bug:
+                return
 
     def learn(self, event: Node | Remark | Switch) -> None:
-        """Learn an event that was just found, or one from the journal of an earlier run."""
-        self._known += 1
+        """Learn a new event, or an event from the journal of an earlier run."""
+        self._events += 1
         if isinstance(event, Switch):
             self._learn_switch(event)
             return
         self._awaits_start = False
         if isinstance(event, Remark):
             self.remarks.setdefault(event.node, []).append(event)
-            self._tried(event)
+            self._dequeue_refiner(event)
             return
         self.completions += event.asked
         self._last_step = max(self._last_step, event.step)
@@ -195,299 +268,155 @@ class Search:
         self._learn_candidate(event)
         self.backend.update(event)
         if self.refiners:
-            self._to_refine(event)
+            self._queue_refiners(event)
+
+    def charge(self, cost: float) -> None:
+        """Add a cost in US dollars that no completion of this search caused."""
+        self.spent += cost
+        if self.limit:
+            self.limit.charge(cost)
+
+    def recall(self, cost: float) -> None:
+        """Add the cost of an earlier run, in US dollars."""
+        self.spent += cost
+        if self.limit:
+            self.limit.recall(cost)
+
+    def outdate(self) -> None:
+        """Mark all verdicts as outdated, because the problem has new evidence."""
+        self._previous_best, self.best = self.best or self._previous_best, None
+        self._outdated = len(self.nodes)
+
+    def renew(self) -> Iterator[Record]:
+        """Judge again the outdated nodes that the strategy holds, and the previous best node.
+
+        Call it only while no request is in flight. Each judged candidate becomes a node with the
+        action `EVIDENCE` that cost no completion, in the order of the old ids. Nodes that an
+        earlier run already judged again are skipped.
+
+        Yields:
+            The record of each new node.
+        """
+        best = None if self.strategy.forgets else self._previous_best
+        held = {*self.strategy.held(), *([best.id] if best else [])}
+        done = {node.parent for node in self.nodes[self._outdated :] if node.action == EVIDENCE}
+        for number in sorted(id for id in held - done if id < self._outdated):
+            node = self.nodes[number]
+            move = Move(EVIDENCE, number, node.program, node.verdict)
+            found = Refinement(node.program)
+            judge = partial(self._record_without_completion, move, node.step, found, self.best)
+            yield from self._commit(threads.run_in_thread(judge))
+
+    def _commit(self, event: Record | Remark | Switch) -> Iterator[Record]:
+        """Write an event to the journal, then learn it; yield it if it is a record."""
+        if isinstance(event, Remark | Switch):
+            self.journal(event)
+            self.learn(event)
+            return
+        node = replace(event.node, id=len(self.nodes))
+        record = event._replace(node=replace(node, disclosed=self.problem.discloses(node)))
+        self.journal(record)
+        self.learn(record.node)
+        yield record
 
     def _learn_candidate(self, node: Node) -> None:
-        """Learn a node whose completion is counted."""
         self.nodes.append(node)
         if self.best is None or node.verdict.rank > self.best.verdict.rank:
             self.best = node
         self.problem.update(node)
         self.strategy.update(node)
 
-    def _learn_switch(self, event: Switch) -> None:
-        """Continue under another contract: learn every node again with its new verdict.
-
-        Remarks and refinements were about the old contract. The search may begin again with a
-        candidate from `start`, and a backend that had given up may have more to offer.
-        """
-        nodes, self.nodes, self.best = self.nodes, [], None
-        self.problem = self.problem.under(event.contract)
-        self.strategy = replace(self.strategy)  # type: ignore[type-var]  # each is a dataclass
-        self.remarks, self._refining, self._refined = {}, {}, set()
-        self.given_up, self._awaits_start = False, True
-        self.switches += 1
-        for node in nodes:
-            self._learn_candidate(event.judged(node))
-
-    def _judged_again(self, change: NextContract) -> Switch:
-        """Judge every candidate under another contract; the best one is confirmed."""
-        problem = self.problem.under(change.contract)
-        judged: dict[str, Verdict] = {}
-        verdicts = {}
-        for node in self.nodes:
-            lacks_answer = node.verdict.failure and node.verdict.failure.kind == NO_ANSWER
-            if not lacks_answer and node.program not in judged:
-                judged[node.program] = problem.judge(node.program)
-            verdicts[node.id] = node.verdict if lacks_answer else judged[node.program]
-        order = sorted(verdicts, key=lambda number: verdicts[number].rank, reverse=True)
-        for number in order:
-            program, verdict = self.nodes[number].program, verdicts[number]
-            if verdict.is_bug:
-                break
-            verdicts[number] = problem.confirm(program, verdict)
-            if not verdicts[number].is_bug:
-                break
-        return Switch(contract=change.contract, reason=change.reason, verdicts=verdicts)
-
-    def resume(
-        self, events: Iterable[Node | Remark | Switch], answered: Sequence[Turn] = ()
-    ) -> None:
-        """Learn what an earlier run did; a best node that was not confirmed is, or is not best.
-
-        Journals of earlier versions do not say of any that it was confirmed. The turns of
-        `answered` requests without a node are repeated, and `run` sends these requests first.
-        """
-        before, events = self.spent, list(events)
-        done = {event.step for event in events if isinstance(event, Node) and event.asked}
-        lost = [turn for turn in answered if turn.step not in done]
-        if lost:
-            self._turns = sorted([*lost, *_asked_since(events, lost[0].known)])
-        for event in events:
-            self._prepare()
-            if isinstance(event, Node) and event.asked:
-                if self._prepared.pop(event.step, None):
-                    del self.pending[event.step]
-                else:
-                    self._asked[event.prompt] += 1
-                    self._moves[event.action, event.parent] += 1
-            self.learn(event)
-        if lost:
-            self._prepare()
-        if self.limit:
-            self.limit.recall(self.spent - before)
-        if self.best is None or self.best.verdict.confirmed:
-            return
-        for node in sorted(self.nodes, key=lambda node: node.verdict.rank, reverse=True):
-            self.best = replace(node, verdict=self._confirmed(node.program, node.verdict))
-            if node.verdict.is_bug or not self.best.verdict.is_bug:
-                return
-
-    def _confirmed(self, program: str, verdict: Verdict) -> Verdict:
-        """Return a verdict that is confirmed, where there is anything to confirm."""
-        if verdict.confirmed or verdict.is_bug:
-            return verdict
-        return self.problem.confirm(program, verdict)
-
-    def run(self, budget: int) -> Iterator[Record]:
-        """Yield records until a program is right, `budget` is spent or the backend gives up.
-
-        The budget is one of completions. A record is in the journal before the search learns
-        it, and learned before it is yielded.
-        """
-        if turns := self.backend.recorded():
-            yield from self._repeat(turns, budget)
-            return
-        yield from self._answered_before()
-        while not self.solved:
-            change = self.problem.next_contract if self.completions < budget else None
-            if change is None and self.given_up:
-                return
-            if change is None:
-                self._dispatch(budget)
-            elif not self.pending:
-                yield from self._take(threads.waited(partial(self._judged_again, change)))
-                continue
-            if not self.pending:
-                return
-            yield from self._take(self._arrival())
-
-    def _answered_before(self) -> Iterator[Record]:
-        """Yield the records of answers that arrived before an interruption."""
-        prepared, self._prepared = self._prepared, {}
-        for request in prepared.values():
-            kept = self._reserve(request) if self.limit else None
-            if isinstance(kept, Refusal):
-                del self.pending[request.step]
-                continue
-            work = partial(self._answered, request, kept)
-            threads.start(partial(self._deliver, request.step, work))
-        while any(request.step in self.pending for request in prepared.values()):
-            yield from self._take(self._arrival())
-
-    def drain(self) -> Iterator[Record]:
-        """Yield what was in flight when `run` ended, by an error or with a right program.
-
-        What is not paid for is left.
-        """
-        self.pending = {step: flight for step, flight in self.pending.items() if flight.asked}
-        while self.pending:
-            try:
-                arrived = self._arrival()
-            except CwmError:
-                continue
-            yield from self._take(arrived)
-
-    def _take(self, arrived: Record | Remark | Switch) -> Iterator[Record]:
-        """Write an event to the journal, then learn it; yield it if it is a record."""
-        if isinstance(arrived, Remark | Switch):
-            self.journal(arrived)
-            self.learn(arrived)
-            return
-        node = replace(arrived.node, id=len(self.nodes))
-        record = arrived._replace(node=replace(node, disclosed=self.problem.discloses(node)))
-        self.journal(record)
-        self.learn(record.node)
-        yield record
+    # Requests: select a move, write its prompt, send it within the limits.
 
     def _dispatch(self, budget: int) -> None:
-        """Keep `parallel` completions in flight, within budget and cost; refiners work beside.
+        """Send the start, refinements, and up to `parallel` completions, within the limits.
 
-        Nothing is asked before the start is known, with all that refiners make of it; where a
-        single completion is to be in flight, nor before refiners are done with the one before.
+        No completion is requested before the start and all its refinements are known. If
+        `parallel` is 1, no completion is requested while a refiner works.
         """
         if self.start and self._awaits_start and ROOT not in self.pending:
             self.pending[ROOT] = Pending(ROOT, Move(START), asked=False)
-            threads.start(partial(self._deliver, ROOT, self._begun))
-        most = min(self.parallel, MOST_REFINING)
-        for step in [step for step in self._refining if step not in self.pending]:
-            if len(self.pending) - self._in_flight < most:
-                self._refine(step)
-        waits = self.parallel == 1 and len(self.pending) > self._in_flight
-        if ROOT in self.pending or waits:
+            threads.start(partial(self._deliver, ROOT, self._make_start))
+        # Refiners compute, so more refiners than CPU cores would not be faster.
+        max_refining = min(self.parallel, os.cpu_count() or 1)
+        for step in [step for step in self._queues if step not in self.pending]:
+            if len(self.pending) - self._in_flight < max_refining:
+                self._dispatch_refinement(step)
+        refining = len(self.pending) > self._in_flight
+        if ROOT in self.pending or (self.parallel == 1 and refining):
             return
-        while self._in_flight < self.parallel and self._asked_for < budget:
-            request = self._request(self._next_step())
+        while self._in_flight < self.parallel and self.completions + self._in_flight < budget:
+            request = self._request(max(self._last_step, *self.pending, -1) + 1)
             if request is None:
                 return
-            kept = self._reserve(request) if self.limit else None
-            if isinstance(kept, Refusal):
-                self.out_of_money = kept is Refusal.NEVER
+            reserved = self._reserve(request) if self.limit else None
+            if isinstance(reserved, Refusal):
+                self.out_of_money = reserved is Refusal.NEVER
                 return
             self._register(request)
-            work = partial(self._answered, request, kept)
-            threads.start(partial(self._deliver, request.step, work))
-
-    def outdate(self) -> None:
-        """Take note that the problem knows more: verdicts so far are of what it knew before."""
-        self._former, self.best = self.best or self._former, None
-        self._outdated = len(self.nodes)
-
-    def renew(self) -> Iterator[Record]:
-        """Judge again what verdicts are outdated of: what the strategy holds, and the former best.
-
-        Nothing may be in flight. Each becomes a node with the action `EVIDENCE` that nobody was
-        asked for, in the order of their ids; those that a run has already are not made again.
-        """
-        former = None if self.strategy.forgets else self._former
-        held = {*self.strategy.held(), *([former.id] if former else [])}
-        known = {node.parent for node in self.nodes[self._outdated :] if node.action == EVIDENCE}
-        for place in sorted(each for each in held - known if each < self._outdated):
-            node = self.nodes[place]
-            move = Move(EVIDENCE, place, node.program, node.verdict)
-            work = partial(self._unasked, move, node.step, Refinement(node.program), self.best)
-            yield from self._take(threads.waited(work))
-
-    @property
-    def _asked_for(self) -> int:
-        """How many completions there are, with those in flight."""
-        return self.completions + self._in_flight
+            self._send(request, reserved)
 
     @property
     def _in_flight(self) -> int:
-        """How many completions are in flight."""
-        return len([flight for flight in self.pending.values() if flight.asked])
+        """The number of completions in flight."""
+        return sum(flight.asked for flight in self.pending.values())
 
     def _request(self, step: int) -> Request | None:
-        """Choose a move and word it; None while a refiner works on the program to improve."""
+        """Return the request of a step; None while a refiner works on the program to improve."""
         rng = np.random.default_rng([self.seed, step])
         asked = [flight for flight in self.pending.values() if flight.asked]
-        awaited, answering = [each.move for each in asked], [each.model for each in asked]
-        move = self._remarked(self.strategy.select(rng, awaited))
-        if self._starts_over and (best := self.best):
-            start = self._remarked(Move(IMPROVE, best.id, best.program, best.verdict))
-            move = Move(GENERATE, verdict=start.verdict)
-        at_work = {flight.move.parent for flight in self.pending.values() if not flight.asked}
-        if move.action == IMPROVE and move.parent in at_work:
+        move = self._select_move(rng, [flight.move for flight in asked])
+        refining = {flight.move.parent for flight in self.pending.values() if not flight.asked}
+        if move.action == IMPROVE and move.parent in refining:
             return None
         seed = int(rng.integers(2**31))
         request = Request(self.problem.messages(move), seed, move, self.problem, step)
-        number, known = max(0, self._moves[move.action, move.parent] - 1), set[str]()
-        while not self.strategy.repeats and self._asked[request.key] and request.key not in known:
-            known.add(request.key)
+        # Vary the prompt until it is new, or until the variants repeat.
+        number, tried = max(0, self._move_counts[move.action, move.parent] - 1), set[str]()
+        while (
+            not self.strategy.repeats
+            and self._prompt_counts[request.key]
+            and request.key not in tried
+        ):
+            tried.add(request.key)
             number += 1
             request = request._replace(messages=self.problem.varied(move, number))
         return request._replace(
-            occurrence=self._asked[request.key],
+            occurrence=self._prompt_counts[request.key],
             tell=partial(self.doing.__setitem__, step),
             shorter=partial(self.problem.shorter, move),
             weighed=self.strategy.weighs_proposals,
-            model=self.backend.assign(rng, answering),
+            model=self.backend.assign(rng, [flight.model for flight in asked]),
             log=self.log,
-            known=self._known,
+            known=self._events,
         )
 
-    @property
-    def _starts_over(self) -> bool:
-        """Whether nothing was asked yet and the start explains too little to be improved."""
-        if self._asked_for or self.best is None or GENERATE not in self.strategy.moves:
-            return False
-        return self.best.verdict.explained < LEAST_EXPLAINED
+    def _select_move(self, rng: np.random.Generator, pending: Sequence[Move]) -> Move:
+        """Select a move, with the findings of refiners.
 
-    def _remarked(self, move: Move) -> Move:
-        """Add to the verdict of a move what refiners found since."""
+        The first completion generates a program from scratch if the start explains less than half
+        of the rows: to improve such a start misleads more than it helps.
+        """
+        move = self._add_findings(self.strategy.select(rng, pending))
+        best, is_first = self.best, not self.completions + self._in_flight
+        if is_first and best and GENERATE in self.strategy.moves and best.verdict.explained < 0.5:
+            start = self._add_findings(Move(IMPROVE, best.id, best.program, best.verdict))
+            return Move(GENERATE, verdict=start.verdict)
+        return move
+
+    def _add_findings(self, move: Move) -> Move:
+        """Add the findings of all remarks on the parent to the verdict of a move."""
         if move.verdict is None or move.parent not in self.remarks:
             return move
-        told = [move.verdict.findings, *(each.findings for each in self.remarks[move.parent])]
-        findings = "\n\n".join(filter(None, told))
+        remarks = [remark.findings for remark in self.remarks[move.parent]]
+        findings = "\n\n".join(filter(None, [move.verdict.findings, *remarks]))
         return move._replace(verdict=replace(move.verdict, findings=findings))
 
-    def _register(self, request: Request) -> None:
-        """Count a request among those in flight."""
-        step, move = request.step, request.move
-        self._asked[request.key] += 1
-        self._moves[move.action, move.parent] += 1
-        self.pending[step] = Pending(step, move, self._known, self.best, model=request.model)
-
-    def _repeat(self, turns: Sequence[Turn], budget: int) -> Iterator[Record]:
-        """Yield the records of a recorded search, each asked, or taken as it is, when it was."""
-        answers = sum(turn.given is None for turn in turns)
-        try:
-            while self._known < len(turns):
-                if not (self.solved or self.given_up):
-                    self._prepare()
-                turn = turns[self._known]
-                if turn.given is not None:
-                    yield from self._take(threads.waited(partial(self._given, turn.given)))
-                    continue
-                request = self._prepared.pop(turn.step, None)
-                if request is None or self.completions >= budget:
-                    return
-                threads.start(partial(self._deliver, turn.step, partial(self._answered, request)))
-                for record in self._take(self._arrival()):
-                    ends = self.completions == answers < budget and not self.solved
-                    note = f"the recording ends after {answers} completions"
-                    yield record._replace(note=note) if ends else record
-        finally:
-            self.pending.clear()
-
-    def _prepare(self) -> None:
-        """Choose what a recorded search had asked by now; no answer is fetched before its turn."""
-        while self._turns and self._turns[0].known <= self._known:
-            request = self._request(self._turns.pop(0).step)
-            assert request is not None, "no refiner works while a recorded search is repeated"
-            self._register(request)
-            self._prepared[request.step] = request
-
-    def _next_step(self) -> int:
-        """Return the number of the next completion."""
-        return max(self._last_step, *self.pending, -1) + 1
-
     def _reserve(self, request: Request) -> Reservation | Refusal:
-        """Keep back what answering may cost.
+        """Reserve the worst cost of a request.
 
-        While something is in flight it is better to go on with that than to wait for what others
-        have kept back; else it is asked for until it is granted or will never be.
+        If other requests are in flight, do not wait. Otherwise wait until the reservation is
+        granted or can never be granted.
         """
         assert self.limit is not None
         worst = self.backend.worst_cost(request)
@@ -497,37 +426,54 @@ class Search:
             )
         waits = pauses()
         while True:
-            kept = self.limit.reserve(worst, self.parallel - self._in_flight)
-            if kept is not Refusal.WAIT or self.pending:
-                return kept
+            reserved = self.limit.reserve(worst, self.parallel - self._in_flight)
+            if reserved is not Refusal.WAIT or self.pending:
+                return reserved
             time.sleep(next(waits))
 
-    def _deliver(self, step: int, work: Callable[[], Record | Remark]) -> None:
-        """Do what is in flight; the outcome, error or not, is put where `run` waits.
+    def _register(self, request: Request) -> None:
+        """Count a request among those in flight."""
+        step, move = request.step, request.move
+        self._prompt_counts[request.key] += 1
+        self._move_counts[move.action, move.parent] += 1
+        self.pending[step] = Pending(step, move, self._events, self.best, model=request.model)
 
-        This happens in a thread of its own, also for a single completion, so
-        that an interrupt ends the wait for an answer that does not come.
+    def _send(self, request: Request, reserved: Reservation | None) -> None:
+        work = partial(self._make_node, request, reserved)
+        threads.start(partial(self._deliver, request.step, work))
+
+    def _deliver(self, step: int, work: Callable[[], Record | Remark]) -> None:
+        """Put the outcome of pending work, a result or an error, into the queue of outcomes.
+
+        Even a single request runs in its own thread, so that an interrupt ends the wait for a
+        completion that never arrives.
         """
         try:
-            self._arrivals.put((step, work()))
+            self._outcomes.put((step, work()))
         except BaseException as error:  # noqa: BLE001  # raised again by `run`, in its thread
-            self._arrivals.put((step, error))
+            self._outcomes.put((step, error))
 
-    def _completed(self, request: Request, kept: Reservation | None) -> Completion:
-        """Ask, paid by what was kept back, if anything was."""
-        if kept is None or self.limit is None:
-            return self.backend.complete(request)
-        request = request._replace(allowance=kept.amount)
-        return self.limit.settled(kept, partial(self.backend.complete, request))
+    def _next_outcome(self) -> Record | Remark:
+        """Wait for the next outcome of a pending request."""
+        step, outcome = self._outcomes.get()
+        while step not in self.pending:  # `drain` dropped it
+            step, outcome = self._outcomes.get()
+        del self.pending[step]
+        self.doing.pop(step, None)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
-    def _answered(self, request: Request, kept: Reservation | None = None) -> Record:
-        """Ask, read and judge: make a node of a completion; its id is given on arrival."""
-        completion, flight = self._completed(request, kept), self.pending[request.step]
+    # Nodes: complete, read, judge, confirm.
+
+    def _make_node(self, request: Request, reserved: Reservation | None = None) -> Record:
+        """Complete a request, and read and judge its candidate; the id is set on arrival."""
+        completion, flight = self._complete(request, reserved), self.pending[request.step]
         text = completion.text.encode("utf-8", "replace").decode()  # no lone surrogates on disk
         program = self.problem.read(text, request.move)
-        verdict, best = self._verdict(program, completion.lacking), flight.best
+        verdict, best = self._judge(program, completion.lacking), flight.best
         if best is None or verdict.rank > best.verdict.rank:
-            verdict = self._confirmed(program, verdict)
+            verdict = self._confirm(program, verdict)
         node = Node(
             id=ROOT,
             step=request.step,
@@ -543,34 +489,17 @@ class Search:
             model=request.model,
             requested=self.problem.requested(text),
         )
-        node = self._weighed(node, request, completion)
+        node = self._add_log_probabilities(node, request, completion)
         return Record(node, text, completion.note, request.messages)
 
-    def _weighed(self, node: Node, request: Request, completion: Completion) -> Node:
-        """Add how likely the candidate was, and the way back, where the strategy needs to know.
+    def _complete(self, request: Request, reserved: Reservation | None) -> Completion:
+        if reserved is None or self.limit is None:
+            return self.backend.complete(request)
+        request = request._replace(allowance=reserved.amount)
+        return self.limit.pay_for(reserved, partial(self.backend.complete, request))
 
-        What stood around the candidate in its answer counts only if nothing else can be known: on
-        the way back nothing stands there.
-        """
-        if not self.strategy.weighs_proposals or node.verdict.is_bug:
-            return node
-        forward, backward = completion.log_probability, None
-        bare = completion.text.strip() == node.program.strip()
-        if forward is None or (self.backend.can_score and not bare):
-            forward = self._log_probability(request, node.program)
-        if self.strategy.corrects and request.move.parent != ROOT:
-            move = request.move._replace(parent=node.id, program=node.program, verdict=node.verdict)
-            back = request._replace(messages=self.problem.messages(move), move=move)
-            backward = self._log_probability(back, request.move.program)
-        return replace(node, forward=forward, backward=backward)
-
-    def _log_probability(self, request: Request, text: str) -> float:
-        """Return the logarithm of the chance that a request is answered so."""
-        (tokens,) = self.backend.score([ScoreRequest(request.messages, text, request)])
-        return float(sum(tokens))
-
-    def _verdict(self, program: str, lacking: str) -> Verdict:
-        """Judge a candidate; where an answer lacks one, or its end, that is what is wrong."""
+    def _judge(self, program: str, lacking: str) -> Verdict:
+        """Judge a candidate; the failure is `NO_ANSWER` if the completion has no whole one."""
         if lacking and not program:
             return Verdict(score=0.0, failure=Failure(kind=NO_ANSWER, message=lacking))
         verdict = self.problem.judge(program)
@@ -581,44 +510,66 @@ class Search:
             )
         return verdict
 
-    def _begun(self) -> Record | Remark:
-        """Make a node of what the search begins with."""
+    def _confirm(self, program: str, verdict: Verdict) -> Verdict:
+        if verdict.confirmed or verdict.is_bug:
+            return verdict
+        return self.problem.confirm(program, verdict)
+
+    def _add_log_probabilities(self, node: Node, request: Request, completion: Completion) -> Node:
+        """Add the log-probabilities of the proposal and its reverse, if the strategy needs them.
+
+        If the backend can score, the forward value leaves out the text around the program: the
+        reverse proposal has no such text.
+        """
+        if not self.strategy.weighs_proposals or node.verdict.is_bug:
+            return node
+        forward, backward = completion.log_probability, None
+        is_bare = completion.text.strip() == node.program.strip()
+        if forward is None or (self.backend.can_score and not is_bare):
+            forward = self._log_probability(request, node.program)
+        if self.strategy.corrects and request.move.parent != ROOT:
+            move = request.move._replace(parent=node.id, program=node.program, verdict=node.verdict)
+            reverse = request._replace(messages=self.problem.messages(move), move=move)
+            backward = self._log_probability(reverse, request.move.program)
+        return replace(node, forward=forward, backward=backward)
+
+    def _log_probability(self, request: Request, text: str) -> float:
+        (tokens,) = self.backend.score([ScoreRequest(request.messages, text, request)])
+        return float(sum(tokens))
+
+    def _make_start(self) -> Record | Remark:
+        """Make a node of the starting program, or a remark if there is none."""
         assert self.start is not None
         try:
             found = self.start(self.problem, partial(self.doing.__setitem__, ROOT))
-        except Exception as error:  # noqa: BLE001  # a search can do without, and begins anyway
-            return Remark(node=ROOT, by=START, note=f"no starting program: {_in_a_line(error)}")
+        except Exception as error:  # noqa: BLE001  # a search works without a start
+            return Remark(node=ROOT, by=START, note=f"no starting program: {_first_line(error)}")
         if found is None or not found.candidate:
             return Remark(node=ROOT, by=START, note=found.findings if found else "")
-        return self._unasked(Move(START), ROOT, found, None)
+        return self._record_without_completion(Move(START), ROOT, found, None)
 
-    def _unasked(self, move: Move, step: int, found: Refinement, best: Node | None) -> Record:
-        """Judge a candidate that no completion was asked for."""
+    def _record_without_completion(
+        self, move: Move, step: int, found: Refinement, best: Node | None
+    ) -> Record:
+        """Judge a candidate that cost no completion; confirm it if it ranks above `best`."""
         verdict = self.problem.judge(found.candidate)
         if best is None or verdict.rank > best.verdict.rank:
-            verdict = self._confirmed(found.candidate, verdict)
+            verdict = self._confirm(found.candidate, verdict)
         verdict = replace(verdict, findings=found.findings)
         node = Node(ROOT, step, move.parent, move.action, found.candidate, verdict, "", Usage())
         return Record(replace(node, asked=False), "")
 
-    def _given(self, event: Node | Remark | Switch) -> Record | Remark | Switch:
-        """Judge again what a recorded search found without asking."""
-        if isinstance(event, Remark):
-            return event
-        if isinstance(event, Switch):
-            return self._judged_again(NextContract(event.contract, event.reason))
-        found = Refinement(event.program, event.verdict.findings)
-        best = None if event.verdict.confirmed else event  # confirmed only if it was then
-        return self._unasked(Move(event.action, event.parent), event.step, found, best)
+    # Refinements: improve candidates without completions.
 
-    def _to_refine(self, node: Node) -> None:
-        """Note which refiners are to look at a new node: all but the one that made it.
+    def _queue_refiners(self, node: Node) -> None:
+        """Queue a new node for all refiners except its own.
 
-        Their order goes round, since what one of them betters another may better again.
+        The order continues after that refiner and wraps around: one refiner may improve the
+        result of another.
         """
-        before = self._refining.pop(node.step, None)
-        bettered = before.bettered + 1 if before and not node.asked else 0
-        if not self._worth_refining(node) or bettered >= MOST_IN_A_ROW:
+        before = self._queues.pop(node.step, None)
+        in_a_row = before.in_a_row + 1 if before and not node.asked else 0
+        if not self._is_worth_refining(node) or in_a_row >= MAX_REFINEMENTS:
             return
         self._refined.add(node.program)
         names = [*self.refiners]
@@ -626,13 +577,15 @@ class Search:
             place = names.index(node.action)
             names = names[place + 1 :] + names[:place]
         if names:
-            self._refining[node.step] = Refining(node.id, tuple(names), bettered)
+            self._queues[node.step] = RefinementQueue(node.id, tuple(names), in_a_row)
 
-    def _worth_refining(self, node: Node) -> bool:
-        """Whether a candidate runs, is not right yet, and is new and good enough to be refined.
+    def _is_worth_refining(self, node: Node) -> bool:
+        """Whether a candidate runs, is not solved, and is new and good enough to refine.
 
-        That is one which is nearly as good as the best, or was written from scratch, or begins to
-        run: a draft with the right terms and wrong constants scores no better than the floor.
+        A candidate written from scratch is always good enough, and so is the first one in its
+        line that runs: with the right terms but wrong constants it scores no better than the
+        floor. Any other one may be at most 5 % worse than the best (scores above the floor),
+        since a single missing term may explain the difference.
         """
         verdict = node.verdict
         if verdict.is_bug or verdict.solved or node.program in self._refined:
@@ -640,88 +593,173 @@ class Search:
         if node.parent == ROOT or self.nodes[node.parent].verdict.is_bug or not node.asked:
             return True
         best = self.best or node
-        return verdict.normalised >= best.verdict.normalised - NEARLY_AS_GOOD
+        return verdict.normalised >= best.verdict.normalised - 0.05
 
-    def _tried(self, remark: Remark) -> None:
-        """Cross a refiner off the list of a node."""
+    def _dequeue_refiner(self, remark: Remark) -> None:
+        """Remove the refiner that made a remark from the queue of its node."""
         step = self.nodes[remark.node].step if remark.node != ROOT else ROOT
-        work = self._refining.get(step)
-        if work is None or work.node != remark.node:
+        waiting = self._queues.get(step)
+        if waiting is None or waiting.node != remark.node:
             return
-        left = tuple(name for name in work.left if name != remark.by)
-        if left:
-            self._refining[step] = work._replace(left=left)
+        refiners = tuple(name for name in waiting.refiners if name != remark.by)
+        if refiners:
+            self._queues[step] = waiting._replace(refiners=refiners)
         else:
-            del self._refining[step]
+            del self._queues[step]
 
-    def _refine(self, step: int) -> None:
-        """Let the next refiner look at a node."""
-        work = self._refining[step]
-        name, node = work.left[0], self.nodes[work.node]
+    def _dispatch_refinement(self, step: int) -> None:
+        """Start the next refiner of a queue."""
+        waiting = self._queues[step]
+        name, node = waiting.refiners[0], self.nodes[waiting.node]
         move = Move(name, node.id, node.program, node.verdict)
-        self.pending[step] = Pending(step, move, self._known, self.best, asked=False)
+        self.pending[step] = Pending(step, move, self._events, self.best, asked=False)
         self.doing[step] = f"{name} of #{node.id}"
 
         def tell(words: str) -> None:
             self.doing[step] = f"{name} of #{node.id}: {words}"
 
-        task = RefinementTask(self.problem, node, self._others(node), self.seed, tell)
-        threads.start(partial(self._deliver, step, partial(self._bettered, name, task, self.best)))
-
-    def _others(self, node: Node) -> list[Node]:
-        """Return the best other candidates that run, the best first, each once."""
+        # The refiner may copy parts from the 12 best other candidates that run.
         running = {n.program: n for n in reversed(self.nodes) if not n.verdict.is_bug}
         running.pop(node.program, None)
-        ranked = sorted(running.values(), key=lambda node: node.verdict.rank, reverse=True)
-        return ranked[:MOST_OTHERS]
+        others = sorted(running.values(), key=lambda node: node.verdict.rank, reverse=True)[:12]
+        task = RefinementTask(self.problem, node, others, self.seed, tell)
+        threads.start(partial(self._deliver, step, partial(self._refine, name, task, self.best)))
 
-    def _bettered(self, name: str, task: RefinementTask, best: Node | None) -> Record | Remark:
-        """Have a candidate refined; what does not better it is a remark."""
+    def _refine(self, name: str, task: RefinementTask, best: Node | None) -> Record | Remark:
+        """Refine a candidate; return a remark if the result is no improvement."""
         node = task.node
         try:
             found = self.refiners[name].refine(task)
         except CwmError:
             raise
-        except Exception as error:  # noqa: BLE001  # else a search could never go on from here
-            note = f"{name} of #{node.id} failed: {_in_a_line(error)}"
+        except Exception as error:  # noqa: BLE001  # otherwise the search could never resume
+            note = f"{name} of #{node.id} failed: {_first_line(error)}"
             return Remark(node=node.id, by=name, note=note)
         if found is None or found.candidate in ("", node.program):
             return Remark(node=node.id, by=name, findings=found.findings if found else "")
-        record = self._unasked(Move(name, node.id), node.step, found, best)
-        if _betters(record.node.verdict, node.verdict):
+        record = self._record_without_completion(Move(name, node.id), node.step, found, best)
+        if _is_improvement(record.node.verdict, node.verdict):
             return record
         tried = f"Tried without success: {found.findings}" if found.findings else ""
         return Remark(node=node.id, by=name, findings=tried)
 
-    def _arrival(self) -> Record | Remark:
-        """Wait for the next outcome of what is in flight."""
-        step, outcome = self._arrivals.get()
-        while step not in self.pending:  # one that was left
-            step, outcome = self._arrivals.get()
-        del self.pending[step]
-        self.doing.pop(step, None)
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return outcome
+    # Contracts: change the form of the programs during the search.
+
+    def _switch_contract(self, change: NextContract) -> Switch:
+        """Judge every candidate under another contract, and confirm the best one."""
+        problem = self.problem.under(change.contract)
+        judged: dict[str, Verdict] = {}
+        verdicts = {}
+        for node in self.nodes:
+            lacks_answer = node.verdict.failure and node.verdict.failure.kind == NO_ANSWER
+            if not lacks_answer and node.program not in judged:
+                judged[node.program] = problem.judge(node.program)
+            verdicts[node.id] = node.verdict if lacks_answer else judged[node.program]
+        for number in sorted(verdicts, key=lambda id: verdicts[id].rank, reverse=True):
+            if verdicts[number].is_bug:
+                break
+            verdicts[number] = problem.confirm(self.nodes[number].program, verdicts[number])
+            if not verdicts[number].is_bug:
+                break
+        return Switch(contract=change.contract, reason=change.reason, verdicts=verdicts)
+
+    def _learn_switch(self, event: Switch) -> None:
+        """Continue under another contract: learn every node again with its new verdict.
+
+        Remarks and refinements are dropped, since they refer to the old contract. The search may
+        begin again with a start, and a backend that gave up may have better completions now.
+        """
+        nodes, self.nodes, self.best = self.nodes, [], None
+        self.problem = self.problem.under(event.contract)
+        self.strategy = replace(self.strategy)  # type: ignore[type-var]  # each is a dataclass
+        self.remarks, self._queues, self._refined = {}, {}, set()
+        self.given_up, self._awaits_start = False, True
+        self.switches += 1
+        for node in nodes:
+            self._learn_candidate(event.judged(node))
+
+    # Recorded searches, and requests that an interruption lost.
+
+    def _replay(self, turns: Sequence[Turn], budget: int) -> Iterator[Record]:
+        """Yield the records of a recorded search, in the recorded order.
+
+        Recorded completions are requested again; starts, refinements and switches are copied.
+        """
+        answers = sum(turn.given is None for turn in turns)
+        try:
+            while self._events < len(turns):
+                if not (self.solved or self.given_up):
+                    self._prepare_turns()
+                turn = turns[self._events]
+                if turn.given is not None:
+                    yield from self._commit(
+                        threads.run_in_thread(partial(self._rejudge, turn.given))
+                    )
+                    continue
+                request = self._prepared.pop(turn.step, None)
+                if request is None or self.completions >= budget:
+                    return
+                self._send(request, None)
+                for record in self._commit(self._next_outcome()):
+                    ends = self.completions == answers < budget and not self.solved
+                    note = f"the recording ends after {answers} completions"
+                    yield record._replace(note=note) if ends else record
+        finally:
+            self.pending.clear()
+
+    def _rejudge(self, event: Node | Remark | Switch) -> Record | Remark | Switch:
+        """Judge again a recorded event that cost no completion."""
+        if isinstance(event, Remark):
+            return event
+        if isinstance(event, Switch):
+            return self._switch_contract(NextContract(event.contract, event.reason))
+        found = Refinement(event.program, event.verdict.findings)
+        best = None if event.verdict.confirmed else event  # confirm it only if the original was
+        move = Move(event.action, event.parent)
+        return self._record_without_completion(move, event.step, found, best)
+
+    def _prepare_turns(self) -> None:
+        """Register each recorded request that was sent when the search had this many events.
+
+        The completion is requested only when its own turn to arrive comes.
+        """
+        while self._turns and self._turns[0].known <= self._events:
+            request = self._request(self._turns.pop(0).step)
+            assert request is not None, "no refiner works while a recorded search is repeated"
+            self._register(request)
+            self._prepared[request.step] = request
+
+    def _repeat_lost_requests(self) -> Iterator[Record]:
+        """Send the requests whose completion arrived before an interruption, but not its node."""
+        prepared, self._prepared = self._prepared, {}
+        for request in prepared.values():
+            reserved = self._reserve(request) if self.limit else None
+            if isinstance(reserved, Refusal):
+                del self.pending[request.step]
+            else:
+                self._send(request, reserved)
+        while any(request.step in self.pending for request in prepared.values()):
+            yield from self._commit(self._next_outcome())
 
 
-def _asked_since(events: Sequence[Node | Remark | Switch], known: int) -> list[Turn]:
-    """Return the turns of the nodes that follow the first `known` events."""
+def _turns_since(events: Sequence[Node | Remark | Switch], known: int) -> list[Turn]:
+    """Return the turns of the requested nodes after the first `known` events."""
     nodes = [event for event in events[known:] if isinstance(event, Node) and event.asked]
     return [Turn(node.step, node.known) for node in nodes if node.known is not None]
 
 
-def _betters(found: Verdict, known: Verdict) -> bool:
-    """Whether a refinement is an improvement, and not only on the rows that it was fitted to."""
+def _is_improvement(found: Verdict, known: Verdict) -> bool:
+    """Whether a refinement is better, and not only on the rows that it was fitted to.
+
+    At an equal score, wrong numbers must be closer by a factor of at least 10**0.1 (`error` is a
+    decimal logarithm).
+    """
     if found.is_bug or found.validation < known.validation or found.score < known.score:
         return False
     if found.score > known.score:
         return True
-    if found.error is None or known.error is None:
-        return False
-    return known.error - found.error >= LEAST_NEARER
+    return found.error is not None and known.error is not None and known.error - found.error >= 0.1
 
 
-def _in_a_line(error: Exception) -> str:
-    """Name an error in few words."""
+def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]

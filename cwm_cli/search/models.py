@@ -1,8 +1,8 @@
-"""Several language models in one search: how they are named, which is asked next, what each brings.
+"""Several language models in one search: their names, the choice among them, their results.
 
-`made_backend` makes a backend of a text such as `a=3,b`: of one model as it is, of several a
-`ModelPool`, which gives every question to one of them. `model_uses` says of a search what each
-took and brought.
+`make_backend` makes the backend of a text such as `a=3,b`: a plain backend for one model, and a
+`ModelPool` for several, which assigns each request to one model. `model_uses` returns the usage
+and the improvements of each model of a search.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cwm_cli.errors import CwmError
-from cwm_cli.search.around import BackendAround
 from cwm_cli.search.contracts import (
     AnswerLength,
     Backend,
@@ -28,6 +27,7 @@ from cwm_cli.search.contracts import (
     total,
     unheard,
 )
+from cwm_cli.search.wrapper import BackendWrapper
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,43 +37,34 @@ if TYPE_CHECKING:
 Choosing = Literal["alternate", "bandit"]
 """The ways to choose among models."""
 
-TRIES = 2
-"""Answers of each model before a bandit chooses: the first one is asked for from scratch, which is
-another task than bettering what is there."""
-
-FORGETTING = 0.98
-"""What an answer counts after each further one, so that some fifty count: what models bring
-changes as the score rises, and the one that finds the outlines need not be the one that ends."""
-
-PRIOR = (0.5, 0.5)
-"""The beta distribution of the chance that an answer improves on the best, before any answer."""
-
-LEAST_PRICE = 1.0
-"""What any completion is taken to cost besides its price, in mean prices of the models: it takes
-time and one of the budget of completions. With it two models are never further apart than three to
-one: one that costs next to nothing, and brings nothing, is not asked a hundred times before one
-that costs a hundred times as much."""
-
 
 class NamedModel(NamedTuple):
-    """A model, and how often it is asked relative to the others."""
+    """A model and its share of the completions, relative to the other models."""
 
     name: str
     weight: float = 1.0
 
     def __str__(self) -> str:
-        """Write it as it is read."""
+        """Return the text that `read_models` reads."""
         return self.name if self.weight == 1 else f"{self.name}={self.weight:g}"
 
 
 def read_models(texts: Iterable[str]) -> tuple[NamedModel, ...]:
-    """Read the models of texts such as `a`, `a=3` or `a=3,b`; each once, in their order.
+    """Read the models of texts such as `a`, `a=3` or `a=3,b`.
 
-    Only a number after the last `=` is a weight. A text that is a file or folder is one name.
+    Only a number after the last `=` is a weight. A text that is the path of a file or folder is
+    one name.
+
+    Returns:
+        The models in order, without duplicates.
+
+    Raises:
+        CwmError: If a name is missing, or if a weight is not positive or not unique.
     """
     found: dict[str, NamedModel] = {}
     for text in texts:
-        for model in [NamedModel(text)] if _is_place(text) else map(_read, text.split(",")):
+        is_path = ("," in text or "=" in text) and Path(text).exists()
+        for model in [NamedModel(text)] if is_path else map(_read, text.split(",")):
             if not model.name:
                 raise CwmError(
                     f"--model {text!r} has no model name: write NAME, NAME=3 or NAME=3,NAME"
@@ -84,12 +75,12 @@ def read_models(texts: Iterable[str]) -> tuple[NamedModel, ...]:
 
 
 def models_text(models: Sequence[NamedModel]) -> str:
-    """Write models as they are read; the weight of a single one does not matter."""
+    """Return the text of models, without the weight if there is a single model."""
     return models[0].name if len(models) == 1 else ",".join(map(str, models))
 
 
 def one_model(text: str) -> str:
-    """Return the only model of a text, for what asks one alone."""
+    """Return the only model of a text; raise `CwmError` if there are several."""
     models = read_models([text]) if text else (NamedModel(""),)
     if len(models) > 1:
         raise CwmError(
@@ -98,12 +89,7 @@ def one_model(text: str) -> str:
     return models[0].name
 
 
-def _is_place(text: str) -> bool:
-    return ("," in text or "=" in text) and Path(text).exists()
-
-
 def _read(text: str) -> NamedModel:
-    """Read a model and its weight."""
     name, separator, number = text.strip().rpartition("=")
     if separator:
         try:
@@ -118,68 +104,73 @@ def _read(text: str) -> NamedModel:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """How several models share the completions of a search."""
+    """The way that several models share the completions of a search."""
 
     models: Choosing = "alternate"
     """Choice of the next model if there are several. alternate: by their weights; bandit: mostly
     the model with the largest improvement per US dollar."""
 
 
-def made_backend(
+def make_backend(
     factory: Callable[..., Backend],
     text: str,
     options: Mapping[str, Any],
     choosing: Choosing = "alternate",
 ) -> Backend:
-    """Make the backend of a text of models: as it is for one, a pool for several."""
+    """Return the backend of a text of models: a plain backend for one, a pool for several."""
     models = read_models([text]) if text else (NamedModel(""),)
     if len(models) == 1:
         return factory(model=models[0].name, **options)
-    members = {each.name: factory(model=each.name, **options) for each in models}
-    return ModelPool(members, {each.name: each.weight for each in models}, choosing)
+    members = {model.name: factory(model=model.name, **options) for model in models}
+    return ModelPool(members, {model.name: model.weight for model in models}, choosing)
 
 
 @dataclass
-class _Tried:
-    """What is known of a model: `answers` in all, and those that count still, with what they did.
+class _Arm:
+    """The statistics of a model; all but `answers` and `costs` are discounted over time.
 
-    Of these so many `improved` on the best, and `closed` is the sum of the shares of what was left
-    that they closed. `costs` are in US dollars, None once one is unknown.
+    `improved` counts the answers that improved on the best score. `closed` is the sum of the
+    fractions of the remaining gap, 1 minus the best score, that they closed. `costs` is in US
+    dollars, or None after an answer of unknown cost.
     """
 
     answers: int = 0
-    counting: float = 0.0
+    counted: float = 0.0
     improved: float = 0.0
     closed: float = 0.0
     costs: float | None = 0.0
 
     def forget(self) -> None:
-        """Have what is known count a little less."""
-        self.counting *= FORGETTING
-        self.improved *= FORGETTING
-        self.closed *= FORGETTING
+        """Discount the statistics by one answer.
+
+        With a factor of 0.98 about fifty answers count. Which model improves most changes as the
+        score rises: the best one for a first outline may not be the best one for the last errors.
+        """
+        self.counted *= 0.98
+        self.improved *= 0.98
+        self.closed *= 0.98
 
 
-class ModelPool(BackendAround):
-    """Several models as one backend: each question is for one of them, which `assign` names.
+class ModelPool(BackendWrapper):
+    """Several models as one backend; `assign` chooses the model of each request.
 
-    The `members` are backends by model, alike but for that. All that is chosen by comes from
-    `update` and from what is pending, so that a search that goes on, and one that is repeated,
-    chooses as before. A question that nobody assigned is for the next by weight.
+    The `members` are backends by model, with otherwise equal options. The choice depends only on
+    `update` and on the pending requests, so that a resumed or repeated search chooses the same
+    models. A request without an assigned model goes to the next model by weight.
 
-    - `alternate` is the smooth weighted round robin: of n questions each model gets its share by
+    - `alternate` is smooth weighted round robin: of n requests each model gets its share by
       weight to within one, evenly spread.
-    - `bandit` is Thompson sampling for bandits with costs: the model is asked of which an answer
-      is drawn to gain most for what it costs [1]. What is gained is the share of what is left,
-      1 minus the best score so far, that an answer closes, with what refiners make of
-      it: as much for a step from 0.9 to 0.95 as for one from 0 to 0.5, since scores rise ever
-      less. The chance that an answer improves on the best is drawn from its beta posterior, and
-      taken times what an improvement of the model closed on the mean. Answers are forgotten
-      little by little [2], as models that lead early may not lead late. The first answers of each
-      are asked for by weight. Costs are means at list price, failures among them, plus a least
-      price (`LEAST_PRICE`). Where the cost of an answer is unknown, or all are 0, what is gained
-      per completion counts. Seconds would tell models apart that run here, but no second run would
-      choose as the first one did.
+    - `bandit` is Thompson sampling for bandits with costs [1]: it chooses the model with the
+      largest sampled gain per cost. The gain of an answer is the fraction of the remaining gap,
+      1 minus the best score so far, that the answer and its refinements close. A step from 0.9 to
+      0.95 counts as much as one from 0 to 0.5, since scores rise more and more slowly. The
+      probability of an improvement is sampled from its beta posterior, and multiplied by the mean
+      fraction that an improvement of the model closes. Old answers are discounted [2], since the
+      best model may change. The first answers of each model are assigned by weight. The cost is
+      the mean at list price, with failed answers, plus a constant (see `_costs`). If the cost of an
+      answer is unknown, or all costs are 0, the gain per completion counts. The time of an answer
+      does not count, although it differs between local models: it is never the same twice, so a
+      repeated run would choose other models.
 
     [1] Y. Xia, H. Li, T. Qin, N. Yu, T.-Y. Liu: Thompson Sampling for Budgeted Multi-armed
         Bandits, IJCAI 2015.
@@ -198,40 +189,40 @@ class ModelPool(BackendAround):
         self.weights = {name: (weights or {}).get(name, 1.0) for name in members}
         self.choosing = choosing
         self._priced = self.members
-        self._tried = {name: _Tried() for name in members}
+        self._arms = {name: _Arm() for name in members}
         self._best = 0.0
-        self._models: dict[int, str] = {}
-        self._left: dict[int, float] = {}
+        self._models: dict[int, str] = {}  # by step, and so are the next two
+        self._gaps: dict[int, float] = {}
         self._improving: set[int] = set()
         self._unassigned: Counter[str] = Counter()
-        self._has_told = False
+        self._has_warned = False
         self._lock = threading.Lock()
-        if any(each.recorded() for each in members.values()):
+        if any(member.recorded() for member in members.values()):
             raise CwmError("a replayed run keeps its models: give one --model")
 
     def fresh(self, backend: Backend) -> ModelPool:
-        """Return the same for another search, which has learned nothing and asks by `backend`.
+        """Return a pool without statistics for another search, which requests from `backend`.
 
-        That one stands around this, or is it.
+        `backend` is this pool or a wrapper around it.
         """
         made = ModelPool(dict.fromkeys(self.members, backend), self.weights, self.choosing)
         made._priced = self._priced
         return made
 
     @property
-    def can_score(self) -> bool:  # type: ignore[override]  # a class variable, of one alone
-        """Whether all of them know log-probabilities."""
-        return all(each.can_score for each in self.members.values())
+    def can_score(self) -> bool:  # type: ignore[override]  # a class variable in `Backend`
+        """Whether all members have log-probabilities."""
+        return all(member.can_score for member in self.members.values())
 
     @property
     def weighed(self) -> Usage:
-        """What scoring took all of them."""
-        return total([each.weighed for each in self.members.values()])
+        """The usage of all scoring by all members."""
+        return total([member.weighed for member in self.members.values()])
 
     def ready(self, max_cost: float | None = None) -> None:
-        """Refuse what any of them refuses."""
-        for each in self.members.values():
-            each.ready(max_cost)
+        """Raise the error of the first member that is not ready."""
+        for member in self.members.values():
+            member.ready(max_cost)
 
     def prepare(
         self,
@@ -239,146 +230,158 @@ class ModelPool(BackendAround):
         env_args: Mapping[str, Any],
         tell: Callable[[str], None] = unheard,
     ) -> None:
-        """Have all of them prepare."""
-        for each in self.members.values():
-            each.prepare(spec, env_args, tell)
+        """Prepare all members."""
+        for member in self.members.values():
+            member.prepare(spec, env_args, tell)
 
     def assign(self, rng: np.random.Generator, pending: Sequence[str]) -> str:
-        """Return the model that is to answer next, given those that are answering."""
+        """Return the model of the next request, given the models of the pending ones."""
         waiting = Counter(pending)
-        counts = {name: each.answers + waiting[name] for name, each in self._tried.items()}
-        began = all(each.answers and counts[name] >= TRIES for name, each in self._tried.items())
+        counts = {name: arm.answers + waiting[name] for name, arm in self._arms.items()}
+        # The bandit needs two answers per model: the first one is generated from scratch, which
+        # is another task than an improvement.
+        began = all(arm.answers and counts[name] >= 2 for name, arm in self._arms.items())
         if self.choosing == "alternate" or not began:
-            return self._next(counts)
-        costs, (successes, failures) = self._costs(), PRIOR
-        usual = self._closed_by_one(self._tried.values(), 1.0)
+            return self._next_by_weight(counts)
+        costs, (successes, failures) = self._costs(), (0.5, 0.5)  # Jeffreys prior
+        usual = _closed_per_improvement(self._arms.values(), 1.0)
         gains = {
-            name: rng.beta(successes + each.improved, failures + each.counting - each.improved)
-            * self._closed_by_one([each], usual)
-            for name, each in self._tried.items()
+            name: rng.beta(successes + arm.improved, failures + arm.counted - arm.improved)
+            * _closed_per_improvement([arm], usual)
+            for name, arm in self._arms.items()
         }
         return max(gains, key=lambda name: gains[name] / costs[name])
 
     def update(self, node: Node) -> None:
-        """Learn what an answer, or what a refiner made of it, brought."""
-        if node.id == 0:  # of a further search: its scores are of something else
-            self._best, self._left, self._models, self._improving = 0.0, {}, {}, set()
+        """Update the statistics with an answer, or with a refinement of an answer."""
+        if node.id == 0:  # a new search begins, whose scores mean something else
+            self._best, self._gaps, self._models, self._improving = 0.0, {}, {}, set()
         if node.asked and node.model in self.members:
-            for each in self._tried.values():
-                each.forget()
-            tried, cost = self._tried[node.model], self._cost(node)
-            tried.answers, tried.counting = tried.answers + 1, tried.counting + 1
-            tried.costs = None if cost is None or tried.costs is None else tried.costs + cost
-            self._left[node.step] = 1.0 - self._best
+            for arm in self._arms.values():
+                arm.forget()
+            arm, cost = self._arms[node.model], self._cost(node)
+            arm.answers, arm.counted = arm.answers + 1, arm.counted + 1
+            arm.costs = None if cost is None or arm.costs is None else arm.costs + cost
+            self._gaps[node.step] = 1.0 - self._best
             self._models[node.step] = node.model
         score = 1.0 if node.verdict.solved else min(1.0, node.verdict.score)
         if score > self._best and node.step in self._models:
-            tried = self._tried[self._models[node.step]]
-            tried.closed += (score - self._best) / self._left[node.step]
+            arm = self._arms[self._models[node.step]]
+            arm.closed += (score - self._best) / self._gaps[node.step]
             if node.asked or node.step not in self._improving:
-                tried.improved = min(tried.improved + 1, tried.counting)
+                arm.improved = min(arm.improved + 1, arm.counted)
             self._improving.add(node.step)
         self._best = max(self._best, score)
 
     def price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
-        """Return the mean price by weight, None where one is unknown."""
+        """Return the mean price by weight, or None if one price is unknown."""
         found = {
-            n: each.price(prompt_tokens, completion_tokens) for n, each in self.members.items()
+            name: member.price(prompt_tokens, completion_tokens)
+            for name, member in self.members.items()
         }
         known = [cost * self.weights[name] for name, cost in found.items() if cost is not None]
         return sum(known) / sum(self.weights.values()) if len(known) == len(found) else None
 
     def answer_length(self) -> AnswerLength:
-        """Return the mean by weight of usual answers, and the most of any."""
-        found = {name: each.answer_length() for name, each in self.members.items()}
-        usual = sum(each.usual * self.weights[name] for name, each in found.items())
+        """Return the mean of the usual lengths by weight, and the largest maximum."""
+        found = {name: member.answer_length() for name, member in self.members.items()}
+        usual = sum(length.usual * self.weights[name] for name, length in found.items())
         return AnswerLength(
             round(usual / sum(self.weights.values())),
-            max(each.most for each in found.values()),
-            any(each.thinks for each in found.values()),
+            max(length.most for length in found.values()),
+            any(length.thinks for length in found.values()),
         )
 
     def complete(self, request: Request) -> Completion:
-        """Have the model answer that the request names."""
+        """Complete a request with its assigned model."""
         model = request.model
         if model not in self.members:
             with self._lock:
-                model = self._next(self._unassigned)
+                model = self._next_by_weight(self._unassigned)
                 self._unassigned[model] += 1
         completion = self.members[model].complete(request._replace(model=model))
-        if self.choosing == "bandit" and completion.usage.cost is None and self._is_news():
-            words = (
-                f"the price of {model} is unknown: models are compared by completions, not by cost"
-            )
-            return completion._replace(note="; ".join(filter(None, (completion.note, words))))
+        if self.choosing == "bandit" and completion.usage.cost is None:
+            with self._lock:
+                had_warned, self._has_warned = self._has_warned, True
+            if not had_warned:
+                warning = (
+                    f"the price of {model} is unknown: models are compared by completions, not by "
+                    "cost"
+                )
+                note = "; ".join(filter(None, (completion.note, warning)))
+                return completion._replace(note=note)
         return completion
 
     def worst_cost(self, request: Request) -> float | None:
-        """Return what the model that the request names may cost, where it names none any of them.
+        """Return the worst cost of the assigned model, or of all models if none is assigned.
 
-        None where a price is unknown.
+        None means that a price is unknown.
         """
         if request.model in self.members:
             return self.members[request.model].worst_cost(request)
-        costs = [each.worst_cost(request) for each in self.members.values()]
+        costs = [member.worst_cost(request) for member in self.members.values()]
         known = [cost for cost in costs if cost is not None]
         return max(known) if len(known) == len(costs) else None
 
     def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
-        """Have each text weighed by the model that its question is for, else by the first."""
+        """Score each text with the model of its question, or else with the first model."""
         places: dict[str, list[int]] = defaultdict(list)
         for place, request in enumerate(requests):
             model = request.question.model if isinstance(request.question, Request) else ""
             places[model if model in self.members else next(iter(self.members))].append(place)
         found: dict[int, Sequence[float]] = {}
-        for model, some in places.items():
-            weighed = self.members[model].score([requests[place] for place in some])
-            found |= dict(zip(some, weighed, strict=True))
+        for model, own in places.items():
+            scores = self.members[model].score([requests[place] for place in own])
+            found |= dict(zip(own, scores, strict=True))
         return [found[place] for place in range(len(requests))]
 
-    def _is_news(self) -> bool:
-        """Whether nobody was told yet that prices are unknown; from now on somebody was."""
-        with self._lock:
-            before, self._has_told = self._has_told, True
-        return not before
-
-    def _closed_by_one(self, some: Iterable[_Tried], usual: float) -> float:
-        """Return how much of what was left an improvement closed on the mean, `usual` being one."""
-        known = [(each.closed, each.improved) for each in some]
-        return (sum(c for c, _ in known) + usual) / (sum(n for _, n in known) + 1)
-
-    def _next(self, counts: Mapping[str, int]) -> str:
-        """Return the next by weight, given how often each was asked."""
+    def _next_by_weight(self, counts: Mapping[str, int]) -> str:
+        """Return the model that is furthest behind its share, given the requests of each."""
         number, every = sum(counts[n] for n in self.members) + 1, sum(self.weights.values())
         return max(self.members, key=lambda n: number * self.weights[n] - counts[n] * every)
 
     def _cost(self, node: Node) -> float | None:
-        """Return what an answer costs: at list price where there is one.
+        """Return the cost of an answer, at list price if known.
 
-        Then a second run chooses as the first did, though its answers were paid for before.
+        The list price is the same for a cached answer, which cost nothing, so that a second run
+        chooses the same models.
         """
         usage = node.usage
         listed = self._priced[node.model].price(usage.prompt_tokens, usage.completion_tokens)
         return listed or (None if usage.reused and listed is None else usage.cost)
 
     def _costs(self) -> dict[str, float]:
-        """Return what an answer of each model is taken to cost, relative to their mean."""
-        known = {n: each.costs / each.answers for n, each in self._tried.items() if each.costs}
-        free = {n: 0.0 for n, each in self._tried.items() if each.costs == 0}
+        """Return the mean cost of an answer of each model, relative to the mean of all, plus 1.
+
+        The constant represents the time and the budget that any completion takes. With it the
+        costs of two models differ at most threefold, so that an almost free model without
+        improvements is not tried a hundred times before a model of a hundred times its price.
+        """
+        known = {n: arm.costs / arm.answers for n, arm in self._arms.items() if arm.costs}
+        free = {n: 0.0 for n, arm in self._arms.items() if arm.costs == 0}
         means = known | free
         if len(means) < len(self.members) or not known:
             return dict.fromkeys(self.members, 1.0)
         mean = sum(means.values()) / len(means)
-        return {name: cost / mean + LEAST_PRICE for name, cost in means.items()}
+        return {name: cost / mean + 1.0 for name, cost in means.items()}
+
+
+def _closed_per_improvement(arms: Iterable[_Arm], usual: float) -> float:
+    """Return the mean fraction of the gap that an improvement closed.
+
+    `usual` counts as one more improvement, a prior.
+    """
+    known = [(arm.closed, arm.improved) for arm in arms]
+    return (sum(c for c, _ in known) + usual) / (sum(n for _, n in known) + 1)
 
 
 @dataclass(frozen=True)
 class ModelUse:
-    """What one model of a search took, and what came of its answers.
+    """The usage and the improvements of one model of a search.
 
-    `cost` is in US dollars, None where it is unknown. An answer counts with what refiners made of
-    it: `improved` says how often the best score so far was raised, and `gain` by how much in all.
-    `failing` answers held no program that runs.
+    `cost` is in US dollars, or None if it is unknown. `failing` counts the answers without a
+    program that runs. `improved` counts the improvements of the best score, including those by
+    refinements of an answer, and `gain` is their sum.
     """
 
     model: str
@@ -393,14 +396,15 @@ class ModelUse:
     best_score: float
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as `--json` prints it."""
+        """Return the object that `--json` prints."""
         return asdict(self)
 
 
 def model_gains(nodes: Iterable[Node], usual: str = "") -> dict[str, dict[int, float]]:
-    """Return by how much each model raised the best score, by the number of the completion.
+    """Return the gain in the best score by model and number of the completion, from 1.
 
-    Every model has every number; a raise that refiners came to later is there then.
+    Every model has every number. A gain by a refinement counts at the number of completions at
+    that time. Answers without a recorded model count for the `usual` one.
     """
     raises: list[tuple[str, int, float]] = []
     models: dict[int, str] = {}
@@ -418,49 +422,40 @@ def model_gains(nodes: Iterable[Node], usual: str = "") -> dict[str, dict[int, f
     return found
 
 
-@dataclass
-class _Answers:
-    """The answers of one model, and what came of them."""
-
-    nodes: list[Node] = field(default_factory=list)
-    improved: int = 0
-    gain: float = 0.0
-
-
 def model_uses(nodes: Iterable[Node], usual: str = "") -> list[ModelUse]:
-    """Return what each model of a search took and brought, in the order of their first answers.
+    """Return the use of each model of a search, in the order of their first answers.
 
-    Answers of which no model is recorded are those of the `usual` one.
+    Answers without a recorded model count for the `usual` one.
     """
-    found: dict[str, _Answers] = defaultdict(_Answers)
+    answers: dict[str, list[Node]] = defaultdict(list)
+    improved: Counter[str] = Counter()
+    gains: dict[str, float] = defaultdict(float)
     models: dict[int, str] = {}
     best = 0.0
     for node in nodes:
         if node.asked:
             models[node.step] = node.model or usual
-            found[models[node.step]].nodes.append(node)
+            answers[models[node.step]].append(node)
         if node.verdict.score > best:
             if node.step in models:
-                answers = found[models[node.step]]
-                answers.improved += 1
-                answers.gain += node.verdict.score - best
+                improved[models[node.step]] += 1
+                gains[models[node.step]] += node.verdict.score - best
             best = node.verdict.score
-    return [_use(model, answers) for model, answers in found.items()]
-
-
-def _use(model: str, answers: _Answers) -> ModelUse:
-    """Add up the answers of a model."""
-    spent = total([node.usage for node in answers.nodes])
-    scores = [node.verdict.score for node in answers.nodes]
-    return ModelUse(
-        model=model,
-        completions=len(scores),
-        tokens=spent.tokens,
-        cost=spent.cost,
-        seconds=round(spent.seconds, 3),
-        failing=sum(node.verdict.is_bug for node in answers.nodes),
-        improved=answers.improved,
-        gain=answers.gain,
-        mean_score=sum(scores) / len(scores),
-        best_score=max(scores),
-    )
+    uses = []
+    for model, own in answers.items():
+        usage = total([node.usage for node in own])
+        scores = [node.verdict.score for node in own]
+        use = ModelUse(
+            model=model,
+            completions=len(scores),
+            tokens=usage.tokens,
+            cost=usage.cost,
+            seconds=round(usage.seconds, 3),
+            failing=sum(node.verdict.is_bug for node in own),
+            improved=improved[model],
+            gain=gains[model],
+            mean_score=sum(scores) / len(scores),
+            best_score=max(scores),
+        )
+        uses.append(use)
+    return uses

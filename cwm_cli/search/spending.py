@@ -1,10 +1,12 @@
-"""What may be spent, and when: a limit of money and the rates of providers, for one job or many.
+"""Cost limits and rate limits, for one job or many.
 
-Before a completion its worst cost is kept back, and afterwards its real cost is settled, so that
-what was charged never exceeds the limit, whoever is killed when. A request waits for its turn in
-the rate of its provider, and all wait where one of them was told to. Of one job all that is in
-memory; of many it is a file, which whoever began them opens (`open_spending`) and anybody may ask
-(`answered`). A job finds in the environment variable `CWM_SPENDING` how it asks there.
+Before a completion its worst cost is reserved, and afterwards its real cost is settled. So the
+total charge never exceeds the limit, even if jobs are killed. A request waits for its turn in the
+rate limit of its provider, and a pause that the provider demands holds for all requests.
+
+The state of a single job is in memory. Many jobs share a file: their parent process opens it
+(`open_spending`), and any process may send requests to it (`answer_request`). The environment
+variable `CWM_SPENDING` tells a job how to send its requests.
 """
 
 import fcntl
@@ -28,20 +30,8 @@ from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import Completion, UnansweredError, unheard
 
 SPENDING = "CWM_SPENDING"
-"""The environment variable that says how a job asks what it may spend: `file:PATH`, or `fd:N` for
-a stream socket, on which it writes one JSON line and reads one."""
-
-STALE_SECONDS = 3600.0
-"""What was kept back longer ago, nobody waits for: a completion takes ten minutes by default."""
-
-FIRST_PAUSE = 0.05
-"""Seconds after which it is asked again whether something came free, the first time."""
-
-LONGEST_PAUSE = 2.0
-"""And later: a completion takes longer, and 200 jobs that wait ask 100 times a second."""
-
-SPREAD_SECONDS = 1.0
-"""After a pause requests begin within so many seconds, not all at once."""
+"""Environment variable with the address for spending requests: `file:PATH`, or `fd:N` for a stream
+socket. A job writes one line of JSON to the socket and reads one line."""
 
 MINUTE = 60.0
 
@@ -50,7 +40,7 @@ PerMinute = Annotated[float, Field(gt=0)]
 
 
 class Reserved(BaseModel):
-    """What is kept back for a completion: of which job, how many US dollars, since when."""
+    """The reservation of a job: its amount in US dollars, and its time in Unix seconds."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -60,9 +50,9 @@ class Reserved(BaseModel):
 
 
 class ProviderRate(BaseModel):
-    """When the next request and the next token of a provider are due, in seconds since 1970.
+    """The Unix times at which the next request and the next token of a provider are due.
 
-    Requests and tokens are spread evenly: who comes first has the first turn.
+    Requests and tokens are spread evenly, and served in order of arrival.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -73,15 +63,16 @@ class ProviderRate(BaseModel):
 
 
 class SpendingRequest(BaseModel):
-    """What a job asks, a line of JSON.
+    """A request of a job, one line of JSON.
 
-    - "begin": what was kept back for `job` and never settled is lost; how much is left?
+    - "begin": count the open reservations of `job` as lost, and return the rest of the limit.
     - "reserve" `amount` for `job` under the name `reservation`.
-    - "settle" a reservation: it cost `amount`, or nobody knows what (None).
-    - "charge" `amount` that nothing was kept back for.
-    - "take" a turn for a request of so many `tokens`, `again` once one was waited for.
-    - "correct" the `tokens` of a request by so many, or fewer.
-    - "pause" all requests to `provider` for so many `seconds`.
+    - "settle" a reservation at the cost `amount`, or at its full amount if the cost is unknown
+      (None).
+    - "charge" `amount` without a reservation.
+    - "take" a turn for a request of about `tokens` tokens; `again` after a wait for the turn.
+    - "correct" the tokens of an earlier request by `tokens`, which may be negative.
+    - "pause" all requests to `provider` for `seconds`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -102,9 +93,9 @@ Decision = Literal["granted", "wait", "never"]
 
 
 class SpendingReply(BaseModel):
-    """What a job is told, a line of JSON: `left` of the `limit`, and how many `seconds` to wait.
+    """The reply to a job, one line of JSON: `left` of the `limit`, and the `seconds` to wait.
 
-    "wait" means that what is kept back for others may come free, "never" that it is not enough.
+    The decision is "wait" if other reservations may become free, and "never" if none may.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -117,10 +108,10 @@ class SpendingReply(BaseModel):
 
 
 class SpendingState(BaseModel):
-    """What may be spent in US dollars, None being no limit, and what was.
+    """The limit in US dollars (None means no limit), the costs so far, and the rates of providers.
 
-    `lost` was kept back for completions of jobs that died: nobody knows whether they were
-    charged, so they count as charged at their worst.
+    `lost` is the sum of the reservations of dead jobs. It is unknown whether the provider charged
+    them, so they count at their worst cost.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -132,22 +123,22 @@ class SpendingState(BaseModel):
     providers: dict[str, ProviderRate] = {}
 
     @property
-    def kept_back(self) -> float:
-        """What completions may cost that are under way."""
-        return sum(each.amount for each in self.reserved.values())
+    def reserved_amount(self) -> float:
+        """The sum of all open reservations."""
+        return sum(reservation.amount for reservation in self.reserved.values())
 
     @property
     def left(self) -> float | None:
-        """What is neither spent nor kept back."""
+        """The amount that is neither spent nor reserved."""
         if self.limit is None:
             return None
-        return self.limit - self.spent - self.lost - self.kept_back
+        return self.limit - self.spent - self.lost - self.reserved_amount
 
     def answer(self, request: SpendingRequest, now: float) -> "tuple[SpendingState, SpendingReply]":
-        """Return the state after a request, and what is replied; `now` is in seconds since 1970."""
+        """Return the state after a request, and the reply; `now` is in Unix seconds."""
         if request.ask in ("take", "correct", "pause"):
             known = self.providers.get(request.provider, ProviderRate())
-            rate, seconds = _timed(known, request, now)
+            rate, seconds = _next_turn(known, request, now)
             if rate == known:
                 return self, SpendingReply(seconds=seconds)
             providers = self.providers | {request.provider: rate}
@@ -159,7 +150,7 @@ class SpendingState(BaseModel):
             after = self.lapsed(request.job)
         elif request.ask == "charge":
             after = self._with(spent=self.spent + (request.amount or 0.0))
-        elif request.reservation in self.reserved:  # else it was lost, and counts already
+        elif request.reservation in self.reserved:  # otherwise it is lost, and counts already
             others = dict(self.reserved)
             kept = others.pop(request.reservation).amount
             cost = kept if request.amount is None else request.amount
@@ -167,61 +158,68 @@ class SpendingState(BaseModel):
         return after, SpendingReply(limit=after.limit, left=after.left)
 
     def lapsed(self, job: str | None = None) -> "SpendingState":
-        """Return the state once a job that settles no more has died, or all of them have."""
+        """Return the state after a job, or every job, has died: its reservations are lost."""
         gone = {n: r for n, r in self.reserved.items() if job in (None, r.job)}
         if not gone:
             return self
-        left = {name: each for name, each in self.reserved.items() if name not in gone}
-        lost = self.lost + sum(each.amount for each in gone.values())
-        return self._with(lost=lost, reserved=left)
+        others = {name: r for name, r in self.reserved.items() if name not in gone}
+        lost = self.lost + sum(reservation.amount for reservation in gone.values())
+        return self._with(lost=lost, reserved=others)
 
     def _reserve(
         self, request: SpendingRequest, now: float
     ) -> "tuple[SpendingState, SpendingReply]":
-        """Keep back what a completion may cost, if it is there."""
         left, amount = self.left, request.amount or 0.0
-        if request.reservation not in self.reserved and (left is None or amount <= left):
-            kept = Reserved(job=request.job, amount=amount, since=now)
-            after = self._with(reserved=self.reserved | {request.reservation: kept})
+        if request.reservation in self.reserved:
+            return self, SpendingReply(limit=self.limit, left=left)
+        if left is None or amount <= left:
+            reserved = Reserved(job=request.job, amount=amount, since=now)
+            after = self._with(reserved=self.reserved | {request.reservation: reserved})
             return after, SpendingReply(limit=self.limit, left=after.left)
-        decision: Decision = "granted"
-        if request.reservation not in self.reserved:
-            awaited = any(now - each.since < STALE_SECONDS for each in self.reserved.values())
-            decision = "wait" if awaited else "never"
+        # A completion takes ten minutes by default, so a reservation of an hour ago is stale.
+        may_free = any(now - reservation.since < 3600 for reservation in self.reserved.values())
+        decision: Decision = "wait" if may_free else "never"
         return self, SpendingReply(decision=decision, limit=self.limit, left=left)
 
     def _with(self, **changed: object) -> "SpendingState":
         return self.model_copy(update=changed)
 
 
-def _timed(rate: ProviderRate, request: SpendingRequest, now: float) -> tuple[ProviderRate, float]:
+def _next_turn(
+    rate: ProviderRate, request: SpendingRequest, now: float
+) -> tuple[ProviderRate, float]:
     """Return the rate of a provider after a request, and the seconds until its turn."""
     if request.ask == "pause":
         until = max(rate.paused_until, now + request.seconds)
         return rate.model_copy(update={"paused_until": until}), 0.0
-    each, token = request.requests_per_minute, request.tokens_per_minute
+    requests, tokens = request.requests_per_minute, request.tokens_per_minute
     if request.ask == "correct":
-        due = rate.tokens_due + request.tokens * MINUTE / token if token else 0.0
+        due = rate.tokens_due + request.tokens * MINUTE / tokens if tokens else 0.0
         return rate.model_copy(update={"tokens_due": max(due, 0.0)}), 0.0
     if request.again and now >= rate.paused_until:
-        return rate, 0.0  # the turn that was waited for has come
+        return rate, 0.0  # the first "take" already counted this turn
     begins = max(now, rate.paused_until)
-    begins = max(begins, rate.requests_due) if each else begins
-    begins = max(begins, rate.tokens_due) if token else begins
+    begins = max(begins, rate.requests_due) if requests else begins
+    begins = max(begins, rate.tokens_due) if tokens else begins
     changed = {}
-    if each:
-        changed["requests_due"] = begins + MINUTE / each
-    if token:
-        changed["tokens_due"] = begins + request.tokens * MINUTE / token
+    if requests:
+        changed["requests_due"] = begins + MINUTE / requests
+    if tokens:
+        changed["tokens_due"] = begins + request.tokens * MINUTE / tokens
     return rate.model_copy(update=changed), begins - now
 
 
 def open_spending(place: Path, limit: float | None, recorded: Callable[[], float]) -> None:
-    """Make the file at `place` ready for jobs, of which none is running yet.
+    """Prepare the spending file before the first job runs.
 
-    The limit may be another than before. What was kept back for jobs that died is lost. Where there
-    is a limit, what the journals of the jobs add up to (`recorded`, in US dollars) is spent in any
-    case: the file may be missing, older than they are, or from when nobody counted.
+    The open reservations of dead jobs count as lost.
+
+    Args:
+        place: The file; it is created if it is missing.
+        limit: The limit in US dollars, which may differ from the earlier one.
+        recorded: Returns the sum of the costs in the journals of the jobs, in US dollars. Under a
+            limit at least this sum counts as spent, since the file may be missing, older than the
+            journals, or from a time without a limit.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     with _locked(place):
@@ -231,22 +229,29 @@ def open_spending(place: Path, limit: float | None, recorded: Callable[[], float
 
 
 def lapse(place: Path, job: str) -> None:
-    """Take note that a job has ended: what it kept back and never settled is lost."""
-    answered(place, SpendingRequest(ask="begin", job=job).model_dump_json().encode())
+    """Count the open reservations of a job that has ended as lost."""
+    answer_request(place, SpendingRequest(ask="begin", job=job).model_dump_json().encode())
 
 
 def read_spending(place: Path) -> SpendingState | None:
-    """Return what the file at `place` says, None where there is none."""
+    """Return the state in the spending file, or None if there is no file."""
     return _read(place)
 
 
-def answered(place: Path, request: bytes) -> bytes:
-    """Answer one JSON line from the file at `place`, at once: whoever has to wait asks again.
+def answer_request(place: Path, request: bytes) -> bytes:
+    """Answer one line of JSON from the spending file, without waiting.
 
-    What is wrong is in the reply. The file is whole and on the disk before the reply is given.
+    The file is on the disk before this returns. If a job has to wait, it sends its request again.
+
+    Args:
+        place: The spending file.
+        request: A `SpendingRequest` as JSON.
+
+    Returns:
+        A `SpendingReply` as one line of JSON, which also reports errors.
     """
     try:
-        asked = SpendingRequest.model_validate_json(request)
+        parsed = SpendingRequest.model_validate_json(request)
         with _locked(place):
             state = _read(place)
             if state is None:
@@ -254,7 +259,7 @@ def answered(place: Path, request: bytes) -> bytes:
                     f"{place} is missing: repeat the command that started the jobs, which "
                     "creates it"
                 )
-            after, reply = state.answer(asked, time.time())
+            after, reply = state.answer(parsed, time.time())
             if after is not state:
                 _write(place, after)
     except (CwmError, OSError) as error:
@@ -270,10 +275,10 @@ _in_process = threading.Lock()
 
 @contextmanager
 def _locked(place: Path) -> Iterator[None]:
-    """Hold the lock of a file, among threads, processes and machines with the same folder.
+    """Hold the lock of a file against threads, processes and machines with the same folder.
 
-    The lock is a file of its own, since the other is replaced as a whole. Network file systems
-    lock for processes, not for threads.
+    The lock is a separate file, since `_write` replaces the spending file. Threads need their own
+    lock, since network file systems lock for processes only.
     """
     with _in_process:
         descriptor = os.open(f"{place}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -285,7 +290,6 @@ def _locked(place: Path) -> Iterator[None]:
 
 
 def _read(place: Path) -> SpendingState | None:
-    """Read a file; one that is damaged is no reason to spend more."""
     try:
         return SpendingState.model_validate_json(place.read_bytes())
     except FileNotFoundError:
@@ -297,7 +301,7 @@ def _read(place: Path) -> SpendingState | None:
 
 
 def _write(place: Path, state: SpendingState) -> None:
-    """Replace a file as a whole, and return when it is on the disk."""
+    """Replace a file atomically, and return when it is on the disk."""
     partial = place.with_name(f".{place.name}.part")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
@@ -310,29 +314,29 @@ def _write(place: Path, state: SpendingState) -> None:
     partial.replace(place)
     folder = os.open(place.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with suppress(OSError):  # where folders cannot be synchronised
+        with suppress(OSError):  # some file systems cannot synchronise folders
             os.fsync(folder)
     finally:
         os.close(folder)
 
 
 class Spending:
-    """Where it is asked what may be spent and when; from several threads."""
+    """Base class of connections to a spending state, which several threads may use."""
 
     def ask(self, request: SpendingRequest) -> SpendingReply:
-        """Return the reply to a request; raises `CwmError` where there is none."""
+        """Return the reply to a request; raise `CwmError` if there is none."""
         raise NotImplementedError
 
 
 @dataclass
 class SpendingInMemory(Spending):
-    """What may be spent by this process alone."""
+    """A spending state in the memory of this process."""
 
     state: SpendingState = field(default_factory=SpendingState)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def ask(self, request: SpendingRequest) -> SpendingReply:
-        """Answer from memory."""
+        """Return the reply from the state in memory."""
         with self._lock:
             self.state, reply = self.state.answer(request, time.time())
         return reply
@@ -340,20 +344,20 @@ class SpendingInMemory(Spending):
 
 @dataclass(frozen=True)
 class SpendingFile(Spending):
-    """What is in a file, for whoever has the folder."""
+    """A connection to the spending file."""
 
     place: Path
 
     def ask(self, request: SpendingRequest) -> SpendingReply:
-        """Answer from the file."""
-        return _understood(answered(self.place, request.model_dump_json().encode()))
+        """Return the reply from the file."""
+        return _parse_reply(answer_request(self.place, request.model_dump_json().encode()))
 
 
 class SpendingSocket(Spending):
-    """Asks whoever is at the other end of a socket."""
+    """A connection through a socket to the parent process."""
 
     def __init__(self, descriptor: int) -> None:
-        os.set_inheritable(descriptor, False)  # what this process starts has no business there
+        os.set_inheritable(descriptor, False)  # child processes must not use it
         self._lines = socket.socket(fileno=descriptor).makefile("rwb")
         self._lock = threading.Lock()
 
@@ -366,11 +370,10 @@ class SpendingSocket(Spending):
                 line = self._lines.readline()
             except OSError as error:
                 line = str(error).encode()
-        return _understood(line)
+        return _parse_reply(line)
 
 
-def _understood(line: bytes) -> SpendingReply:
-    """Read a reply."""
+def _parse_reply(line: bytes) -> SpendingReply:
     try:
         reply = SpendingReply.model_validate_json(line)
     except ValidationError as error:
@@ -384,32 +387,32 @@ def _understood(line: bytes) -> SpendingReply:
 
 
 def shared_spending() -> Spending | None:
-    """Return where this process asks what all jobs together may spend, None for one on its own."""
+    """Return the connection to the shared state of all jobs, or None for a single job."""
     return _shared(os.environ.get(SPENDING, ""))
 
 
 @cache
-def _shared(how: str) -> Spending | None:
-    """Open what an environment variable names, once: threads share a socket."""
-    kind, _, where = how.partition(":")
-    if not how:
+def _shared(address: str) -> Spending | None:
+    """Open the address once per process, since threads share a socket."""
+    kind, _, where = address.partition(":")
+    if not address:
         return None
     if kind == "file" and where:
         return SpendingFile(Path(where))
     if kind == "fd" and where.isdecimal():
         return SpendingSocket(int(where))
-    raise CwmError(f"${SPENDING} is {how!r}: it must be file:PATH or fd:N")
+    raise CwmError(f"${SPENDING} is {address!r}: it must be file:PATH or fd:N")
 
 
 class Refusal(Enum):
-    """Why nothing is kept back for a completion."""
+    """The reason why no amount is reserved for a completion."""
 
-    WAIT = "what is kept back for others may come free"
+    WAIT = "other reservations may become free"
     NEVER = "it might exceed the limit"
 
 
 class Reservation(NamedTuple):
-    """What is kept back for a completion, in US dollars."""
+    """The reservation for a completion; the amount is in US dollars."""
 
     name: str
     amount: float
@@ -417,10 +420,10 @@ class Reservation(NamedTuple):
 
 @dataclass(frozen=True)
 class CostLimit:
-    """What completions may cost together: those of one search, or of all jobs there are.
+    """A limit on the total cost of the completions of one search, or of all jobs.
 
-    `job` is the name of this one among the others; "" where there are none: then an answer may
-    have all that is left.
+    `job` is the name of this job among several. It is "" for a single search, whose answers may
+    use the whole rest of the limit.
     """
 
     spending: Spending
@@ -428,14 +431,14 @@ class CostLimit:
 
     @classmethod
     def own(cls, limit: float, spent: float = 0.0, job: str = "") -> "CostLimit":
-        """Return a limit for this process alone, in US dollars; of several searches with a name."""
+        """Return a limit in US dollars for this process alone."""
         return cls(SpendingInMemory(SpendingState(limit=limit, spent=spent)), job)
 
     @classmethod
     def shared(cls, job: str) -> "CostLimit | None":
-        """Return the limit that this job shares with others; None where there is none.
+        """Return the limit that this job shares with other jobs, or None if there is none.
 
-        What the job kept back before, when it died, is lost.
+        The open reservations of an earlier process of this job count as lost.
         """
         spending = shared_spending()
         if spending is None:
@@ -445,14 +448,20 @@ class CostLimit:
 
     @property
     def left(self) -> float:
-        """What is neither spent nor kept back, in US dollars."""
+        """The amount in US dollars that is neither spent nor reserved."""
         return self.spending.ask(SpendingRequest(ask="charge", amount=0.0)).left or 0.0
 
     def reserve(self, worst: float, among: int = 1) -> Reservation | Refusal:
-        """Keep back what a completion may cost, at once or not at all.
+        """Reserve the cost of a completion, without waiting.
 
-        That is the `worst` or, within one search, an even share of what is left `among` so many
-        where that is more: an answer that was cut off may be asked for again.
+        Args:
+            worst: Worst cost of the completion in US dollars.
+            among: Number of completions that share the rest of the limit. A single search
+                reserves an even share if it is larger than `worst`: the backend may repeat the
+                request if the answer was cut off.
+
+        Returns:
+            The reservation, or the reason for its refusal.
         """
         name = uuid.uuid4().hex
         asked = SpendingRequest(ask="reserve", job=self.job, reservation=name, amount=worst)
@@ -464,16 +473,13 @@ class CostLimit:
         return Refusal.WAIT if reply.decision == "wait" else Refusal.NEVER
 
     def settle(self, reservation: Reservation, cost: float | None) -> None:
-        """Say what a completion cost; where nobody knows (None) it counts with all of it."""
+        """Settle a reservation at the cost of its completion; None counts the full amount."""
         self.spending.ask(
             SpendingRequest(ask="settle", job=self.job, reservation=reservation.name, amount=cost)
         )
 
-    def settled(self, reservation: Reservation, ask: Callable[[], Completion]) -> Completion:
-        """Return the answer that a reservation pays for, or raise what asking for it raises.
-
-        What it cost is settled at once, so that others may have what is left.
-        """
+    def pay_for(self, reservation: Reservation, ask: Callable[[], Completion]) -> Completion:
+        """Return the completion of a reservation, and settle its cost, also after an error."""
         cost: float | None = None
         try:
             completion = ask()
@@ -486,32 +492,35 @@ class CostLimit:
         return completion
 
     def charge(self, cost: float) -> None:
-        """Count what nothing was kept back for."""
+        """Add a cost without a reservation."""
         self.spending.ask(SpendingRequest(ask="charge", amount=cost))
 
     def recall(self, cost: float) -> None:
-        """Count what an earlier run of this job cost, unless that was counted at the time."""
+        """Add the cost of an earlier run of this job, unless the shared state has it already."""
         if not self.job:
             self.charge(cost)
 
 
 def pauses() -> Iterator[float]:
-    """Yield how many seconds to wait each time before it is asked again, ever longer."""
-    pause = FIRST_PAUSE
+    """Yield the seconds to wait before each new attempt to reserve, from 0.05 to 2.
+
+    With pauses of 2 seconds 200 waiting jobs send 100 requests a second.
+    """
+    pause = 0.05
     while True:
-        yield pause * random.uniform(0.5, 1.0)  # noqa: S311  # so that not all ask at once
-        pause = min(1.5 * pause, LONGEST_PAUSE)
+        yield pause * random.uniform(0.5, 1.0)  # noqa: S311  # spreads the attempts of many jobs
+        pause = min(1.5 * pause, 2.0)
 
 
 _alone = SpendingInMemory()
-"""The rates of a process that shares them with no other."""
+"""The rates of a process that shares them with no other process."""
 
 
 @dataclass(frozen=True)
 class RateLimit:
-    """How often a provider is asked, by all jobs, searches and threads together.
+    """The rate limit of a provider, over all jobs, searches and threads.
 
-    None is no limit; a pause that a provider asks for holds for all in any case.
+    None means no limit. A pause that the provider demands holds in any case.
     """
 
     provider: str
@@ -519,22 +528,24 @@ class RateLimit:
     tokens_per_minute: float | None = None
 
     def wait(self, tokens: int = 0, tell: Callable[[str], None] = unheard) -> float:
-        """Wait for the turn of a request that takes about so many tokens; return the seconds."""
+        """Wait for the turn of a request of about `tokens` tokens; return the seconds waited."""
         began = time.monotonic()
         seconds = self._ask("take", tokens=tokens)
         while seconds > 0:
             tell(f"waiting {seconds:.0f} s for {self.provider}")
-            time.sleep(seconds + (0.0 if self.requests_per_minute else _spread(seconds)))
+            # After a pause, requests without a rate limit begin within a second, not together.
+            spread = 0.0 if self.requests_per_minute else min(1.0, seconds)
+            time.sleep(seconds + random.uniform(0.0, spread))  # noqa: S311  # no secret
             seconds = self._ask("take", tokens=tokens, again=True)
         return time.monotonic() - began
 
     def correct(self, tokens: int) -> None:
-        """Say that a request took so many tokens more, or fewer, than was said before."""
+        """Add the tokens that a request took in excess of its estimate; may be negative."""
         if self.tokens_per_minute and tokens:
             self._ask("correct", tokens=tokens)
 
     def pause(self, seconds: float) -> None:
-        """Have all wait for so many seconds: the provider said so."""
+        """Pause all requests for some seconds, as the provider demands."""
         self._ask("pause", seconds=seconds)
 
     def _ask(
@@ -545,7 +556,7 @@ class RateLimit:
         again: bool = False,
         seconds: float = 0.0,
     ) -> float:
-        """Ask, and return the seconds to wait."""
+        """Send a request, and return the seconds to wait."""
         spending = shared_spending() or _alone
         request = SpendingRequest(
             ask=ask,
@@ -557,8 +568,3 @@ class RateLimit:
             seconds=seconds,
         )
         return spending.ask(request).seconds
-
-
-def _spread(seconds: float) -> float:
-    """Return seconds by which a request begins later than it might."""
-    return random.uniform(0.0, min(SPREAD_SECONDS, seconds))  # noqa: S311  # no secret

@@ -1,4 +1,7 @@
-"""Calls in threads whose end nobody waits for, not even the program when it ends."""
+"""Calls in reused daemon threads, which neither a waiting caller nor the end of the program joins.
+
+An interrupt therefore ends a wait, even if the call never returns.
+"""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,11 +13,11 @@ T = TypeVar("T")
 Call = Callable[[], object]
 
 free: list[SimpleQueue[Call]] = []
-"""Where the threads that have nothing to do wait, each at a queue of its own."""
+"""The queues of the idle threads."""
 
 
 def start(call: Call) -> None:
-    """Begin a call in a thread that is free, or in a new one: to start one takes far longer."""
+    """Run a call in an idle thread, or in a new one, which takes far longer to start."""
     try:
         calls = free.pop()
     except IndexError:
@@ -23,30 +26,30 @@ def start(call: Call) -> None:
     calls.put(call)
 
 
-def begun(work: Callable[[], T]) -> Future[T]:
-    """Begin work, and return what will hold what it returns or raises."""
+def submit(work: Callable[[], T]) -> Future[T]:
+    """Run work in a thread; return the future of its result or exception."""
     done: Future[T] = Future()
 
     def attempt() -> None:
         try:
             done.set_result(work())
-        except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
+        except BaseException as error:  # noqa: BLE001  # raised again by `Future.result`
             done.set_exception(error)
 
     start(attempt)
     return done
 
 
-def waited(work: Callable[[], T], seconds: float | None = None) -> T:
-    """Return what work returns or raise what it raises; an interrupt ends the wait at once.
+def run_in_thread(work: Callable[[], T], seconds: float | None = None) -> T:
+    """Return the result of work that runs in a thread, or raise its exception.
 
-    After so many seconds it is a `TimeoutError`, and the work goes on unheard.
+    An interrupt ends the wait. After `seconds` the wait ends with a `TimeoutError`; the
+    work continues and its result is dropped.
     """
-    return begun(work).result(seconds)
+    return submit(work).result(seconds)
 
 
 def _work(calls: SimpleQueue[Call]) -> None:
-    """Carry out one call after the other."""
     while True:
         calls.get()()
         free.append(calls)

@@ -14,9 +14,9 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, read_options, with_presets
 from cwm_cli.sandbox import Limits
 from cwm_cli.search.answers import AnswerCache
-from cwm_cli.search.around import innermost
 from cwm_cli.search.contracts import GENERATE, Backend, Message, Move, Request, Strategy
-from cwm_cli.search.models import ModelChoice, ModelPool, made_backend
+from cwm_cli.search.models import ModelChoice, ModelPool, make_backend
+from cwm_cli.search.wrapper import innermost
 
 Options = Sequence[str] | Mapping[str, Any]
 
@@ -89,7 +89,7 @@ def coding_parts(
     factory = owners[1].factory
     if access.cache:
         factory = AnswerCache().making(factory)
-    answers = made_backend(factory, model, read_in["backend"], choosing)
+    answers = make_backend(factory, model, read_in["backend"], choosing)
     answers.ready(access.max_cost)
     if access.max_cost is not None and answers.worst_cost(QUESTION) is None:
         raise CwmError("--max-cost needs a model with a known price: leave it out for this model")

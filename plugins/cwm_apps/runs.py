@@ -241,7 +241,7 @@ class CodingRun(Run[CodingHeader, JudgedSolution]):
         counted = read_spending(self.spending_file)
         if counted is None:
             return self._recorded_cost()
-        return max(self._recorded_cost(), counted.spent) + counted.lost + counted.kept_back
+        return max(self._recorded_cost(), counted.spent) + counted.lost + counted.reserved_amount
 
     def begin_spending(self, limit: float | None) -> None:
         """Say what processes may spend from now on; what was spent before counts."""

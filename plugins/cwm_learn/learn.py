@@ -44,9 +44,9 @@ from cwm_cli.runs.store import DATASET, HEADER, folder_word, fresh_folder, kind_
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.search.answers import AnswerCache
-from cwm_cli.search.around import InFlight, innermost
 from cwm_cli.search.contracts import Backend
-from cwm_cli.search.models import ModelChoice, ModelPool, made_backend, models_text, read_models
+from cwm_cli.search.models import ModelChoice, ModelPool, make_backend, models_text, read_models
+from cwm_cli.search.wrapper import InFlight, innermost
 from cwm_learn.actor import Actor, Knowledge
 from cwm_learn.goals import GoalCondition
 from cwm_learn.imagination import ImaginedSearchJob
@@ -254,7 +254,7 @@ class _Choices(NamedTuple):
         factory = AnswerCache().making(factory) if self.cache else factory
         factory = self.in_flight.making(factory)
         choice = ModelChoice(**self.options["search"])
-        return made_backend(factory, self.answers.model, options, choice.models)
+        return make_backend(factory, self.answers.model, options, choice.models)
 
     @property
     def identity(self) -> dict[str, dict[str, Any]]:

@@ -24,7 +24,6 @@ from cwm_cli.evaluation.metric import match
 from cwm_cli.problems.feedback import evidence, on_chance
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, default, find, names
-from cwm_cli.search.around import InFlight
 from cwm_cli.search.contracts import (
     GENERATE,
     ROOT,
@@ -45,6 +44,7 @@ from cwm_cli.search.contracts import (
 )
 from cwm_cli.search.loop import Search
 from cwm_cli.search.spending import CostLimit, Refusal
+from cwm_cli.search.wrapper import InFlight
 from cwm_cli.worlds.model import Predictions
 from cwm_cli.worlds.program import ProgramModel
 from cwm_learn.runs import WritingRecord
@@ -164,7 +164,7 @@ class AskedModel:
             kept = self.limit.reserve(self.backend.worst_cost(request) or 0.0)
             if isinstance(kept, Refusal):
                 return None
-            completion = self.limit.settled(kept, partial(self.backend.complete, request))
+            completion = self.limit.pay_for(kept, partial(self.backend.complete, request))
         self.used += 1
         self.spent += completion.usage.cost or 0.0
         return completion

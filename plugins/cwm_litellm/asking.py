@@ -22,7 +22,7 @@ from tenacity import RetryCallState
 from cwm_cli.search.contracts import Completion, Message, Request, Usage, total
 from cwm_cli.search.reading import without_thinking
 from cwm_cli.search.spending import RateLimit
-from cwm_cli.search.threads import waited
+from cwm_cli.search.threads import run_in_thread
 from cwm_cli.text import clean
 from cwm_litellm.failures import (
     ANSWERS,
@@ -225,7 +225,7 @@ class Question:
             raise UnpayableError
         while True:
             asked = self._arguments(seed)
-            ask = partial(waited, partial(self._ask, asked), self.timeout)
+            ask = partial(run_in_thread, partial(self._ask, asked), self.timeout)
             try:
                 return self.patience.in_turn(
                     self.rate, ask, self._expected, tell=self.request.tell, log=self._log

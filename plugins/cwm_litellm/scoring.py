@@ -217,7 +217,7 @@ class Weigher:
         """Yield batches in their order with what came back, so many being in flight at once."""
         flying: list[tuple[list[tuple[str, str]], Future[list[list[float]]]]] = []
         for batch in batches:
-            flying.append((batch, threads.begun(partial(self._weighed, batch))))
+            flying.append((batch, threads.submit(partial(self._weighed, batch))))
             if len(flying) >= self.in_flight:
                 first, future = flying.pop(0)
                 yield first, future.result()
@@ -279,7 +279,7 @@ class Weigher:
 
         try:
             return self.patience.in_turn(
-                self.rate, partial(threads.waited, ask, self.timeout), expected
+                self.rate, partial(threads.run_in_thread, ask, self.timeout), expected
             )
         except OpenAIError as error:
             if self.known.can is None and _cannot(error):

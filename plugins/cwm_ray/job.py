@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from cwm_cli.bench.processes import JobProcess, ProcessEnd
-from cwm_cli.search.spending import SPENDING, answered
+from cwm_cli.search.spending import SPENDING, answer_request
 
 LONGEST_PRINTED = 256 << 10
 """Bytes of what a job prints that are kept, the last ones: they travel through Ray's memory."""
@@ -53,7 +53,7 @@ class SpendingAnswers:
 
     def answer(self, place: str, request: bytes) -> bytes:
         """Answer a line with a line."""
-        return answered(Path(place), request)
+        return answer_request(Path(place), request)
 
 
 def carry_out(job: RemoteJob, answers: Any = None) -> RemoteOutcome:

@@ -18,7 +18,6 @@ import numpy as np
 
 from cwm_cli.errors import CwmError
 from cwm_cli.search import threads
-from cwm_cli.search.around import innermost
 from cwm_cli.search.contracts import (
     GENERATE,
     Backend,
@@ -30,6 +29,7 @@ from cwm_cli.search.contracts import (
     Usage,
     total,
 )
+from cwm_cli.search.wrapper import innermost
 from cwm_theorize.statistician import PredictionQuestion, messages_of
 
 SYSTEM = (
@@ -122,7 +122,7 @@ class Chooser(Backend):
                 counts[key][place] += 1
 
         for ballot in self._ballots(questions):
-            flying.append(threads.begun(ballot))
+            flying.append(threads.submit(ballot))
             if len(flying) >= IN_FLIGHT:
                 take()
         while flying:

@@ -28,7 +28,7 @@ from cwm_cli.search.contracts import (
     Strategy,
     Verdict,
 )
-from cwm_cli.search.loop import MOST_IN_A_ROW, Search
+from cwm_cli.search.loop import MAX_REFINEMENTS, Search
 from cwm_gif_mcts.strategy import GifMcts
 from cwm_replay.backend import Replay
 from cwm_worldcoder.strategy import WorldCoder
@@ -250,7 +250,7 @@ def test_refiners_go_round_while_they_better_but_not_for_ever():
 
     search = searching(refiners={"a": More(), "b": More()})
     list(search.run(1))
-    assert [node.action for node in search.nodes[1:]] == ["a", "b"] * (MOST_IN_A_ROW // 2)
+    assert [node.action for node in search.nodes[1:]] == ["a", "b"] * (MAX_REFINEMENTS // 2)
 
 
 def test_a_refinement_that_harms_the_rows_that_nothing_is_fitted_to_is_none():

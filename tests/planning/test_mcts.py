@@ -17,10 +17,10 @@ from cwm_cli.planning.mcts import (
     Mcts,
     PublishedTree,
     TreeNode,
-    changed,
     choose,
-    optimistic,
-    repeated,
+    mutate_plan,
+    repeat_random_actions,
+    select_ucb,
 )
 from cwm_cli.planning.model import Model, Step, close, countable, key, name
 from cwm_cli.planning.planner import Situation
@@ -192,7 +192,7 @@ def test_other_random_numbers_give_other_decisions(preset: Any) -> None:
 def test_actions_that_a_walk_took_but_did_not_value_yet_are_drawn_alike() -> None:
     node = TreeNode(None, range(2))
     node.tried = [1, 1]
-    drawn = {optimistic(node, 1.0, Random(seed)) for seed in range(20)}
+    drawn = {select_ucb(node, 1.0, Random(seed)) for seed in range(20)}
     assert drawn == {0, 1}
 
 
@@ -457,7 +457,7 @@ def test_states_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPat
         def answer(self, state: Any, action: int) -> Step:
             return Step(2 * state + action, 0.0, False)
 
-    monkeypatch.setattr("cwm_cli.planning.mcts.LARGEST", 500)
+    monkeypatch.setattr("cwm_cli.planning.mcts.MAX_STATES", 500)
     memory, world, state = None, Counting(), 1
     for number in range(12):
         situation = at(state, seed=number, memory=memory)
@@ -470,7 +470,7 @@ def test_states_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPat
 
 
 def test_rollouts_have_actions_that_are_repeated_for_shorter_or_longer() -> None:
-    rows = repeated(np.random.default_rng(0), range(-1, 3), 200)
+    rows = repeat_random_actions(np.random.default_rng(0), range(-1, 3), 200)
     switches = []
     for _ in range(200):
         row = next(rows)
@@ -487,10 +487,10 @@ def test_plans_are_changed_in_every_way() -> None:
 
     plan, actions = [1, 2, 3, 4, 5], range(7, 10)
     two = [0.2, 0.9, 0.4]  # a mean of two, and then two steps
-    assert changed(plan, actions, Numbers([*two, 0.3])) == []
-    assert changed(plan, actions, Numbers([*two, 0.7, 0.0, 0.1])) == [7, 7, 3, 4, 5]
-    assert changed(plan, actions, Numbers([*two, 0.7, 0.9, 0.4])) == [9, 9, 1, 2, 3, 4, 5]
-    assert changed(plan, actions, Numbers([*two, 0.7, 0.0, 0.9])) == [3, 4, 5]
+    assert mutate_plan(plan, actions, Numbers([*two, 0.3])) == []
+    assert mutate_plan(plan, actions, Numbers([*two, 0.7, 0.0, 0.1])) == [7, 7, 3, 4, 5]
+    assert mutate_plan(plan, actions, Numbers([*two, 0.7, 0.9, 0.4])) == [9, 9, 1, 2, 3, 4, 5]
+    assert mutate_plan(plan, actions, Numbers([*two, 0.7, 0.0, 0.9])) == [3, 4, 5]
 
 
 def test_states_are_compared_in_every_form() -> None:

@@ -22,7 +22,7 @@ from cwm_cli.search.spending import (
     SpendingFile,
     SpendingRequest,
     SpendingState,
-    answered,
+    answer_request,
     lapse,
     open_spending,
     read_spending,
@@ -40,7 +40,7 @@ def place(tmp_path):
 
 def asked(place, **request):
     """Ask the file as a job does, a line of JSON."""
-    return json.loads(answered(place, json.dumps(request).encode()))
+    return json.loads(answer_request(place, json.dumps(request).encode()))
 
 
 def test_what_is_kept_back_is_spent_or_comes_free_and_is_lost_with_a_job(place):
@@ -79,8 +79,8 @@ def test_the_limit_may_change_and_what_was_spent_counts(place):
 def test_what_is_wrong_is_said_and_nothing_is_granted(place, tmp_path):
     wrong = {}
     for line in (b"", b"[]", b'{"ask": "steal"}', b'{"ask": "charge", "amount": -1}'):
-        wrong[line] = json.loads(answered(place, line))
-    wrong["nan"] = json.loads(answered(place, b'{"ask": "reserve", "amount": NaN}'))
+        wrong[line] = json.loads(answer_request(place, line))
+    wrong["nan"] = json.loads(answer_request(place, b'{"ask": "reserve", "amount": NaN}'))
     wrong["missing"] = asked(tmp_path / "nothing.json", ask="reserve", amount=0.1)
     place.write_text("{")
     wrong["damaged"] = asked(place, ask="reserve", amount=0.1)
@@ -154,7 +154,7 @@ def test_a_job_asks_over_a_socket_from_several_threads(place, monkeypatch):
 
     def serve():
         for line in ours.makefile("rb"):
-            ours.sendall(answered(place, line))
+            ours.sendall(answer_request(place, line))
 
     threading.Thread(target=serve, daemon=True).start()
     monkeypatch.setenv(SPENDING, f"fd:{theirs.detach()}")
