@@ -49,7 +49,7 @@ from cwm_cli.runs.store import HEADER
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.confirming import confirmed_share
-from cwm_cli.worlds.doubt import Doubt, Mode, countable
+from cwm_cli.worlds.doubt import Doubt, Mode, is_enumerable
 from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.messages import PlanningJob, SteppingJob
 from cwm_cli.worlds.model import Planning, PlanningSession, Stuck, WorldModel
@@ -371,7 +371,7 @@ def _model(
     known = rows.observation_space, rows.action_space
     if (
         known != spaces
-        if countable(*known)
+        if is_enumerable(*known)
         else [s.size for s in known] != [s.size for s in spaces]
     ):
         return plain, FOREIGN

@@ -23,9 +23,17 @@ from cwm_cli.data.objects import OBJECTS
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.evaluation.metric import MOST_CLASSES, TOLERANCE, close, match
 from cwm_cli.worlds.contract import component_names
-from cwm_cli.worlds.doubt import DoubtedModel, Mode, Support, countable, doubted, limits, prospect
+from cwm_cli.worlds.doubt import (
+    DoubtedModel,
+    Mode,
+    Support,
+    add_doubt,
+    component_bounds,
+    extreme_return,
+    is_enumerable,
+)
 from cwm_cli.worlds.program import ProgramModel
-from cwm_cli.worlds.trails import LOOKUP, SITE, TrailsJob, trails
+from cwm_cli.worlds.trails import LOOKUP, SITE_SHIFT, TrailsJob, record_trails
 
 ENOUGH = 3
 """Rows behind a rule that say anything about the next one.
@@ -59,8 +67,8 @@ def doubting(model: ProgramModel, rows: Dataset, mode: Mode) -> DoubtedModel | N
     if mode == "ignore":
         return DoubtedModel(model, model, model, support)
     best = mode == "curious"
-    seen = prospect(rows, best=best)
-    change = partial(doubted, model.text, support, best=best, valid=rows.has_valid_actions)
+    seen = extreme_return(rows, best=best)
+    change = partial(add_doubt, model.text, support, best=best, valid=rows.has_valid_actions)
     changed = replace(model, text=change(seen))
     if support.cells is not None:
         return DoubtedModel(model, changed, model, support)
@@ -78,7 +86,7 @@ def survey(model: ProgramModel, rows: Dataset, *, cells: bool = True) -> Program
         return ProgramSurvey(np.zeros(len(rows), bool), None, None, None)
     right = _right(predictions.likeliest(), rows)
     columns, count = rows.select("observations", "actions"), len(rows)
-    cells = cells and countable(rows.observation_space, rows.action_space)
+    cells = cells and is_enumerable(rows.observation_space, rows.action_space)
     if cells:
         every = every_cell(rows.observation_space, rows.action_space)
         columns = {name: np.concatenate([columns[name], every[name]]) for name in columns}
@@ -89,7 +97,7 @@ def survey(model: ProgramModel, rows: Dataset, *, cells: bool = True) -> Program
         columns=columns,
         valid=rows.has_valid_actions,
     )
-    followed = trails(model.sandbox, job)
+    followed = record_trails(model.sandbox, job)
     if followed is None:
         return ProgramSurvey(right, None, None, None)
     events = followed.events
@@ -105,7 +113,7 @@ def supported(found: ProgramSurvey, rows: Dataset) -> Support | None:
     spaces = rows.observation_space, rows.action_space
     if any(leaf.space.kind == "text" for space in spaces for leaf in space.leaves("")):
         return None
-    if countable(*spaces):
+    if is_enumerable(*spaces):
         return None if found.cells is None else Support(*spaces, cells=_cells(found, rows))
     low, high = _range(spaces[0], "observations", rows)
     action_low, action_high = _range(spaces[1], "actions", rows)
@@ -185,7 +193,7 @@ def _cells(found: ProgramSurvey, rows: Dataset) -> np.ndarray:
 
 def every_cell(observation_space: Space, action_space: Space) -> Columns:
     """Return columns of every observation with every action, the last component fastest."""
-    bounds = [*limits(observation_space), *limits(action_space)]
+    bounds = [*component_bounds(observation_space), *component_bounds(action_space)]
     counts = [int(high - low) + 1 for low, high in bounds]
     grid = np.indices(counts).reshape(len(counts), -1).T
     grid = grid + np.array([int(low) for low, _ in bounds])
@@ -200,7 +208,7 @@ def every_cell(observation_space: Space, action_space: Space) -> Columns:
 def _places(rows: Dataset) -> np.ndarray:
     """Return the place of every row among all cells."""
     place = np.zeros(len(rows), np.int64)
-    bounds = iter([*limits(rows.observation_space), *limits(rows.action_space)])
+    bounds = iter([*component_bounds(rows.observation_space), *component_bounds(rows.action_space)])
     for name, space in (("observations", rows.observation_space), ("actions", rows.action_space)):
         for column in _flat(space, name, rows):
             low, high = next(bounds)
@@ -376,7 +384,9 @@ def _on_rewards(rows: Dataset) -> str:
 def _on_bounds(rows: Dataset, names: Sequence[str], after: Components) -> str:
     """Name the bounds of real numbers that no row came near."""
     far = []
-    for name, (low, high), seen in zip(names, limits(rows.observation_space), after, strict=False):
+    for name, (low, high), seen in zip(
+        names, component_bounds(rows.observation_space), after, strict=False
+    ):
         if not len(seen) or not (isfinite(low) and isfinite(high)) or high - low <= 1:
             continue
         near = NEAR * (high - low)
@@ -416,8 +426,8 @@ def _on_rules(found: ProgramSurvey | None, program: str) -> Iterator[str]:
     ways: dict[int, int] = {}
     behind: dict[int, int] = {}
     for arm, count in zip(arms.tolist(), counts.tolist(), strict=True):
-        line = int(found.lines[arm >> SITE])
-        ways[arm >> SITE] = ways.get(arm >> SITE, 0) + 1
+        line = int(found.lines[arm >> SITE_SHIFT])
+        ways[arm >> SITE_SHIFT] = ways.get(arm >> SITE_SHIFT, 0) + 1
         behind[line] = min(count, behind.get(line, count))
     few = [f"line {line} ({_rows(count)})" for line, count in behind.items() if count < ENOUGH]
     if few:
@@ -442,13 +452,13 @@ def _on_what_stays(names: Sequence[str], columns: tuple[Components, Components])
 def _on_coverage(rows: Dataset) -> str:
     """Return how many (observation, action) pairs were recorded, if not all."""
     spaces = rows.observation_space, rows.action_space
-    if not countable(*spaces):
+    if not is_enumerable(*spaces):
         return ""
     names = [leaf.name for leaf in spaces[0].leaves("observations")]
     names += [leaf.name for leaf in spaces[1].leaves("actions")]
     pairs = np.hstack([rows.columns[name].reshape(len(rows), -1) for name in names])
     seen = len(np.unique(pairs, axis=0))
-    every = prod(int(high - low) + 1 for space in spaces for low, high in limits(space))
+    every = prod(int(high - low) + 1 for space in spaces for low, high in component_bounds(space))
     if seen == every:
         return ""
     return f"{seen:,} of {every:,} (observation, action) pairs were recorded."

@@ -1,9 +1,9 @@
-"""World models: what predicts the next observation, reward and end, and can be planned with.
+"""World models, which predict the next observation, reward and end, for scores and plans.
 
-`model` is the seam: `WorldModel`, its `Predictions`, and the planning session that it opens.
-`program` is a program in the sandbox, `contract` what its class has to define, `environment`
-the true environment as a model of itself.
-Plugins add kinds by the hook `cwm_world_models`.
+`model` contains the base class `WorldModel`, its `Predictions`, and the planning session that it
+opens. `program` runs a program in the sandbox, `contract` lists the methods that a program
+defines, and `environment` uses the true environment as its own model. Plugins add further kinds
+with the hook `cwm_world_models`.
 """
 
 from collections.abc import Mapping
@@ -32,16 +32,16 @@ WORLD_MODELS: Mapping[str, str] = {
     "program": "cwm_cli.worlds.program:ProgramModel",
     "environment": "cwm_cli.worlds.environment:EnvironmentModel",
 }
-"""Addresses of the kinds of world models by name."""
+"""The addresses of world model classes, by kind."""
 
 CONTRACTS: Mapping[str, str] = {
     "plain": "cwm_cli.worlds.contract:Contract",
     "chance": "cwm_cli.worlds.contract:ChanceContract",
     "memory": "cwm_cli.worlds.contract:MemoryContract",
 }
-"""Addresses of what programs can be asked to define, by name."""
+"""The addresses of contract classes, by name."""
 
-_HOMES = {
+_MODULES = {
     "Contract": "contract",
     "EnvironmentModel": "environment",
     "Planning": "model",
@@ -53,7 +53,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import an export when it is first used: who asks for one kind needs no other."""
-    if name not in _HOMES:
+    """Import an exported class on its first use, so that unused kinds are never imported."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

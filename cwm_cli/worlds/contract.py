@@ -11,9 +11,9 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 
 MOST_BOUNDS = 12
-"""Bounds of more components than this are not listed one by one."""
+"""Prompts list the bounds of an array only if it has at most this many components."""
 
-_CARRIED = " Write the text of any data file that a module needs into the program."
+_DATA_FILES = " Write the text of any data file that a module needs into the program."
 
 _FITTED = (
     '\n- Optional class attributes `PARAMETERS = {"gravity": 9.8}` and '
@@ -30,11 +30,16 @@ _VALID_ACTIONS = (
 
 
 class Contract:
-    """A contract: the methods that the class `Environment` of a program defines.
+    """The methods that the class `Environment` of a program defines, and their description.
 
-    `methods` lists the methods that the sandbox calls: first the method with an observation as
-    argument, then the method with an action. The file `text` explains the contract to a language
-    model and has to agree with the sandbox. Contracts that ask for more derive from this one.
+    Contracts with more methods derive from this one.
+
+    Attributes:
+        name: The name for `--contract`.
+        methods: The methods that the sandbox calls. The first takes an observation, the second an
+            action.
+        text: The file that explains the contract to a language model. It must agree with the
+            sandbox.
     """
 
     name: ClassVar[str] = "plain"
@@ -57,14 +62,14 @@ class Contract:
             action_space: The action space of the environment.
             tools: Modules that programs may import in addition to the usual ones.
             names_actions: Whether a step also returns the actions that are valid after it.
-            fitted: Whether to explain how numbers and choices are declared for fitting.
+            fitted: Whether to explain how a program declares numbers and choices for fitting.
         """
         text = (files("cwm_cli.worlds") / self.text).read_text(encoding="utf-8").strip()
         return Template(text).substitute(
             observation=describe(observation_space),
             action=describe(action_space),
             modules=", ".join(("numpy", *tools)),
-            carried=_CARRIED if tools else "",
+            carried=_DATA_FILES if tools else "",
             answer=", valid_actions" if names_actions else "",
             valid=_VALID_ACTIONS if names_actions else "",
             fitted=_FITTED if fitted else "",
@@ -72,7 +77,7 @@ class Contract:
 
 
 class ChanceContract(Contract):
-    """Random results: listed by `outcomes`, or drawn by `step` from `self.rng`."""
+    """A contract for random results: `outcomes` lists them, or `step` draws from `self.rng`."""
 
     name: ClassVar[str] = "chance"
     methods: ClassVar[tuple[str, ...]] = ("set_state", "step", "outcomes")
@@ -80,7 +85,7 @@ class ChanceContract(Contract):
 
 
 class MemoryContract(Contract):
-    """Hidden state: whole episodes are replayed, and each prediction is corrected afterwards."""
+    """A contract for hidden state: the sandbox replays episodes and corrects each prediction."""
 
     name: ClassVar[str] = "memory"
     methods: ClassVar[tuple[str, ...]] = ("reset", "step", "correct")
@@ -88,7 +93,7 @@ class MemoryContract(Contract):
 
 
 def describe(space: Space) -> str:
-    """Describe the Python value that represents a value of the space."""
+    """Return words for the Python type, shape and bounds of a value of the space."""
     if space.kind == "tuple":
         if len(space.children) > 1 and len(set(space.children)) == 1:
             return f"a tuple of {len(space.children)} values, each {describe(space.children[0])}"
@@ -126,7 +131,7 @@ def component_names(space: Space, name: str) -> list[str]:
 
 
 def _bounds(space: Space) -> str:
-    """Return the bounds of the components as words, "" if there are none or too many."""
+    """Return the bounds of the components in words, or "" if there are none or too many."""
     bounds = list(zip(space.low, space.high, strict=True))
     bounded = [pair for pair in bounds if all(map(isfinite, pair))]
     if not bounded or (len(set(bounds)) > 1 and len(bounds) > MOST_BOUNDS):

@@ -1,10 +1,9 @@
-"""Planning in a program that was found from data: what no row supports is doubted.
+"""Planning that does not rely on steps of a program that no recorded row supports.
 
-A planner finds the few situations in which a program is wrong in its favour, and makes for them.
-So the program is planned with as another one, in which a step that no row supports leads to the
-worst that was seen (`careful`), or to the best (`curious`; compare R-max: Brafman and
-Tennenholtz, 2002). It is the text that is changed, so that all that stands in for a program, or
-checks it, does so for this one.
+A planner finds and exploits the few situations in which a program overestimates the reward.
+Therefore planning uses a changed program, in which an unsupported step leads to the worst recorded
+return (`careful`), or to the best (`curious`, as in R-max: Brafman and Tennenholtz, 2002). The
+change is made in the text of the program, so that translated forms and checks apply to it as well.
 """
 
 from __future__ import annotations
@@ -32,17 +31,14 @@ if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
 
 DISCOUNT = 0.99
-"""What a reward is worth one step later, as by default where it is planned."""
-
-MOST_CELLS = 12_000
-"""Situations and actions that are looked at one by one: a second's work, as for a table."""
+"""Discount of the returns of recorded rows: the default of planning."""
 
 Mode = Literal["careful", "curious", "ignore"]
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """What steps are worth that no row of the data supports."""
+    """Option for steps that the data do not support."""
 
     doubt: Mode = "careful"
     """Value of steps that the data do not support. careful: as bad as the worst recorded return;
@@ -54,24 +50,24 @@ class Doubt:
     """
 
 
-class Prospect(NamedTuple):
-    """A discounted return, and whether the episode that it is from ended, not only was cut."""
+class ExtremeReturn(NamedTuple):
+    """The worst or best discounted return of recorded rows; `ends` if its episode terminated."""
 
     value: float
     ends: bool
 
     @property
-    def rate(self) -> float:
-        """What a step is worth where it goes on like that."""
+    def reward_per_step(self) -> float:
+        """The constant reward whose endless discounted sum is the return."""
         return (1 - DISCOUNT) * self.value
 
 
-def prospect(rows: Dataset, *, best: bool) -> Prospect:
-    """Return the lowest return that followed any row, or the highest.
+def extreme_return(rows: Dataset, *, best: bool) -> ExtremeReturn:
+    """Return the lowest discounted return after any row, or the highest if `best`.
 
-    Where an episode was cut its rewards are taken to go on at their mean.
+    An episode that did not terminate is assumed to continue with its mean reward.
     """
-    seen = []
+    returns = []
     for number in np.unique(rows.columns["episodes"]):
         own = rows.columns["episodes"] == number
         rewards = rows.columns["rewards"][own]
@@ -79,17 +75,23 @@ def prospect(rows: Dataset, *, best: bool) -> Prospect:
         value = 0.0 if ends else float(rewards.mean()) / (1 - DISCOUNT)
         for reward in rewards[::-1].tolist():
             value = reward + DISCOUNT * value
-            seen.append(Prospect(value, ends))
-    return max(seen) if best else min(seen)
+            returns.append(ExtremeReturn(value, ends))
+    return max(returns) if best else min(returns)
 
 
 @dataclass(frozen=True)
 class Support:
-    """Which steps the rows of some data support.
+    """The steps that recorded rows support.
 
-    Where there are few situations, `cells` holds for each of them (in the order of their
-    components, the last one fastest) and each action whether it is supported. Else `low` and
-    `high` bound the components in which something was recorded, and those of actions.
+    Args:
+        observation_space: The observation space, without texts.
+        action_space: The action space.
+        cells: (observations, actions) bool, whether each step is supported, if there are few
+            (see `is_enumerable`). The last component of an observation changes fastest.
+        low: Without cells: the lower bound of each component of supported observations.
+        high: Their upper bounds.
+        action_low: Without cells: the lower bound of each component of supported actions.
+        action_high: Their upper bounds.
     """
 
     observation_space: Space
@@ -101,79 +103,96 @@ class Support:
     action_high: np.ndarray | None = None
 
     def covers(self, observation: Any, action: Any) -> bool:
-        """Whether a step is supported."""
+        """Return whether a step is supported."""
         if self.cells is not None:
             place = int(action) - int(self.action_space.low[0])
-            return bool(self.cells[self._place(observation), place])
-        within = _within(self.low, self.high, numbers(self.observation_space, observation))
-        return within and _within(
-            self.action_low, self.action_high, numbers(self.action_space, action)
+            return bool(self.cells[self._index(observation), place])
+        return self._is_within(observation) and _is_within(
+            self.action_low, self.action_high, _component_values(self.action_space, action)
         )
 
-    def helps(self, observation: Any, valid: Sequence[int] | None) -> bool:
-        """Whether any step from a situation is supported, so that there is a choice."""
+    def has_supported_action(self, observation: Any, valid: Sequence[int] | None) -> bool:
+        """Return whether any valid action is supported; `valid` is None if all are valid."""
         if self.cells is None:
-            return _within(self.low, self.high, numbers(self.observation_space, observation))
-        own, low = self.cells[self._place(observation)], int(self.action_space.low[0])
-        return bool(own.any() if valid is None else any(own[action - low] for action in valid))
+            return self._is_within(observation)
+        actions, low = self.cells[self._index(observation)], int(self.action_space.low[0])
+        return bool(
+            actions.any() if valid is None else any(actions[action - low] for action in valid)
+        )
 
-    def condition(self) -> list[str]:
-        """Return Python expressions of `here` and `action` that hold where a step is supported."""
-        if self.cells is not None:
-            return [f"SUPPORTED[{self._index()}] == '1'"]
-        here = component_names(self.observation_space, "here")
-        taken = component_names(self.action_space, "action")
-        return [
-            *_bounds(here, self.observation_space, self.low, self.high),
-            *_bounds(taken, self.action_space, self.action_low, self.action_high),
-        ]
+    def conditions(self) -> list[str]:
+        """Return Python expressions of `here` and `action` that all hold for supported steps."""
+        observation_names = component_names(self.observation_space, "here")
+        action_names = component_names(self.action_space, "action")
+        if self.cells is None:
+            return [
+                *_comparisons(observation_names, self.observation_space, self.low, self.high),
+                *_comparisons(action_names, self.action_space, self.action_low, self.action_high),
+            ]
+        index = "0"
+        bounds = component_bounds(self.observation_space) + component_bounds(self.action_space)
+        for name, (low, high) in zip(observation_names + action_names, bounds, strict=True):
+            index = f"({index}) * {int(high - low + 1)} + int({name}) - {int(low)}"
+        return [f"SUPPORTED[{index}] == '1'"]
 
-    def _place(self, observation: Any) -> int:
-        place = 0
-        components = numbers(self.observation_space, observation)
-        for number, (low, high) in zip(components, limits(self.observation_space), strict=True):
-            place = place * int(high - low + 1) + int(number - low)
-        return place
+    def _is_within(self, observation: Any) -> bool:
+        return _is_within(
+            self.low, self.high, _component_values(self.observation_space, observation)
+        )
 
-    def _index(self) -> str:
-        """Return the place of a step among the cells, as an expression."""
-        text = "0"
-        names = component_names(self.observation_space, "here")
-        names += component_names(self.action_space, "action")
-        bounds = [*limits(self.observation_space), *limits(self.action_space)]
-        for name, (low, high) in zip(names, bounds, strict=True):
-            text = f"({text}) * {int(high - low + 1)} + int({name}) - {int(low)}"
-        return text
+    def _index(self, observation: Any) -> int:
+        """Return the index of an observation in `cells`."""
+        index = 0
+        components = _component_values(self.observation_space, observation)
+        bounds = component_bounds(self.observation_space)
+        for number, (low, high) in zip(components, bounds, strict=True):
+            index = index * int(high - low + 1) + int(number - low)
+        return index
 
 
-def doubted(
-    program: str, support: Support, seen: Prospect, *, best: bool = False, valid: bool = False
+def add_doubt(
+    program: str,
+    support: Support,
+    extreme: ExtremeReturn,
+    *,
+    best: bool = False,
+    valid: bool = False,
 ) -> str:
-    """Return a program in which a step that is not supported has the worst prospect, or the best.
+    """Return a program in which unsupported steps have the worst return, or the best.
 
-    What breaks the rules that were confirmed ends there, with that return as its reward. What
-    only leads them beyond the numbers that were recorded ends if that was how it came about, and
-    otherwise goes on at that rate: so a track is not left whose end nobody saw, but a speed is
-    reached that nobody had. With `valid` the program says which actions may follow.
+    With cells, an unsupported step ends the episode, with the return as its reward. With bounds, a
+    step outside them does the same if the episode of the extreme return terminated. Otherwise the
+    step happens as predicted, but with a reward no better (for `best`: no worse) than
+    `extreme.reward_per_step`. For example, plans in CartPole, whose worst episodes terminate, stay
+    within the recorded part of the track. Plans for a car whose episodes are only truncated may
+    reach a speed that no row shows.
+
+    Args:
+        program: The text of the program.
+        support: The supported steps.
+        extreme: The worst or best recorded return.
+        best: Whether `extreme` is the best return.
+        valid: Whether steps of the program return valid actions.
     """
-    conditions = support.condition()
+    conditions = support.conditions()
     if not conditions:
         return program
     if support.cells is not None:
         cells = "".join("01"[int(cell)] for cell in support.cells.ravel())
         program += f"\nSUPPORTED = {cells!r}\n"
-    if support.cells is not None or seen.ends:
-        before, after = f"here, {float(seen.value)!r}, True" + ", ()" * valid, "answer"
-        before = f"return {before}"
+    if support.cells is not None or extreme.ends:
+        before = f"return here, {float(extreme.value)!r}, True" + ", ()" * valid
+        after = "answer"
     else:
         before = "pass"
-        after = f"answer[0], {'max' if best else 'min'}(float(answer[1]), {float(seen.rate)!r})"
-        after += ", *answer[2:]"
+        bound = f"{'max' if best else 'min'}(float(answer[1]), {float(extreme.reward_per_step)!r})"
+        after = f"answer[0], {bound}, *answer[2:]"
     doubtful = f"not ({' and '.join(conditions)})"
-    return f"{program}\n{_WRAPPED.format(doubtful, before, after)}"
+    return f"{program}\n{_WRAPPER.format(doubtful, before, after)}"
 
 
-_WRAPPED = """
+# The wrapper follows the program, so that the line numbers of the program do not change.
+_WRAPPER = """
 if hasattr(Environment, "set_state"):
 
     class _Doubted(Environment):
@@ -194,15 +213,18 @@ if hasattr(Environment, "set_state"):
 
     Environment = _Doubted
 """
-"""What stands in for a program: behind its text, so that its lines keep their numbers."""
 
 
 @dataclass(frozen=True)
 class DoubtedModel(WorldModel):
-    """A program, and the same one changed where no row supports it, for planning.
+    """A program that predicts unchanged and plans with changed programs (see `add_doubt`).
 
-    Where nothing supports any step from where an episode really stands, an end of all plans would
-    leave nothing to choose by: there plans are made in `otherwise`.
+    Args:
+        plain: The program itself, for predictions.
+        doubted: The changed program, for plans.
+        otherwise: The program for plans from observations without any supported action. There
+            every step of `doubted` may end the episode, which leaves the planner no choice.
+        support: The supported steps.
     """
 
     kind = "program"
@@ -213,27 +235,23 @@ class DoubtedModel(WorldModel):
     support: Support
 
     def describe(self) -> str:
-        """Say what it is, in a few words."""
+        """Return the name of the program."""
         return self.plain.describe()
 
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
-        """Answer as the program does."""
+        """Return the predictions of the unchanged program."""
         return self.plain.predict(rows, seed=seed, draws=draws)
 
     def open(self, planners: Sequence[Planning], task: Task) -> DoubtingSession:
-        """Begin to plan with both."""
+        """Start planning with both programs for plans."""
         otherwise = self.otherwise.open(planners, task)
-        alike = self.doubted is self.otherwise
-        return DoubtingSession(
-            otherwise, otherwise if alike else self.doubted.open(planners, task), self.support
-        )
+        is_same = self.doubted is self.otherwise
+        doubted = otherwise if is_same else self.doubted.open(planners, task)
+        return DoubtingSession(otherwise, doubted, self.support)
 
 
 class DoubtingSession(PlanningSession):
-    """Plans with a doubted program, and where it is of no help with another one.
-
-    Every plan is marked by whether its first step is supported.
-    """
+    """Plans with a `DoubtedModel`; each plan records whether its first step is supported."""
 
     def __init__(
         self, otherwise: PlanningSession, doubted: PlanningSession, support: Support
@@ -241,80 +259,82 @@ class DoubtingSession(PlanningSession):
         self._otherwise, self._doubted, self._support = otherwise, doubted, support
 
     def plan(self, moments: Sequence[Moment]) -> list[Plan]:
-        """Return what to do at each of some moments of different episodes."""
-        helped = [self._support.helps(each.state, each.valid) for each in moments]
+        """Return plans for moments of different episodes, in the order of the moments."""
+        has_support = [
+            self._support.has_supported_action(moment.state, moment.valid) for moment in moments
+        ]
         plans: list[Plan] = [Plan([], None)] * len(moments)
-        for session, which in ((self._doubted, True), (self._otherwise, False)):
-            places = [place for place, helps in enumerate(helped) if helps is which]
-            if places:
-                before = session.steps
-                made = session.plan([moments[place] for place in places])
-                self.steps += session.steps - before
-                self.report = self._doubted.report or self._otherwise.report
-                for place, plan in zip(places, made, strict=True):
-                    plans[place] = self._marked(plan, moments[place])
+        for session, supported in ((self._doubted, True), (self._otherwise, False)):
+            places = [place for place, found in enumerate(has_support) if found is supported]
+            if not places:
+                continue
+            before = session.steps
+            new_plans = session.plan([moments[place] for place in places])
+            self.steps += session.steps - before
+            self.report = self._doubted.report or self._otherwise.report
+            for place, plan in zip(places, new_plans, strict=True):
+                state = moments[place].state
+                covered = not plan.actions or self._support.covers(state, plan.actions[0])
+                plans[place] = plan if covered else plan._replace(supported=False)
         return plans
 
     def confirm(self, seconds: Mapping[int, float]) -> dict[int, Confirmation]:
-        """Check plans of both."""
-        found = self._doubted.confirm(seconds)
+        """Confirm the plans of both sessions."""
+        confirmations = self._doubted.confirm(seconds)
         if self._otherwise is self._doubted:
-            return found
+            return confirmations
         others = self._otherwise.confirm(seconds)
         return {
             episode: Confirmation(
                 one.decisions + others[episode].decisions, one.verified and others[episode].verified
             )
-            for episode, one in found.items()
+            for episode, one in confirmations.items()
         }
 
     def close(self) -> None:
-        """Let go of both."""
+        """Close both sessions."""
         try:
             self._doubted.close()
         finally:
             self._otherwise.close()
 
-    def _marked(self, plan: Plan, moment: Moment) -> Plan:
-        """Say of a plan whether its first step is supported."""
-        if not plan.actions:
-            return plan
-        return plan._replace(supported=self._support.covers(moment.state, plan.actions[0]))
 
+def is_enumerable(observation_space: Space, action_space: Space) -> bool:
+    """Return whether there are at most 12,000 pairs of observation and action.
 
-def countable(observation_space: Space, action_space: Space) -> bool:
-    """Whether all situations, with each action, are few enough to be asked for."""
+    A program steps through that many in about a second.
+    """
     if action_space.kind != "discrete":
         return False
-    return observation_space.cardinality * action_space.count <= MOST_CELLS
+    return observation_space.cardinality * action_space.count <= 12_000
 
 
-def numbers(space: Space, value: Any) -> np.ndarray:
-    """Return the components of a value that consists of numbers."""
-    columns = space.pack("value", [value])
-    return np.concatenate([np.ravel(column).astype(float) for column in columns.values()])
-
-
-def limits(space: Space) -> list[tuple[float, float]]:
-    """Return the bounds of every component."""
+def component_bounds(space: Space) -> list[tuple[float, float]]:
+    """Return the lower and upper bound of every component."""
     leaves = [leaf.space for leaf in space.leaves("")]
     return [pair for leaf in leaves for pair in zip(leaf.low, leaf.high, strict=True)]
 
 
-def _within(low: np.ndarray | None, high: np.ndarray | None, found: np.ndarray) -> bool:
-    return low is None or high is None or bool(np.all((low <= found) & (found <= high)))
+def _component_values(space: Space, value: Any) -> np.ndarray:
+    columns = space.pack("value", [value])
+    return np.concatenate([np.ravel(column).astype(float) for column in columns.values()])
 
 
-def _bounds(
+def _is_within(low: np.ndarray | None, high: np.ndarray | None, components: np.ndarray) -> bool:
+    return low is None or high is None or bool(np.all((low <= components) & (components <= high)))
+
+
+def _comparisons(
     names: Sequence[str], space: Space, low: np.ndarray | None, high: np.ndarray | None
 ) -> list[str]:
-    """Return comparisons of components with bounds, as far as their space does not imply them."""
+    """Return comparisons of components with bounds that are narrower than those of the space."""
     if low is None or high is None:
         return []
-    found = []
-    for name, (least, most), lower, upper in zip(names, limits(space), low, high, strict=True):
+    comparisons = []
+    bounds = component_bounds(space)
+    for name, (least, most), lower, upper in zip(names, bounds, low, high, strict=True):
         if lower > least:
-            found.append(f"{name} >= {float(lower)!r}")
+            comparisons.append(f"{name} >= {float(lower)!r}")
         if upper < most:
-            found.append(f"{name} <= {float(upper)!r}")
-    return found
+            comparisons.append(f"{name} <= {float(upper)!r}")
+    return comparisons

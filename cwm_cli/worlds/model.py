@@ -1,4 +1,4 @@
-"""The seam of world models: what they predict, and the planning session that they open."""
+"""Base classes of world models, their predictions, and planning sessions."""
 
 from __future__ import annotations
 
@@ -26,29 +26,30 @@ if TYPE_CHECKING:
     from cwm_cli.sandbox import Sandbox
 
 Shape = Literal["certain", "draws", "outcomes"]
-"""One answer for each row, several draws of it, or what may follow and how likely each is."""
-
-CERTAINTY = 1e-6
-"""By how much probabilities may miss 1 in sum: far more than rounding, far less than an outcome."""
+"""One prediction per row, several random draws, or all outcomes with their probabilities."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a world model says to the rows of a dataset, in their order.
-
-    The columns are those of what follows: `next_observations` (one per leaf of the space,
-    as in a dataset: float64, int64 or str), `rewards` (float64), `terminations` (bool) and,
-    where the environment names them, `valid_actions`. Their shape is
-
-    - `certain`: (rows, ...), one answer for each row;
-    - `draws`: (rows, draws, ...), answers that are drawn, each as likely as the others;
-    - `outcomes`: (rows, outcomes, ...), with `probabilities` (rows, outcomes) that sum to 1.
-
-    With a `failure` there are no columns. Rows outside the mask `answered` hold nothing
-    that counts: the model had no answer.
+    """The predictions of a world model for the rows of a dataset, in the order of the rows.
 
         Predictions(columns)
         Predictions(columns, shape="outcomes", probabilities=np.array([[0.8, 0.2]]))
+
+    Args:
+        columns: `next_observations` (one column per leaf of the space, as in a dataset: float64,
+            int64 or str), `rewards` (float64), `terminations` (bool) and, if the environment names
+            them, `valid_actions`. Empty if there is a `failure`.
+        failure: The reason why the model could not predict.
+        shape: The leading axes of the columns. `certain`: (rows, ...), one prediction for each row.
+            `draws`: (rows, draws, ...), equally likely random predictions. `outcomes`:
+            (rows, outcomes, ...), with `probabilities`.
+        probabilities: (rows, outcomes); not negative, each row sums to 1.
+        answered: Mask of the rows for which the model had a prediction. The columns have no
+            meaningful values in other rows.
+
+    Raises:
+        ValueError: If the columns do not match each other, the shape or the probabilities.
     """
 
     columns: Columns
@@ -58,7 +59,6 @@ class Predictions:
     answered: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        """Refuse columns that do not fit together, with a ValueError."""
         axes = 1 if self.shape == "certain" else 2
         if any(column.ndim < axes for column in self.columns.values()):
             raise ValueError(f"predictions of shape {self.shape!r} need at least {axes} axes")
@@ -71,26 +71,27 @@ class Predictions:
         chances = self.probabilities
         if chances.shape != self.columns["rewards"].shape[:2]:
             raise ValueError("each outcome of each row needs one probability")
-        if not ((chances >= 0).all() and np.allclose(chances.sum(axis=1), 1, atol=CERTAINTY)):
+        # 1e-6 is far more than rounding errors, and far less than the probability of an outcome
+        if not ((chances >= 0).all() and np.allclose(chances.sum(axis=1), 1, atol=1e-6)):
             raise ValueError("the probabilities of a row must not be negative and must sum to 1")
 
     def answers(self) -> Iterator[tuple[Columns, np.ndarray]]:
-        """Yield answers to all rows, with the share (rows,) that each has of the chance."""
-        rows = self.columns["rewards"]
+        """Yield (columns, probabilities): one prediction of each row and its probability."""
+        rewards = self.columns["rewards"]
         if self.shape == "certain":
-            yield self.columns, np.ones(len(rows))
+            yield self.columns, np.ones(len(rewards))
             return
-        for place in range(rows.shape[1]):
-            shares = np.full(len(rows), 1 / rows.shape[1])
+        for place in range(rewards.shape[1]):
+            shares = np.full(len(rewards), 1 / rewards.shape[1])
             if self.probabilities is not None:
                 shares = self.probabilities[:, place]
             yield {name: column[:, place] for name, column in self.columns.items()}, shares
 
     def likeliest(self) -> Columns:
-        """Return one answer for each row: the likeliest outcome; of draws their middle.
+        """Return one prediction for each row.
 
-        That is the mean of real numbers, and of anything else what was drawn most often, each
-        leaf by itself.
+        Of outcomes it is the most probable one. Of draws it is, for each leaf separately, the mean
+        of real numbers and the most frequent value of other types.
         """
         if self.shape == "certain":
             return self.columns
@@ -99,7 +100,7 @@ class Predictions:
             place = self.probabilities.argmax(axis=1)
             return {name: column[rows, place] for name, column in self.columns.items()}
         return {
-            name: column.mean(axis=1) if column.dtype.kind == "f" else _commonest(column)
+            name: column.mean(axis=1) if column.dtype.kind == "f" else _most_frequent(column)
             for name, column in self.columns.items()
         }
 
@@ -113,7 +114,11 @@ class Predictions:
         )
 
     def checked(self, rows: Dataset) -> Self:
-        """Refuse predictions that are none of these rows, with a ValueError."""
+        """Return these predictions if their columns have the names and shapes of the rows.
+
+        Raises:
+            ValueError: If a column is missing or has another shape.
+        """
         if self.failure is not None:
             return self
         axes = 1 if self.shape == "certain" else 2
@@ -128,21 +133,24 @@ class Predictions:
         return self
 
 
-def _commonest(column: np.ndarray) -> np.ndarray:
-    """Return what was drawn most often of each row (rows, draws, ...)."""
-    found = np.empty_like(column[:, 0])
-    for row, drawn in enumerate(column):
-        values, times = np.unique(drawn, axis=0, return_counts=True)
-        found[row] = values[times.argmax()]
-    return found
+def _most_frequent(column: np.ndarray) -> np.ndarray:
+    """Return the most frequent value of each row of (rows, draws, ...)."""
+    frequent = np.empty_like(column[:, 0])
+    for row, draws in enumerate(column):
+        values, times = np.unique(draws, axis=0, return_counts=True)
+        frequent[row] = values[times.argmax()]
+    return frequent
 
 
 class ImaginedStep(NamedTuple):
-    """What a step of several imagined episodes led to, in their order.
+    """The results of one step in n imagined episodes, in the order of the episodes.
 
-    `observations` are columns named `observations` (one per leaf of the space, as in a dataset,
-    without `next_`), the first axis the episode; `rewards` (n,) float64, `terminated` (n,) bool;
-    `valid` (n, actions) bool are the actions that may follow, None where all may.
+    Args:
+        observations: Columns named `observations`, one per leaf of the space (without `next_`);
+            the first axis is the episode.
+        rewards: (n,) float64.
+        terminated: (n,) bool.
+        valid: (n, actions) bool, the actions that are valid next. None if all are.
     """
 
     observations: Columns
@@ -152,100 +160,100 @@ class ImaginedStep(NamedTuple):
 
 
 class ImaginedEpisodes:
-    """Several episodes that go on inside a world model, side by side.
+    """`count` episodes that continue inside a world model, in parallel.
 
-    `count` is how many there are. Each goes on from where its history led; one that has ended is
-    stepped on like the others, and what it says then counts for nothing. `keep` goes on with some
-    of them only; `close` lets go of what they hold.
+    Each episode continues from the end of its history. `step` also steps episodes that have
+    terminated; their further results have no meaning.
     """
 
     count: int
 
     def step(self, actions: Columns) -> ImaginedStep:
-        """Take an action in each: columns named `actions`, as in a dataset."""
+        """Take one action in each episode: columns named `actions`, as in a dataset."""
         raise NotImplementedError
 
     def keep(self, places: np.ndarray) -> None:
-        """Go on with the episodes at some places only, in that order."""
+        """Keep the episodes at these indices, in this order, and drop the others."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of what they hold."""
+        """Release the resources of the episodes."""
 
 
 class PredictedEpisodes(ImaginedEpisodes):
-    """Episodes in a model that answers row by row: each step predicts one row for each.
+    """Episodes in a model that predicts row by row: each step predicts one row per episode.
 
-    Of what chance decides one outcome is drawn, by the `seed`.
+    Random outcomes follow from `seed`.
     """
 
     def __init__(
         self, model: WorldModel, starts: Sequence[EpisodeHistory], rows: Dataset, seed: int
     ) -> None:
         self.count = len(starts)
-        self._model, self._like, self._seed, self._steps = model, rows, seed, 0
-        self._seen = rows.observation_space.pack(
-            "observations", [each.observations[-1] for each in starts]
+        self._model, self._rows, self._seed, self._steps = model, rows, seed, 0
+        self._observations = rows.observation_space.pack(
+            "observations", [start.observations[-1] for start in starts]
         )
 
     def step(self, actions: Columns) -> ImaginedStep:
-        """Predict what follows each of the observations."""
-        like, count, key = self._like, self.count, [self._seed, self._steps]
-        columns = {name: np.zeros_like(like.columns[name], shape=count) for name in VECTORS}
+        """Predict the next step of each episode."""
+        rows, count, seen = self._rows, self.count, self._observations
+        columns = {name: np.zeros_like(rows.columns[name], shape=count) for name in VECTORS}
         columns["episodes"] = np.arange(count)
-        columns |= self._seen | actions
-        columns |= {f"next_{name}": column for name, column in self._seen.items()}
-        if like.has_valid_actions:
-            columns[VALID] = np.ones((count, like.action_space.count), np.bool_)
-        asked = Dataset(columns, like.observation_space, like.action_space, like.metadata)
-        rng = np.random.default_rng(key)
-        found = self._model.predict(asked, seed=int(rng.integers(1 << 31)), draws=1)
-        if found.failure is not None:
-            raise CwmError(f"{self._model.describe()} failed: {found.failure.message}")
-        after = self._drawn(found, rng)
+        columns |= seen | actions
+        columns |= {f"next_{name}": column for name, column in seen.items()}
+        if rows.has_valid_actions:
+            columns[VALID] = np.ones((count, rows.action_space.count), np.bool_)
+        current = Dataset(columns, rows.observation_space, rows.action_space, rows.metadata)
+        rng = np.random.default_rng([self._seed, self._steps])
+        predictions = self._model.predict(current, seed=int(rng.integers(1 << 31)), draws=1)
+        if predictions.failure is not None:
+            raise CwmError(f"{self._model.describe()} failed: {predictions.failure.message}")
+        after = self._sample(predictions, rng)
         self._steps += 1
-        self._seen = {
+        self._observations = {
             name.removeprefix("next_"): column
             for name, column in after.items()
             if name.startswith("next_observations")
         }
         return ImaginedStep(
-            dict(self._seen), after["rewards"], after["terminations"], after.get(VALID)
+            dict(self._observations), after["rewards"], after["terminations"], after.get(VALID)
         )
 
     def keep(self, places: np.ndarray) -> None:
-        """Go on with the episodes at some places only, in that order."""
-        self._seen = {name: column[places] for name, column in self._seen.items()}
-        self.count = len(next(iter(self._seen.values())))
+        """Keep the episodes at these indices, in this order, and drop the others."""
+        self._observations = {name: column[places] for name, column in self._observations.items()}
+        self.count = len(next(iter(self._observations.values())))
 
-    def _drawn(self, found: Predictions, rng: np.random.Generator) -> Columns:
-        """Return one answer for each episode."""
-        if found.shape == "certain":
-            return found.columns
-        rows, width = np.arange(self.count), found.columns["rewards"].shape[1]
-        chances = found.probabilities
+    def _sample(self, predictions: Predictions, rng: np.random.Generator) -> Columns:
+        """Sample one prediction for each episode."""
+        if predictions.shape == "certain":
+            return predictions.columns
+        rows, width = np.arange(self.count), predictions.columns["rewards"].shape[1]
+        chances = predictions.probabilities
         if chances is None:
             chances = np.full((self.count, width), 1 / width)
+        # Inverse transform sampling; rounding can leave the last cumulative sum below 1.
         places = (rng.random((self.count, 1)) > chances.cumsum(axis=1)).sum(axis=1)
         places = places.clip(max=width - 1)
-        return {name: column[rows, places] for name, column in found.columns.items()}
+        return {name: column[rows, places] for name, column in predictions.columns.items()}
 
 
 class Planning(NamedTuple):
-    """A planner by name, and its options; one of a plugin has an address, module:name."""
+    """A planner by name, with its options; `address` (module:name) if a plugin provides it."""
 
     name: str
     options: Mapping[str, Any]
     address: str = ""
 
     @property
-    def sought(self) -> str:
-        """By what it is found where there are no plugins."""
+    def lookup_name(self) -> str:
+        """The name for `find_planner`, also in processes that load no plugins."""
         return self.address or self.name
 
 
 class Plan(NamedTuple):
-    """The next actions; none after a failure. `supported` says whether rows support the first."""
+    """The next actions, none after a failure; `supported` if data support the first of them."""
 
     actions: list[Any]
     failure: Failure | None
@@ -253,7 +261,7 @@ class Plan(NamedTuple):
 
 
 class PlannedWith(NamedTuple):
-    """What plans are made with: the planner, the forms of the model, and why no other."""
+    """The planner that made the plans, the forms of the model, and why others were not used."""
 
     planner: str
     forms: tuple[str, ...]
@@ -261,9 +269,9 @@ class PlannedWith(NamedTuple):
 
 
 class Confirmation(NamedTuple):
-    """How many decisions of an episode were made again, and whether all that were due were.
+    """The number of decisions of an episode that were repeated, and whether all due ones were.
 
-    An episode that is not verified ran out of the time for that; its return is no evidence.
+    An episode is not verified if the time for this ran out. Its return is no evidence.
     """
 
     decisions: int = 0
@@ -271,41 +279,43 @@ class Confirmation(NamedTuple):
 
 
 class Stuck(Exception):
-    """A model reached its limits in so many decisions that more of them would be no other."""
+    """A model reached its limits in so many decisions in a row that planning has to stop."""
 
 
 class PlanningSession:
-    """Plans with a model, one decision after the other, for episodes that are played.
+    """Plans with a model, decision by decision, for the episodes of an evaluation.
 
-    In the order of its life: `state` says where an environment stands, as plans begin from
-    it; `plan` is asked whenever actions are due, and `confirm` when an episode is over;
-    `close` ends it, as `with` does. `steps`
-    counts those that the model took so far, `report` says what plans are made with, once
-    that is known.
+    `state` returns the state of an environment from which plans start. `plan` returns the next
+    actions, and `confirm` checks the plans of finished episodes. `close`, or the end of a `with`
+    block, ends the session. `steps` counts the model's steps so far. `report` describes the
+    planner, and is None before the first plan.
     """
 
     steps: int = 0
     report: PlannedWith | None = None
 
     def state(self, env: gym.Env[Any, Any], history: EpisodeHistory) -> Any:
-        """Return where an environment stands: what was observed last, unless a model needs more.
+        """Return the state from which plans start: by default the last observation.
 
-        That may be all that happened in the episode so far, or what is saved of the environment.
+        Some models need the whole history of the episode or a saved state of the environment.
         """
         return history.observations[-1]
 
     def plan(self, moments: Sequence[Moment]) -> list[Plan]:
-        """Return the next actions at each of some moments of different episodes.
+        """Return the next actions at moments of different episodes.
 
-        A plan with a failure has no actions; `Unsuited` when no planner can plan with the model,
-        `Stuck` when there is no use in asking on.
+        A plan with a failure has no actions.
+
+        Raises:
+            Unsuited: If no planner can plan with the model.
+            Stuck: If further plans would fail as well.
         """
         raise NotImplementedError
 
     def confirm(self, seconds: Mapping[int, float]) -> dict[int, Confirmation]:
-        """Check plans of episodes that are over.
+        """Check the plans of finished episodes.
 
-        Sessions that plan on the trusted side, with a model that runs there, have nothing to
+        A session that plans outside the sandbox, with a model that runs there too, has nothing to
         check.
 
         Args:
@@ -317,7 +327,7 @@ class PlanningSession:
         return dict.fromkeys(seconds, Confirmation())
 
     def close(self) -> None:
-        """Let go of what the session holds."""
+        """Release the resources of the session."""
 
     def __enter__(self) -> Self:
         return self
@@ -327,13 +337,20 @@ class PlanningSession:
 
 
 class TrustedSession(PlanningSession):
-    """Plans on the trusted side, with a model that runs nobody's code; `form` says what it is."""
+    """Plans outside the sandbox, with a model that runs no untrusted code.
+
+    Args:
+        model: The model to plan with.
+        planners: The planners in order of preference; the first that suits the model is used.
+        seed: Seed of the planner's random numbers.
+        form: The form of the model that `report` names, e.g. "simulator".
+    """
 
     def __init__(self, model: Model, planners: Sequence[Planning], seed: int, *, form: str) -> None:
         self._names = [planner.name for planner in planners]
         self._form = form
         self._model = model
-        made = [find_planner(each.sought)(**each.options) for each in planners]
+        made = [find_planner(planner.lookup_name)(**planner.options) for planner in planners]
         self._decider = Decider(made, model, seed=seed)
 
     def plan(self, moments: Sequence[Moment]) -> list[Plan]:
@@ -367,15 +384,14 @@ class ExtraScores(BaseModel):
 
 
 class WorldModel:
-    """Predicts what follows an action.
+    """A model that predicts the next observation, the reward and the end of an episode.
 
-    In the order of its life: it is made, or read back with `load`; `predict` answers the
-    rows of a dataset, which is how it is scored, once `audit` has confirmed them; `open`
-    begins to plan with it; `save` keeps it. `kind` is the name under which the hook
-    `cwm_world_models` knows it, and
-    `describe` says in a few words what it is. Several threads may use one model.
+    A model is constructed, or read with `load`. `predict` predicts rows of a dataset, `audit`
+    confirms these predictions before they are scored, `open` starts planning, and `save` writes
+    the model to disk. `kind` is the name of the class in the hook `cwm_world_models`. Several
+    threads may use one model.
 
-    A model that says that nothing ever changes:
+    A model that predicts that nothing changes:
 
         class Still(WorldModel):
             kind = "still"
@@ -399,86 +415,98 @@ class WorldModel:
 
     @property
     def planners(self) -> Sequence[str]:
-        """Name planners that suit it best: where none is named they are tried before others."""
+        """The planners to try before others if the user names none."""
         return ()
 
     @property
     def remembers(self) -> bool:
-        """Whether what it says to a row depends on those before it in the episode."""
+        """Whether the prediction of a row depends on earlier rows of its episode."""
         return False
 
     @property
     def digest(self) -> str:
-        """The hash of all that it predicts by, empty where there is none."""
+        """A hash of everything that determines the predictions; "" if the model has none."""
         return ""
 
     @property
     def planned(self) -> WorldModel:
-        """The model as plans are made with it, to compare with what comes about."""
+        """The model that planning uses, if it is not this one."""
         return self
 
     def describe(self) -> str:
-        """Say what it is, in a few words."""
+        """Return a short name of the model for messages."""
         return self.kind
 
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
-        """Say what follows each row, of which only observation and action are looked at.
+        """Predict the next observation, reward and end of each row.
 
-        What is random follows from `seed`. A model of chance gives its outcomes, or as many
-        `draws` of them as are asked for; one that is certain gives one answer whatever is asked.
-        A model that fails says so in its predictions.
+        A model that fails returns predictions with a `failure`.
+
+        Args:
+            rows: The rows. The model may use only their observations and actions.
+            seed: Seed of random predictions.
+            draws: The number of random predictions per row. A stochastic model may return
+                outcomes with probabilities instead. A deterministic model ignores it.
         """
         raise NotImplementedError
 
     def seen(self, observations: Columns) -> Columns:
-        """Return observations (columns named `observations`) as the model sees them.
+        """Return observations as the model sees them, e.g. after its tokenizer.
 
-        That is as they are, unless it sees them through a tokenizer.
+        Args:
+            observations: Columns named `observations`.
         """
         return observations
 
     def unroll(
         self, starts: Sequence[EpisodeHistory], plans: Sequence[Sequence[Any]], rows: Dataset
     ) -> Iterator[list[Any]]:
-        """Yield the observations that actions lead to, from where histories do.
+        """Yield the predicted observations of each rollout; only models with memory need this.
 
-        The model only hears of what it predicts by itself, also after the end of an episode.
-        Asked of models that remember; `rows` are those that the starts are from. Nothing is
-        yielded from where it fails on.
+        The model continues from its own predictions, also after the end of an episode. If it
+        fails, it yields no further rollouts.
+
+        Args:
+            starts: The histories from which the rollouts start.
+            plans: The actions of each rollout.
+            rows: The dataset that contains the histories.
         """
         raise CwmError(f"{self.describe()} does not support rollouts")
 
     def audit(self, rows: Dataset, predictions: Predictions, *, seed: int = 0) -> Predictions:
-        """Return predictions of the rows that were confirmed, or say in them what is wrong.
+        """Confirm predictions of these rows, or return predictions with a `failure`.
 
-        Those of a model that runs nobody's code are what they are.
+        A model that runs no untrusted code returns its predictions unchanged.
         """
         return predictions
 
     def imagine(
         self, starts: Sequence[EpisodeHistory], rows: Dataset, *, seed: int = 0
     ) -> ImaginedEpisodes:
-        """Go on with several episodes inside the model, from where their histories lead.
+        """Continue several episodes inside the model, from the ends of their histories.
 
-        `rows` are of the environment: their spaces count, and not what is in them. What is random
-        follows from `seed`.
+        Args:
+            starts: The histories, one per episode.
+            rows: Transitions of the environment. Their values do not affect the result.
+            seed: Seed of random outcomes.
         """
         if self.remembers:
             raise CwmError(f"{self.describe()} has memory: episodes cannot be imagined in it")
         return PredictedEpisodes(self, starts, rows, seed)
 
     def open(self, planners: Sequence[Planning], task: Task) -> PlanningSession:
-        """Begin to plan for episodes of a task, with the first of the planners that can.
+        """Start planning for episodes of a task, with the first planner that suits the model.
 
-        `CwmError` from a kind of model that cannot be planned with.
+        Raises:
+            CwmError: If this kind of model cannot be planned with.
         """
         raise CwmError(f"cannot plan with {self.describe()}: choose another world model")
 
     def save(self, path: Path) -> None:
-        """Write it to a file or folder, from which `load` makes the same model."""
+        """Write the model to a file or folder that `load` can read."""
         raise CwmError(f"{self.describe()} cannot be saved")
 
     @classmethod
     def load(cls, path: Path, *, sandbox: Sandbox | None = None) -> Self:
-        """Read what `save` wrote; what is code runs in the sandbox only."""
+        """Read a model that `save` wrote. Code in it runs only in the sandbox."""
         raise CwmError(f"a {cls.kind} cannot be loaded from {path}")

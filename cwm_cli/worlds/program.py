@@ -204,7 +204,7 @@ class ProgramModel(WorldModel):
             observation_space=observations,
             action_space=actions,
             columns=rows,
-            planners=[(planner.sought, planner.options) for planner in planners],
+            planners=[(planner.lookup_name, planner.options) for planner in planners],
             valid=task.valid is not None,
         )
         names = [planner.name for planner in planners]

@@ -1,6 +1,7 @@
-"""Which ways a program takes through its own text: branches, clipped values, keys looked up.
+"""Trails: the branches that a program takes and the keys that it looks up in a step.
 
-A program is rewritten so that it notes them, and asked row by row in a process of its own.
+The program is instrumented so that it records these events. A process of its own then runs it on
+each row.
 """
 
 from __future__ import annotations
@@ -22,17 +23,20 @@ from cwm_cli.sandbox.job import ModelJob, SlotLayout
 if TYPE_CHECKING:
     from cwm_cli.sandbox.client import Sandbox
 
-MOST_EVENTS = 48
-"""Different events of a step that are told apart; the rules of one that has more are not known."""
+MAX_EVENTS = 48
+"""Maximum number of different events in a step. The trail of a step with more is unknown."""
 
-MOST_SITES = 4000
-"""Places in a text that are watched; what comes after them is not."""
+MAX_SITES = 4000
+"""Maximum number of instrumented places in a program; later places are not instrumented."""
 
 LOOKUP = 1 << 63
-"""The bit of events that are keys; the others are arms of branches."""
+"""The bit that marks events as lookups of keys; other events are arms of branches."""
+
+SITE_SHIFT = 40
+"""An event is `site << SITE_SHIFT`, plus the number of the arm or a checksum of the key."""
 
 RECORDER = "__trail__"
-"""The name under which a watched program finds what records it."""
+"""The builtin name under which an instrumented program finds its `Recorder`."""
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "Eq": operator.eq,
@@ -47,43 +51,35 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "NotIn": lambda value, container: value not in container,
 }
 
-SITE = 40
-"""By how many bits the number of a site stands above that of an arm."""
-_KEY = (1 << 32) - 1
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrailsJob(ModelJob):
-    """Which ways a program takes at each of its rows.
-
-    The answers are a row of events for each, all ones where it
-    failed, and the line of every site.
-    """
+    """A job that records the trail of a program on each of its rows."""
 
     handler: ClassVar[str] = "cwm_cli.worlds.trails:TrailsHandler"
     aim: ClassVar[str] = "every row was answered"
 
     @property
     def layout(self) -> SlotLayout:
-        """Where the answers go."""
+        """Slots for the events of each row, and for the line number of each site."""
         rows = len(self.actions[0])
         return SlotLayout(
-            [("events", "<u8", (rows, MOST_EVENTS)), ("lines", "<i8", (MOST_SITES,))], rows
+            [("events", "<u8", (rows, MAX_EVENTS)), ("lines", "<i8", (MAX_SITES,))], rows
         )
 
 
 class TrailsHandler(Handler[TrailsJob]):
-    """Has the program take a step at every row, rewritten so that it notes its ways."""
+    """Runs one step of the instrumented program on each row."""
 
     job_class = TrailsJob
 
     def run(self, program: ConfinedProgram) -> None:
-        """Ask for one row after the other; one at which the program fails has no trail."""
+        """Write the events of each row; a row on which the program fails has no known trail."""
         job, slots, recorder = self.job, program.slots, Recorder()
-        rewritten = watched(job.program)
-        slots["lines"][: len(rewritten.lines)] = rewritten.lines[:MOST_SITES]
+        instrumented = instrument(job.program)
+        slots["lines"][: len(instrumented.lines)] = instrumented.lines
         setattr(builtins, RECORDER, recorder)
-        code = compile(rewritten.tree, "<program>", "exec", dont_inherit=True)
+        code = compile(instrumented.tree, "<program>", "exec", dont_inherit=True)
         environment = ConfinedProgram(code, job, slots).load()
         pairs = zip(
             values(job.observation_space, iter(job.observations)),
@@ -97,51 +93,63 @@ class TrailsHandler(Handler[TrailsJob]):
             try:
                 environment.set_state(observation)
                 environment.step(action)
-                slots["events"][row] = as_row(list(recorder.events))
-            except Exception:  # noqa: BLE001  # programs raise what they like
+                slots["events"][row] = encode_events(list(recorder.events))
+            except Exception:  # noqa: BLE001  # programs can raise any exception
                 slots["events"][row] = np.iinfo(np.uint64).max
             slots["status"][row] = 1
             program.counter[0] = row + 1
 
 
 class Trails(NamedTuple):
-    """The events of every row that was asked, and the line of every site."""
+    """The trails of a program.
+
+    Args:
+        events: (rows, MAX_EVENTS), the events of each row as `encode_events` returns them.
+        lines: The line number of each site.
+    """
 
     events: np.ndarray
     lines: np.ndarray
 
 
-def trails(sandbox: Sandbox, job: TrailsJob) -> Trails | None:
-    """Have a program followed; None where it fails, or cannot be watched."""
+def record_trails(sandbox: Sandbox, job: TrailsJob) -> Trails | None:
+    """Record the trails of a program. Return None if it fails or cannot be instrumented."""
     reply: Any = sandbox.run(job)
     if reply.failure is not None or not np.all(reply.slots["status"]):
         return None
     return Trails(np.array(reply.slots["events"]), np.array(reply.slots["lines"]))
 
 
-class Recorder:
-    """Notes what happens at the sites of a watched program; `events` are those since `begin`.
+def encode_events(events: Sequence[int]) -> np.ndarray:
+    """Return (MAX_EVENTS,) integers: events, then zeros. All bits are set if there are too many."""
+    row = np.zeros(MAX_EVENTS, np.uint64)
+    if len(events) > MAX_EVENTS:
+        row[:] = np.iinfo(np.uint64).max
+    else:
+        row[: len(events)] = np.array(events, np.uint64)
+    return row
 
-    An arm is a site and which way was taken there, a lookup a site and the key.
-    """
+
+class Recorder:
+    """Records events for an instrumented program; `events` has those since `begin`, in order."""
 
     def __init__(self) -> None:
         self.events: dict[int, None] = {}
 
     def begin(self) -> None:
-        """Forget what was noted."""
+        """Delete the recorded events."""
         self.events = {}
 
     def arm(self, site: int, value: Any) -> Any:
-        """Note whether a condition holds."""
+        """Record whether a comparison is true; results that are not bool are not recorded."""
         if isinstance(value, bool | np.bool_):
-            self.events[site << SITE | bool(value)] = None
+            self.events[site << SITE_SHIFT | bool(value)] = None
         return value
 
     def chain(self, site: int, names: str, *values: Any) -> Any:
-        """Compare `a <= b < c` link by link, and note which of them hold, up to one that does not.
+        """Evaluate `a <= b < c`, and record each comparison up to the first that is false.
 
-        Plainly the last values would not be evaluated behind a link that does not hold.
+        Plain Python would not evaluate the values after that comparison.
         """
         holds: Any = True
         for place, (name, pair) in enumerate(zip(names.split(), pairwise(values), strict=True)):
@@ -151,166 +159,141 @@ class Recorder:
         return holds
 
     def truth(self, site: int, value: Any) -> Any:
-        """Note whether something counts as true."""
+        """Record the truth value of a condition; arrays have none."""
         if not isinstance(value, np.ndarray):
-            self.events[site << SITE | bool(value)] = None
+            self.events[site << SITE_SHIFT | bool(value)] = None
         return value
 
     def pick(self, site: int, choose: Callable[..., Any], *values: Any) -> Any:
-        """Note which of several values `min` or `max` chooses."""
+        """Record which of several values `min` or `max` returns."""
         chosen = choose(*values)
         place = next((n for n, value in enumerate(values) if value is chosen), 0)
-        self.events[site << SITE | place] = None
+        self.events[site << SITE_SHIFT | place] = None
         return chosen
 
     def key(self, site: int, key: Any) -> Any:
-        """Note a key that is looked up."""
-        self.events[LOOKUP | site << SITE | crc32(repr(_plain(key)).encode()) & _KEY] = None
+        """Record the lookup of a key."""
+        self.events[LOOKUP | site << SITE_SHIFT | crc32(repr(_plain(key)).encode())] = None
         return key
 
     @staticmethod
     def lookup(table: Any, keys: tuple[Any, ...]) -> Any:
-        """Look up one key after the other."""
+        """Return `table[a][b]` for the keys (a, b)."""
         for key in keys:
             table = table[key]
         return table
 
 
-class Watched(NamedTuple):
-    """A text that tells a `Recorder` its ways, and the line of every site."""
+def _plain(key: Any) -> Any:
+    """Return a key without numpy types, so that equal keys have equal representations."""
+    if isinstance(key, tuple | list):
+        return tuple(map(_plain, key))
+    return key.tolist() if isinstance(key, np.generic | np.ndarray) else key
+
+
+class InstrumentedProgram(NamedTuple):
+    """The tree of a program that calls a `Recorder`, and the line number of each site."""
 
     tree: ast.Module
     lines: list[int]
 
 
-def watched(text: str) -> Watched:
-    """Rewrite a program so that it notes its ways, and otherwise does what it did."""
-    tree = ast.parse(text)
-    rewriting = _Rewriting()
-    made = ast.fix_missing_locations(rewriting.visit(tree))
-    return Watched(made, rewriting.lines)
+def instrument(text: str) -> InstrumentedProgram:
+    """Insert calls of a `Recorder` into a program, which otherwise behaves as before."""
+    instrumenter = _Instrumenter()
+    tree = ast.fix_missing_locations(instrumenter.visit(ast.parse(text)))
+    return InstrumentedProgram(tree, instrumenter.lines)
 
 
-def as_row(events: Sequence[int]) -> np.ndarray:
-    """Return events as a row of numbers, zeros behind; all ones where they are too many."""
-    row = np.zeros(MOST_EVENTS, np.uint64)
-    if len(events) > MOST_EVENTS:
-        row[:] = np.iinfo(np.uint64).max
-    else:
-        row[: len(events)] = np.array(events, np.uint64)
-    return row
-
-
-class _Rewriting(ast.NodeTransformer):
-    """Puts calls of the recorder around conditions, choices and keys."""
+class _Instrumenter(ast.NodeTransformer):
+    """Wraps conditions, choices and keys in calls of the recorder."""
 
     def __init__(self) -> None:
-        self.lines: list[int] = [0]  # so that no event is 0
+        self.lines: list[int] = [0]  # site 0 is not used, so that no event is 0
 
     def visit_Compare(self, node: ast.Compare) -> Any:
-        """Watch whether a comparison holds, and the key of `in`."""
+        """Record the result of a comparison, and the key of `key in table`."""
         self.generic_visit(node)
         if len(node.ops) > 1:
             names = ast.Constant(" ".join(type(op).__name__ for op in node.ops))
-            made = self._call(node, "chain", names, node.left, *node.comparators)
-            self.lines += [node.lineno] * (len(node.ops) - 1)
-            return made
+            values = names, node.left, *node.comparators
+            return self._record(node, "chain", *values, sites=len(node.ops))
         if isinstance(node.ops[0], ast.In | ast.NotIn):
-            node.left = self._call(node, "key", node.left)
-        return self._call(node, "arm", node)
+            node.left = self._record(node, "key", node.left)
+        return self._record(node, "arm", node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        """Watch each operand, as far as they are evaluated."""
+        """Record each operand that is evaluated."""
         self.generic_visit(node)
-        node.values = [self._truth(value) for value in node.values]
+        node.values = [self._record_truth(value) for value in node.values]
         return node
 
     def visit_If(self, node: ast.If) -> Any:
-        """Watch a branch."""
+        """Record the condition of a branch."""
         self.generic_visit(node)
-        node.test = self._truth(node.test)
+        node.test = self._record_truth(node.test)
         return node
 
     visit_IfExp = visit_While = visit_If  # type: ignore[assignment]
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
-        """Watch the keys of `table[key]`, those of `table[a][b]` together."""
+        """Record the key of `table[key]`, and both keys of `table[a][b]` as one event."""
         if not isinstance(node.ctx, ast.Load):
             self.generic_visit(node)
             return node
-        keys, inner = [node.slice], node
-        while isinstance(inner.value, ast.Subscript):
-            inner = inner.value
-            keys.append(inner.slice)
-        inner.value = self.visit(inner.value)
-        if not all(map(_is_key, keys)) or all(isinstance(key, ast.Constant) for key in keys):
-            self._visit_keys(node)
-            return node
-        self._visit_keys(node)
-        if len(keys) == 1:
-            node.slice = self._call(node, "key", node.slice)
-            return node
-        return self._jointly(node)
-
-    def visit_Call(self, node: ast.Call) -> Any:
-        """Watch the keys of `table.get(key, default)`, and what `min` and `max` choose."""
-        self.generic_visit(node)
-        function = node.func
-        plain = not node.keywords and not any(isinstance(each, ast.Starred) for each in node.args)
-        if plain and isinstance(function, ast.Attribute) and function.attr == "get" and node.args:
-            node.args[0] = self._call(node, "key", node.args[0])
-        chooses = isinstance(function, ast.Name) and function.id in ("min", "max")
-        if plain and chooses and len(node.args) > 1:
-            return self._call(node, "pick", function, *node.args)
+        nested = [node]
+        while isinstance(nested[-1].value, ast.Subscript):
+            nested.append(nested[-1].value)
+        slices = [subscript.slice for subscript in nested]
+        constant = all(isinstance(part, ast.Constant) for part in slices)
+        is_lookup = all(map(_is_key, slices)) and not constant
+        nested[-1].value = table = self.visit(nested[-1].value)
+        for subscript in nested:
+            subscript.slice = self.visit(subscript.slice)
+        if is_lookup and len(nested) == 1:
+            node.slice = self._record(node, "key", node.slice)
+        elif is_lookup:
+            # evaluate and record all keys before the first of them is looked up
+            keys = ast.Tuple([subscript.slice for subscript in reversed(nested)], ast.Load())
+            call = ast.Call(_recorder("lookup"), [table, self._record(node, "key", keys)], [])
+            return ast.copy_location(call, node)
         return node
 
-    def _visit_keys(self, node: ast.expr) -> None:
-        """Watch what is within keys."""
-        while isinstance(node, ast.Subscript):
-            node.slice = self.visit(node.slice)
-            node = node.value
+    def visit_Call(self, node: ast.Call) -> Any:
+        """Record the key of `table.get(key, default)`, and the choice of `min` and `max`."""
+        self.generic_visit(node)
+        function = node.func
+        if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
+            return node
+        if isinstance(function, ast.Attribute) and function.attr == "get" and node.args:
+            node.args[0] = self._record(node, "key", node.args[0])
+        chooses = isinstance(function, ast.Name) and function.id in ("min", "max")
+        if chooses and len(node.args) > 1:
+            return self._record(node, "pick", function, *node.args)
+        return node
 
-    def _jointly(self, node: ast.Subscript) -> Any:
-        """Evaluate all keys of nested subscripts, note them as one, then look up."""
-        keys: list[ast.expr] = []
-        table: ast.expr = node
-        while isinstance(table, ast.Subscript):
-            keys.insert(0, table.slice)
-            table = table.value
-        noted = self._call(node, "key", ast.Tuple(keys, ast.Load()))
-        looked = _function("lookup")
-        return ast.copy_location(ast.Call(looked, [table, noted], []), node)
-
-    def _truth(self, value: ast.expr) -> ast.expr:
-        """Watch whether something counts as true, unless that is watched already."""
+    def _record_truth(self, value: ast.expr) -> ast.expr:
+        """Record a truth value, unless it is constant or its parts are recorded already."""
         if isinstance(value, ast.BoolOp | ast.Constant):
             return value
         if isinstance(value, ast.Call) and ast.unparse(value.func) == f"{RECORDER}.arm":
             return value
-        made: ast.expr = self._call(value, "truth", value)
-        return made
+        recorded: ast.expr = self._record(value, "truth", value)
+        return recorded
 
-    def _call(self, node: ast.expr, method: str, *args: ast.expr) -> Any:
-        """Have the recorder called where a node is; too many sites are let be."""
-        if len(self.lines) >= MOST_SITES:
-            return args[-1] if method != "pick" else node
-        self.lines.append(node.lineno)
-        site = ast.Constant(len(self.lines) - 1)
-        call = ast.Call(_function(method), [site, *args], [])
-        return ast.copy_location(call, node)
+    def _record(self, node: ast.expr, method: str, *args: ast.expr, sites: int = 1) -> Any:
+        """Return a call of the recorder at a node; beyond `MAX_SITES` the expression itself."""
+        if len(self.lines) + sites > MAX_SITES:
+            return node if method in ("chain", "pick") else args[-1]
+        site = ast.Constant(len(self.lines))
+        self.lines += [node.lineno] * sites
+        return ast.copy_location(ast.Call(_recorder(method), [site, *args], []), node)
 
 
-def _function(method: str) -> ast.Attribute:
+def _recorder(method: str) -> ast.Attribute:
     return ast.Attribute(ast.Name(RECORDER, ast.Load()), method, ast.Load())
 
 
-def _is_key(key: ast.expr) -> bool:
-    """Whether a subscript looks something up, rather than cutting a part out."""
-    return not any(isinstance(part, ast.Slice | ast.Starred) for part in ast.walk(key))
-
-
-def _plain(key: Any) -> Any:
-    """Return a key as it is written, whatever type of number it holds."""
-    if isinstance(key, tuple | list):
-        return tuple(map(_plain, key))
-    return key.tolist() if isinstance(key, np.generic | np.ndarray) else key
+def _is_key(part: ast.expr) -> bool:
+    """Return whether a subscript is a key rather than a slice."""
+    return not any(isinstance(child, ast.Slice | ast.Starred) for child in ast.walk(part))

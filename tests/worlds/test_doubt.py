@@ -1,4 +1,4 @@
-"""Planning in a program that was found from data: what no row supports is doubted."""
+"""Planning with a program from data, whose unsupported steps are doubted; reports of gaps."""
 
 import ast
 import builtins
@@ -16,8 +16,8 @@ from cwm_cli.export.package import package_of
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds import ProgramModel
-from cwm_cli.worlds.doubt import Prospect, Support, doubted, prospect
-from cwm_cli.worlds.trails import LOOKUP, RECORDER, Recorder, watched
+from cwm_cli.worlds.doubt import ExtremeReturn, Support, add_doubt, extreme_return
+from cwm_cli.worlds.trails import LOOKUP, MAX_SITES, RECORDER, Recorder, encode_events, instrument
 from cwm_learn.actor import Knowledge
 from object_worlds import SCHEMA, Corridor
 from recordings import POINT, dataset
@@ -38,7 +38,7 @@ class Environment:
         return 12 * row + column, reward, row == 3 and column == 11
 """
 FLAT = CARTPOLE.replace("abs(x) > 2.4 or ", "")
-"""CartPole for those who never saw where the track ends."""
+"""CartPole without the rule that the episode ends at the ends of the track."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def sandbox():
 
 
 def walk(name, paths, **arguments):
-    """Record paths of actions, an episode each; the last step cuts it."""
+    """Record an episode for each list of actions; its last step is truncated."""
     env = gym.make(name, **arguments)
     rows = []
     for episode, path in enumerate(paths):
@@ -69,7 +69,7 @@ def walk(name, paths, **arguments):
 
 
 def cliff_rows():
-    """Every move away from the cliff, the way along it to the goal, and three falls."""
+    """Record every move away from the cliff, the path along it to the goal, and three falls."""
     around = [0, *[1] * 11, *[3] * 11, 0, *[1, 1, 0, 2, 3, 1] * 9, *[3] * 11, 0, *[1] * 11]
     falls = [2, 0, *[1] * 2, 2, 0, *[1] * 3, 2, 1]
     goal = [0, *[1] * 11, 2]
@@ -77,7 +77,7 @@ def cliff_rows():
 
 
 def played(rows, program, env, tmp_path, doubt, **more):
-    """Play with a program that was found from some rows."""
+    """Plan with a program that was induced from some rows."""
     return cwm_cli.plan(
         program=program,
         env=env,
@@ -89,7 +89,7 @@ def played(rows, program, env, tmp_path, doubt, **more):
     )
 
 
-def test_cells_in_which_nobody_was_are_not_passed_through_on_the_program_s_word(tmp_path):
+def test_careful_plans_avoid_unrecorded_cells_that_the_program_is_wrong_about(tmp_path):
     wrong = CLIFF.replace("KNOWN", "3")
     careful = played(cliff_rows(), wrong, "CliffWalking-v1", tmp_path, "careful", max_steps=40)
     ignoring = played(cliff_rows(), wrong, "CliffWalking-v1", tmp_path, "ignore", max_steps=40)
@@ -99,13 +99,13 @@ def test_cells_in_which_nobody_was_are_not_passed_through_on_the_program_s_word(
     assert careful.as_json()["unsupported"] == 0.0
 
 
-def test_curious_plans_try_what_nobody_has_seen(tmp_path):
+def test_curious_plans_try_unrecorded_steps(tmp_path):
     wrong = CLIFF.replace("KNOWN", "3")
     result = played(cliff_rows(), wrong, "CliffWalking-v1", tmp_path, "curious", max_steps=10)
     assert result.unsupported > 0.3
 
 
-def test_a_track_is_not_left_whose_end_nobody_saw(sandbox):
+def test_a_careful_episode_ends_outside_the_recorded_range(sandbox):
     rng = np.random.default_rng(0)
     rows = walk("CartPole-v1", [rng.integers(0, 2, 60).tolist() for _ in range(6)])
     model = doubting(ProgramModel(FLAT, sandbox), rows, "careful")
@@ -119,10 +119,10 @@ def test_a_track_is_not_left_whose_end_nobody_saw(sandbox):
     ends = model.doubted.predict(both).columns["terminations"].tolist()
     assert ends == [False, True]
     assert model.plain.predict(both).columns["terminations"].tolist() == [False, False]
-    assert not model.support.helps(outside["observations"][0], None)
+    assert not model.support.has_supported_action(outside["observations"][0], None)
 
 
-def test_where_the_worst_is_to_go_on_what_nobody_had_goes_on_at_that_rate(sandbox):
+def test_unsupported_steps_continue_at_the_worst_rate_if_no_episode_terminated(sandbox):
     space = Space("box", "float64", (1,), (-np.inf,), (np.inf,))
     support = Support(
         space,
@@ -141,7 +141,7 @@ class Environment:
         self.x = self.x + 1
         return [self.x], 5.0, False
 """
-    text = doubted(moving, support, Prospect(-200.0, ends=False))
+    text = add_doubt(moving, support, ExtremeReturn(-200.0, ends=False))
     rows = dataset([([0.5], [1.5], 5, False), ([1.5], [2.5], 5, False)], space)
     answers = ProgramModel(text, sandbox).predict(rows).columns
     assert answers["rewards"].tolist() == [5.0, pytest.approx(-2.0)]
@@ -149,7 +149,7 @@ class Environment:
     assert answers["terminations"].tolist() == [False, False]
 
 
-def test_what_rows_contradict_is_not_supported_and_what_chance_decides_is(sandbox):
+def test_rules_that_rows_contradict_are_unsupported_unless_chance_explains_it(sandbox):
     program = """
 class Environment:
     def set_state(self, observation):
@@ -168,7 +168,7 @@ class Environment:
     assert cells[20, 0] and cells[40, 0]
 
 
-def test_a_rule_needs_rows_behind_it_and_a_key_one(sandbox):
+def test_a_rule_needs_several_rows_and_a_key_one(sandbox):
     program = """
 class Environment:
     BONUS = {3: 1.0}
@@ -184,22 +184,23 @@ class Environment:
     data = dataset([*[(n, n + 1, 0, False) for n in range(10)], (50, 0, 0, False)])
     cells = supported(survey(ProgramModel(program, sandbox), data), data).cells
     assert cells[30, 0] and cells[50, 0]
-    assert not cells[51, 0]  # one row is behind its way
+    assert not cells[51, 0]  # only one row used this rule
     more = dataset([*[(n, n + 1, 0, False) for n in range(10)], *[(50, 0, 0, False)] * 3])
     cells = supported(survey(ProgramModel(program, sandbox), more), more).cells
     assert not cells[51, 0] and cells[50, 0]  # 51 was never looked up
 
 
-def test_the_worst_prospect_is_an_end_or_going_on_whatever_was_worse():
+def test_the_worst_return_is_a_terminated_or_an_extrapolated_episode():
     falling = dataset([(n, n + 1, 1, n == 4) for n in range(5)])
-    assert prospect(falling, best=False) == (1.0, True)
+    assert extreme_return(falling, best=False) == (1.0, True)
+    assert extreme_return(falling, best=True).value == pytest.approx(sum(0.99**n for n in range(5)))
     cut = dataset([(n, n + 1, -1, False) for n in range(5)])
-    assert prospect(cut, best=False).value == pytest.approx(-100)
-    assert not prospect(cut, best=False).ends
-    assert prospect(cut, best=False).rate == pytest.approx(-1)
+    worst = extreme_return(cut, best=False)
+    assert worst.value == pytest.approx(-100) and not worst.ends
+    assert worst.reward_per_step == pytest.approx(-1)
 
 
-def test_a_watched_program_answers_as_it_did_and_tells_its_ways():
+def test_an_instrumented_program_returns_the_same_and_records_its_branches():
     text = """
 TABLE = {(1, 2): 5}
 GRID = ["ab", "cd"]
@@ -209,34 +210,46 @@ def step(x, y):
     found = TABLE.get((x, y), 0) + (10 if 0 <= y < 2 and x in (1, 2) else 20)
     return low, found, GRID[x % 2][y % 2], not x or y
 """
-    plain, watching = {}, {}
+    plain, instrumented = {}, {}
     exec(text, plain)
     recorder = Recorder()
     setattr(builtins, RECORDER, recorder)
-    exec(compile(watched(text).tree, "<watched>", "exec"), watching)
+    exec(compile(instrument(text).tree, "<instrumented>", "exec"), instrumented)
     trails = set()
     for x in range(-1, 5):
         for y in range(4):
             recorder.begin()
-            assert watching["step"](x, y) == plain["step"](x, y)
+            assert instrumented["step"](x, y) == plain["step"](x, y)
             trails.add(tuple(event for event in recorder.events if not event & LOOKUP))
     assert len(trails) > 8
     delattr(builtins, RECORDER)
 
 
 @pytest.mark.parametrize("text", ["x = 1\n", "from __future__ import annotations\nx = a[1:2]\n"])
-def test_any_program_can_be_watched(text):
-    assert ast.unparse(watched(text).tree)
+def test_any_program_can_be_instrumented(text):
+    assert ast.unparse(instrument(text).tree)
 
 
-def test_a_program_alone_is_not_doubted_and_says_so(tmp_path):
+def test_sites_and_events_beyond_the_limits_are_not_recorded():
+    text = "\n".join(f"found = 0 < {n} < 2" for n in range(MAX_SITES // 2 + 9))
+    instrumented, names = instrument(text), {}
+    assert len(instrumented.lines) <= MAX_SITES
+    setattr(builtins, RECORDER, Recorder())
+    exec(compile(instrumented.tree, "<instrumented>", "exec"), names)
+    delattr(builtins, RECORDER)
+    assert names["found"] is False
+    full, crowded = encode_events(range(1, 49)), encode_events(range(1, 50))
+    assert full[-1] == 48 and np.all(crowded == np.iinfo(np.uint64).max)
+
+
+def test_without_a_dataset_no_step_is_doubted_and_the_result_says_so(tmp_path):
     result = cwm_cli.plan(
         program=CARTPOLE, env="CartPole-v1", episodes=1, max_steps=3, folder=tmp_path
     )
     assert result.unsupported is None and "--dataset" in result.doubt
 
 
-def test_points_without_bounds_are_supported_within_the_rows(sandbox):
+def test_unbounded_observations_are_supported_within_the_recorded_range(sandbox):
     still = (
         "class Environment:\n"
         "    def set_state(self, observation): self.here = observation\n"
@@ -245,22 +258,22 @@ def test_points_without_bounds_are_supported_within_the_rows(sandbox):
     data = dataset([([0.0, n / 10], [0.0, n / 10], 0, False) for n in range(10)], POINT)
     support = supported(survey(ProgramModel(still, sandbox), data), data)
     assert support.covers(np.array([0.0, 0.5]), 0) and not support.covers(np.array([1.0, 0.5]), 0)
-    assert not support.covers(np.array([0.0, 0.5]), 1)  # an action that nobody took
+    assert not support.covers(np.array([0.0, 0.5]), 1)  # an action that was not recorded
 
 
-def test_what_the_data_do_not_show_is_told_the_most_important_first():
+def test_gaps_of_the_data_are_listed_by_importance():
     rows = walk("CartPole-v1", [[n % 2, *[1] * 20] for n in range(4)])
-    told = gaps(rows, ("place", "speed", "angle", "spin"))
-    assert "one cause" in told[0] and "other ways to end may exist" in told[0]
-    assert told[1] == "Every reward seen was the same (1)."
-    assert told[2].startswith("No row came near these bounds: place was") and len(told) <= 6
+    found = gaps(rows, ("place", "speed", "angle", "spin"))
+    assert "one cause" in found[0] and "other ways to end may exist" in found[0]
+    assert found[1] == "Every reward seen was the same (1)."
+    assert found[2].startswith("No row came near these bounds: place was") and len(found) <= 6
     one = Dataset(rows.columns | {"actions": np.zeros(len(rows), np.int64)}, *spaces_of(rows))
     assert "No row takes the action 1." in gaps(one)
     assert "when an episode ends is not known" in gaps(cliff_rows()[np.arange(5)])[0]
     assert gaps(rows[np.arange(0)]) == []
 
 
-def test_of_objects_the_classes_that_were_not_met_are_told_and_no_cells():
+def test_gaps_of_object_data_name_missing_classes_and_no_components():
     env = Corridor(8)
     space, actions = space_of(env.observation_space), space_of(env.action_space)
     here, _ = env.reset(seed=0)
@@ -269,10 +282,10 @@ def test_of_objects_the_classes_that_were_not_met_are_told_and_no_cells():
         for n, action in enumerate([0, 0, 0, 2])
     ]
     about = {"objects": SCHEMA.to_json() | {"classes": [*SCHEMA.to_json()["classes"], "ball"]}}
-    told = gaps(Dataset.of(rows, observation_space=space, action_space=actions, metadata=about))
-    assert "No row shows an object of class ball." in told
-    assert not any("[" in each for each in told)
-    assert "one terminal transition" in told[0]
+    found = gaps(Dataset.of(rows, observation_space=space, action_space=actions, metadata=about))
+    assert "No row shows an object of class ball." in found
+    assert not any("[" in each for each in found)
+    assert "one terminal transition" in found[0]
     known = Knowledge(space, actions, 10, schema=SCHEMA)
     here["objects"][1, 6] = 1
     assert known.told(here) == f"agent at {here['objects'][0, 1]}, 0 with key"
@@ -282,17 +295,17 @@ def spaces_of(rows):
     return rows.observation_space, rows.action_space
 
 
-def test_lines_with_few_rows_behind_them_are_named(sandbox):
+def test_gaps_name_lines_that_few_rows_executed(sandbox):
     rows, program = cliff_rows(), CLIFF.replace("KNOWN", "10")
     rows = rows[rows.columns["episodes"] < 3]  # with one goal
     found = survey(ProgramModel(program, sandbox), rows, cells=False)
-    told = " ".join(gaps(rows, found=found, program=program))
-    assert "Few rows support a rule:" in told
-    assert f"line {len(program.splitlines())} (1 row)" in told
-    assert "of 192 (observation, action) pairs were recorded" in told
+    text = " ".join(gaps(rows, found=found, program=program))
+    assert "Few rows support a rule:" in text
+    assert f"line {len(program.splitlines())} (1 row)" in text
+    assert "of 192 (observation, action) pairs were recorded" in text
 
 
-def test_a_search_ends_with_what_its_data_do_not_show(tmp_path, monkeypatch, capsys):
+def test_a_search_reports_the_gaps_of_its_data(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = walk("CartPole-v1", [[n % 2, 1 - n % 2, *[1] * 12] for n in range(8)])
     found = cwm_cli.synthesize("CartPole-v1", dataset=rows, budget=1, run="poles")
