@@ -13,7 +13,7 @@ from candidates import BOX, LIMITS, dataset_of, predicting, program
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import AccuracyMetric, Evaluation, evaluate, rollouts
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.sandbox.prediction import APART, MOST_AUDITED
+from cwm_cli.sandbox.prediction import APART, MAX_AUDITED_ROWS
 from cwm_cli.search.contracts import Backend, Completion, Node, Verdict
 from cwm_cli.search.loop import Search
 from cwm_cli.worlds import ProgramModel, WorldModel
@@ -77,7 +77,7 @@ def test_the_failure_tells_a_language_model_what_to_mend(sandbox, poles):
     forged = forger(FORGERS["what it keeps in a list"])
     failure = scored(sandbox, forged, poles[0], audited=True).failure
     assert failure.message.startswith("when asked twice for set_state([")
-    assert "not on earlier questions, the other rows that are asked" in failure.message
+    assert "not on earlier questions, the other rows, the clock" in failure.message
     assert "other processes give the same answers" in failure.message
 
 
@@ -116,7 +116,7 @@ def test_rows_that_are_alike_draw_numbers_of_their_own(sandbox):
 
 @pytest.mark.slow
 def test_of_very_many_rows_some_are_audited(sandbox):
-    many = dataset_of(spaces.Discrete(1000), MOST_AUDITED + 2000)
+    many = dataset_of(spaces.Discrete(1000), MAX_AUDITED_ROWS + 2000)
     forging = program(
         "self.n += 1; return self.state + (self.n > 3000), 1.0, False", init="self.n = 0"
     )

@@ -419,7 +419,7 @@ def test_what_leaks_from_one_episode_into_another_is_refused(sandbox, name):
     failure = judged(sandbox, remembering(*LEAKING[name]), REPEATED)
     assert failure.kind == "nondeterministic"
     assert failure.message.startswith("when asked twice for reset([")
-    assert "keep what is remembered in self" in failure.message
+    assert "keep memory in self" in failure.message
     if "seen" in LEAKING[name][0] or "clock" in name:
         assert failure.message.rsplit("\n", 1)[1].startswith(f"at line {failure.line}: ")
 
@@ -449,7 +449,7 @@ def test_what_nearly_all_other_episodes_tell_is_refused_as_some_are_asked_alone(
     right = sandbox.predict(waiting, rows).columns["rewards"] == rows.columns["rewards"]
     assert right.mean() > 0.25
     assert judged(sandbox, waiting, rows).kind == "nondeterministic"
-    monkeypatch.setattr(episodes, "ALONE", 0)
+    monkeypatch.setattr(episodes, "SINGLE_EPISODES", 0)
     assert judged(sandbox, waiting, rows) is None
 
 

@@ -8,7 +8,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import Evaluation, evaluate
 from cwm_cli.evaluation.skill import SkillMetric
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.sandbox.prediction import permuted, starts_of
+from cwm_cli.sandbox.prediction import draw_starts, random_permutations
 from cwm_cli.worlds import Predictions, ProgramModel
 from cwm_cli.worlds.model import WorldModel
 from recordings import MOVES
@@ -167,14 +167,14 @@ def test_a_draw_does_not_find_its_number_in_its_start(sandbox, methods) -> None:
 def test_the_same_seed_scores_the_same_and_fewer_draws_are_the_first_of_more(sandbox) -> None:
     first, again = (scored(sandbox, PLAIN).score for _ in range(2))
     assert first == again
-    many, few = (starts_of(ROWS, 3, draws) for draws in (64, 2))
+    many, few = (draw_starts(ROWS, 3, draws) for draws in (64, 2))
     assert np.array_equal(many[:, :2], few)
     assert len(np.unique(many.reshape(-1, 2), axis=0)) == 64 * len(ROWS)
-    assert not np.isin(starts_of(ROWS, 4, 2), few).any()
+    assert not np.isin(draw_starts(ROWS, 4, 2), few).any()
 
 
 def test_an_audit_makes_other_draws_of_each_row_in_another_order() -> None:
-    numbers = permuted(64, 200, np.random.default_rng(0))
+    numbers = random_permutations(64, 200, np.random.default_rng(0))
     assert np.array_equal(np.sort(numbers, axis=1), np.tile(np.arange(64), (200, 1)))
     assert len({tuple(row) for row in numbers[:, :8].tolist()}) == 200
     assert (numbers[:, :8].mean(axis=1).std() > 4).all()

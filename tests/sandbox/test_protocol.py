@@ -31,7 +31,7 @@ from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.failures import Failure, failure_of
 from cwm_cli.sandbox.job import CONTROL_BYTES, Phase, SlotLayout
 from cwm_cli.sandbox.pool import JobResult, WorkerHandle
-from cwm_cli.sandbox.prediction import contradiction, merge_answers
+from cwm_cli.sandbox.prediction import find_contradiction, merge_answers
 from cwm_cli.sandbox.protocol import Descriptors, EndReason, Hello, JobReport, JobRequest
 from cwm_cli.worlds.messages import SIZE, Codec, PlanningReply
 
@@ -434,8 +434,8 @@ def test_any_two_sets_of_answers_can_be_compared(dataset: Dataset, data: st.Data
     job = predicting("", dataset)
     layout = job.layout
     one, other = (layout.views(data.draw(memories(layout))) for _ in range(2))
-    assert contradiction(job, one, one) is None
-    failure = contradiction(job, one, other)
+    assert find_contradiction(job, one, one) is None
+    failure = find_contradiction(job, one, other)
     names = [name for name in layout.slots if one[name].ndim and name != "status"]
     same = all(one[name].tobytes() == other[name].tobytes() for name in names)
     assert (failure is None) == same
