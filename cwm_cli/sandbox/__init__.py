@@ -1,10 +1,10 @@
-"""Run generated programs in processes of their own and hand back what comes of them.
+"""Run generated programs in confined processes and return their answers or failures.
 
-The trusted side is `client`, `conversation`, `prediction` of rows, `episodes`, `pool`, `protection`
-and `failures`. `worker` starts and watches the processes of programs. `candidate` and `handlers`
-run in such a process; `probe` is itself a program. Both sides share `job`, `abilities` and
-`protocol`. A `Job` is a request to a program, and its `Handler` carries it out: a new kind of job
-needs one of each, and no change here.
+The trusted side consists of `client` (start here), `conversation`, `prediction`, `episodes`,
+`pool`, `protection` and `failures`. A `worker` process starts and watches the processes of
+programs. The modules `candidate` and `handlers` run in the process of a program; `probe` is itself
+a program. Both sides share `job`, `abilities` and `protocol`. A `Job` is a request to a program,
+and its `Handler` executes the request: a new kind of job needs one of each, and no change here.
 
 The exports are lazy because the worker imports this package too and must stay small: no
 pydantic, no Gymnasium.
@@ -23,6 +23,23 @@ if TYPE_CHECKING:
     from cwm_cli.sandbox.prediction import PredictedColumns, ProgramAnswers
     from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
 
+_MODULES = {
+    "GAPS": "protection",
+    "ConfinedProgram": "handlers",
+    "Conversation": "conversation",
+    "Failure": "failures",
+    "Handler": "handlers",
+    "Job": "job",
+    "Limits": "job",
+    "PredictedColumns": "prediction",
+    "ProgramAnswers": "prediction",
+    "Protection": "protection",
+    "Reply": "conversation",
+    "Sandbox": "client",
+    "SandboxError": "pool",
+    "Unprotected": "protection",
+}
+
 __all__ = [
     "GAPS",
     "ConfinedProgram",
@@ -40,26 +57,9 @@ __all__ = [
     "Unprotected",
 ]
 
-_HOMES = {
-    "GAPS": "protection",
-    "ConfinedProgram": "handlers",
-    "Conversation": "conversation",
-    "Failure": "failures",
-    "Handler": "handlers",
-    "Job": "job",
-    "Limits": "job",
-    "PredictedColumns": "prediction",
-    "ProgramAnswers": "prediction",
-    "Protection": "protection",
-    "Reply": "conversation",
-    "Sandbox": "client",
-    "SandboxError": "pool",
-    "Unprotected": "protection",
-}
-
 
 def __getattr__(name: str) -> Any:
     """Import an export when it is first used."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,7 +1,7 @@
-"""What a program can be asked beyond one row at a time, read off its text.
+"""Facts about a program that its source text shows, without running it.
 
-The trusted side has to know before anything of the program runs, and never asks the program. What
-the text says of itself is checked where the program lives.
+The trusted side has to know the contract of a program before the program runs, and must not rely on
+its answers. The process of the program checks that the text and the class agree.
 """
 
 import ast
@@ -9,48 +9,14 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-MARKS = ("outcomes", "correct", "rng")
-"""Words of which a program that is more than plain holds one: the others are not parsed."""
-
-
-ELSEWHERE = frozenset(
-    [
-        "default_rng",
-        "RandomState",
-        "Random",
-        "SystemRandom",
-        "urandom",
-        "getrandom",
-        "token_bytes",
-        "token_hex",
-        "randbelow",
-        "uuid1",
-        "uuid4",
-        "time",
-        "time_ns",
-        "perf_counter",
-        "perf_counter_ns",
-        "monotonic",
-        "monotonic_ns",
-        "process_time",
-        "process_time_ns",
-        "now",
-        "today",
-        "getpid",
-    ]
-)
-"""Calls for what no seed of ours decides."""
-
-CONTAINERS = frozenset({"dict", "list", "set", "defaultdict", "deque", "Counter", "OrderedDict"})
-
 
 class Abilities(NamedTuple):
-    """What the class `Environment` of a program defines beside `set_state` and `step`.
+    """The optional features of the class `Environment` of a program; a plain program has none.
 
-    One that `tells` has `outcomes(action)`: all that can follow, with probabilities. One that
-    `draws` takes what chance decides from `self.rng`. One that `remembers` has
-    `correct(observation, reward)`, and is asked along whole episodes. None of them is a plain
-    program.
+    Attributes:
+        tells: It has `outcomes(action)`, which returns all possible outcomes with probabilities.
+        draws: It draws random numbers from `self.rng`.
+        remembers: It has `correct(observation, reward)`, so it is asked along whole episodes.
     """
 
     tells: bool = False
@@ -59,17 +25,12 @@ class Abilities(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it answers one row after the other, each with one certain answer."""
+        """Whether each row is asked separately and has one certain answer."""
         return not any(self)
 
     @property
-    def is_certain(self) -> bool:
-        """Whether it gives one answer to each row."""
-        return not (self.tells or self.draws)
-
-    @property
     def contract(self) -> str:
-        """The contract that it keeps: plain, chance or memory."""
+        """The contract of the program: plain, chance or memory."""
         if self.remembers:
             return "memory"
         return "plain" if self.is_plain else "chance"
@@ -77,20 +38,26 @@ class Abilities(NamedTuple):
 
 @lru_cache(maxsize=256)
 def abilities_of(program: str) -> Abilities:
-    """Read what a program can be asked; one that cannot be parsed is a plain one, and will fail."""
-    if not any(mark in program for mark in MARKS):
+    """Return the abilities of a program; a program with a syntax error counts as plain."""
+    # Most programs are plain and have none of these words, so they are not parsed.
+    if not any(word in program for word in ("outcomes", "correct", "rng")):
         return Abilities()
-    try:
-        tree = ast.parse(program.removeprefix("\ufeff"))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if (tree := _parse(program)) is None:
         return Abilities()
     methods = set(_members(tree, "Environment", frozenset()))
     draws = any(isinstance(node, ast.Attribute) and node.attr == "rng" for node in ast.walk(tree))
     return Abilities("outcomes" in methods, draws, "correct" in methods)
 
 
+def _parse(program: str) -> ast.Module | None:
+    try:
+        return ast.parse(program.removeprefix("\ufeff"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
 def _members(tree: ast.Module, name: str, seen: frozenset[str]) -> Iterator[str]:
-    """Yield the names that a class of the module defines, or inherits from others of it."""
+    """Yield the members that a class defines or inherits from other classes of the module."""
     if name in seen:
         return
     for node in tree.body:
@@ -100,7 +67,7 @@ def _members(tree: ast.Module, name: str, seen: frozenset[str]) -> Iterator[str]
                     if isinstance(part, ast.FunctionDef):
                         yield part.name
                     elif isinstance(part, ast.Assign):
-                        yield from (each.id for each in part.targets if isinstance(each, ast.Name))
+                        yield from (t.id for t in part.targets if isinstance(t, ast.Name))
                 bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
             case ast.Assign(targets=[ast.Name(id=found)], value=ast.Name(id=other)) if (
                 found == name
@@ -112,65 +79,66 @@ def _members(tree: ast.Module, name: str, seen: frozenset[str]) -> Iterator[str]
             yield from _members(tree, base, seen | {name})
 
 
-def unrepeatable(program: str) -> int:
-    """Return the first line by which answers may differ from process to process, or 0.
+def find_unrepeatable_line(program: str) -> int:
+    """Return the first line that may make answers differ between processes, or 0.
 
-    That is a call for random numbers from elsewhere, for the clock or the operating system, or else
-    something empty in the module or the class, which is there to be filled.
+    The line calls a function that reads the clock, the operating system or random numbers without
+    our seed. If there is none, it assigns an empty container in the module or a class, which the
+    program may use as memory.
     """
-    try:
-        tree = ast.parse(program.removeprefix("\ufeff"))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    unseeded = {
+        *("default_rng", "RandomState", "Random", "SystemRandom", "urandom", "getrandom"),
+        *("token_bytes", "token_hex", "randbelow", "uuid1", "uuid4", "time", "time_ns"),
+        *("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time"),
+        *("process_time_ns", "now", "today", "getpid"),
+    }
+    if (tree := _parse(program)) is None:
         return 0
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    drawing = [node.lineno for node in calls if _called(node) in ELSEWHERE]
+    call_lines = [node.lineno for node in calls if _called_name(node) in unseeded]
     classes = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
-    filled = [
+    container_lines = [
         node.lineno
         for body in (tree.body, *classes)
         for node in body
-        if isinstance(node, ast.Assign | ast.AnnAssign) and _is_empty(node.value)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and _is_empty_container(node.value)
     ]
-    return min(drawing or filled, default=0)
+    return min(call_lines or container_lines, default=0)
 
 
-def _called(call: ast.Call) -> str:
-    """Return the last word of what is called."""
+def _called_name(call: ast.Call) -> str:
+    """Return the last part of the name of a called function."""
     match call.func:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
     return ""
 
 
-def _is_empty(value: ast.expr | None) -> bool:
-    """Return whether a value is a list, dict or set, or the like, with nothing in it."""
+def _is_empty_container(value: ast.expr | None) -> bool:
+    containers = {"dict", "list", "set", "defaultdict", "deque", "Counter", "OrderedDict"}
     match value:
         case ast.Dict(keys=[]) | ast.List(elts=[]):
             return True
         case ast.Call(args=[]) | ast.Call(func=ast.Name(id="defaultdict")):
-            return _called(value) in CONTAINERS
+            return _called_name(value) in containers
     return False
 
 
 class MisreadChoice(NamedTuple):
-    """A use of a `CHOICES` list as if it were the alternative in force."""
+    """A use of a list of alternatives as if it were one alternative."""
 
     line: int
     expression: str
 
 
-def misread_choice(program: str) -> MisreadChoice | None:
+def find_misread_choice(program: str) -> MisreadChoice | None:
     """Return the first use of an entry of `CHOICES` that is not followed by `[0]`.
 
-    `CHOICES = {"integrator": ["euler", "rk4"]}` declares alternatives whose first item is in force.
-    A comparison of the list itself with "euler" is False without an error. Entries that are no
-    lists, and programs that declare no such dictionary, are not checked.
+    `CHOICES = {"integrator": ["euler", "rk4"]}` declares alternatives; the first item is active. A
+    comparison of the list itself with "euler" is False without an error. Entries that are not
+    lists, and programs without such a dictionary, are not checked.
     """
-    if "CHOICES" not in program:
-        return None
-    try:
-        tree = ast.parse(program.removeprefix("\ufeff"))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if "CHOICES" not in program or (tree := _parse(program)) is None:
         return None
     listed = set(_listed_choices(tree))
     if not listed:
@@ -209,7 +177,7 @@ def _listed_choices(tree: ast.Module) -> Iterator[object]:
 
 
 def _is_choices(node: ast.expr) -> bool:
-    """Return whether an expression is `CHOICES`, of the module, the class or an object."""
+    """Return whether an expression is `CHOICES`, as a name or an attribute."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name == "CHOICES"
@@ -228,13 +196,12 @@ def _reads_choice(node: ast.expr, listed: Collection[object]) -> bool:
     return _is_choices(value) and (not isinstance(key, ast.Constant) or key.value in listed)
 
 
+# Modules, functions and attributes that do more than compute, and harmless attributes.
 MODULES = """
 _thread asyncio builtins codeop concurrent ctypes fcntl gc glob gzip http importlib inspect
 linecache mmap multiprocessing os pathlib pickle platform posix pty resource runpy select shelve
 shutil signal site socket sqlite3 ssl subprocess tempfile urllib webbrowser zipfile
 """
-"""Those that reach beyond computing, as do the functions and attributes that follow."""
-
 FUNCTIONS = "open eval exec compile __import__ breakpoint globals vars"
 ATTRIBUTES = """
 modules meta_path load save savez savez_compressed loadtxt savetxt genfromtxt fromfile tofile memmap
@@ -247,22 +214,26 @@ _ATTRIBUTES, _HARMLESS = frozenset(ATTRIBUTES.split()), frozenset(HARMLESS.split
 
 
 class ForbiddenName(SyntaxError):
-    """A program uses a name that is forbidden on this machine, at a line."""
+    """A program uses a name that is forbidden on this machine."""
 
 
 def check_source(program: str, file: str) -> None:
     """Refuse a program that does more than compute.
 
-    This is done if the kernel cannot confine a program (macOS, old kernels). It stops accidents,
-    such as a program that reads files because a language model thinks that it helps. It is no
-    boundary: a hostile program can get around it.
+    This check is used if the kernel cannot confine a program (macOS, old kernels). It prevents
+    accidents, such as a program that reads files because a language model considers that helpful.
+    It is not a security boundary: a hostile program can circumvent it.
+
+    Args:
+        program: Source text of the program.
+        file: File name for the error.
 
     Raises:
         ForbiddenName: The program uses a name that is not allowed.
         SyntaxError: The text is not Python.
     """
     for node in ast.walk(ast.parse(program, file)):
-        for name in _names(node):
+        for name in _forbidden_names(node):
             line = getattr(node, "lineno", 1)
             raise ForbiddenName(
                 f"{name!r} is not allowed: on this machine the only protection is a check of the "
@@ -271,8 +242,7 @@ def check_source(program: str, file: str) -> None:
             )
 
 
-def _names(node: ast.AST) -> Iterator[str]:
-    """Yield the forbidden names that a part of a program uses."""
+def _forbidden_names(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (a.name for a in node.names if a.name.partition(".")[0] in _MODULES)
     elif isinstance(node, ast.ImportFrom):

@@ -1,6 +1,7 @@
-"""The process of one program: guards first, then its job.
+"""The process of one program: it activates the guards, then executes the job.
 
-The handlers of the jobs that ask for the rows of a dataset, which every worker can do, follow.
+The module also contains the handlers of the jobs that ask for rows of a dataset, which every worker
+knows.
 """
 
 import fcntl
@@ -20,7 +21,7 @@ import numpy as np
 
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.sandbox.abilities import check_source
-from cwm_cli.sandbox.confinement import Guards, Room, address_space
+from cwm_cli.sandbox.confinement import AddressSpace, Guards, address_space
 from cwm_cli.sandbox.handlers import (
     Complaint,
     ConfinedProgram,
@@ -55,38 +56,16 @@ from cwm_cli.sandbox.linux import die_with_parent, self_stopper
 from cwm_cli.sandbox.protocol import Console, Descriptors, JobRequest
 
 PROGRAM = "<program>"
-"""The file name of the program in tracebacks."""
+"""File name of the program in tracebacks."""
 
 READY = b"R"
-"""Said once every guard is up, before the program is so much as compiled."""
+"""Message to the worker that all guards are active; sent before the program is compiled."""
 
-MOST_DESCRIPTORS = 256
-"""More than a worker ever has open."""
+MAX_DESCRIPTORS = 256
+"""More descriptors than a worker ever has open."""
 
 READY_DESCRIPTOR = 3
-"""Where READY is said; the descriptors of a conversation follow it."""
-
-_RESERVE_BYTES = 1 << 20
-"""Memory that is given back so that a failure can be reported when a program took all."""
-
-_ERROR_BYTES = 1 << 16
-"""How much a program that prints elsewhere may say on standard error."""
-
-_MESSAGE_CHARACTERS = 4000
-"""What has room in the slot of the message."""
-
-TOLERANCE = 1e-6
-"""Largest difference between a step and its outcome, absolute plus relative.
-
-It allows for arithmetic in another order, and is less than the metric tolerates.
-"""
-
-SURPRISE = 6.0
-"""Standard deviations by which outcomes may come more or less often than told: by chance one of a
-thousand programs would see that in none of a million outcomes."""
-
-ENOUGH = 10.0
-"""The least variance of a count for that: below, it is not spread as the deviations say."""
+"""Descriptor for `READY`; the descriptors of a conversation follow it."""
 
 _SPACE = Space("box", "float64", (2,), (-1.0, -1.0), (1.0, 1.0))
 _SMALL_JOB = PredictionJob(
@@ -102,16 +81,21 @@ class Environment:
     action_space=_SPACE,
     columns=dict.fromkeys(("observations", "actions"), np.zeros((2, 2))),
 )
+# Encoded once, at import: encoding in each process would copy the pages that it writes to.
 _REHEARSAL, _REHEARSAL_BYTES = _SMALL_JOB.encode(), _SMALL_JOB.layout.size
-"""Encoded here, as every process writes to the memory of what it does itself."""
 
 
 def run(
     requests: socket.socket, ready: int, worker: int, guards: Guards, *, rehearses: bool
 ) -> NoReturn:
-    """Wait for a job, become the process of its program and end with it.
+    """Wait for a job, execute it, and end the process.
 
-    `worker` is the process that this one must not outlive.
+    Args:
+        requests: Socket for the request.
+        ready: Descriptor for `READY`.
+        worker: Process number of the worker, which this process must not outlive.
+        guards: The guards to activate.
+        rehearses: Whether to execute a small job first, to be faster once the job arrives.
     """
     code = 1
     try:
@@ -119,47 +103,48 @@ def run(
         if rehearses:
             _rehearse()
         before = address_space()
-        guards.early()
+        guards.apply_early()
         die_with_parent()
         if os.getppid() != worker:
             os._exit(code)
         received = JobRequest.receive(requests)
-        if received is None:  # the worker is gone
+        if received is None:  # the worker has ended
             os._exit(code)
         request, files = received
-        job, memory = _settle(request, files, ready)
-        handler = _handler(job)
+        job, memory = _open_files(request, files, ready)
+        handler = _make_handler(job)
         handler.prepare()
         stop = self_stopper()
-        guards.last(request.limits, Room(before, request.job_bytes + request.slot_bytes))
+        job_bytes = request.job_bytes + request.slot_bytes
+        guards.apply_last(request.limits, AddressSpace(before, job_bytes))
         os.write(READY_DESCRIPTOR, READY)
         os.close(READY_DESCRIPTOR)
-        _perform(handler, memory, checks_source=guards.checks_source and not job.trusted)
+        _execute(handler, memory, checks_source=guards.checks_source and not job.trusted)
         code = 0
         stop()  # the worker waits for this
-    except BaseException:  # noqa: BLE001  # nothing may escape into the code of the worker
+    except BaseException:  # noqa: BLE001  # no exception may reach the code of the worker
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
 def _rehearse() -> None:
-    """Do a small job to the end, so that the memory which that writes to is already our own."""
-    handler = _handler(ReceivedJob.decode(_REHEARSAL))
-    _perform(handler, mmap.mmap(-1, _REHEARSAL_BYTES), checks_source=False)
+    """Execute a small job, so that the pages that every job writes to are already copied."""
+    handler = _make_handler(ReceivedJob.decode(_REHEARSAL))
+    _execute(handler, mmap.mmap(-1, _REHEARSAL_BYTES), checks_source=False)
 
 
-def _handler(job: ReceivedJob) -> Handler[Any]:
-    """Return what does a job; its module is imported already, or else it cannot be."""
-    found = handler_class(job.handler)
-    return found(found.job_class(**job.parts))
+def _make_handler(job: ReceivedJob) -> Handler[Any]:
+    # The guards refuse the import of a module that the worker has not imported.
+    handler = handler_class(job.handler)
+    return handler(handler.job_class(**job.parts))
 
 
-def _perform(handler: Handler[Any], memory: mmap.mmap, *, checks_source: bool) -> None:
-    """Have the program do its job; what it raises is reported."""
+def _execute(handler: Handler[Any], memory: mmap.mmap, *, checks_source: bool) -> None:
+    """Execute a job and write a failure of the program into its slots."""
     job: Job = handler.job
     slots = job.layout.views(memory)
-    reserve = mmap.mmap(-1, _RESERVE_BYTES)
+    reserve = mmap.mmap(-1, 1 << 20)
     try:
         if checks_source:
             check_source(job.program, PROGRAM)
@@ -167,19 +152,14 @@ def _perform(handler: Handler[Any], memory: mmap.mmap, *, checks_source: bool) -
         handler.run(ConfinedProgram(code, job, slots))
         slots["phase"][...] = Phase.DONE
     except BaseException as error:  # noqa: BLE001  # also SystemExit is the program's failure
-        reserve.close()  # so that there is some memory to report with when the program took all
-        _report(error, slots)
+        reserve.close()  # memory to report the failure if the program has used all of it
+        # The kind first, in case the memory does not suffice for more.
+        slots["kind"][...] = 1 + KINDS.index(_failure_kind(error, int(slots["phase"])))
+        slots["line"][...] = _failure_line(error)
+        slots["message"][...] = _failure_text(error).encode("utf-8", "replace")
 
 
-def _report(error: BaseException, slots: Columns) -> None:
-    """Write down what went wrong, the kind first in case memory is too short for more."""
-    slots["kind"][...] = 1 + KINDS.index(_kind(error, int(slots["phase"])))
-    slots["line"][...] = _line(error)
-    slots["message"][...] = _text(error).encode("utf-8", "replace")
-
-
-def _kind(error: BaseException, phase: int) -> str:
-    """Name the kind of failure."""
+def _failure_kind(error: BaseException, phase: int) -> str:
     if isinstance(error, MemoryError):
         return "memory"
     if isinstance(error, Complaint) and error.kind:
@@ -189,8 +169,8 @@ def _kind(error: BaseException, phase: int) -> str:
     return "wrong_output" if isinstance(error, Complaint) else "step_error"
 
 
-def _line(error: BaseException) -> int:
-    """Return the innermost line of the program that had a part in an error, or 0."""
+def _failure_line(error: BaseException) -> int:
+    """Return the innermost line of the program in a traceback, or 0."""
     if isinstance(error, SyntaxError) and error.filename == PROGRAM:
         return error.lineno or 0
     line, entry = 0, error.__traceback__
@@ -203,8 +183,8 @@ def _line(error: BaseException) -> int:
     return line
 
 
-def _text(error: BaseException) -> str:
-    """Return the type and the text of an error, as far as the program lets us."""
+def _failure_text(error: BaseException) -> str:
+    """Return type and text of an error; only the type if `str(error)` fails."""
     if isinstance(error, Complaint):
         return str(error)
     name = type(error).__name__
@@ -212,34 +192,37 @@ def _text(error: BaseException) -> str:
         return f"{name}: {error.msg}"
     try:
         text = str(error)
-    except BaseException:  # noqa: BLE001  # the text of an error is a program, too
+    except BaseException:  # noqa: BLE001  # the program may define `__str__`
         return name
-    return f"{name}: {text[:_MESSAGE_CHARACTERS]}" if text else name
+    return f"{name}: {text[:4000]}" if text else name  # the slot has room for 4000 bytes
 
 
-def _settle(request: JobRequest, files: Descriptors, ready: int) -> tuple[ReceivedJob, mmap.mmap]:
-    """Map what the program works on; keep what it prints to, where READY is said, and pipes.
+def _open_files(
+    request: JobRequest, files: Descriptors, ready: int
+) -> tuple[ReceivedJob, mmap.mmap]:
+    """Map the job and its slots, redirect the output, and close all other descriptors.
 
-    Nothing else stays open.
+    Only standard streams, `READY_DESCRIPTOR` and the pipes of a conversation stay open.
     """
     os.dup2(files.log, 1)
     os.dup2(files.log, 2)
     if files.console:
-        _connect(files.console)
+        _connect_console(files.console)
     else:
-        sys.stdout = sys.stderr = _log(request.limits.output_bytes)
+        sys.stdout = sys.stderr = _log_stream(request.limits.output_bytes)
     memory = mmap.mmap(files.slots, request.slot_bytes)
     job = ReceivedJob.decode(mmap.mmap(files.job, request.job_bytes, access=mmap.ACCESS_READ))
     kept = [ready, *(files.channel or ())[:2]]
+    # Move the descriptors out of the way first, so that no `dup2` overwrites one of them.
     kept = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, READY_DESCRIPTOR + 3) for descriptor in kept]
     for number, descriptor in enumerate(kept, start=READY_DESCRIPTOR):
         os.dup2(descriptor, number)
-    os.closerange(READY_DESCRIPTOR + len(kept), MOST_DESCRIPTORS)
+    os.closerange(READY_DESCRIPTOR + len(kept), MAX_DESCRIPTORS)
     return job, memory
 
 
-def _connect(console: Console) -> None:
-    """Have the program read and write real files, also where it does so past `sys`."""
+def _connect_console(console: Console) -> None:
+    """Connect standard input and output to files, also for programs that do not use `sys`."""
     os.dup2(console.stdin, 0)
     os.dup2(console.stdout, 1)
     reader = io.BufferedReader(io.FileIO(0, closefd=False))
@@ -247,29 +230,25 @@ def _connect(console: Console) -> None:
     stdin = io.TextIOWrapper(reader, "utf-8", "replace")
     stdout = io.TextIOWrapper(sink, "utf-8", "backslashreplace")
     for stream, mode in ((stdin, "r"), (stdout, "w")):
-        vars(stream)["mode"] = mode  # which programs that make streams of their own ask for
+        vars(stream)["mode"] = mode  # programs that make their own streams read it
     vars(sys).update(stdin=stdin, __stdin__=stdin, stdout=stdout, __stdout__=stdout)
-    sys.stderr = _log(_ERROR_BYTES)
+    sys.stderr = _log_stream(1 << 16)
 
 
-def _log(limit: int) -> TextIO:
-    """Return a stream to the log, which keeps what is printed up to a limit."""
-    kept: Any = _Log(limit)
-    return io.TextIOWrapper(kept, "utf-8", "backslashreplace", write_through=True)
+def _log_stream(limit: int) -> TextIO:
+    """Return a stream to standard error that keeps the first `limit` bytes and drops the rest."""
+    raw: Any = _Log(limit)
+    return io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
 
 
 class _Log(io.RawIOBase):
-    """Keeps what is printed up to a limit and takes the rest without a word."""
-
     def __init__(self, limit: int) -> None:
         self._left = limit
 
     def writable(self) -> bool:
-        """Say that one can print."""
         return True
 
     def write(self, data: Any) -> int:
-        """Keep what there is room for."""
         kept = bytes(data[: self._left])
         self._left -= len(kept)
         with suppress(OSError):  # a program may close its descriptors
@@ -278,12 +257,12 @@ class _Log(io.RawIOBase):
 
 
 class PredictionHandler(Handler[PredictionJob]):
-    """Asks for every row."""
+    """Predicts each row in turn."""
 
     job_class = PredictionJob
 
     def run(self, program: ConfinedProgram) -> None:
-        """Ask for one row after the other; this loop is where the time goes."""
+        """Predict all rows. This is the hot loop of scoring, so it inlines `recorder`."""
         environment, slots, space = program.load(), program.slots, self.job.observation_space
         write = writer(space, (slots[leaf.name] for leaf in space.leaves("next_observations")))
         write_valid = None
@@ -310,7 +289,7 @@ class PredictionHandler(Handler[PredictionJob]):
             progress[0] = row + 1
 
     def _inputs(self, program: ConfinedProgram) -> Iterator[tuple[Any, Any]]:
-        """Yield observations and actions; random numbers are seeded for each."""
+        """Yield observations and actions; seed the random numbers before each."""
         job = self.job
         observations = values(job.observation_space, iter(job.observations))
         actions = values(job.action_space, iter(job.actions))
@@ -321,19 +300,19 @@ class PredictionHandler(Handler[PredictionJob]):
 def _seeded(
     program: ConfinedProgram, starts: np.ndarray, pairs: Iterator[tuple[Any, Any]]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs, and begin a draw before each; `starts` have the shape (rows, 1, 2)."""
+    """Yield pairs, and begin a draw before each; `starts` has the shape (rows, 1, 2)."""
     for start, pair in zip(starts, pairs, strict=True):
         program.begin_draw(start.tobytes())
         yield pair
 
 
 class OutcomesHandler(Handler[OutcomesJob]):
-    """Asks for the possible outcomes of every row, and for a step there if the program has one."""
+    """Collects the outcomes of each row, and compares them with `step` if the program has it."""
 
     job_class = OutcomesJob
 
     def run(self, program: ConfinedProgram) -> None:
-        """Ask for one row after the other."""
+        """Collect the outcomes of all rows."""
         environment = program.load()
         try:
             self._ask(program, environment)
@@ -342,12 +321,12 @@ class OutcomesHandler(Handler[OutcomesJob]):
 
     def _ask(self, program: ConfinedProgram, environment: Any) -> None:
         job, slots, progress = self.job, program.slots, program.counter
-        every = _flattened(job, slots)
-        record = recorder(job.observation_space, every, _allowed(job))
-        compared = None
+        flat = _flatten_answers(job, slots)
+        record = recorder(job.observation_space, flat, _mask_space(job))
+        comparison = None
         if job.checked and callable(getattr(environment, "step", None)):
-            compared = ComparedSteps(
-                job.observation_space, every, _allowed(job), drawn=program.abilities.draws
+            comparison = StepComparison(
+                job.observation_space, flat, _mask_space(job), drawn=program.abilities.draws
             )
         pairs: Iterator[tuple[Any, Any]] = zip(
             values(job.observation_space, iter(job.observations)),
@@ -357,40 +336,44 @@ class OutcomesHandler(Handler[OutcomesJob]):
         pairs = pairs if job.starts is None else _seeded(program, job.starts, pairs)
         for row, (observation, action) in enumerate(pairs):
             environment.set_state(observation)
-            told = outcomes_of(environment.outcomes(action), with_valid=job.valid)
-            slots["counts"][row] = len(told)
-            if len(told) <= job.places:
+            outcomes = outcomes_of(environment.outcomes(action), with_valid=job.valid)
+            slots["counts"][row] = len(outcomes)
+            if len(outcomes) <= job.places:
                 first = row * job.places
-                for place, outcome in enumerate(told, start=first):
+                for place, outcome in enumerate(outcomes, start=first):
                     record(place, outcome.answer)
-                chances = slots["probabilities"][row, : len(told)]
-                chances[:] = [outcome.probability for outcome in told]
-                if compared is not None:
-                    compared.add(environment.step(action), chances, first)
+                probabilities = slots["probabilities"][row, : len(outcomes)]
+                probabilities[:] = [outcome.probability for outcome in outcomes]
+                if comparison is not None:
+                    comparison.add(environment.step(action), probabilities, first)
             slots["status"][row] = 1
             progress[0] = row + 1
-        if compared is not None:
-            compared.judge()
+        if comparison is not None:
+            comparison.check_frequencies()
 
 
 class DrawsHandler(Handler[DrawsJob]):
-    """Asks for several draws of the outcome of every row."""
+    """Samples the outcome of each row several times."""
 
     job_class = DrawsJob
 
     def run(self, program: ConfinedProgram) -> None:
-        """Ask for one row after the other, and in each for one draw after the other."""
+        """Sample all draws of a row, then the next row."""
         job, environment = self.job, program.load()
         status, progress = program.slots["status"], program.counter
-        record = recorder(job.observation_space, _flattened(job, program.slots), _allowed(job))
+        record = recorder(
+            job.observation_space, _flatten_answers(job, program.slots), _mask_space(job)
+        )
         set_state, step, begin = environment.set_state, environment.step, program.begin_draw
         assert job.starts is not None
         place = 0
         for row, starts in enumerate(job.starts):
-            observations = _repeated(job.observation_space, job.observations, row, job.several)
-            actions = _repeated(job.action_space, job.actions, row, job.several)
+            observations = _repeat(
+                job.observation_space, job.observations, row, job.answers_per_row
+            )
+            actions = _repeat(job.action_space, job.actions, row, job.answers_per_row)
             for start, observation, action in zip(
-                _split(starts), observations, actions, strict=True
+                _split_starts(starts), observations, actions, strict=True
             ):
                 begin(start)
                 set_state(observation)
@@ -401,76 +384,77 @@ class DrawsHandler(Handler[DrawsJob]):
 
 
 class EpisodesHandler(Handler[EpisodesJob]):
-    """Asks along episodes, each with an environment of its own."""
+    """Predicts along episodes, each with its own environment."""
 
     job_class = EpisodesJob
 
     def run(self, program: ConfinedProgram) -> None:
-        """Answer questions about one step of all episodes until nobody asks any more."""
-        self._program, self._answers = program, np.zeros(self._most(), self.job.answer_type)
+        """Answer questions about one step of all episodes until the conversation ends."""
+        size = max(MOST_OUTCOMES, self.job.draws_per_step)
+        self._program, self._answers = program, np.zeros(size, self.job.answer_type)
         slots = {name: self._answers[name] for name in self._answers.dtype.names or ()}
-        self._chances = slots.pop("probabilities")
-        space, allowed = self.job.observation_space, _allowed(self.job)
-        self._record = recorder(space, slots, allowed)
-        self._compared = None
+        self._probabilities = slots.pop("probabilities")
+        space, mask_space = self.job.observation_space, _mask_space(self.job)
+        self._record = recorder(space, slots, mask_space)
+        self._comparison = None
         if self.job.checked:
-            self._compared = ComparedSteps(space, slots, allowed, drawn=program.abilities.draws)
+            self._comparison = StepComparison(
+                space, slots, mask_space, drawn=program.abilities.draws
+            )
         first = program.load()
         environments: list[Any] = [None] * self.job.episodes
         try:
             while head := program.read(SIZE.size):
                 question = program.read(*SIZE.unpack(head))
-                goes_on = question[: len(environments)]
-                asked = np.frombuffer(question, self.job.asked_type, offset=len(environments))
-                environments = list(compress(environments, goes_on))
-                program.write(self._reply(environments, asked, first))
+                continues = question[: len(environments)]
+                records = np.frombuffer(question, self.job.question_type, offset=len(environments))
+                environments = list(compress(environments, continues))
+                program.write(self._reply(environments, records, first))
         except Complaint as complaint:
             raise complaint.blame(getattr(first, "outcomes", first.step)) from None
 
-    def _most(self) -> int:
-        """Return how many answers there may be to one question."""
-        return max(MOST_OUTCOMES, self.job.several)
-
-    def _reply(self, environments: list[Any], asked: np.ndarray, first: Any) -> bytes:
-        """Say what happened to each episode, if it has begun, and have it go on."""
+    def _reply(self, environments: list[Any], records: np.ndarray, first: Any) -> bytes:
+        """Start each new episode or correct it with its last outcome, and predict its next step."""
         job, program = self.job, self._program
         observations = values(
-            job.observation_space, _leaves(job.observation_space, asked, "observations")
+            job.observation_space, _leaves(job.observation_space, records, "observations")
         )
-        actions = values(job.action_space, _leaves(job.action_space, asked, "actions"))
+        actions = values(job.action_space, _leaves(job.action_space, records, "actions"))
         counts, answers = [], []
-        rows = zip(observations, asked["rewards"].tolist(), asked["starts"], actions, strict=True)
+        rows = zip(
+            observations, records["rewards"].tolist(), records["starts"], actions, strict=True
+        )
         for number, (observation, reward, starts, action) in enumerate(rows):
             environment = environments[number]
             if environment is None:
-                environments[number] = environment = program.another() if number else first
+                environment = program.make_environment() if number else first
+                environments[number] = environment
                 environment.reset(observation)
             else:
                 environment.correct(observation, reward)
-            counts.append(self._predict(environment, action, _split(starts)))
+            counts.append(self._predict(environment, action, _split_starts(starts)))
             answers.append(self._answers[: counts[-1]].tobytes())
             program.counter[0] += 1
-        if self._compared is not None:
-            self._compared.judge()
+        if self._comparison is not None:
+            self._comparison.check_frequencies()
         return np.array(counts, COUNT).tobytes() + b"".join(answers)
 
     def _predict(self, environment: Any, action: Any, starts: list[bytes]) -> int:
-        """Have an environment predict and take a step; return how many answers it gave.
+        """Predict a step and take it; return the number of answers.
 
-        The environment makes the first draw and continues from it. Its copies make all further
-        draws.
+        The environment makes the first draw and continues from it. Copies make all other draws.
         """
         program, (first, *others) = self._program, starts
         if program.abilities.tells:
             program.begin_draw(first)
-            told = outcomes_of(environment.outcomes(action), with_valid=self.job.valid)
-            for place, outcome in enumerate(told):
+            outcomes = outcomes_of(environment.outcomes(action), with_valid=self.job.valid)
+            for place, outcome in enumerate(outcomes):
                 self._record(place, outcome.answer)
-                self._chances[place] = outcome.probability
+                self._probabilities[place] = outcome.probability
             result = environment.step(action)
-            if self._compared is not None:
-                self._compared.add(result, self._chances[: len(told)], 0)
-            return len(told)
+            if self._comparison is not None:
+                self._comparison.add(result, self._probabilities[: len(outcomes)], 0)
+            return len(outcomes)
         for place, start in enumerate(others, start=1):
             program.begin_draw(start)
             self._record(place, deepcopy(environment).step(action))
@@ -479,39 +463,38 @@ class EpisodesHandler(Handler[EpisodesJob]):
         return len(starts)
 
 
-def _split(starts: np.ndarray) -> list[bytes]:
-    """Return where each draw of a row begins."""
+def _split_starts(starts: np.ndarray) -> list[bytes]:
+    """Return the random state of each draw of a row."""
     data = starts.tobytes()
     return [data[at : at + START_BYTES] for at in range(0, len(data), START_BYTES)]
 
 
 def _leaves(space: Space, records: np.ndarray, name: str) -> Iterator[np.ndarray]:
-    """Yield the columns of records that values of a space have under a name."""
     return (records[leaf.name] for leaf in space.leaves(name))
 
 
-def _repeated(space: Space, leaves: list[np.ndarray], row: int, times: int) -> Iterator[Any]:
-    """Yield the value of a row several times, each a copy of its own."""
+def _repeat(space: Space, leaves: list[np.ndarray], row: int, times: int) -> Iterator[Any]:
+    """Yield the value of a row several times, each a separate copy."""
     columns = (np.broadcast_to(leaf[row], (times, *leaf.shape[1:])) for leaf in leaves)
     return values(space, columns)
 
 
-def _flattened(job: PredictionJob, slots: Columns) -> Columns:
-    """Return the slots of answers of which each row has several, one after the other."""
-    names = [name for name, *_ in answer_slots(job.observation_space, (), job.allowable)]
+def _flatten_answers(job: PredictionJob, slots: Columns) -> Columns:
+    """Return the slots of answers with one leading axis for rows and answers."""
+    names = [name for name, *_ in answer_slots(job.observation_space, (), job.mask_size)]
     return {name: slots[name].reshape(-1, *slots[name].shape[2:]) for name in names}
 
 
-def _allowed(job: ModelJob) -> Space | None:
-    """Return the actions of which a step says whether they are valid, where it says so."""
+def _mask_space(job: ModelJob) -> Space | None:
+    """Return the space of the actions if steps also return the valid actions."""
     return job.action_space if job.valid else None
 
 
-class ComparedSteps:
-    """Holds what `step` answers against the outcomes that were told for the same question.
+class StepComparison:
+    """A check that the results of `step` agree with the outcomes for the same questions.
 
-    Each answer has to be one of them; where steps are `drawn`, all of them together as often as
-    was told, place by place in the lists.
+    Each result has to be one of the outcomes. If steps are random (`drawn`), each place in the
+    lists of outcomes also has to occur as often as its probabilities predict, over all steps.
     """
 
     def __init__(
@@ -520,33 +503,45 @@ class ComparedSteps:
         self._answer = {name: np.zeros_like(column[:1]) for name, column in slots.items()}
         self._record = recorder(space, self._answer, action_space)
         self._slots, self._drawn = slots, drawn
-        self._seen = np.zeros((3, MOST_OUTCOMES))
+        self._sums = np.zeros((3, MOST_OUTCOMES))  # observed, expected, variance of each place
         self._steps = 0
 
-    def add(self, result: Any, chances: np.ndarray, first: int) -> None:
-        """Compare a step with outcomes that lie in the slots from a place on."""
+    def add(self, result: Any, probabilities: np.ndarray, first: int) -> None:
+        """Compare the result of a step with the outcomes in the slots from place `first` on.
+
+        Raises:
+            Complaint: The result is not among the outcomes with a positive probability.
+        """
         self._record(0, result)
-        alike, last = chances > 0, first + len(chances)
+        matches, last = probabilities > 0, first + len(probabilities)
         for name, answer in self._answer.items():
-            if name in _LASTING or not self._answer["terminations"][0]:
-                alike &= _near(answer[0], self._slots[name][first:last])
-        if not alike.any():
-            words = f"step returned {repr(result)[:200]}, which is not one of its outcomes"
-            raise Complaint(words, "contradiction")
+            # If the episode ends, only its reward and its end matter.
+            lasting = name in ("rewards", "terminations")
+            if lasting or not self._answer["terminations"][0]:
+                matches &= _equals_outcome(answer[0], self._slots[name][first:last])
+        if not matches.any():
+            message = f"step returned {repr(result)[:200]}, which is not one of its outcomes"
+            raise Complaint(message, "contradiction")
         if self._drawn:
-            shares = np.where(alike, chances, 0.0)
-            observed, expected, variance = self._seen[:, : len(chances)]
+            # If several outcomes match, each counts with its share of their probability.
+            shares = np.where(matches, probabilities, 0.0)
+            observed, expected, variance = self._sums[:, : len(probabilities)]
             observed += shares / shares.sum()
-            expected += chances
-            variance += chances * (1 - chances)
+            expected += probabilities
+            variance += probabilities * (1 - probabilities)
             self._steps += 1
 
-    def judge(self) -> None:
-        """Complain of drawn steps that lead to some outcomes too often or too rarely."""
-        observed, expected, variance = self._seen
-        off = np.abs(observed - expected) / np.sqrt(np.maximum(variance, ENOUGH))
-        place = int(np.where(variance >= ENOUGH, off, 0.0).argmax())
-        if variance[place] >= ENOUGH and off[place] > SURPRISE:
+    def check_frequencies(self) -> None:
+        """Raise `Complaint` if random steps lead to an outcome too often or too rarely.
+
+        The threshold is 6 standard deviations: by chance, one of a thousand programs exceeds it in
+        any of a million outcomes. Below a variance of 10, a count is not close enough to a normal
+        distribution.
+        """
+        observed, expected, variance = self._sums
+        deviations = np.abs(observed - expected) / np.sqrt(np.maximum(variance, 10.0))
+        place = int(np.where(variance >= 10.0, deviations, 0.0).argmax())
+        if variance[place] >= 10.0 and deviations[place] > 6.0:
             raise Complaint(
                 f"step and outcomes disagree: of {self._steps} steps "
                 f"{observed[place]:.0f} led to outcome {place + 1} instead of "
@@ -555,16 +550,14 @@ class ComparedSteps:
             )
 
 
-_LASTING = ("rewards", "terminations")
-"""What counts of an answer that ends an episode."""
-
-
-def _near(answer: np.ndarray, told: np.ndarray) -> np.ndarray:
-    """Return which outcomes (outcomes, ...) have a part that agrees with an answer."""
-    alike: np.ndarray = np.array(told == answer)
-    if not alike.all() and told.dtype.kind == "f":
+def _equals_outcome(answer: np.ndarray, outcomes: np.ndarray) -> np.ndarray:
+    """Return which outcomes (outcomes, ...) equal an answer, up to rounding."""
+    equal: np.ndarray = np.array(outcomes == answer)
+    if not equal.all() and outcomes.dtype.kind == "f":
+        # Allows for another order of operations, and is less than the tolerance of the metric.
+        tolerance = 1e-6
         with np.errstate(invalid="ignore", over="ignore"):
-            near = np.abs(told - answer) <= TOLERANCE + TOLERANCE * np.abs(told)
-        both = np.isnan(told) & np.isnan(answer)
-        alike = np.array(alike | (near & np.isfinite(told)) | both)
-    return alike if alike.ndim == 1 else np.array(alike.reshape(len(told), -1).all(axis=1))
+            near = np.abs(outcomes - answer) <= tolerance + tolerance * np.abs(outcomes)
+        both_nan = np.isnan(outcomes) & np.isnan(answer)
+        equal = np.array(equal | (near & np.isfinite(outcomes)) | both_nan)
+    return equal if equal.ndim == 1 else np.array(equal.reshape(len(outcomes), -1).all(axis=1))

@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.abilities import abilities_of, misread_choice, unrepeatable
+from cwm_cli.sandbox.abilities import abilities_of, find_misread_choice, find_unrepeatable_line
 from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.conversation import Conversation, Reply
 from cwm_cli.sandbox.episodes import EpisodeQuestions
@@ -21,10 +21,10 @@ from cwm_cli.sandbox.failures import (
     LONGEST_PROGRAM,
     TOO_LONG,
     Failure,
+    add_line,
     failure_of,
-    overflow,
-    pointing,
-    without_index,
+    misread_choice_failure,
+    output_overflow,
 )
 from cwm_cli.sandbox.job import Job, Limits
 from cwm_cli.sandbox.pool import (
@@ -37,23 +37,27 @@ from cwm_cli.sandbox.pool import (
 )
 from cwm_cli.sandbox.prediction import PredictedColumns, ProgramAnswers, RowQuestions
 from cwm_cli.sandbox.protection import Protection, check_gaps
-from cwm_cli.sandbox.protocol import (
-    Console,
-    Setup,
-)
+from cwm_cli.sandbox.protocol import Console, Setup
 
 T = TypeVar("T")
 
 
 class Sandbox:
-    """Warm worker processes that run programs; for use by several threads at once.
+    """A pool of warm worker processes that run programs. Instances are thread-safe.
 
-    A worker serves one program at a time, in a process that exists for that
-    program only; at most `workers` such processes are at work. Workers start
-    when they are first needed. Programs may import the modules `tools` as well.
-    The first use of a worker raises `Unprotected` if the protection of this
-    machine has a gap that is not in `accepted`; `ALL_GAPS` accepts the gaps that
-    the first worker finds. `layers` and `cold` are for tests of each guard.
+    A worker runs one program at a time, in a process that exists only for that program. Workers
+    start when they are first needed. Workers form two sides: two processes whose inputs contain
+    each other's answers run on different sides, so that they cannot exchange data.
+
+    Args:
+        limits: Bounds on the time and memory of each program.
+        workers: Maximum number of programs that run at the same time.
+        tools: Modules that programs may import in addition to the usual ones.
+        accepted: Names of gaps in the protection that the user accepts. `ALL_GAPS` accepts the
+            gaps that the first worker finds. If another gap is open, the first use of a worker
+            raises `Unprotected`.
+        layers: Guards to use if the machine has them (for tests of each guard).
+        cold: Start an interpreter for each program instead of a fork (for tests).
     """
 
     def __init__(
@@ -74,31 +78,36 @@ class Sandbox:
 
     @property
     def protection(self) -> Protection:
-        """What programs cannot do here, found out by trying; `Unprotected` if it is too little."""
+        """The result of the probe on this machine; raises `Unprotected` for gaps not accepted."""
         return self._pool.protection
 
     def predict(self, program: str, dataset: Dataset, *, seed: int = 0) -> PredictedColumns:
-        """Ask a program for one answer to every row; only observations and actions are sent.
-
-        No process of the program gets two consecutive rows of an episode. Rows are shuffled,
-        and the random numbers that the program draws are seeded by `seed` and by what is
-        asked. What it answers counts for nothing before `audit` has confirmed it.
-        """
+        """Return one unconfirmed answer of a program for each row: the likeliest, or the first."""
         answers = self.ask(program, dataset, seed=seed)
         return PredictedColumns(answers.likeliest(), answers.failure)
 
     def ask(
         self, program: str, dataset: Dataset, *, seed: int = 0, draws: int = 1
     ) -> ProgramAnswers:
-        """Ask a program for all that it says to every row, as `predict` does.
+        """Return all answers of a program for each row of a dataset.
 
-        That is all outcomes of one that tells them, and so many `draws` of one that draws from
-        `self.rng`. One with memory is asked along whole episodes.
+        The program receives only observations and actions, in shuffled order, and no process
+        receives two consecutive rows of an episode. A program with memory is instead asked along
+        whole episodes. The answers must not count before `audit` has confirmed them.
+
+        Args:
+            program: Source text of the program.
+            dataset: The recorded transitions.
+            seed: Seed, together with the digest of the dataset, of the random numbers that the
+                program draws.
+            draws: Answers per row of a program that samples from `self.rng`. A program with the
+                method `outcomes` returns all its outcomes instead.
         """
         if len(program) > LONGEST_PROGRAM:
             return ProgramAnswers({}, TOO_LONG)
-        if misread := misread_choice(program):
-            return ProgramAnswers({}, pointing(without_index(misread), program, misread.line))
+        if misread := find_misread_choice(program):
+            failure = misread_choice_failure(misread)
+            return ProgramAnswers({}, add_line(failure, program, misread.line))
         return self._questions(program, dataset, seed).ask(draws)
 
     def audit(
@@ -109,30 +118,32 @@ class Sandbox:
         *,
         seed: int = 0,
     ) -> Failure | None:
-        """Ask for rows that were answered once more, in processes where they lie far apart.
+        """Ask for rows again, far apart from rows of the same episode, and compare the answers.
 
-        Returns what is wrong with a program that answers differently there.
+        Returns:
+            The failure of a program that answers differently this time, else None.
         """
         if not isinstance(answers, ProgramAnswers):
             answers = ProgramAnswers(answers)
         failure = self._questions(program, dataset, seed).audit(answers)
         if failure and failure.kind == "nondeterministic" and not abilities_of(program).is_plain:
-            return pointing(failure, program, unrepeatable(program))
+            return add_line(failure, program, find_unrepeatable_line(program))
         return failure
 
     def _questions(
         self, program: str, dataset: Dataset, seed: int
     ) -> RowQuestions | EpisodeQuestions:
-        """Return the questions for a program: row by row, or along episodes if it remembers."""
         if abilities_of(program).remembers:
             return EpisodeQuestions(self.converse_apart, self.limits, program, dataset, seed)
         return RowQuestions(self.run_apart, self.limits, program, dataset, seed)
 
     def run(self, job: Job, stdin: bytes | None = None) -> Reply:
-        """Do a job of any kind to its end.
+        """Run a job of any kind to its end.
 
-        With `stdin` the program reads that as its standard input, and what it flushes to its
-        standard output is in the reply, up to the limit; more than that is a failure.
+        Args:
+            job: The job.
+            stdin: Standard input of the program. If given, the reply contains the program's
+                standard output; output beyond `Limits.output_bytes` is a failure.
         """
         if len(job.program) > LONGEST_PROGRAM:
             return Reply({}, TOO_LONG)
@@ -143,19 +154,30 @@ class Sandbox:
     def run_apart(
         self, sides: Sequence[Sequence[Job]], limits: Sequence[Limits]
     ) -> list[list[Reply]]:
-        """Do jobs on workers of two sides, so that those of one side leave nothing for the other.
+        """Run jobs on workers of two sides, so that neither side can leave data for the other.
 
-        The sides work at the same time if there are places. The jobs of a side share its
-        limits; after a failure no other job is begun, nor if two workers died of the jobs.
+        The sides work at the same time if there are free places. After a failure, or if two
+        workers died, no other job starts.
+
+        Args:
+            sides: The jobs of each side, in order.
+            limits: The limits of each side, shared by all its jobs.
+
+        Returns:
+            The replies of each side, fewer than the jobs after a failure.
         """
         replies = self.insist(lambda: self._run_apart(sides, limits))
         return [[Reply({}, KILLED_WORKERS)]] if replies is None else replies
 
     def converse(self, job: Job, *, side: int = 0) -> Conversation:
-        """Return a conversation with the process of a program, to be closed.
+        """Open a conversation with the process of a program; the caller has to close it.
 
-        It is on a worker of one of the two sides. `SandboxError` when the sandbox fails, upon
-        which `insist` tries again.
+        Args:
+            job: The job; its handler answers questions until the conversation ends.
+            side: The side whose worker runs the job, 0 or 1.
+
+        Raises:
+            SandboxError: The sandbox failed; `insist` retries.
         """
         self.prepare(job.handler)
         return Conversation(self._pool.lend_any(side), job, job.encode(), self.limits)
@@ -166,15 +188,15 @@ class Sandbox:
         limits: Sequence[Limits],
         talk: Callable[[Sequence[tuple[int, Conversation]]], list[T] | Failure],
     ) -> list[T] | Failure:
-        """Hold conversations about jobs on workers of the two sides in turn.
+        """Hold conversations about jobs, on workers of alternating sides.
 
-        As many are open at a time as there are places, up to two. All of them are held again if
-        the sandbox fails.
+        One or two conversations are open at a time, depending on the free places. If the sandbox
+        fails, all conversations are repeated.
 
         Args:
             jobs: The job of each conversation.
             limits: The limits of each conversation, for all its questions together.
-            talk: Holds the open conversations, which come with the places of their jobs.
+            talk: Holds the open conversations, each given with the index of its job.
 
         Returns:
             All answers that `talk` returned, or its first failure.
@@ -188,41 +210,49 @@ class Sandbox:
 
         def attempt() -> list[T] | Failure:
             answers: list[T] = []
-            with self._pool.place(), ExitStack() as stack:
-                several = len(jobs) > 1 and stack.enter_context(self._pool.another_place())
-                for first in range(0, len(jobs), 1 + several):
-                    numbers = range(first, min(len(jobs), first + 1 + several))
-                    with ExitStack() as together:
-                        opened = [together.enter_context(closing(converse(n))) for n in numbers]
-                        found = talk(list(zip(numbers, opened, strict=True)))
-                    if isinstance(found, Failure):
-                        return found
-                    answers += found
+            with self._pool.reserve_place(), ExitStack() as stack:
+                is_parallel = len(jobs) > 1 and stack.enter_context(self._pool.try_reserve_place())
+                for first in range(0, len(jobs), 1 + is_parallel):
+                    numbers = range(first, min(len(jobs), first + 1 + is_parallel))
+                    with ExitStack() as open_now:
+                        opened = [open_now.enter_context(closing(converse(n))) for n in numbers]
+                        new = talk(list(zip(numbers, opened, strict=True)))
+                    if isinstance(new, Failure):
+                        return new
+                    answers += new
             return answers
 
-        found = self.insist(attempt)
-        return KILLED_WORKERS if found is None else found
+        result = self.insist(attempt)
+        return KILLED_WORKERS if result is None else result
 
     def prepare(self, *handlers: str) -> None:
-        """Have workers that know handlers by their addresses; those that do not are replaced.
+        """Make sure that workers have imported handlers; replace workers that have not.
 
-        Every kind of job sees to that itself, when it is first done: this saves the time
-        of starting workers twice.
+        Each job does this itself. A call with all handlers that will be needed saves starting
+        workers twice.
+
+        Args:
+            handlers: Addresses of handlers, `module:name`.
         """
         self._pool.prepare(handlers)
 
     def close(self) -> None:
-        """End every worker, also those at work."""
+        """End all workers, including those that run a program."""
         self._pool.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def insist(self, attempt: Callable[[], T]) -> T | None:
-        """Attempt something, again if the sandbox fails; None when two workers died of it."""
+        """Call `attempt`, and call it again if the sandbox fails.
+
+        Returns:
+            The result of `attempt`, or None if a worker died in both calls: then the program is
+            the cause.
+        """
         try:
             return attempt()
         except SandboxError as first:
@@ -236,68 +266,69 @@ class Sandbox:
     def _run_apart(
         self, sides: Sequence[Sequence[Job]], limits: Sequence[Limits]
     ) -> list[list[Reply]]:
-        """Have as many jobs at work as there are places, up to a failure."""
         replies: list[list[Reply]] = [[] for _ in sides]
-        left = list(limits)
-        at_work: deque[tuple[int, float, ExitStack, Callable[[], Reply]]] = deque()
+        remaining = list(limits)
+        running: deque[tuple[int, float, ExitStack, Callable[[], Reply]]] = deque()
 
-        def finish() -> None:
-            side, began, stack, reply = at_work.popleft()
+        def finish_oldest() -> None:
+            side, began, stack, finish = running.popleft()
             with stack:
-                replies[side].append(done := reply())
+                replies[side].append(reply := finish())
             passed = time.monotonic() - began
-            left[side] = left[side].less(used=done.used, slept=done.slept, passed=passed)
+            remaining[side] = remaining[side].less(
+                used=reply.used, slept=reply.slept, passed=passed
+            )
 
+        # Alternate between the sides: first job of each side, second job of each side, ...
         turns = enumerate(chain.from_iterable(zip_longest(*sides)))
-        with self._pool.place(), ExitStack() as stacks:
-            several = len(sides) > 1 and stacks.enter_context(self._pool.another_place())
+        with self._pool.reserve_place(), ExitStack() as stacks:
+            is_parallel = len(sides) > 1 and stacks.enter_context(self._pool.try_reserve_place())
             for side, job in ((number % len(sides), job) for number, job in turns if job):
-                while at_work and (not several or side in [busy for busy, *_ in at_work]):
-                    finish()
+                while running and (not is_parallel or side in [busy for busy, *_ in running]):
+                    finish_oldest()
                 if any(done[-1].failure for done in replies if done):
                     break
                 stack = stacks.enter_context(ExitStack())
-                reply = stack.enter_context(self._begun(job, side, limits=left[side]))
-                at_work.append((side, time.monotonic(), stack, reply))
-            while at_work:
-                finish()
+                finish = stack.enter_context(self._start_job(job, side, limits=remaining[side]))
+                running.append((side, time.monotonic(), stack, finish))
+            while running:
+                finish_oldest()
         return replies
 
     def _run(self, job: Job, stdin: bytes | None) -> Reply:
-        """Do a job on a free worker, with files for what it reads and writes if it has any."""
-        with self._pool.place(), ExitStack() as stack:
+        with self._pool.reserve_place(), ExitStack() as stack:
             console = None
             if stdin is not None:
                 console = Console(
                     *(stack.enter_context(memory_file(text)) for text in (stdin, b""))
                 )
-            with self._begun(job, 0, console) as finish:
+            with self._start_job(job, 0, console) as finish:
                 reply = finish()
             if console is None:
                 return reply
             output = read_all(console.stdout, self.limits.output_bytes + 1)
         if len(output) > self.limits.output_bytes:
-            return reply._replace(output=output[:-1], failure=overflow(self.limits))
+            return reply._replace(output=output[:-1], failure=output_overflow(self.limits))
         return reply._replace(output=output)
 
     @contextmanager
-    def _begun(
+    def _start_job(
         self,
         job: Job,
         side: int,
         console: Console | None = None,
         limits: Limits | None = None,
     ) -> Iterator[Callable[[], Reply]]:
-        """Begin a job on a worker of one side; what is given waits for its end.
+        """Start a job on a worker of a side; yield a function that waits for the reply.
 
-        A failure tells all limits, also those of which a job has a part.
+        A failure message names the limits of the sandbox, also if `limits` is only a part of them.
         """
         layout, limits = job.layout, limits or self.limits
         if job.in_one_step:
             limits = replace(limits, stall_seconds=limits.cpu_seconds)
         with (
             self._pool.lend(side) as worker,
-            worker.running(job.encode(), layout.size, limits, console) as finish,
+            worker.start_job(job.encode(), layout.size, limits, console) as finish,
         ):
 
             def reply() -> Reply:

@@ -1,7 +1,7 @@
-"""The guards between a program and the machine, put up in its own process.
+"""The guards that protect the machine from a program, activated in its own process.
 
-The worker prepares them once; the process of a program puts up the early ones
-while it waits for its job and the last ones when it has it.
+The worker prepares the guards once. The process of a program activates the early guards while it
+waits for its job, and the last ones when it has received the job.
 """
 
 import errno
@@ -23,30 +23,32 @@ from cwm_cli.sandbox.job import Limits
 from cwm_cli.sandbox.linux import MACHINES, compute_only, deny_everything, for_process
 
 Layer = Literal["user", "capabilities", "landlock", "limits", "seccomp"]
-"""Another user for each program of root; no capabilities; no files; limits; no system calls."""
+"""Guards: a separate user for each program if cwm runs as root; no capabilities; no files; limits
+on resources; a filter of system calls."""
 
 LAYERS: tuple[Layer, ...] = get_args(Layer)
 ON = "on"
 NOT_HERE = "not here"
 
-OPEN_FILES = 32
-DUMP_BYTES = 1 << 16
-"""Room in the log, beyond what a program may print, for where it hung or crashed."""
-
+# A range of user ids that no user has. A process gets the id at its process number.
 _FIRST_USER = 1_900_000_000
 _USERS = 30_000
-"""Ids that nobody uses; a process has the one that its number gives."""
 
 
-class Room(NamedTuple):
-    """Addresses that a process uses before its job and those that the job takes, in bytes."""
+class AddressSpace(NamedTuple):
+    """Bytes of address space that a process uses before its job, and that the job itself uses."""
 
     before: int
     job: int
 
 
 class Guards:
-    """What protects the machine here; `layers` says of each guard whether it is on, or why not."""
+    """The guards of this machine; `layers` has the state of each, "on" or why it is not on.
+
+    Args:
+        wanted: Guards to activate if the machine has them.
+        importable: Modules that an `ImportError` names as available.
+    """
 
     def __init__(self, wanted: Iterable[str], importable: Iterable[str]) -> None:
         self.imports = ImportGuard(importable)
@@ -62,7 +64,7 @@ class Guards:
 
     @property
     def leave_nothing(self) -> bool:
-        """Whether a program can leave neither files nor processes."""
+        """Whether the guards prevent a program from leaving files and processes."""
         return self._is_on("seccomp")
 
     @property
@@ -72,11 +74,11 @@ class Guards:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What has to stay open for `early`."""
+        """Descriptors that have to stay open for `apply_early`."""
         return () if self._ruleset is None else (self._ruleset,)
 
-    def inherited(self) -> None:
-        """Put up, in the worker, what its processes take over from it."""
+    def apply_inherited(self) -> None:
+        """Activate, in the worker, the guards that its processes inherit."""
         if any(self._is_on(layer) for layer in ("capabilities", "landlock", "seccomp")):
             linux.give_up_new_privileges()
         if self._is_on("capabilities") and not self._is_on("user"):
@@ -84,9 +86,9 @@ class Guards:
         if self._is_on("seccomp"):
             linux.ask_kernel_for_time()
 
-    def early(self) -> None:
-        """Put up what does not keep this process from receiving its job."""
-        if self._is_on("user"):  # a change from root to another user takes the capabilities, too
+    def apply_early(self) -> None:
+        """Activate the guards that allow this process to receive its job."""
+        if self._is_on("user"):  # a change from root to another user also drops the capabilities
             user = _FIRST_USER + os.getpid() % _USERS
             os.setgroups([])
             os.setresgid(user, user, user)
@@ -96,14 +98,15 @@ class Guards:
         if self._ruleset is not None:
             linux.landlock_restrict(self._ruleset)
 
-    def last(self, limits: Limits, room: Room) -> None:
-        """Put up the rest; from here on nothing but computing is possible."""
+    def apply_last(self, limits: Limits, space: AddressSpace) -> None:
+        """Activate all other guards; from then on the process can only compute."""
         if self._is_on("limits"):
-            _limit_resources(limits, room)
+            _limit_resources(limits, space)
         if self._is_on("seccomp"):
             linux.filter_system_calls(for_process(self._instructions, os.getpid()))
             os.uname = lambda: os.uname_result(("Linux", "sandbox", "", "", linux.MACHINE))
             platform.uname = lambda: platform.uname_result(*os.uname())
+            # Hide the thread number, which Python has stored before the filter.
             vars(threading.main_thread()).update(_native_id=0)
         _start_clocks()
 
@@ -111,13 +114,13 @@ class Guards:
         return self.layers[layer] == ON
 
     def _prepare(self, layer: Layer) -> str:
-        """Return whether a guard can be put up here, or say why it need not be."""
+        """Prepare a guard; return its state, or raise `OSError` if the machine lacks it."""
         if layer == "limits":
             return ON
         if sys.platform != "linux":
             raise OSError(errno.ENOSYS, "available on Linux only")
         if layer == "user":
-            return _other_users()
+            return _check_spare_users()
         if layer == "landlock":
             self._ruleset = deny_everything()
         if layer == "seccomp":
@@ -129,14 +132,14 @@ class Guards:
 
 
 def address_space() -> int:
-    """Return how many bytes of addresses this process uses, as far as that is known."""
+    """Return the size of the address space of this process in bytes; 0 outside Linux."""
     if sys.platform != "linux":
         return 0
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-def _other_users() -> str:
-    """Return whether this process can become users that nobody else is."""
+def _check_spare_users() -> str:
+    """Return `ON` if this process can become one of the unused users."""
     if os.geteuid() != 0:
         return "not needed: not root"
     if Path("/proc/self/setgroups").read_text().strip() != "allow":
@@ -149,7 +152,7 @@ def _other_users() -> str:
 
 
 def _try_filter(instructions: bytes) -> None:
-    """Filter the system calls of a process that does nothing else, to see whether that works."""
+    """Apply the filter in a child process, to test that the kernel accepts it."""
     child = os.fork()
     if child == 0:
         try:
@@ -165,7 +168,7 @@ def _try_filter(instructions: bytes) -> None:
 
 
 class ImportGuard(MetaPathFinder):
-    """Refuses what is not loaded already: the real environment would be a perfect model."""
+    """Refuses imports of new modules: the true environment would be a perfect model."""
 
     def __init__(self, importable: Iterable[str]) -> None:
         self._names = ", ".join(sorted(importable))
@@ -173,7 +176,7 @@ class ImportGuard(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> None:
-        """Say what may be imported instead."""
+        """Raise an error that names the available modules."""
         raise ModuleNotFoundError(
             f"cannot import {fullname!r}: only {self._names} and those modules of the standard "
             "library that just compute are available",
@@ -181,37 +184,35 @@ class ImportGuard(MetaPathFinder):
         )
 
 
-def _limit_resources(limits: Limits, room: Room) -> None:
-    """Have the kernel refuse what goes beyond the limits.
+def _limit_resources(limits: Limits, space: AddressSpace) -> None:
+    """Set the limits of the kernel.
 
-    CPU time is watched more closely by the worker. The number of processes
-    does not bind root, whose programs the worker watches for children.
+    The worker watches CPU time more closely. The limit on processes does not bind root, so the
+    worker also checks programs for children.
     """
     seconds = ceil(time.process_time() + limits.cpu_seconds) + 1
     _lower(resource.RLIMIT_CPU, seconds, seconds + 1)
-    _lower(resource.RLIMIT_FSIZE, limits.output_bytes + DUMP_BYTES)
-    _lower(resource.RLIMIT_NOFILE, OPEN_FILES)
+    _lower(resource.RLIMIT_FSIZE, limits.output_bytes + (1 << 16))  # and a stack in the log
+    _lower(resource.RLIMIT_NOFILE, 32)
     for name in ("CORE", "NPROC", "MEMLOCK", "MSGQUEUE"):
         if hasattr(resource, f"RLIMIT_{name}"):
             _lower(getattr(resource, f"RLIMIT_{name}"), 0)
-    if sys.platform == "linux":  # elsewhere it is not enforced, or counts what cannot be known
-        _lower(resource.RLIMIT_AS, room.before + room.job + (limits.memory_mb << 20))
+    if sys.platform == "linux":  # other systems do not enforce it, or count unknown memory
+        _lower(resource.RLIMIT_AS, space.before + space.job + (limits.memory_mb << 20))
 
 
 def _start_clocks() -> None:
-    """Have the clocks of the `time` module show the time since this process got its job.
+    """Make the clocks of the `time` module show the time since this process received its job.
 
-    An answer then cannot depend on the hour, and a loop that ends after some time still ends.
+    Then an answer cannot depend on the hour, and a loop with a time limit still ends.
     """
     monotonic, monotonic_ns = time.monotonic, time.monotonic_ns
     began, began_ns = monotonic(), monotonic_ns()
 
     def seconds() -> float:
-        """Return seconds since this process got its job."""
         return monotonic() - began
 
     def nanoseconds() -> int:
-        """Return nanoseconds since this process got its job."""
         return monotonic_ns() - began_ns
 
     for name in ("time", "monotonic", "perf_counter"):
@@ -221,7 +222,7 @@ def _start_clocks() -> None:
 
 
 def _lower(name: int, soft: int, hard: int | None = None) -> None:
-    """Set a limit, or keep the lower one that is set already."""
+    """Set a limit, but never raise one that is already set."""
     _, present = resource.getrlimit(name)
     bounds = (soft, soft if hard is None else hard)
     if present != resource.RLIM_INFINITY:

@@ -13,21 +13,28 @@ from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox.failures import Failure, failure_of
 from cwm_cli.sandbox.job import Job, Limits
 from cwm_cli.sandbox.pool import GRACE_SECONDS, JobResult, SandboxError, WorkerHandle, WorkerLost
-from cwm_cli.sandbox.protocol import BEGUN, MADE, PAUSED, RESUMED, Channel
+from cwm_cli.sandbox.protocol import (
+    PAUSED,
+    QUESTION_ANSWERED,
+    QUESTION_SENT,
+    RESUMED,
+    Channel,
+)
 
-VANISHED = Failure(kind="early_exit", message="the program ended its own process when asked")
+_VANISHED = Failure(kind="early_exit", message="the program ended its own process when asked")
 
-OVERDUE = 0.25
-"""Seconds after which the limits of a brief question begin: to mark each costs more than to ask."""
+_BRIEF_SECONDS = 0.25
+"""Delay after which the limits of a brief question begin."""
 
-ROOM = 1 << 15
-"""Bytes of a question that a pipe has room for even if nobody reads it."""
+_PIPE_BYTES = 1 << 15
+"""Size of a question that fits into a pipe even if its reader is not running."""
 
 
 class Reply(NamedTuple):
-    """The reply to a job: the slots of its answers, its failure, and its printed output.
+    """The reply to a job.
 
-    `used` and `slept` are seconds of CPU time and of waiting.
+    `slots` contains the answers and `output` the standard output of the program. `used` is the CPU
+    time and `slept` the time of sleeping or waiting, in seconds.
     """
 
     slots: Columns
@@ -38,10 +45,16 @@ class Reply(NamedTuple):
 
 
 class Conversation:
-    """A confined process of the program, and the pipes to it and to the worker that watches it.
+    """Questions to a confined process of a program, and its replies.
 
-    The limits hold for each question, or `for_all` questions together. The time of the first
-    question includes loading the program.
+    The first question includes the time to load the program.
+
+    Args:
+        lent: Lends a worker when it is entered.
+        job: The job.
+        encoded: The result of `job.encode()`.
+        limits: Bounds for each question.
+        for_all: Whether `limits` hold for all questions together instead of each.
     """
 
     def __init__(
@@ -55,58 +68,73 @@ class Conversation:
     ) -> None:
         self._job = job
         self._limits = limits
-        self._asked, self._answered = (RESUMED, PAUSED) if for_all else (BEGUN, MADE)
+        self._question_mark, self._answer_mark = (
+            (RESUMED, PAUSED) if for_all else (QUESTION_SENT, QUESTION_ANSWERED)
+        )
         self._layout = job.layout
         self._deadline = 0.0
-        self._marked = False
+        self._is_marked = False
         self._is_over = False
         with ExitStack() as stack:
             worker = stack.enter_context(lent)
             self._pipes = stack.enter_context(ExitStack())
-            with self._open() as theirs:
-                if for_all:  # whose time begins when there is something to do
+            with self._open() as channel:
+                if for_all:  # time counts from the first question, not from the start
                     os.write(self._marks, PAUSED)
                 self._finish = stack.enter_context(
-                    worker.running(encoded, self._layout.size, limits, theirs)
+                    worker.start_job(encoded, self._layout.size, limits, channel)
                 )
             self._stack = stack.pop_all()
 
     def send(self, question: bytes, *, brief: bool = False) -> None:
-        """Ask a question; EOFError when the process has ended.
+        """Send a question.
 
-        The limits of a brief one, of which there are many, begin when its answer is overdue.
+        Args:
+            question: The bytes that the handler reads.
+            brief: Whether the reply usually takes less than a quarter of a second. The limits of a
+                brief question begin only after that time, because starting them for each question
+                would take longer than the question.
+
+        Raises:
+            EOFError: The process has ended.
         """
         self._deadline = time.monotonic() + self._limits.wall_seconds + GRACE_SECONDS
-        self._marked = not brief or len(question) > ROOM
+        self._is_marked = not brief or len(question) > _PIPE_BYTES
         try:
-            if self._marked:
-                os.write(self._marks, self._asked)
-            left = memoryview(question)  # slices of bytes would be copies
-            while left:
-                left = left[os.write(self._questions, left) :]
+            if self._is_marked:
+                os.write(self._marks, self._question_mark)
+            rest = memoryview(question)  # slices of bytes would be copies
+            while rest:
+                rest = rest[os.write(self._questions, rest) :]
         except BrokenPipeError as error:
             raise EOFError from error
 
     @classmethod
-    def as_answered(cls, asked: Sequence[Self]) -> Iterator[Self]:
+    def in_order_of_reply(cls, conversations: Sequence[Self]) -> Iterator[Self]:
         """Yield conversations as soon as their replies begin to arrive."""
-        waiting = {each._replies: each for each in asked}
+        waiting = {conversation._replies: conversation for conversation in conversations}
         while waiting:
             poller = select.poll()
             for replies in waiting:
                 poller.register(replies, select.POLLIN)
-            seconds = max(each._deadline for each in waiting.values()) - time.monotonic()
-            come = [replies for replies, _ in poller.poll(max(0.0, seconds) * 1000)]
-            for replies in come or list(waiting):  # `receive` raises if a reply is late
+            deadline = max(conversation._deadline for conversation in waiting.values())
+            seconds = max(0.0, deadline - time.monotonic())
+            ready = [replies for replies, _ in poller.poll(seconds * 1000)]
+            for replies in ready or list(waiting):  # `receive` raises if a reply is late
                 yield waiting.pop(replies)
 
     def receive(self, size: int) -> bytes:
-        """Return as many bytes of the reply; EOFError when the process has ended."""
+        """Return the next `size` bytes of the reply.
+
+        Raises:
+            EOFError: The process has ended.
+            WorkerLost: The limits and a grace period have passed, but the process has not ended.
+        """
         pieces = []
         while size > 0:
-            if not self._marked and not self._poller.poll(1000 * OVERDUE):
-                self._marked = True
-                self._mark(self._asked)
+            if not self._is_marked and not self._poller.poll(1000 * _BRIEF_SECONDS):
+                self._is_marked = True
+                self._mark(self._question_mark)
             seconds = self._deadline - time.monotonic()
             if not self._poller.poll(max(0.0, seconds) * 1000):
                 raise WorkerLost("a sandbox worker does not respond")
@@ -117,36 +145,40 @@ class Conversation:
         return b"".join(pieces)
 
     def rest(self) -> None:
-        """Mark a question as answered, so that its limits no longer run."""
-        if self._marked:
-            self._mark(self._answered)
+        """Mark the question as answered, so that its limits no longer run."""
+        if self._is_marked:
+            self._mark(self._answer_mark)
 
     def _mark(self, mark: bytes) -> None:
         with suppress(BrokenPipeError):
             os.write(self._marks, mark)
 
     def end(self) -> JobResult:
-        """End the process through its worker; return the result."""
+        """End the process and return the result of the job."""
         self._is_over = True
         with self._stack:
             self._pipes.close()
             return self._finish()
 
     def close(self) -> None:
-        """End the process, unless that was done."""
+        """End the process if it has not ended."""
         if not self._is_over:
             with suppress(SandboxError):
                 self.end()
 
-    def failure(self, asked: Callable[[int], str] | None = None) -> Failure:
-        """End the process; return its failure, with the question from `asked` by its progress."""
+    def failure(self, describe: Callable[[int], str] | None = None) -> Failure:
+        """End the process and return its failure.
+
+        Args:
+            describe: Returns the question in words, given the progress of the program.
+        """
         result = self.end()
         views = self._layout.views(result.slots)
-        return failure_of(result, views, self._job, self._limits, asked) or VANISHED
+        return failure_of(result, views, self._job, self._limits, describe) or _VANISHED
 
     @contextmanager
     def _open(self) -> Iterator[Channel]:
-        """Open three pipes; lend the ends that are not ours until they are passed on."""
+        """Open three pipes; yield the ends of the program, which are closed afterwards."""
         questions, self._questions = os.pipe()
         self._replies, replies = os.pipe()
         marks, self._marks = os.pipe()

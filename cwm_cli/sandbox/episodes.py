@@ -1,12 +1,13 @@
-"""Asking a program with memory along whole episodes: it predicts, then it is told what followed.
+"""Ask a program with memory along whole episodes, and confirm its answers.
 
-What followed on a step reaches the process of a program when its prediction has left it. But a
-program cannot be kept from remembering what it was told in other episodes, which may repeat each
-other. Therefore
+The outcome of a step reaches the process of a program only after the program has predicted the
+step. But a program can remember outcomes of other episodes in the same process, and episodes may
+repeat each other. Therefore episodes are asked twice:
 
-- a first pass asks in two processes, to which the episodes go in turn;
-- an audit asks again in more of them, where other episodes lie beside each, in another order,
-  and none beside some. What a program predicts alike there, it did not know from other episodes.
+- The first pass uses two processes, which receive alternating episodes of a random order.
+- The audit uses more processes, with other combinations of episodes in another order. Some
+  processes receive a single episode. If a program predicts the same there, it did not use other
+  episodes.
 """
 
 from __future__ import annotations
@@ -31,36 +32,30 @@ from cwm_cli.sandbox.job import (
     Limits,
     answer_bytes,
     answer_slots,
-    fields_of,
 )
 from cwm_cli.sandbox.prediction import (
-    MEDDLED,
-    MOST_AUDITED,
-    MOST_DRAWN_AGAIN,
+    MAX_AUDITED_DRAWS,
+    MAX_AUDITED_ROWS,
+    TAMPERED,
     ProgramAnswers,
-    as_compared,
+    as_dataset_types,
+    as_nondeterministic,
     as_outcomes,
-    asked_again,
-    chosen,
-    differing,
+    check_outcome_memory,
+    draw_starts,
+    find_difference,
     hidden_generator,
-    permuted,
-    selected,
-    starts_of,
-    too_many,
+    random_permutations,
+    select_draws,
+    select_rows,
 )
 
-LEAST_SHARE = 0.25
-"""Of the time of a program, for a process that has few rows: each loads the program."""
+SINGLE_EPISODES, MAX_SINGLE_EPISODE_ROWS = 16, 1000
+"""Episodes that an audit asks in a process of their own, and the maximum number of their rows.
 
-PASSES = 6
-"""Processes of an audit with several episodes each: a third of those that lay beside each other
-before, so that what few of them tell is missing."""
-
-ALONE, MOST_ALONE = 16, 1000
-"""Episodes that an audit asks for with none beside them, and rows that these may have, as each step
-is a message: what is known from nearly all others, in one of a hundred rows, shows in some of
-300 with a chance of 0.95."""
+The rows are limited because each step is a message. If a program uses almost all other episodes in
+one of a hundred rows, 300 rows show this with probability 0.95.
+"""
 
 ADVICE = (
     "Predictions may only depend on the actions of their own episode and on the observations given "
@@ -72,8 +67,8 @@ ADVICE = (
 )
 
 
-class _Heard(NamedTuple):
-    """What was answered in one step of some episodes: how many answers to each row, and these."""
+class _StepAnswers(NamedTuple):
+    """The answers to one step of some episodes: rows, answers per row, and all answers in order."""
 
     rows: np.ndarray
     counts: np.ndarray
@@ -84,9 +79,9 @@ ConverseApart = Callable[
     [
         Sequence[Job],
         Sequence[Limits],
-        Callable[[Sequence[tuple[int, Conversation]]], list[_Heard] | Failure],
+        Callable[[Sequence[tuple[int, Conversation]]], list[_StepAnswers] | Failure],
     ],
-    list[_Heard] | Failure,
+    list[_StepAnswers] | Failure,
 ]
 """Holds a conversation about each job, on workers of two sides (`Sandbox.converse_apart`)."""
 
@@ -102,49 +97,54 @@ class EpisodeQuestions:
         self._episodes = episodes_of(dataset)
 
     def ask(self, draws: int) -> ProgramAnswers:
-        """Ask for the answers to every row, in two processes. The answers are not confirmed."""
+        """Return unconfirmed answers for all rows, from two processes."""
         rng = hidden_generator("first", self._dataset, self._seed)
         order = rng.permutation(len(self._episodes))
         groups = [[self._episodes[number] for number in order[side::2]] for side in (0, 1)]
-        return self._answers(self._pass(starts_of(self._dataset, self._seed, draws)), groups)
+        return self._answers(self._pass(draw_starts(self._dataset, self._seed, draws)), groups)
 
     def audit(self, answers: ProgramAnswers) -> Failure | None:
-        """Ask again in processes where other episodes lie beside each, and compare.
+        """Ask again in processes with other combinations of episodes, and compare.
 
-        Which these are is drawn from the recorded answers, which the program does not know before
-        it has answered.
+        The combinations are random. They depend on the recorded answers, which the program does not
+        know before it has answered.
         """
         dataset = self._dataset
         rng = hidden_generator("audit", dataset, self._seed)
         order = rng.permutation(len(self._episodes))
         lengths = np.array([len(self._episodes[number]) for number in order], int)
-        before = np.cumsum(lengths) - lengths
-        drawn = [self._episodes[number] for number in order[before < MOST_AUDITED]]
-        if not drawn:
+        ends = np.cumsum(lengths)
+        sample = [self._episodes[n] for n in order[ends - lengths < MAX_AUDITED_ROWS]]
+        if not sample:
             return None
-        starts = starts_of(dataset, self._seed, answers.draws)
-        if answers.shape == "draws":  # an episode continues from its first draw: always make that
-            others = 1 + permuted(answers.draws - 1, len(dataset), rng)[:, : MOST_DRAWN_AGAIN - 1]
+        starts = draw_starts(dataset, self._seed, answers.draws)
+        if answers.shape == "draws":  # an episode continues from its first draw: always repeat that
+            others = 1 + random_permutations(answers.draws - 1, len(dataset), rng)
+            others = others[:, : MAX_AUDITED_DRAWS - 1]
             numbers = np.concatenate([np.zeros((len(dataset), 1), int), others], axis=1)
-            answers, starts = answers.chosen(numbers), chosen(starts, numbers)
-        rows_before = (before + lengths)[: len(drawn)]
-        alone = min(ALONE, int(np.count_nonzero(rows_before <= MOST_ALONE)))
-        groups = [[episode] for episode in drawn[:alone]]
-        groups += [drawn[alone:][place::PASSES] for place in range(PASSES)]
+            answers, starts = answers.select_draws(numbers), select_draws(starts, numbers)
+        fitting = np.count_nonzero(ends[: len(sample)] <= MAX_SINGLE_EPISODE_ROWS)
+        singles = min(SINGLE_EPISODES, int(fitting))
+        groups = [[episode] for episode in sample[:singles]]
+        # Six more processes have a third of the episodes of a first-pass process each. So an answer
+        # that came from a few other episodes of the process is no longer available.
+        groups += [sample[singles:][place::6] for place in range(6)]
         again = self._answers(self._pass(starts, checked=False), groups, share=2.0)
         if again.failure:
-            return asked_again(again.failure, ADVICE)
-        rows, width = np.sort(np.concatenate(drawn)), max(answers.width, again.width)
-        first, second = (selected(each.compared(width), rows) for each in (answers, again))
-        every = self._episodes
-        return differing(first, second, lambda row: asked_along(dataset, every, rows[row]), ADVICE)
+            return as_nondeterministic(again.failure, ADVICE)
+        rows, width = np.sort(np.concatenate(sample)), max(answers.width, again.width)
+        first, second = (select_rows(a.audited_columns(width), rows) for a in (answers, again))
+        episodes = self._episodes
+        return find_difference(
+            first, second, lambda row: describe_step(dataset, episodes, rows[row]), ADVICE
+        )
 
     def _pass(self, starts: np.ndarray, *, checked: bool = True) -> _Pass:
-        """Return the questions of one pass, for draws with these random states."""
-        dataset, able = self._dataset, abilities_of(self._program)
-        if able.tells or not able.draws:  # one answer, or all outcomes
+        dataset, abilities = self._dataset, abilities_of(self._program)
+        if abilities.tells or not abilities.draws:  # one answer, or all outcomes
             starts = starts[:, :1]
-        questions = _questions(dataset, self._episodes, starts)
+        questions = _make_questions(dataset, self._episodes, starts)
+        record = questions.dtype
         job = EpisodesJob(
             program=self._program,
             seed=int(self._seed),
@@ -152,92 +152,103 @@ class EpisodeQuestions:
             action_space=dataset.action_space,
             valid=dataset.has_valid_actions,
             episodes=0,
-            asked=fields_of(questions.dtype),
-            several=starts.shape[1],
+            question_fields=[
+                (name, record[name].base.str, record[name].shape) for name in record.names or ()
+            ],
+            draws_per_step=starts.shape[1],
             checked=checked,
         )
-        return _Pass(dataset, self._episodes, able, questions, job)
+        return _Pass(dataset, self._episodes, abilities, questions, job)
 
     def _answers(
-        self, asked: _Pass, groups: list[list[np.ndarray]], share: float = 1.0
+        self, one_pass: _Pass, groups: list[list[np.ndarray]], share: float = 1.0
     ) -> ProgramAnswers:
-        """Ask along groups of episodes, each group in a process that has a share of the time."""
+        """Ask along groups of episodes, each group in a process.
+
+        A process gets at least a quarter of the time, since each loads the program.
+        """
         groups = [group for group in groups if group]
-        jobs = [replace(asked.job, episodes=len(group)) for group in groups]
+        jobs = [replace(one_pass.job, episodes=len(group)) for group in groups]
         total = sum(map(len, self._episodes))
-        shares = [max(LEAST_SHARE, share * sum(map(len, group)) / total) for group in groups]
-        whole = self._limits.longer(asked.job.several)
-        heard = self._converse(
+        shares = [share * sum(map(len, group)) / total for group in groups]
+        limits = self._limits.longer(one_pass.job.draws_per_step)
+        answers = self._converse(
             jobs,
-            [whole.part(min(1.0, each)) for each in shares],
-            lambda opened: _walked([_Walk(asked, groups[place], talk) for place, talk in opened]),
+            [limits.part(min(1.0, max(0.25, part))) for part in shares],
+            lambda opened: _walk_all([_Walk(one_pass, groups[n], talk) for n, talk in opened]),
         )
-        return ProgramAnswers({}, heard) if isinstance(heard, Failure) else asked.merged(heard)
+        if isinstance(answers, Failure):
+            return ProgramAnswers({}, answers)
+        return one_pass.merge(answers)
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """The questions of one pass over the episodes of a dataset, and the job that asks them."""
+    """One pass over the episodes of a dataset: its questions, and the job that answers them."""
 
     dataset: Dataset
-    every: list[np.ndarray]
-    able: Abilities
+    episodes: list[np.ndarray]
+    abilities: Abilities
     questions: np.ndarray
     job: EpisodesJob
 
-    def merged(self, heard: list[_Heard]) -> ProgramAnswers:
+    def merge(self, parts: list[_StepAnswers]) -> ProgramAnswers:
         """Return the answers in the order of the dataset."""
         rows, counts = np.empty(0, int), np.empty(0, int)
         answers = np.empty(0, self.job.answer_type)
-        if heard:
-            rows, counts, answers = map(np.concatenate, zip(*heard, strict=True))
-        width = self.job.several if not self.able.tells else int(counts.max(initial=1))
+        if parts:
+            rows, counts, answers = map(np.concatenate, zip(*parts, strict=True))
+        tells = self.abilities.tells
+        width = int(counts.max(initial=1)) if tells else self.job.draws_per_step
+        # Answer i belongs to row `repeated[i]` and is its answer number `place[i]`.
+        repeated = np.repeat(rows, counts)
         place = np.arange(len(answers)) - np.repeat(np.cumsum(counts) - counts, counts)
-        chances = np.zeros((len(self.dataset), width))
-        chances[np.repeat(rows, counts), place] = answers["probabilities"]
-        columns: Columns = {}
         shape = len(self.dataset), width
-        for name, dtype, whole in answer_slots(
-            self.job.observation_space, shape, self.job.allowable
+        probabilities = np.zeros(shape)
+        probabilities[repeated, place] = answers["probabilities"]
+        columns: Columns = {}
+        for name, dtype, full_shape in answer_slots(
+            self.job.observation_space, shape, self.job.mask_size
         ):
-            columns[name] = np.zeros(whole, dtype)
-            columns[name][np.repeat(rows, counts), place] = answers[name]
-        columns = as_compared(columns)
-        if self.able.tells:
-            return as_outcomes(columns, chances, rows)
-        if self.able.draws:
+            columns[name] = np.zeros(full_shape, dtype)
+            columns[name][repeated, place] = answers[name]
+        columns = as_dataset_types(columns)
+        if tells:
+            return as_outcomes(columns, probabilities, rows)
+        if self.abilities.draws:
             return ProgramAnswers(columns, shape="draws")
         return ProgramAnswers({name: column[:, 0] for name, column in columns.items()})
 
 
 def episodes_of(dataset: Dataset) -> list[np.ndarray]:
-    """Return the rows of each episode, in their order.
+    """Return the row numbers of each episode, in order.
 
-    Where rows are missing, as an observation is not what followed before it, another one begins.
+    If rows are missing, so that an observation is not the next observation of the row before, a new
+    episode begins.
     """
     episodes, count = dataset.columns["episodes"], len(dataset)
     follows = episodes[1:] == episodes[:-1]
     for leaf in dataset.observation_space.leaves("observations"):
-        seen, before = dataset.columns[leaf.name][1:], dataset.columns[f"next_{leaf.name}"][:-1]
-        same = seen == before
-        if seen.dtype.kind == "f":
-            same |= np.isnan(seen) & np.isnan(before)
+        column, before = dataset.columns[leaf.name][1:], dataset.columns[f"next_{leaf.name}"][:-1]
+        same = column == before
+        if column.dtype.kind == "f":
+            same |= np.isnan(column) & np.isnan(before)
         follows = follows & same.all(axis=tuple(range(1, same.ndim)))
     return np.split(np.arange(count), 1 + np.flatnonzero(~follows)) if count else []
 
 
-def asked_along(dataset: Dataset, every: list[np.ndarray], row: int) -> str:
-    """Describe the question to a program in a row of an episode."""
-    [episode] = [each for each in every if each[0] <= row <= each[-1]]
-    begin = dataset.observation_space.unpack("observations", dataset.columns, int(episode[0]))
+def describe_step(dataset: Dataset, episodes: list[np.ndarray], row: int) -> str:
+    """Return the calls of a program that lead to the prediction of a row, in words."""
+    [episode] = [rows for rows in episodes if rows[0] <= row <= rows[-1]]
+    start = dataset.observation_space.unpack("observations", dataset.columns, int(episode[0]))
     action = dataset.action_space.unpack("actions", dataset.columns, int(row))
     steps = int(row - episode[0])
     words = f", {steps} step{'s' * (steps > 1)} with correct" * (steps > 0)
-    return f"reset({shown(begin)}){words} and step({shown(action)})"
+    return f"reset({shown(start)}){words} and step({shown(action)})"
 
 
-class _Refused(Exception):
-    """An answer that cannot be: the program meddled, or tells too much."""
+class _InvalidAnswer(Exception):
+    """An answer that no honest program gives, or that needs too much memory."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -245,96 +256,102 @@ class _Refused(Exception):
 
 
 class _Walk:
-    """Goes along episodes that advance together, in a conversation with one process.
+    """A walk along episodes that advance together, in a conversation with one process.
 
-    For each step in turn: while it `goes_on`, `ask` and `hear`, upon which it is in `heard`.
+    For each step: `advance`, and if it returns True, `ask` and `receive`, which sets `answers`.
     """
 
     def __init__(
-        self, asked: _Pass, episodes: list[np.ndarray], conversation: Conversation
+        self, one_pass: _Pass, episodes: list[np.ndarray], conversation: Conversation
     ) -> None:
-        self._pass, self.conversation = asked, conversation
-        self._going, self._mask, self._step, self._before = episodes, b"", -1, 0
-        self.heard = _Heard(np.empty(0, int), np.empty(0, int), np.empty(0))
+        self._pass, self.conversation = one_pass, conversation
+        self._unfinished, self._mask, self._step, self._answered_before = episodes, b"", -1, 0
+        self.answers = _StepAnswers(np.empty(0, int), np.empty(0, int), np.empty(0))
 
-    def goes_on(self) -> bool:
-        """Take the next step of all episodes that have one, and say whether any has."""
+    def advance(self) -> bool:
+        """Move to the next step; return whether any episode has one."""
         self._step += 1
-        self._before += len(self.heard.rows)
-        self._mask = bytes(len(episode) > self._step for episode in self._going)
-        self._going = [episode for episode in self._going if len(episode) > self._step]
-        return bool(self._going)
+        self._answered_before += len(self.answers.rows)
+        self._mask = bytes(len(episode) > self._step for episode in self._unfinished)
+        self._unfinished = [rows for rows in self._unfinished if len(rows) > self._step]
+        return bool(self._unfinished)
 
     def ask(self) -> None:
-        """Say what followed on the step before, and ask for the next."""
-        rows = np.array([episode[self._step] for episode in self._going])
-        self.heard = self.heard._replace(rows=rows)
+        """Send the outcome of the previous step, and the question about this step."""
+        rows = np.array([episode[self._step] for episode in self._unfinished])
+        self.answers = self.answers._replace(rows=rows)
         question = self._mask + self._pass.questions[rows].tobytes()
         self.conversation.send(SIZE.pack(len(question)) + question)
 
-    def hear(self) -> None:
-        """Receive the answers; `_Refused` where they cannot be."""
-        rows, job, able = self.heard.rows, self._pass.job, self._pass.able
+    def receive(self) -> None:
+        """Receive the answers of this step; raise `_InvalidAnswer` if they are impossible."""
+        rows, job = self.answers.rows, self._pass.job
         counts = np.frombuffer(self.conversation.receive(COUNT.itemsize * len(rows)), COUNT)
-        least, most = (1, MOST_OUTCOMES) if able.tells else (job.several,) * 2
+        least, most = job.draws_per_step, job.draws_per_step
+        if self._pass.abilities.tells:
+            least, most = 1, MOST_OUTCOMES
         if counts.min() < least or counts.max() > most:
-            raise _Refused(MEDDLED)
-        if failure := too_many(len(self._pass.dataset), int(counts.max()), answer_bytes(job)):
-            raise _Refused(failure)
+            raise _InvalidAnswer(TAMPERED)
+        dataset_rows, width = len(self._pass.dataset), int(counts.max())
+        if failure := check_outcome_memory(dataset_rows, width, answer_bytes(job)):
+            raise _InvalidAnswer(failure)
         size = int(counts.sum()) * job.answer_type.itemsize
         answers = np.frombuffer(self.conversation.receive(size), job.answer_type)
         self.conversation.rest()
-        self.heard = _Heard(rows, counts.astype(int), answers)
+        self.answers = _StepAnswers(rows, counts.astype(int), answers)
 
     def failure(self) -> Failure:
-        """Say why the process has ended."""
-        return self.conversation.failure(self._asked)
+        """Return why the process has ended."""
+        return self.conversation.failure(self._describe)
 
-    def _asked(self, progress: int) -> str:
-        """Describe what is asked of a program that has made so many predictions."""
-        place, rows = progress - self._before, self.heard.rows
+    def _describe(self, progress: int) -> str:
+        """Return the question in words, given the number of predictions so far."""
+        place, rows = progress - self._answered_before, self.answers.rows
         if not 0 <= place < len(rows):
             return ""
-        return asked_along(self._pass.dataset, self._pass.every, rows[place])
+        return describe_step(self._pass.dataset, self._pass.episodes, rows[place])
 
 
-def _walked(walks: list[_Walk]) -> list[_Heard] | Failure:
-    """Return all answers of walks, or the first failure.
+def _walk_all(walks: list[_Walk]) -> list[_StepAnswers] | Failure:
+    """Return the answers of all walks, or the first failure.
 
-    No walk waits for another one: a late answer would tell the other process something.
+    No walk waits for another one: a delay of one process must not tell the other process anything.
     """
-    heard: list[_Heard] = []
-    at = {walk.conversation: walk for walk in walks if walk.goes_on()}
+    answers: list[_StepAnswers] = []
+    active = {walk.conversation: walk for walk in walks if walk.advance()}
     walk = walks[0]
     try:
-        for walk in at.values():
+        for walk in active.values():
             walk.ask()
-        while at:
-            conversation = next(walk.conversation.as_answered(list(at)))
-            walk = at[conversation]
-            walk.hear()
-            heard.append(walk.heard)
-            if walk.goes_on():
+        while active:
+            conversation = next(walk.conversation.in_order_of_reply(list(active)))
+            walk = active[conversation]
+            walk.receive()
+            answers.append(walk.answers)
+            if walk.advance():
                 walk.ask()
             else:
-                del at[conversation]
+                del active[conversation]
     except EOFError:
         return walk.failure()
-    except _Refused as refused:
-        return refused.failure
-    return heard
+    except _InvalidAnswer as error:
+        return error.failure
+    return answers
 
 
-def _questions(dataset: Dataset, every: list[np.ndarray], starts: np.ndarray) -> np.ndarray:
-    """Return what is asked in each row: observation and action, and the reward before them."""
+def _make_questions(dataset: Dataset, episodes: list[np.ndarray], starts: np.ndarray) -> np.ndarray:
+    """Return a record for each row: observation, action, previous reward, and states of draws."""
     columns = dataset.select("observations", "actions")
-    begins = np.array([episode[0] for episode in every], int)
+    first_rows = np.array([episode[0] for episode in episodes], int)
     columns["rewards"] = np.roll(dataset.columns["rewards"], 1)
-    columns["rewards"][begins] = 0.0
+    columns["rewards"][first_rows] = 0.0
     columns["starts"] = starts
-    plain = {"f": "<f8", "U": ""}
     types = [
-        (name, plain.get(column.dtype.kind, "<i8") or column.dtype.str, column.shape[1:])
+        (
+            name,
+            {"f": "<f8", "U": column.dtype.str}.get(column.dtype.kind, "<i8"),
+            column.shape[1:],
+        )
         for name, column in columns.items()
     ]
     questions = np.zeros(len(dataset), np.dtype(types))

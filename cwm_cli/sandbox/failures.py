@@ -1,4 +1,4 @@
-"""Why a program failed: what is known of it in words; all that it left behind may be forged."""
+"""Failures of programs, as messages for the next prompt. All data of a program may be forged."""
 
 import re
 import signal
@@ -36,16 +36,15 @@ FailureKind = Literal[
     "mismatch",
 ]
 
-
 NO_ANSWER: FailureKind = "no_answer"
-"""There was no whole program to judge: the message says why."""
+"""Kind of a failure without a complete program to judge; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a program is not yet right, in words that the next prompt can use.
+    """The reason why a program is not correct, in words for the next prompt.
 
-    `line` is the line of the program, counted from 1, where there is one.
+    `line` is the line of the program at fault, counted from 1, or None if it is unknown.
     """
 
     kind: FailureKind
@@ -71,30 +70,24 @@ TOO_LONG = Failure(
     message=f"the program is longer than the limit of {LONGEST_PROGRAM} characters",
 )
 
+# Maximum lengths of a message, a source line and a value, so that a prompt has room for several.
 _TEXT_CHARACTERS, _LINE_CHARACTERS, _VALUE_CHARACTERS = 1000, 200, 300
-"""How much of a message, a line and a value is shown: a prompt has to have room for several."""
 
-_UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-_BY_THE_CLOCK = (EndReason.OUT_OF_TIME, EndReason.ASLEEP)
-_PLACE = re.compile(rb'File "<program>", line (\d{1,9}) in')
-_LOOP = re.compile(r"\s*(async\s+)?(while|for)\b")
-_FUNCTION = re.compile(r"\s*(async\s+def|def|class)\b")
-_STACK = b"(most recent call first):"
-_DUMP = re.compile(rb"(Fatal Python error: |Stack \(most recent call first\):).*", re.DOTALL)
-_PRINTED_LINES = 5
-_FOLDERS = {Path(file).parents[1] for file in (__file__, np.__file__, re.__file__) if file}
-_HOST = re.compile(
+# Folders of this machine, which must not appear in prompts, since those go to third parties.
+_PACKAGE_FOLDERS = {Path(file).parents[1] for file in (__file__, np.__file__, re.__file__) if file}
+_HOST_FOLDERS = re.compile(
     "|".join(
         re.escape(str(folder))
-        for folder in sorted({*_FOLDERS, Path(sys.prefix), Path.home()}, key=str, reverse=True)
+        for folder in sorted(
+            {*_PACKAGE_FOLDERS, Path(sys.prefix), Path.home()}, key=str, reverse=True
+        )
         if len(folder.parts) > 1
     )
 )
-"""The folders of this machine that a program may come across: a prompt goes to others."""
 
 
 class Cause(NamedTuple):
-    """Why a program ended before its time; line 0 is unknown."""
+    """The kind, message and line of a failure; line 0 is unknown."""
 
     kind: FailureKind
     text: str
@@ -106,40 +99,50 @@ def failure_of(
     views: Columns,
     job: Job,
     limits: Limits,
-    asked: Callable[[int], str] | None = None,
+    describe: Callable[[int], str] | None = None,
 ) -> Failure | None:
-    """Return what went wrong, or None when the program did all of its job.
+    """Return the failure of a job, or None if the program completed the job.
 
-    What was `asked` follows from how far the program has come, and from the job if nobody says it.
+    Args:
+        result: The result of the worker.
+        views: Arrays over the slots of the job.
+        job: The job.
+        limits: The limits to name in the message.
+        describe: Returns the question in words, given the progress of the program. The default
+            describes a row of the job.
     """
     report = result.report
     finished = report.reason is EndReason.EXITED and report.code == 0
     if finished and views["phase"] == Phase.DONE and views["status"].all():
         return None
-    cause = _cause(result, views, job, limits)
+    cause = _find_cause(result, views, job, limits)
     lines, line = _lines(job.program), cause.line if cause.line > 0 else None
-    parts = [printable(_HOST.sub("...", cause.text), _TEXT_CHARACTERS)]
+    parts = [printable(_HOST_FOLDERS.sub("...", cause.text), _TEXT_CHARACTERS)]
     if line is not None and line <= len(lines):
-        parts.append(f"at line {line}: {printable(lines[line - 1], _LINE_CHARACTERS)}")
+        parts.append(_quote_line(lines, line))
     else:
         line = None
     if views["phase"] == Phase.STEPPING:
         progress = int(views["progress"])
-        what = asked(progress) if asked else asked_for(job, job.row(progress))
-        parts.append(what and f"when asked for {what}")
+        question = describe(progress) if describe else describe_question(job, job.row(progress))
+        parts.append(question and f"when asked for {question}")
     return Failure(kind=cause.kind, message="\n".join(filter(None, parts)), line=line)
 
 
-def pointing(failure: Failure, program: str, line: int) -> Failure:
-    """Return a failure that names a line of the program, unless it names one."""
+def add_line(failure: Failure, program: str, line: int) -> Failure:
+    """Return a failure that names a line of the program, unless it already names one."""
     lines = _lines(program)
     if failure.line is not None or not 0 < line <= len(lines):
         return failure
-    text = f"{failure.message}\nat line {line}: {printable(lines[line - 1], _LINE_CHARACTERS)}"
+    text = f"{failure.message}\n{_quote_line(lines, line)}"
     return Failure(kind=failure.kind, message=text, line=line)
 
 
-def without_index(misread: MisreadChoice) -> Failure:
+def _quote_line(lines: list[str], line: int) -> str:
+    return f"at line {line}: {printable(lines[line - 1], _LINE_CHARACTERS)}"
+
+
+def misread_choice_failure(misread: MisreadChoice) -> Failure:
     """Return the failure of a program that reads an entry of `CHOICES` without `[0]`."""
     text = printable(misread.expression, _LINE_CHARACTERS)
     message = (
@@ -149,73 +152,78 @@ def without_index(misread: MisreadChoice) -> Failure:
     return Failure(kind="load_error", message=message)
 
 
-def overflow(limits: Limits) -> Failure:
-    """Say that a program printed more than it may."""
-    most = f"{limits.output_bytes / 2**20:.3g} MB"
+def output_overflow(limits: Limits) -> Failure:
+    """Return the failure of a program that printed more than its limit."""
+    size = f"{limits.output_bytes / 2**20:.3g} MB"
     return Failure(
-        kind="wrong_output", message=f"the program printed more than {most} (File too large)"
+        kind="wrong_output", message=f"the program printed more than {size} (File too large)"
     )
 
 
 def printable(text: str, characters: int) -> str:
-    """Shorten a text and remove what could steer a terminal or hide in it."""
+    """Shorten a text, and remove control and invisible characters, which could steer a terminal."""
+    unprintable = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
     kept = "".join(
         character
         for character in text[: 2 * characters].replace("\t", " ")
-        if character == "\n" or unicodedata.category(character) not in _UNPRINTABLE
+        if character == "\n" or unicodedata.category(character) not in unprintable
     ).strip()
     return kept if len(kept) <= characters else f"{kept[:characters]}..."
 
 
-def _cause(result: JobResult, views: Columns, job: Job, limits: Limits) -> Cause:
-    """Tell the endings apart: first those that the worker saw, then what the program reports."""
+def _find_cause(result: JobResult, views: Columns, job: Job, limits: Limits) -> Cause:
+    """Return the cause of a failure: first the reports of the worker, then those of the program."""
     reason, code, log = result.report.reason, result.report.code, result.log
     if reason is EndReason.FORKED:
         return Cause("crash", "the program started another process, which is not allowed")
     if reason is not EndReason.EXITED or code == -signal.SIGXCPU:
-        kind: FailureKind = "timeout_wall" if reason in _BY_THE_CLOCK else "timeout_cpu"
-        text = _overrun(reason, views, job, limits)
-        return Cause(kind, text, _loop(job.program, _stuck_line(log)))
+        by_wall_clock = reason in (EndReason.OUT_OF_TIME, EndReason.ASLEEP)
+        kind: FailureKind = "timeout_wall" if by_wall_clock else "timeout_cpu"
+        text = _describe_timeout(reason, views, job, limits)
+        return Cause(kind, text, _loop_line(job.program, _innermost_line(log)))
     if 0 < views["kind"] <= len(KINDS):
         text = bytes(views["message"][()]).decode("utf-8", "replace")
         return Cause(KINDS[views["kind"] - 1], text, int(views["line"]))
     if code < 0:
-        name = f"signal {-code}"  # those for real-time use have no names of their own
+        name = f"signal {-code}"  # real-time signals have no names
         with suppress(ValueError):
             name = signal.Signals(-code).name
         text = f"the process of the program was ended by {name}"
-        return Cause("crash", text, _stuck_line(log))
+        return Cause("crash", text, _innermost_line(log))
     text = f"the program ended its own process (exit code {code}) before {job.aim}"
-    printed = _DUMP.sub(b"", log).decode("utf-8", "replace").strip().splitlines()
+    stack = rb"(Fatal Python error: |Stack \(most recent call first\):).*"  # of faulthandler
+    printed = (
+        re.sub(stack, b"", log, flags=re.DOTALL).decode("utf-8", "replace").strip().splitlines()
+    )
     if printed:
-        text = "\n".join([text, "it had printed:", *printed[-_PRINTED_LINES:]])
+        text = "\n".join([text, "it had printed:", *printed[-5:]])
     return Cause("early_exit", text)
 
 
-def _overrun(reason: EndReason, views: Columns, job: Job, limits: Limits) -> str:
-    """Say which limit was exceeded, and at what."""
+def _describe_timeout(reason: EndReason, views: Columns, job: Job, limits: Limits) -> str:
     if reason is EndReason.OUT_OF_TIME:
         return f"the program took more than {limits.wall_seconds:g} s"
     if reason is EndReason.ASLEEP:
         return f"the program slept or waited for more than {limits.sleep_seconds:g} s"
     if reason is not EndReason.STALLED or job.in_one_step:
         return f"the program took more than {limits.cpu_seconds:g} s of CPU time"
-    loading = views["phase"] == Phase.LOADING
-    what = "importing the program and making an Environment" if loading else "a single step"
-    return f"{what} took more than {limits.stall_seconds:g} s of CPU time"
+    is_loading = views["phase"] == Phase.LOADING
+    activity = "importing the program and making an Environment" if is_loading else "a single step"
+    return f"{activity} took more than {limits.stall_seconds:g} s of CPU time"
 
 
-def _stuck_line(log: bytes) -> int:
-    """Return the innermost line of the program in the last stack in the log, or 0."""
-    _, stack, calls = log.rpartition(_STACK)
-    place = _PLACE.search(calls) if stack else None
+def _innermost_line(log: bytes) -> int:
+    """Return the innermost line of the program in the last stack of the log, or 0."""
+    _, stack, calls = log.rpartition(b"(most recent call first):")
+    place = re.search(rb'File "<program>", line (\d{1,9}) in', calls) if stack else None
     return int(place[1]) if place else 0
 
 
-def _loop(program: str, number: int) -> int:
-    """Return the line where the loop around a line begins, as it depends on chance where in it.
+def _loop_line(program: str, number: int) -> int:
+    """Return the line where the innermost loop around a line begins, or the line itself.
 
-    It is read off the indentation, since a program may be such that it cannot be parsed.
+    A time-out stops a loop at a random line. The loop is found by indentation, since some programs
+    cannot be parsed.
     """
     lines = _lines(program)[:number]
     inner = _indent(lines[-1]) + 1 if lines else 0
@@ -223,9 +231,9 @@ def _loop(program: str, number: int) -> int:
         line = lines[place - 1]
         if line.strip() and _indent(line) < inner:
             inner = _indent(line)
-            if _LOOP.match(line):
+            if re.match(r"\s*(async\s+)?(while|for)\b", line):
                 return place
-            if _FUNCTION.match(line):
+            if re.match(r"\s*(async\s+def|def|class)\b", line):
                 break
     return number
 
@@ -235,12 +243,12 @@ def _indent(line: str) -> int:
 
 
 def _lines(program: str) -> list[str]:
-    """Return the lines of a program as Python counts them."""
+    # Not `splitlines`, which also splits at form feeds and other characters: Python does not.
     return program.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
-def asked_for(job: Job, row: int) -> str:
-    """Describe what a program is asked in a row, or return "" where it is asked for none."""
+def describe_question(job: Job, row: int) -> str:
+    """Return the question of a row in words, or "" if the job has no such row."""
     question = job.question(row)
     if question is None:
         return ""
@@ -249,13 +257,12 @@ def asked_for(job: Job, row: int) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as a short text."""
+    """Return a value as a short text, as in Python; arrays as lists."""
     with np.printoptions(threshold=20, floatmode="maxprec", precision=8):
         return printable(_literal(value), _VALUE_CHARACTERS)
 
 
 def _literal(value: Any) -> str:
-    """Return a value as Python writes it, arrays as lists."""
     if isinstance(value, np.ndarray):
         return np.array2string(value, separator=", ").replace("\n", " ")
     if isinstance(value, tuple):

@@ -1,7 +1,8 @@
-"""The process of a program: its handler, the program itself, and the values that pass between.
+"""The base class of handlers, the confined program, and the conversion of its answers.
 
-`Handler` does a job with a `ConfinedProgram`. Inputs are columns that become values of a space
-(`values`); each answer is checked and written into its slot (`writer`, `recorder`, `outcomes_of`).
+A `Handler` executes a job with a `ConfinedProgram`, in the process of the program. `values` turns
+columns of inputs into values of a space. `writer`, `recorder` and `outcomes_of` check each answer
+and write it into its slot.
 """
 
 import math
@@ -22,25 +23,22 @@ from cwm_cli.sandbox.abilities import Abilities, abilities_of
 from cwm_cli.sandbox.job import MOST_OUTCOMES, NEVER, Job, Phase, ReportedKind
 
 CHANNEL_DESCRIPTOR = 4
-"""The first of two in a conversation: questions come in, replies go out."""
+"""The descriptor of the questions of a conversation; the next one is that for replies."""
 
 J = TypeVar("J", bound=Job)
 
 Write = Callable[[int, Any], None]
-"""Puts the answer for a row into its slot."""
+"""Checks the answer for a row and writes it into its slot."""
 
-NO_MASK = 2
-"""Stands in every place of a mask for actions that the environment does not have."""
-
-_LARGEST = 2**63 - 1
+_MAX_INT = 2**63 - 1
 
 
 class Handler(Generic[J]):
-    """Does a job in the process of a program: one subclass for each kind of job.
+    """Executes a job in the process of a program; base class with one subclass per kind of job.
 
-    A worker imports it when it starts, so its module has to import everything at the top.
-    `prepare` is called before the last guards are up, and `run` after that, once each. An exception
-    in `run` is the failure of the program; a `Complaint` has the reason in words.
+    A worker imports handlers when it starts, so the module of a handler has to import everything
+    at the top. An exception in `run` is a failure of the program; raise `Complaint` to give the
+    reason in words.
 
     A handler for a job that calls a function of a program once:
 
@@ -60,27 +58,36 @@ class Handler(Generic[J]):
         self.job = job
 
     def prepare(self) -> None:
-        """Do what the guards would not let; nothing of the program has run yet."""
+        """Do work that the guards would refuse; called once, before the last guards and `run`."""
 
     def run(self, program: "ConfinedProgram") -> None:
-        """Do the job. For a conversation that is to answer until there is nobody left to ask."""
+        """Execute the job; in a conversation, answer until `program.read` returns no bytes."""
         raise NotImplementedError
 
 
 class ConfinedProgram:
-    """A program in its own process, once every guard is up; `slots` are those of its answers."""
+    """A program in its own process, after all guards are active.
+
+    Args:
+        code: The compiled program.
+        job: The job.
+        slots: Arrays over the slots of the job (`SlotLayout.views`).
+    """
 
     def __init__(self, code: CodeType, job: Job, slots: Columns) -> None:
         self.code, self.slots = code, slots
         self._job = job
         self._factory: Callable[[], Any] = object
         self.abilities = abilities_of(job.program)
-        self.generator = DrawGenerator(job.seed) if self.abilities.draws else None
-        """What the program finds as `self.rng`, where it looks for that."""
-        self._draws_elsewhere = "random" in job.program.replace("rng.random(", "")
+        self._generator = DrawGenerator(job.seed) if self.abilities.draws else None
+        self._has_other_random = "random" in job.program.replace("rng.random(", "")
 
     def load(self) -> Any:
-        """Run the text of the program and make its Environment, anew with each call."""
+        """Execute the text of the program and return a new Environment.
+
+        Raises:
+            Complaint: The program has no class `Environment`, or this class lacks a method.
+        """
         if self._job.draws:
             reseed(self._job.seed)
         module = ModuleType("world_model")
@@ -90,38 +97,38 @@ class ConfinedProgram:
         if not callable(factory):
             raise Complaint("the program defines no class Environment")
         self._factory = factory
-        environment = self.another()
+        environment = self.make_environment()
         _check_methods(environment, self.abilities)
         self.begin()
         return environment
 
-    def another(self) -> Any:
-        """Make one more Environment of a program that is loaded."""
-        if self.generator is None:
+    def make_environment(self) -> Any:
+        """Return one more Environment of a loaded program."""
+        if self._generator is None:
             return self._factory()
-        self.generator.put(self._factory)
+        self._generator.install(self._factory)
         environment = self._factory()
-        self.generator.put(type(environment), environment)
+        self._generator.install(type(environment), environment)
         return environment
 
     def begin_draw(self, start: bytes) -> None:
-        """Seed all random numbers of the program for one draw, by `START_BYTES` random bytes."""
-        if self._draws_elsewhere:
+        """Seed all random numbers of the program for one draw, from `START_BYTES` random bytes."""
+        if self._has_other_random:
             reseed(*np.frombuffer(start, "<u4").tolist())
-        if self.generator is not None:
-            self.generator.begin(start)
+        if self._generator is not None:
+            self._generator.begin(start)
 
     def begin(self) -> None:
-        """Note that the program is loaded: what takes long or fails from now on is a step."""
+        """Mark the program as loaded: later failures and time-outs belong to a step."""
         self.slots["phase"][...] = Phase.STEPPING
 
     @property
     def counter(self) -> memoryview:
-        """Where steps are counted, in the first element; a step that takes too long is ended."""
+        """The number of steps, in the first element; a step that takes too long is ended."""
         return self.slots["progress"].reshape(1).data
 
     def read(self, size: int) -> bytes:
-        """Read as many bytes of a question; none when nobody is left to ask."""
+        """Read a part of a question, `size` bytes, or fewer if the conversation is over."""
         pieces = []
         while size and (piece := os.read(CHANNEL_DESCRIPTOR, size)):
             pieces.append(piece)
@@ -129,48 +136,48 @@ class ConfinedProgram:
         return b"".join(pieces)
 
     def write(self, reply: bytes) -> None:
-        """Write a reply."""
+        """Send a reply."""
         while reply:
             reply = reply[os.write(CHANNEL_DESCRIPTOR + 1, reply) :]
 
 
 def handler_class(address: str) -> type[Handler[Any]]:
-    """Return the handler at an address, module:name."""
+    """Import and return the handler at an address, `module:name`."""
     module, _, name = address.partition(":")
     found: type[Handler[Any]] = getattr(import_module(module), name)
     return found
 
 
 def reseed(*key: int) -> None:
-    """Begin the random numbers of Python and numpy anew, so that answers can be repeated."""
+    """Seed the global generators of Python and numpy, so that answers are repeatable."""
     random.seed(repr(key))
     np.random.seed([part % 2**32 for part in key])
 
 
 def _check_methods(environment: Any, abilities: Abilities) -> None:
-    """Refuse an environment that lacks a method of its contract."""
-    wanted = ["set_state", "outcomes" if abilities.tells else "step"]
+    """Raise `Complaint` if an environment lacks a method of its contract."""
+    required = ["set_state", "outcomes" if abilities.tells else "step"]
     if abilities.remembers:
-        wanted = ["reset", "step", "correct", *["outcomes"] * abilities.tells]
-    has = {name: getattr(environment, name, None) for name in (*wanted, "correct", "reset")}
-    for name in wanted:
-        if callable(has[name]):
+        required = ["reset", "step", "correct", *["outcomes"] * abilities.tells]
+    methods = {name: getattr(environment, name, None) for name in (*required, "correct", "reset")}
+    for name in required:
+        if callable(methods[name]):
             continue
-        words = f"the class Environment has no method {name}"
+        message = f"the class Environment has no method {name}"
         if abilities.remembers:
-            words += ": a program with correct needs reset, step and correct"
-            raise Complaint(words, "wrong_contract", about=has["correct"])
-        if callable(has["reset"]):
-            words += ", and a program with reset also needs correct: write both or neither"
-            raise Complaint(words, "wrong_contract", about=has["reset"])
-        raise Complaint(words)
+            message += ": a program with correct needs reset, step and correct"
+            raise Complaint(message, "wrong_contract", about=methods["correct"])
+        if callable(methods["reset"]):
+            message += ", and a program with reset also needs correct: write both or neither"
+            raise Complaint(message, "wrong_contract", about=methods["reset"])
+        raise Complaint(message)
 
 
 class DrawGenerator:
-    """The random generator of a program, `self.rng`, which restarts with every draw.
+    """The random generator `self.rng` of a program, which the trusted side restarts at each draw.
 
-    It is an attribute of the class, so that it is there before an environment is made, and copies
-    of one share it. Each draw begins at a state that the trusted side has drawn.
+    It is an attribute of the class, so that it exists before an environment is made and copies of
+    an environment share it.
     """
 
     def __init__(self, seed: int) -> None:
@@ -178,23 +185,28 @@ class DrawGenerator:
         self._rng = np.random.Generator(self._bits)
         self._state: Any = self._bits.state
 
-    def put(self, made_by: Any, environment: Any = None) -> None:
-        """Put it where a program finds it, instead of one that an environment has of its own."""
-        if isinstance(made_by, type):
-            made_by.rng = self._rng  # type: ignore[attr-defined]
+    def install(self, factory: Any, environment: Any = None) -> None:
+        """Set `rng` on a class, and remove an `rng` that an environment has made itself."""
+        if isinstance(factory, type):
+            factory.rng = self._rng  # type: ignore[attr-defined]
         getattr(environment, "__dict__", {}).pop("rng", None)
 
     def begin(self, start: bytes) -> None:
         """Begin a draw at a state of `START_BYTES` bytes."""
+        # A new generator for each draw would take ten times as long.
         self._state["state"]["state"] = int.from_bytes(start, "little")
-        self._bits.state = self._state  # a generator of its own for each takes ten times as long
+        self._bits.state = self._state
 
 
 class Complaint(Exception):
-    """The fault of a program, in words that are complete without the type of the exception.
+    """A failure of a program, with a message that is complete without the type of the exception.
 
-    `kind` is the kind of the failure, None for a general one. `line` is the line of the program
-    that is at fault, 0 if none is.
+    `line` is the line of the program that is at fault, or 0.
+
+    Args:
+        words: The message.
+        kind: Kind of the failure, or None: then the phase of the program decides.
+        about: A method of the program whose line is at fault.
     """
 
     def __init__(self, words: str, kind: ReportedKind | None = None, *, about: Any = None) -> None:
@@ -204,14 +216,14 @@ class Complaint(Exception):
             self.blame(about)
 
     def blame(self, method: Any) -> Self:
-        """Set the line to that of a method of the program, if it is in the text."""
+        """Set `line` to the first line of a method of the program, unless it is set."""
         code = getattr(getattr(method, "__func__", method), "__code__", None)
         self.line = self.line or getattr(code, "co_firstlineno", 0)
         return self
 
 
 def values(space: Space, columns: Iterator[np.ndarray]) -> Iterator[Any]:
-    """Return the values whose leaves are the next columns, each value a copy of its own."""
+    """Yield the values of a space whose leaves are the next columns, each a separate copy."""
     if space.kind in ("tuple", "dict"):
         rows = zip(*[values(child, columns) for child in space.children], strict=True)
         if space.kind == "tuple":
@@ -224,7 +236,13 @@ def values(space: Space, columns: Iterator[np.ndarray]) -> Iterator[Any]:
 
 
 def writer(space: Space, slots: Iterator[np.ndarray], label: str = "the observation") -> Write:
-    """Return what checks an answer and writes its leaves into the next of the slots."""
+    """Return a function that checks a value of a space and writes it into the next slots.
+
+    Args:
+        space: Space of the values.
+        slots: The slots of the leaves, in order. The iterator is advanced.
+        label: Name of the value in messages.
+    """
     if space.kind == "tuple":
         labels = [f"{label}[{index}]" for index in range(len(space.children))]
     elif space.kind == "dict":
@@ -238,24 +256,27 @@ def writer(space: Space, slots: Iterator[np.ndarray], label: str = "the observat
 
 
 def reward_of(value: Any, label: str = "the reward") -> float:
-    """Accept any number, also in an array of one element."""
-    array = _numbers(value, label)
+    """Return a reward as float; any number is valid, also in an array of one element."""
+    array = _to_numbers(value, label)
     if array.size != 1:
         raise Complaint(f"{label} should be a number, got an array of shape {array.shape}")
     return float(array.reshape(())[()])
 
 
 def terminated_of(value: Any) -> bool:
-    """Accept a bool of Python or numpy, 0 and 1."""
+    """Return a termination as bool; valid are bools of Python and numpy, 0 and 1."""
     if isinstance(value, bool | np.bool_ | int | np.integer) and value in (0, 1):
         return bool(value)
-    raise Complaint(f"terminated should be True or False, got {brief(value)}")
+    raise Complaint(f"terminated should be True or False, got {_brief(value)}")
 
 
 def recorder(space: Space, slots: Columns, action_space: Space | None = None) -> Write:
-    """Return what checks all that a step answered and writes it into a place of the slots.
+    """Return a function that checks the result of a step and writes it into one place of the slots.
 
-    Where that says which actions are valid, it takes the space of the actions.
+    Args:
+        space: Space of the observations.
+        slots: The slots of predicted steps (`answer_slots`), with one leading axis.
+        action_space: Space of the actions if steps also return the valid actions.
     """
     write = writer(space, (slots[leaf.name] for leaf in space.leaves("next_observations")))
     rewards, terminations = slots["rewards"], slots["terminations"]
@@ -280,21 +301,25 @@ def parts(result: Any, *, with_valid: bool = False) -> Any:
     if isinstance(result, tuple | list) and len(result) == 3 + with_valid:
         return result
     wanted = "(observation, reward, terminated" + ", valid actions)" * with_valid
-    raise Complaint(f"step should return {wanted.rstrip(')')}), got {brief(result)}")
+    raise Complaint(f"step should return {wanted.rstrip(')')}), got {_brief(result)}")
 
 
 def actions_of(value: Any) -> list[int]:
-    """Accept whole numbers in any collection: a list, tuple, set or array."""
+    """Return valid actions as a list; valid are integers in a list, tuple, set or array."""
     items = list(value) if isinstance(value, set | frozenset) else value
-    array = _numbers(items, "the valid actions")
+    array = _to_numbers(items, "the valid actions")
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise Complaint(f"the valid actions should be a list of ints, got {brief(value)}")
+        raise Complaint(f"the valid actions should be a list of ints, got {_brief(value)}")
     actions: list[int] = array.tolist()
     return actions
 
 
 def mask_writer(space: Space, slot: np.ndarray) -> Write:
-    """Return what writes for each action whether it is valid; others than there are match never."""
+    """Return a function that writes a list of valid actions as a mask, 1 for each valid action.
+
+    If the list contains an action that is not in the space, the mask is 2 everywhere, so that it
+    never equals a true mask.
+    """
     low, high = int(space.low[0]), int(space.high[0])
 
     def write(row: int, value: Any) -> None:
@@ -303,17 +328,15 @@ def mask_writer(space: Space, slot: np.ndarray) -> Write:
         slot[row] = 0
         slot[row, known] = 1
         if len(known) < len(actions):
-            slot[row] = NO_MASK
+            slot[row] = 2
 
     return write
 
 
 def _tuple_writer(parts: list[Write], label: str) -> Write:
-    """Write each part of a tuple."""
-
     def write(row: int, value: Any) -> None:
         if not isinstance(value, tuple | list) or len(value) != len(parts):
-            raise Complaint(f"{label} should be a tuple of {len(parts)} parts, got {brief(value)}")
+            raise Complaint(f"{label} should be a tuple of {len(parts)} parts, got {_brief(value)}")
         for write_part, part in zip(parts, value, strict=True):
             write_part(row, part)
 
@@ -321,12 +344,10 @@ def _tuple_writer(parts: list[Write], label: str) -> Write:
 
 
 def _dict_writer(parts: dict[str, Write], label: str) -> Write:
-    """Write each part of a dict."""
-
     def write(row: int, value: Any) -> None:
         if not isinstance(value, dict) or value.keys() != parts.keys():
             keys = ", ".join(map(repr, parts))
-            raise Complaint(f"{label} should be a dict with the keys {keys}, got {brief(value)}")
+            raise Complaint(f"{label} should be a dict with the keys {keys}, got {_brief(value)}")
         for key, write_part in parts.items():
             write_part(row, value[key])
 
@@ -334,7 +355,6 @@ def _dict_writer(parts: dict[str, Write], label: str) -> Write:
 
 
 def _leaf_writer(space: Space, slot: np.ndarray, label: str) -> Write:
-    """Choose the writer for a leaf."""
     if space.kind == "text":
         return _text_writer(slot, label)
     if space.kind == "discrete":
@@ -343,84 +363,77 @@ def _leaf_writer(space: Space, slot: np.ndarray, label: str) -> Write:
 
 
 def _float_array_writer(slot: np.ndarray, label: str) -> Write:
-    """Write arrays of real numbers; the common case is decided in three comparisons."""
     shape, array_type = slot.shape[1:], np.ndarray
 
     def write(row: int, value: Any) -> None:
+        # A fast path for the common case: this runs for every row.
         if type(value) is not array_type or value.shape != shape or value.dtype.kind not in "fiub":
-            value = _shaped(value, shape, label)
+            value = _to_array(value, shape, label)
         slot[row] = value
 
     return write
 
 
 def _int_array_writer(slot: np.ndarray, label: str) -> Write:
-    """Write arrays of integers."""
     shape, array_type = slot.shape[1:], np.ndarray
 
     def write(row: int, value: Any) -> None:
         if type(value) is not array_type or value.shape != shape or value.dtype.kind not in "ib":
-            value = _whole(_shaped(value, shape, label))
+            value = _to_integers(_to_array(value, shape, label))
         slot[row] = value
 
     return write
 
 
 def _integer_writer(slot: np.ndarray, label: str) -> Write:
-    """Write single integers."""
-
     def write(row: int, value: Any) -> None:
-        if type(value) is not int or not -_LARGEST <= value <= _LARGEST:
-            value = _whole(_shaped(value, (), label))
+        if type(value) is not int or not -_MAX_INT <= value <= _MAX_INT:
+            value = _to_integers(_to_array(value, (), label))
         slot[row] = value
 
     return write
 
 
 def _text_writer(slot: np.ndarray, label: str) -> Write:
-    """Write texts."""
-
     def write(row: int, value: Any) -> None:
         if not isinstance(value, str):
-            raise Complaint(f"{label} should be a str, got {brief(value)}")
+            raise Complaint(f"{label} should be a str, got {_brief(value)}")
         slot[row] = value.encode("utf-8", "surrogatepass")
 
     return write
 
 
-def _shaped(value: Any, shape: tuple[int, ...], label: str) -> np.ndarray:
-    """Turn a value into an array of numbers of the right shape."""
-    array = _numbers(value, label)
+def _to_array(value: Any, shape: tuple[int, ...], label: str) -> np.ndarray:
+    array = _to_numbers(value, label)
     if array.shape != shape:
         raise Complaint(f"{label} should have the shape {shape}, got the shape {array.shape}")
     return array
 
 
-def _numbers(value: Any, label: str) -> np.ndarray:
-    """Turn a value into an array of numbers."""
+def _to_numbers(value: Any, label: str) -> np.ndarray:
     try:
         array = np.asarray(value)
         if array.dtype.kind == "O" and all(isinstance(number, Real) for number in array.flat):
-            array = array.astype(np.float64)  # integers beyond 64 bits
+            array = array.astype(np.float64)  # Python integers of more than 64 bits
     except (TypeError, ValueError, OverflowError) as error:
-        raise Complaint(f"{label} should hold numbers, got {brief(value)} ({error})") from error
+        raise Complaint(f"{label} should hold numbers, got {_brief(value)} ({error})") from error
     if array.dtype.kind not in "fiub":
-        raise Complaint(f"{label} should hold numbers, got {brief(value)}")
+        raise Complaint(f"{label} should hold numbers, got {_brief(value)}")
     return array
 
 
-def _whole(array: np.ndarray) -> np.ndarray:
-    """Return numbers as integers; others become `NEVER`, which matches nothing."""
+def _to_integers(array: np.ndarray) -> np.ndarray:
+    """Return numbers as int64; numbers that are not become `NEVER`, which equals no answer."""
     if array.dtype.kind in "ib":
         return array
     if array.dtype.kind == "u":
-        return np.where(array > _LARGEST, NEVER, array.astype(np.int64))
+        return np.where(array > _MAX_INT, NEVER, array.astype(np.int64))
     fits = (np.floor(array) == array) & (np.abs(array) < 2.0**63)
     return np.where(fits, np.where(fits, array, 0).astype(np.int64), NEVER)
 
 
-def brief(value: Any) -> str:
-    """Name a value by its type and size, or by itself when it is a plain number."""
+def _brief(value: Any) -> str:
+    """Describe a value for a message: small numbers by themselves, others by type and size."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} of shape {value.shape}"
     if isinstance(value, dict):
@@ -440,42 +453,53 @@ class PossibleAnswer(NamedTuple):
 
 
 def outcomes_of(told: Any, *, with_valid: bool = False) -> list[PossibleAnswer]:
-    """Accept what `outcomes` returned; the probabilities sum to 1 afterwards."""
+    """Check the result of `outcomes` and return it with probabilities that sum to 1.
+
+    Args:
+        told: The result of the method `outcomes` of a program.
+        with_valid: Whether each outcome also contains the valid actions.
+
+    Raises:
+        Complaint: The result is not a list of 1 to `MOST_OUTCOMES` outcomes, or the probabilities
+            are negative, not finite, or all 0.
+    """
     if not isinstance(told, Iterable) or isinstance(told, str | bytes | dict | np.ndarray):
-        raise Complaint(f"outcomes should return a list of outcomes, got {brief(told)}")
-    some = list(islice(told, MOST_OUTCOMES + 1))
-    if len(some) > MOST_OUTCOMES:
-        words = (
+        raise Complaint(f"outcomes should return a list of outcomes, got {_brief(told)}")
+    outcomes = list(islice(told, MOST_OUTCOMES + 1))
+    if len(outcomes) > MOST_OUTCOMES:
+        message = (
             f"outcomes returned more than {MOST_OUTCOMES} outcomes: sample in step, from self.rng"
         )
-        raise Complaint(words, "wrong_probabilities")
-    if not some:
+        raise Complaint(message, "wrong_probabilities")
+    if not outcomes:
         raise Complaint(
             "outcomes returned an empty list: at least one outcome is required",
             "wrong_probabilities",
         )
-    for each in some:
-        if not isinstance(each, tuple | list) or len(each) != 4 + with_valid:
+    for outcome in outcomes:
+        if not isinstance(outcome, tuple | list) or len(outcome) != 4 + with_valid:
             wanted = (
                 "(probability, observation, reward, terminated" + ", valid actions" * with_valid
             )
-            raise Complaint(f"an outcome should be {wanted}), got {brief(each)}")
-    chances = _shares([each[0] for each in some])
-    return [PossibleAnswer(p, tuple(each[1:])) for p, each in zip(chances, some, strict=True)]
+            raise Complaint(f"an outcome should be {wanted}), got {_brief(outcome)}")
+    probabilities = _normalize([outcome[0] for outcome in outcomes])
+    return [
+        PossibleAnswer(probability, tuple(outcome[1:]))
+        for probability, outcome in zip(probabilities, outcomes, strict=True)
+    ]
 
 
-def _shares(told: list[Any]) -> list[float]:
-    """Return probabilities that sum to 1."""
+def _normalize(values: list[Any]) -> list[float]:
     numbers = [
-        float(each) if type(each) is float else reward_of(each, "a probability") for each in told
+        value if type(value) is float else reward_of(value, "a probability") for value in values
     ]
     for number in numbers:
         if not math.isfinite(number) or number < 0:
-            words = f"a probability is {number:g}: it must be finite and at least 0"
-            raise Complaint(words, "wrong_probabilities")
-    most = max(numbers)
-    if not most:
-        words = "the probabilities of the outcomes sum to 0: at least one must be positive"
-        raise Complaint(words, "wrong_probabilities")
-    total = sum(number / most for number in numbers)
-    return [number / most / total for number in numbers]
+            message = f"a probability is {number:g}: it must be finite and at least 0"
+            raise Complaint(message, "wrong_probabilities")
+    largest = max(numbers)
+    if not largest:
+        message = "the probabilities of the outcomes sum to 0: at least one must be positive"
+        raise Complaint(message, "wrong_probabilities")
+    total = sum(number / largest for number in numbers)  # the sum itself could overflow
+    return [number / largest / total for number in numbers]

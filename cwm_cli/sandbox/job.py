@@ -1,8 +1,8 @@
-"""Jobs of programs: their inputs, the slots of the answers, and limits of time and memory.
+"""Jobs for programs: their inputs, the slots for the answers, and limits on time and memory.
 
-A job goes to the process of a program as raw bytes. Answers come back in shared
-memory of fixed size, where each has one slot of known type and width: there is
-nothing to parse, and whatever a program writes there is at worst a wrong answer.
+A job goes to the process of a program as raw bytes. Answers come back in shared memory of fixed
+size, in which each answer has one slot of known type and width. So the trusted side parses nothing,
+and anything that a program writes there is at worst a wrong answer.
 """
 
 import marshal
@@ -21,28 +21,22 @@ from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.abilities import abilities_of
 
 MOST_OUTCOMES = 256
-"""Outcomes that a program may tell for a row: more are better drawn."""
-
-FEW_OUTCOMES = 16
-"""Outcomes that each row has room for at first; of what has more all rows would take as much."""
+"""Maximum number of outcomes per row; a program with more should draw samples instead."""
 
 CONTROL_BYTES = 4096
-"""Size of the first page, the only one that the worker looks at."""
+"""Size of the control page, the first page of the slots and the only one that the worker reads."""
 
 START_BYTES = 16
-"""Bytes of the state at which the random numbers of a draw begin; arrays hold two integers each."""
+"""Bytes of the random state at which a draw begins; arrays hold it as two 64-bit integers."""
 
 NEVER = np.iinfo(np.int64).min
-"""Stands in integer slots for what no integer can match, such as 1.5."""
+"""Value of an integer slot for an answer that no integer equals, such as 1.5."""
 
-CONTROL = (
-    ("progress", "<u8", ()),
-    ("phase", "u1", ()),
-    ("kind", "u1", ()),
-    ("line", "<i4", ()),
-    ("message", "S4000", ()),
-)
-"""Fields of the first page; the worker reads the first three where they are."""
+SIZE = Struct("<Q")
+"""Number of bytes of a question, sent before the question."""
+
+COUNT = np.dtype("<u4")
+"""Number of answers to one question."""
 
 ReportedKind = Literal[
     "load_error",
@@ -55,14 +49,14 @@ ReportedKind = Literal[
 ]
 
 KINDS: tuple[ReportedKind, ...] = get_args(ReportedKind)
-"""Failures that a program can report about itself; `kind` counts them from 1, and 0 is none."""
+"""Failures that a program can report about itself; the slot `kind` has 1 + index, or 0 for none."""
 
 _ALIGNMENT = 16
 _SPACE, _ARRAY = "space", "array"
 
 
 class Phase(IntEnum):
-    """How far a program has come."""
+    """The progress of a program; a process starts in `LOADING`."""
 
     LOADING = 0
     STEPPING = 1
@@ -70,7 +64,7 @@ class Phase(IntEnum):
 
 
 class Slot(NamedTuple):
-    """Where one column lies and of what type it is."""
+    """Offset, numpy type and shape of one column."""
 
     offset: int
     dtype: str
@@ -78,19 +72,15 @@ class Slot(NamedTuple):
 
 
 Fields = list[tuple[str, str, tuple[int, ...]]]
-"""Names, types and shapes of the parts of a record."""
-
-
-def fields_of(record: np.dtype[Any]) -> Fields:
-    """Return the parts of a type of records."""
-    parts = [(name, record[name]) for name in record.names or ()]
-    return [(name, part.base.str, part.shape) for name, part in parts]
+"""Names, numpy types and shapes of the fields of a record."""
 
 
 class SlotLayout:
-    """Slots of the control page, then those of the answers: names, types and shapes.
+    """The memory layout of a job: the control page, then one slot for each column of answers.
 
-    There is room for a status of each of `rows` answers, which is 1 once it is given.
+    Args:
+        answers: Name, numpy type and shape of each column of answers.
+        rows: Length of the column `status`, which is 1 for each row that has been answered.
     """
 
     def __init__(self, answers: Iterable[tuple[str, str, tuple[int, ...]]] = (), rows: int = 0):
@@ -98,12 +88,21 @@ class SlotLayout:
         self.answers = [name for name, *_ in columns]
         self.slots: dict[str, Slot] = {}
         self.size = 0
-        self._place(CONTROL)
+        # The worker reads the first three at fixed offsets (`worker._PROGRESS`).
+        self._place(
+            [
+                ("progress", "<u8", ()),
+                ("phase", "u1", ()),
+                ("kind", "u1", ()),
+                ("line", "<i4", ()),
+                ("message", "S4000", ()),
+            ]
+        )
         self.size = CONTROL_BYTES
         self._place([*columns, ("status", "u1", (rows,))])
 
     def views(self, memory: bytes | bytearray | mmap) -> Columns:
-        """Return an array over every slot; writable when the memory is."""
+        """Return an array over each slot, writable if the memory is."""
         return {
             name: np.ndarray(slot.shape, slot.dtype, memory, slot.offset)
             for name, slot in self.slots.items()
@@ -117,10 +116,10 @@ class SlotLayout:
 
 
 def slot_type(leaf: Space) -> str:
-    """Return the numpy type in which answers for a leaf are kept.
+    """Return the numpy type of the slot for a leaf of a space.
 
-    Texts have room for one character more than the space allows: what is
-    longer is cut to that, and so never matches.
+    Texts have room for one character more than the space allows. A longer text is cut to that
+    length, so it never equals a valid one.
     """
     if leaf.kind == "text":
         return f"S{4 * (leaf.max_length + 1)}"
@@ -128,15 +127,18 @@ def slot_type(leaf: Space) -> str:
 
 
 def prediction_layout(space: Space, rows: int, actions: int = 0) -> SlotLayout:
-    """Return the slots of predictions: next observations, rewards, terminations.
-
-    With `actions` there is one for which of so many actions are valid.
-    """
+    """Return the layout of one prediction per row (see `answer_slots`)."""
     return SlotLayout(answer_slots(space, (rows,), actions), rows)
 
 
 def answer_slots(space: Space, shape: tuple[int, ...], actions: int = 0) -> Fields:
-    """Return names, types and shapes of what a step answers, in arrays of a shape of answers."""
+    """Return names, types and shapes of the columns of predicted steps.
+
+    Args:
+        space: Space of the observations; each leaf is a column.
+        shape: Leading axes, such as (rows,) or (rows, draws).
+        actions: Number of actions. If positive, there is a mask of valid actions.
+    """
     leaves = space.leaves("next_observations")
     answers = [(leaf.name, slot_type(leaf.space), (*shape, *leaf.space.shape)) for leaf in leaves]
     answers += [("rewards", "<f8", shape), ("terminations", "u1", shape)]
@@ -145,64 +147,69 @@ def answer_slots(space: Space, shape: tuple[int, ...], actions: int = 0) -> Fiel
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a program is asked to do in a process that exists for that only; a subclass per kind.
+    """A request to a program in a process of its own; base class of all kinds of jobs.
 
-    This is the trusted side's half. The other half is a `Handler`, which does the job
-    in the process of the program. A kind of job has its home outside this package as
-    well as in it:
+    A job is the trusted side of the request. A `Handler` executes it in the process of the
+    program. To add a kind of job, in this package or outside it, write:
 
-    - A dataclass that inherits from `Job`. Its fields are what the handler needs to
-      know: numbers, texts, spaces, arrays, and lists or dicts of these. Arrays
-      arrive as float64, int64 or texts. `handler` is the address of the handler.
-    - A class that inherits from `cwm_cli.sandbox.handlers.Handler`, in a module that
-      imports no more than it takes, and never Gymnasium.
+    - A dataclass that inherits from `Job`. Its fields are the data that the handler needs: numbers,
+      texts, spaces, arrays, and lists or dicts of these. Arrays arrive as float64, int64 or texts.
+      `handler` is the address of the handler.
+    - A class that inherits from `cwm_cli.sandbox.handlers.Handler`, in a module that imports only
+      what the handler needs, and never Gymnasium.
 
-    `Sandbox.run` does such a job to its end, `Sandbox.converse` keeps the process and
-    asks it again and again. Workers import the handlers of all jobs that they are
-    to do when they start, before they are confined and before any program runs. A worker
-    that lacks one is replaced; `Sandbox.prepare` with the addresses spares that.
+    `Sandbox.run` runs such a job to its end. `Sandbox.converse` keeps the process and sends it
+    questions. A worker imports the handlers of all its jobs when it starts, before it is confined
+    and before any program runs. A worker that lacks a handler is replaced; to avoid that, call
+    `Sandbox.prepare` with the addresses first.
+
+    Args:
+        program: Source text of the program.
+        seed: Seed of the random numbers that the program draws.
     """
 
     handler: ClassVar[str]
-    """Where the handler is: module:name."""
+    """Address of the handler, `module:name`."""
 
     in_one_step: ClassVar[bool] = False
-    """Whether all CPU time may go into one step, as there are no rows."""
+    """Whether one step may use all the CPU time, because the job has no rows."""
 
     aim: ClassVar[str] = "every question was answered"
-    """What has not yet come about when a program ends its process before its time."""
+    """Condition for a finished job, for the message about a program that exits before."""
 
     method: ClassVar[str] = "step"
-    """What is asked of a program in a row."""
+    """The method of the program that a row calls, for failure messages."""
 
     program: str
     seed: int = 0
 
     @property
     def layout(self) -> SlotLayout:
-        """Where the answers go."""
+        """The slots for the answers."""
         return SlotLayout()
 
     @property
     def draws(self) -> bool:
-        """Whether the program may draw random numbers, which takes seeding them."""
+        """Whether the program may draw random numbers, which then have to be seeded."""
         return "random" in self.program or abilities_of(self.program).draws
 
     def question(self, row: int) -> tuple[Any, Any] | None:
-        """Return the observation and the action of a row, where a program is asked for rows."""
+        """Return the observation and the action of a row, or None if the job has no rows."""
         return None
 
     def row(self, progress: int) -> int:
-        """Return at which row a program is that has come so far."""
+        """Return the row at which a program is, given the counter of its progress."""
         return progress
 
     def encode(self, *, trusted: bool = False) -> bytes:
-        """Return the length of a header, the header, and the arrays one after the other.
+        """Return the job as bytes: the length of a header, the header, and the arrays.
 
-        The source of a `trusted` program, such as the probe, is not checked.
+        Args:
+            trusted: Whether to skip the check of the source, for our own programs such as the
+                probe.
         """
         arrays: list[np.ndarray] = []
-        parts = {each.name: _flat(getattr(self, each.name), arrays) for each in fields(self)}
+        parts = {part.name: _flatten(getattr(self, part.name), arrays) for part in fields(self)}
         parts["program"] = self.program.removeprefix("\ufeff")  # as Python does with files
         shapes = [[array.dtype.str, list(array.shape)] for array in arrays]
         text = marshal.dumps((self.handler, trusted, parts, shapes))
@@ -215,7 +222,7 @@ class Job:
 
 
 class ReceivedJob(NamedTuple):
-    """A job as it reaches the process of a program: the fields of it, for a handler."""
+    """A decoded job in the process of a program: `parts` are the fields of the `Job`."""
 
     handler: str
     trusted: bool
@@ -223,24 +230,28 @@ class ReceivedJob(NamedTuple):
 
     @classmethod
     def decode(cls, buffer: Any) -> "ReceivedJob":
-        """Read what `Job.encode` wrote; arrays are views of the buffer."""
+        """Read the result of `Job.encode`; arrays are views of the buffer."""
         offset = 8 + int.from_bytes(buffer[:8], "little")
-        read = marshal.loads(buffer[8:offset])  # noqa: S302  # the trusted side wrote it
-        handler, trusted, parts, shapes = read
+        decoded = marshal.loads(buffer[8:offset])  # noqa: S302  # the trusted side wrote it
+        handler, trusted, parts, shapes = decoded
         arrays = []
         for dtype, shape in shapes:
             offset += -offset % _ALIGNMENT
             array: np.ndarray = np.ndarray(shape, dtype, buffer, offset)
             arrays.append(array)
             offset += array.nbytes
-        return cls(handler, trusted, _restored(parts, arrays))
+        return cls(handler, trusted, _unflatten(parts, arrays))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelJob(Job):
-    """A job for a program that is a model of an environment, with columns of real rows.
+    """A job for a program that is a model of an environment.
 
-    With `valid` a step has to say as well which actions are valid after it.
+    Args:
+        observation_space: Space of the observations.
+        action_space: Space of the actions.
+        columns: Observations and actions of recorded rows, one column for each leaf.
+        valid: Whether each step also returns the actions that are valid after it.
     """
 
     observation_space: Space
@@ -249,8 +260,8 @@ class ModelJob(Job):
     valid: bool = False
 
     @property
-    def allowable(self) -> int:
-        """How many actions a step says the validity of; 0 where it says nothing of it."""
+    def mask_size(self) -> int:
+        """Length of the mask of valid actions; 0 if steps return no valid actions."""
         return self.action_space.count if self.valid else 0
 
     @property
@@ -270,11 +281,13 @@ class ModelJob(Job):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionJob(ModelJob):
-    """The next observation, reward and end of each row, in the order of the questions.
+    """Predict the next observation, reward and termination of each row, in the given order.
 
-    The job does not contain the numbers of its rows. `starts` (rows, draws, 2) are the states at
-    which the random numbers of each draw begin, for programs that draw. They are random, so a
-    program cannot infer the number of a draw.
+    The job does not contain the numbers of its rows in the dataset.
+
+    Args:
+        starts: Random states at which the draws of each row begin (rows, draws, 2), for programs
+            that draw. They are random, so a program cannot infer the index of a draw.
     """
 
     handler: ClassVar[str] = "cwm_cli.sandbox.candidate:PredictionHandler"
@@ -282,22 +295,22 @@ class PredictionJob(ModelJob):
     starts: np.ndarray | None = None
 
     @property
-    def several(self) -> int:
-        """How many answers each row has room for."""
+    def answers_per_row(self) -> int:
+        """Number of answers that each row has room for."""
         return 1 if self.starts is None else self.starts.shape[1]
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(next(iter(self.columns.values())))
 
     @property
     def layout(self) -> SlotLayout:
-        """Where the answers go."""
-        return prediction_layout(self.observation_space, self.count, self.allowable)
+        """One prediction per row."""
+        return prediction_layout(self.observation_space, self.count, self.mask_size)
 
     def question(self, row: int) -> tuple[Any, Any] | None:
-        """Return what a program is asked in a row."""
+        """Return the observation and the action of a row, or None beyond the last row."""
         if row >= self.count:
             return None
         return (
@@ -307,133 +320,133 @@ class PredictionJob(ModelJob):
 
 
 def answer_bytes(job: ModelJob) -> int:
-    """Return how many bytes one answer takes."""
-    slots = answer_slots(job.observation_space, (), job.allowable)
+    """Return the size of one answer in bytes."""
+    slots = answer_slots(job.observation_space, (), job.mask_size)
     return sum(prod(shape) * np.dtype(dtype).itemsize for _, dtype, shape in slots)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomesJob(PredictionJob):
-    """All that can follow on each row, as a program tells it, with probabilities.
+    """Return all possible outcomes of each row, with their probabilities.
 
-    Each row has room for so many outcomes as there are `places`; `counts` say how many a row has,
-    and one that has more is left empty. With `checked` steps have to lead to one of them.
+    Args:
+        places: Number of outcomes that each row has room for. The slot `counts` has the number of
+            outcomes of each row; a row with more than `places` is left empty. The default is
+            small because every row takes the memory of the largest.
+        checked: Whether the result of `step` has to be among the outcomes.
     """
 
     handler: ClassVar[str] = "cwm_cli.sandbox.candidate:OutcomesHandler"
     method: ClassVar[str] = "outcomes"
-    places: int = FEW_OUTCOMES
+    places: int = 16
     checked: bool = True
 
     @property
-    def several(self) -> int:
-        """How many answers each row has room for."""
+    def answers_per_row(self) -> int:
+        """Number of outcomes that each row has room for."""
         return self.places
 
     @property
     def layout(self) -> SlotLayout:
-        """Where the answers go."""
+        """`places` outcomes per row, their probabilities, and their counts."""
         shape = self.count, self.places
-        answers = answer_slots(self.observation_space, shape, self.allowable)
+        answers = answer_slots(self.observation_space, shape, self.mask_size)
         answers += [("probabilities", "<f8", shape), ("counts", "<i8", shape[:1])]
         return SlotLayout(answers, self.count)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawsJob(PredictionJob):
-    """Several draws of the next observation of each row, one for each of its starts."""
+    """Sample the outcome of each row several times, once from each of its `starts`."""
 
     handler: ClassVar[str] = "cwm_cli.sandbox.candidate:DrawsHandler"
 
     @property
     def layout(self) -> SlotLayout:
-        """Where the answers go."""
-        shape = self.count, self.several
-        return SlotLayout(answer_slots(self.observation_space, shape, self.allowable), self.count)
+        """One prediction per row and draw."""
+        shape = self.count, self.answers_per_row
+        return SlotLayout(answer_slots(self.observation_space, shape, self.mask_size), self.count)
 
     def row(self, progress: int) -> int:
-        """Return at which row a program is that has made so many draws."""
-        return progress // self.several
+        """Return the row of a draw, given the number of draws so far."""
+        return progress // self.answers_per_row
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodesJob(ModelJob):
-    """What follows on each step of whole episodes, which advance together: a conversation.
+    """A conversation that predicts each step of whole episodes, which advance together.
 
-    A question is about one step of every episode that goes on: a byte for each of those before
-    that says whether it does, then a record of each, of `asked` fields: the observation, the
-    reward of the step before, the `starts` of `several` draws and the action. So a program learns
-    the outcome of a step only after its prediction, and never the length of an episode. A reply
-    has a `COUNT` for each episode, and then the records of all answers: one answer for each draw,
-    or all outcomes that a program returns.
+    A question is about one step of every unfinished episode. It has one byte for each episode of
+    the previous question, which is 1 if the episode continues. Then follows a record of
+    `question_type` for each continuing episode: the observation, the reward of the previous step,
+    the random states of the draws, and the action. So a program receives the outcome of a step only
+    after its prediction, and never the length of an episode.
+
+    A reply has a `COUNT` for each episode, and then the records of all answers: one answer for each
+    draw, or all outcomes that the program returns.
+
+    Args:
+        episodes: Number of episodes.
+        question_fields: Fields of a record of a question.
+        draws_per_step: Draws of each step.
+        checked: Whether the result of `step` has to be among the outcomes.
     """
 
     handler: ClassVar[str] = "cwm_cli.sandbox.candidate:EpisodesHandler"
     episodes: int
-    asked: Fields
-    several: int = 1
+    question_fields: Fields
+    draws_per_step: int = 1
     checked: bool = True
 
     @property
-    def asked_type(self) -> np.dtype[np.void]:
-        """The type of a record of a question."""
-        return np.dtype([(name, dtype, tuple(shape)) for name, dtype, shape in self.asked])
+    def question_type(self) -> np.dtype[np.void]:
+        """The numpy type of a record of a question."""
+        return np.dtype(
+            [(name, dtype, tuple(shape)) for name, dtype, shape in self.question_fields]
+        )
 
     @property
     def answer_type(self) -> np.dtype[np.void]:
-        """The type of a record of a reply."""
-        slots = answer_slots(self.observation_space, (), self.allowable)
+        """The numpy type of a record of a reply."""
+        slots = answer_slots(self.observation_space, (), self.mask_size)
         return np.dtype([("probabilities", "<f8", ()), *slots])
 
 
-SIZE = Struct("<Q")
-"""Bytes of a question that follow."""
+def _flatten(value: Any, arrays: list[np.ndarray]) -> Any:
+    """Return a value that `marshal` can write; append its arrays to `arrays`.
 
-COUNT = np.dtype("<u4")
-"""How many answers there are to one question."""
-
-
-def _flat(value: Any, arrays: list[np.ndarray]) -> Any:
-    """Return a value as `marshal` can write it; tuples stand for spaces and for arrays."""
+    Spaces and arrays become tuples. No other value is a tuple, since tuples become lists.
+    """
     if isinstance(value, np.ndarray):
-        plain = {"f": "<f8", "U": value.dtype}.get(value.dtype.kind, "<i8")
-        arrays.append(value.astype(plain, copy=False))
+        dtype = {"f": "<f8", "U": value.dtype}.get(value.dtype.kind, "<i8")
+        arrays.append(value.astype(dtype, copy=False))
         return _ARRAY, len(arrays) - 1
     if isinstance(value, Space):
         return _SPACE, value.to_json()
     if isinstance(value, Mapping):
-        return {key: _flat(part, arrays) for key, part in value.items()}
+        return {key: _flatten(part, arrays) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_flat(part, arrays) for part in value]
+        return [_flatten(part, arrays) for part in value]
     return value
 
 
-def _restored(value: Any, arrays: list[np.ndarray]) -> Any:
-    """Return what `_flat` was given."""
+def _unflatten(value: Any, arrays: list[np.ndarray]) -> Any:
     match value:
         case (str(kind), content) if type(value) is tuple:
             return arrays[content] if kind == _ARRAY else Space.from_json(content)
         case dict():
-            return {key: _restored(part, arrays) for key, part in value.items()}
+            return {key: _unflatten(part, arrays) for key, part in value.items()}
         case list():
-            return [_restored(part, arrays) for part in value]
+            return [_unflatten(part, arrays) for part in value]
     return value
 
 
-DRAWS_IN_TIME = 16
-"""Draws of each row that add the time limit once more.
-
-A program that answers a row in 30 microseconds then has time for 64 draws of each of 20,000 rows.
-"""
-
-_DAY_SECONDS = 86400.0
-
-_SHORTEST, _LONGEST = 0.01, 1e6
+_MIN_SECONDS, _MAX_SECONDS = 0.01, 1e6
 _BOUNDS: dict[str, tuple[float, float]] = {
-    "wall_seconds": (_SHORTEST, _LONGEST),
-    "cpu_seconds": (_SHORTEST, _LONGEST),
-    "stall_seconds": (_SHORTEST, _LONGEST),
-    "sleep_seconds": (_SHORTEST, _LONGEST),
+    "wall_seconds": (_MIN_SECONDS, _MAX_SECONDS),
+    "cpu_seconds": (_MIN_SECONDS, _MAX_SECONDS),
+    "stall_seconds": (_MIN_SECONDS, _MAX_SECONDS),
+    "sleep_seconds": (_MIN_SECONDS, _MAX_SECONDS),
     "memory_mb": (1, 1 << 20),
     "output_bytes": (0, 1 << 30),
 }
@@ -441,17 +454,17 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on one program doing one job, or answering one question of a conversation.
+    """Bounds for a program in one job, or for one question of a conversation.
 
-    CPU time is what counts, because it does not depend on how busy the machine
-    is; wall-clock time is the backstop for programs that sleep. Where the CPU time of
-    another process cannot be read (macOS), stalls are measured by the wall clock.
+    CPU time is the main limit, because it does not depend on the load of the machine. Wall-clock
+    time is a backstop for programs that sleep. On systems where the CPU time of another process
+    cannot be read (macOS), stalls are measured by the wall clock.
 
-    A program can forge its progress, so a step that takes too long is found immediately only in an
-    honest program. The sum holds for all programs: the processes that answer the rows of a dataset
-    share the time in proportion to their rows. The processes that confirm the answers have the
-    whole time once more for each worker, because each loads the program. Once a program has run out
-    of time, no further dataset is asked for. All rollouts of a program together may take as long as
+    A program can forge its progress, so a step that takes too long is detected immediately only in
+    an honest program. The total holds for all programs: the processes that answer the rows of a
+    dataset share the time in proportion to their rows. The processes of an audit have the whole
+    time once more for each worker, because each process loads the program. After a program has run
+    out of time, no further dataset is asked. All rollouts of a program together may take as long as
     one process by the wall clock.
     """
 
@@ -463,8 +476,8 @@ class Limits:
 
     stall_seconds: float = 1.0
     """Maximum CPU time in seconds for loading a program or for a single step."""
-    # One second is some hundred thousand times what a step of a written-out environment
-    # takes, leaves room for tables built at import, and ends a hang ten times sooner.
+    # One second is about 100,000 times the duration of a typical step. It leaves time for tables
+    # that are built at import, and ends a hang ten times sooner than `cpu_seconds`.
 
     sleep_seconds: float = 2.0
     """Maximum time in seconds that a program may sleep or wait; no model needs this."""
@@ -476,37 +489,49 @@ class Limits:
     """Maximum number of bytes that a program may print."""
 
     def part(self, share: float) -> Self:
-        """Return the limits of a process that has a share of the time."""
+        """Return the limits of a process that has a share of the CPU and sleep time."""
         return self.less(
             used=(1 - share) * self.cpu_seconds, slept=(1 - share) * self.sleep_seconds
         )
 
     def without_time(self) -> Self:
-        """Return limits without the remaining time, which depends on earlier processes."""
+        """Return limits that do not reveal the remaining time, which depends on earlier processes.
+
+        The CPU time is one day: too long to matter.
+        """
         return type(self)(
-            memory_mb=self.memory_mb, output_bytes=self.output_bytes, cpu_seconds=_DAY_SECONDS
+            memory_mb=self.memory_mb, output_bytes=self.output_bytes, cpu_seconds=86400.0
         )
 
     def longer(self, draws: int) -> Self:
-        """Return the limits where each row is drawn so often."""
-        factor = 1 + draws // DRAWS_IN_TIME
+        """Return the limits for several draws of each row.
+
+        Every 16 draws add the time limit once more. A program that answers a row in 30 microseconds
+        then has time for 64 draws of each of 20,000 rows.
+        """
+        factor = 1 + draws // 16
         return replace(
             self,
-            cpu_seconds=min(_LONGEST, factor * self.cpu_seconds),
-            wall_seconds=min(_LONGEST, factor * self.wall_seconds),
+            cpu_seconds=min(_MAX_SECONDS, factor * self.cpu_seconds),
+            wall_seconds=min(_MAX_SECONDS, factor * self.wall_seconds),
         )
 
     def less(self, *, used: float, slept: float, passed: float = 0.0) -> Self:
-        """Return the limits that remain for the next process after one that took some time."""
+        """Return the limits that remain after a process.
+
+        Args:
+            used: CPU time of the process in seconds.
+            slept: Sleep and wait time of the process in seconds.
+            passed: Wall-clock time of the process in seconds.
+        """
         return replace(
             self,
-            cpu_seconds=max(_SHORTEST, self.cpu_seconds - used),
-            sleep_seconds=max(_SHORTEST, self.sleep_seconds - slept),
-            wall_seconds=max(_SHORTEST, self.wall_seconds - passed),
+            cpu_seconds=max(_MIN_SECONDS, self.cpu_seconds - used),
+            sleep_seconds=max(_MIN_SECONDS, self.sleep_seconds - slept),
+            wall_seconds=max(_MIN_SECONDS, self.wall_seconds - passed),
         )
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for limits that are meaningless to a kernel or a program."""
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
             if not least <= value <= most:
@@ -514,7 +539,11 @@ class Limits:
 
     @classmethod
     def chosen(cls, options: Mapping[str, Any]) -> Self:
-        """Return the limits that a user set, and the defaults of the other limits."""
+        """Return limits with the options of a user, and defaults for all others.
+
+        Raises:
+            CwmError: An option is unknown or out of range.
+        """
         try:
             return cls(**options)
         except (TypeError, ValueError) as error:

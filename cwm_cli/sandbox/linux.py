@@ -1,6 +1,6 @@
-"""What Linux offers to confine a process: system calls, Landlock, and a filter of system calls.
+"""Linux functions that confine a process: Landlock, a filter of system calls, and others.
 
-Where the kernel refuses what is asked of it the functions raise OSError.
+All functions raise `OSError` if the kernel refuses a call.
 """
 
 import ctypes
@@ -35,13 +35,7 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF = 444, 446
 _LANDLOCK_VERSION = 1
 
-_FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-"""How many rights on files each version of Landlock knows; later ones know no more."""
-
-_TCP_SINCE, _SCOPES_SINCE = 4, 6
-_BIND_AND_CONNECT = 0b11
-_SOCKETS_AND_SIGNALS = 0b11
-
+# Instructions of classic BPF, and the fields of the description of a call (`struct seccomp_data`).
 _INSTRUCTION = Struct("=HBBI")
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
@@ -49,8 +43,7 @@ _REFUSE = 0x00050000
 _NUMBER, _AUDIT, _ARGUMENTS = 0, 4, 16
 _X32 = 0x40000000
 _PROT_EXEC = 4
-_NOBODY = 0x5AFE9D1D
-"""Stands for the number of a process, and is larger than any."""
+_PID_PLACEHOLDER = 0x5AFE9D1D  # larger than any process number
 
 ALLOWED = """
 read write close close_range lseek munmap mremap brk
@@ -58,28 +51,20 @@ rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack
 nanosleep getrandom getrusage getrlimit sched_yield exit exit_group restart_syscall
 poll ppoll select pselect6 set_robust_list rseq
 """
-"""What computing takes: it works on memory, clocks and the descriptors that are open already.
+"""System calls for computing with memory, clocks and descriptors that are already open.
 
 `os.closerange` of Python 3.13 needs `close_range`: the C library aborts the process without it.
 """
 
-
 CONSTANT = "getpid gettid getppid getuid geteuid getgid getegid time"
 """Calls that return 0 in every process, so that no answer depends on the process or the hour."""
 
-_CLOCKS = 12
-"""Clocks of the machine or of the caller; other numbers are CPU clocks of any process."""
-
-_WALL_CLOCKS = (0, 5, 8, 11)
-"""Real time, coarse real time, the alarm of real time, and atomic time."""
-
-_ABSOLUTE, _MONOTONIC = 1, 1
 _FUTEX_PRIVATE, _FUTEX_REAL_TIME = 128, 256
 _MADVISE_MERGEABLE = 12
 
 
 class Machine(NamedTuple):
-    """How a machine is known to the kernel, and the numbers of its system calls."""
+    """The audit number of an architecture in the kernel, and the numbers of its system calls."""
 
     audit: int
     numbers: dict[str, int]
@@ -118,33 +103,40 @@ MACHINES = {
         },
     ),
 }  # fmt: skip
-"""From the kernel's tables; a call that a machine lacks (select on aarch64) is left out."""
+"""From the tables of the kernel, without calls that an architecture lacks (select on aarch64)."""
 
 
 def fork_sibling() -> int:
-    """Fork as `os.fork` does, but into a child of the parent; only a process of one thread may."""
+    """Fork this process; the new process is a child of the parent of this one.
+
+    Returns:
+        The process number, or 0 in the new process.
+
+    Raises:
+        OSError: This process has several threads, or the system is not supported.
+    """
     if MACHINE not in _CLONE or len(list(Path("/proc/self/task").iterdir())) > 1:
-        raise OSError(errno.ENOSYS, "this process cannot be forked so")
+        raise OSError(errno.ENOSYS, "this process cannot be forked as a sibling")
     return _call(_CLONE[MACHINE], _CLONE_PARENT, 0, 0, 0, 0)
 
 
 def die_with_parent() -> None:
-    """Have this process killed when the thread that forked it ends; a change of user undoes it."""
+    """Let the kernel kill this process when its parent thread ends, until the user changes."""
     if sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans(*, adopts: bool = True) -> None:
-    """Become the parent of every descendant whose own parent ends, or do so no more."""
+    """Become the parent of all descendants whose own parent ends, or stop doing so."""
     if sys.platform == "linux":
         _prctl(_PR_SET_CHILD_SUBREAPER, int(adopts))
 
 
 class ProcessStat(NamedTuple):
-    """What the system tells of a process: its state, and when it began.
+    """State and start of a process.
 
-    The state is a letter, such as `Z` of one that nobody has waited for; the time is counted in
-    ticks since the machine was started.
+    The state is a letter, such as `Z` for a process that has ended but was not reaped. The start is
+    in clock ticks since the machine was started.
     """
 
     state: str
@@ -152,47 +144,54 @@ class ProcessStat(NamedTuple):
 
 
 def process_stat(pid: int) -> ProcessStat | None:
-    """Return what is told of a process, None where it is gone or nothing is told of any."""
+    """Return the state of a process, or None if it has ended or the system does not report it."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    state, *rest = text.rpartition(")")[2].split()  # what is before it may have any name
+    state, *rest = text.rpartition(")")[2].split()  # before it is the name, with any characters
     return ProcessStat(state, rest[18])
 
 
 def self_stopper() -> Callable[[], object]:
-    """Return a function that stops this process, also under the filter, which hides its number."""
+    """Return a function that stops this process, even after the filter hides its number."""
     if MACHINE not in MACHINES or sys.platform != "linux":
         return partial(signal.raise_signal, signal.SIGSTOP)
     pid = os.getpid()
     return partial(_call, MACHINES[MACHINE].numbers["tgkill"], pid, pid, signal.SIGSTOP)
 
 
-_VDSO_NAMES = {"x86_64": "__vdso_", "aarch64": "__kernel_"}
-_VDSO_FUNCTIONS = "clock_gettime gettimeofday time clock_getres getcpu getrandom"
-
-
 def ask_kernel_for_time() -> bool:
-    """Replace the functions of the vDSO by system calls, which a filter sees; return success.
+    """Replace the functions of the vDSO by system calls, which a filter can refuse.
 
-    The kernel maps the vDSO into every process so that clocks are read without a system call.
-    Programs that were forked from this process have no other way to the clocks. The page with the
-    time itself (vvar) is unmapped.
+    The kernel maps the vDSO into every process, so that clocks are read without a system call. The
+    page with the time itself (vvar) is unmapped. Processes that are forked from this one then have
+    no other access to the clocks.
+
+    Returns:
+        Whether the functions were replaced.
     """
     if sys.platform != "linux" or MACHINE not in MACHINES:
         return False
     numbers = MACHINES[MACHINE].numbers
+    prefix = {"x86_64": "__vdso_", "aarch64": "__kernel_"}[MACHINE]
     try:
         vdso = ctypes.CDLL("linux-vdso.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-        [code] = _mappings("[vdso")  # the kernel splits no such mapping
-        runs = mmap.PROT_READ | mmap.PROT_EXEC
-        _checked(_LIBC.mprotect(*code, runs | mmap.PROT_WRITE))
-        for name in _VDSO_FUNCTIONS.split():
+        [code] = _mappings("[vdso")  # always one mapping, which the kernel does not split
+        executable = mmap.PROT_READ | mmap.PROT_EXEC
+        _checked(_LIBC.mprotect(*code, executable | mmap.PROT_WRITE))
+        for name in (
+            "clock_gettime",
+            "gettimeofday",
+            "time",
+            "clock_getres",
+            "getcpu",
+            "getrandom",
+        ):
             with suppress(AttributeError):  # the kernel has no such function
-                function = vdso[_VDSO_NAMES[MACHINE] + name]
-                ctypes.memmove(function, *_system_call(numbers[name]))
-        _checked(_LIBC.mprotect(*code, runs))
+                function = vdso[prefix + name]
+                ctypes.memmove(function, *_system_call_code(numbers[name]))
+        _checked(_LIBC.mprotect(*code, executable))
         for mapping in _mappings("[vvar"):
             _checked(_LIBC.munmap(*mapping))
     except OSError:  # another C library, or a kernel that seals the vDSO
@@ -201,17 +200,17 @@ def ask_kernel_for_time() -> bool:
 
 
 def _mappings(name: str) -> list[tuple[ctypes.c_void_p, ctypes.c_size_t]]:
-    """Return address and size of the mappings of this process that have a name."""
+    """Return address and size of each mapping of this process whose line contains a name."""
     found = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         if name in line:
-            first, last = (int(each, 16) for each in line.split()[0].split("-"))
+            first, last = (int(address, 16) for address in line.split()[0].split("-"))
             found.append((ctypes.c_void_p(first), ctypes.c_size_t(last - first)))
     return found
 
 
-def _system_call(number: int) -> tuple[bytes, int]:
-    """Return machine code that makes a system call with the arguments it gets, and its size."""
+def _system_call_code(number: int) -> tuple[bytes, int]:
+    """Return machine code that passes its arguments to a system call, and its size."""
     code = b"\xb8" + number.to_bytes(4, "little") + b"\x0f\x05\xc3"  # mov eax; syscall; ret
     if MACHINE == "aarch64":
         code = struct.pack("<3I", 0xD2800008 | number << 5, 0xD4000001, 0xD65F03C0)  # mov; svc; ret
@@ -219,65 +218,57 @@ def _system_call(number: int) -> tuple[bytes, int]:
 
 
 def hide_from_others() -> None:
-    """Keep the memory of this process from other processes of the same user."""
+    """Deny other processes of the same user access to the memory of this process."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def give_up_new_privileges() -> None:
-    """Let no program that this process may execute have more rights than it has."""
+    """Prevent this process from gaining rights by executing other programs."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, and with them what makes root powerful."""
+    """Drop all capabilities, which are the privileges of root."""
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     _call(_CAPSET[MACHINE], header, bytes(24))
 
 
 def landlock_version() -> int:
-    """Return the version of Landlock that this kernel has, or 0."""
+    """Return the version of Landlock in this kernel, or 0."""
     try:
         return _call(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION)
     except OSError:
         return 0
 
 
-def landlock_ruleset(handled: bytes) -> int:
-    """Return the descriptor of a ruleset that allows nothing of what it handles."""
-    return _call(_LANDLOCK_CREATE_RULESET, handled, len(handled), 0)
-
-
 def landlock_restrict(ruleset: int) -> None:
-    """Restrict this process by a ruleset, for good."""
+    """Restrict this process permanently by a ruleset."""
     _call(_LANDLOCK_RESTRICT_SELF, ruleset, 0)
 
 
 class _FilterProgram(ctypes.Structure):
-    """What the kernel takes: the number of instructions and where they are."""
+    """`struct sock_fprog`: the number of instructions and their address."""
 
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
 def filter_system_calls(instructions: bytes) -> None:
-    """Pass every further system call of this process through a classic BPF program, for good."""
+    """Filter all further system calls of this process permanently by a classic BPF program."""
     program = _FilterProgram(len(instructions) // 8, instructions)
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(program))
 
 
 def _prctl(option: int, *values: int) -> None:
-    """Change an attribute of this process."""
     padded = (ctypes.c_ulong(value) for value in (*values, 0, 0, 0, 0)[:4])
-    _checked(_LIBC.prctl(option, *padded))  # nothing of it is looked up where there is no Linux
+    _checked(_LIBC.prctl(option, *padded))  # only looked up on Linux
 
 
 def _call(number: int, *values: int | bytes | None) -> int:
-    """Make a system call by its number."""
     arguments = [ctypes.c_long(v) if isinstance(v, int) else v for v in values]
     return _checked(_LIBC.syscall(ctypes.c_long(number), *arguments))
 
 
 def _checked(result: int) -> int:
-    """Raise what the kernel complains of."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -285,43 +276,49 @@ def _checked(result: int) -> int:
 
 
 def deny_everything() -> int:
-    """Return the descriptor of a ruleset that denies all that this kernel can deny.
+    """Return the descriptor of a Landlock ruleset that denies everything the kernel can deny.
 
-    That is every file and folder, TCP (since version 4), and signals and
-    abstract sockets to processes outside (since version 6).
-    OSError where the kernel has no Landlock.
+    It denies all files and folders, TCP (since version 4), and signals and abstract sockets to
+    processes outside (since version 6).
+
+    Raises:
+        OSError: The kernel has no Landlock.
     """
     version = landlock_version()
     if not version:
         raise OSError(errno.ENOSYS, "this kernel has no Landlock")
-    return landlock_ruleset(handled(version))
+    attributes = landlock_attributes(version)
+    return _call(_LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
 
 
-def handled(version: int) -> bytes:
-    """Return the attributes of that ruleset as a version of the kernel's interface has them."""
-    words = [(1 << _FILE_RIGHTS[min(version, max(_FILE_RIGHTS))]) - 1]
-    if version >= _TCP_SINCE:
-        words.append(_BIND_AND_CONNECT)
-    if version >= _SCOPES_SINCE:
-        words.append(_SOCKETS_AND_SIGNALS)
+def landlock_attributes(version: int) -> bytes:
+    """Return the attributes of a ruleset that denies everything, for a version of Landlock."""
+    file_rights = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # later versions have as many as 5
+    words = [(1 << file_rights[min(version, 5)]) - 1]
+    if version >= 4:
+        words.append(0b11)  # bind and connect of TCP
+    if version >= 6:
+        words.append(0b11)  # abstract sockets and signals
     return struct.pack(f"={len(words)}Q", *words)
 
 
 def for_process(instructions: bytes, pid: int) -> bytes:
-    """Return the filter of `compute_only` for one process, which may signal itself."""
-    return instructions.replace(_NOBODY.to_bytes(4, sys.byteorder), pid.to_bytes(4, sys.byteorder))
+    """Return the filter of `compute_only` for a process, which may then signal itself."""
+    placeholder = _PID_PLACEHOLDER.to_bytes(4, sys.byteorder)
+    return instructions.replace(placeholder, pid.to_bytes(4, sys.byteorder))
 
 
 def compute_only(machine: str) -> bytes:
     """Return the filter for a machine of `MACHINES`, as a classic BPF program.
 
-    A call that is not allowed fails with EPERM, which Python shows as a PermissionError;
-    one of another machine's numbering (32-bit, x32) ends the process. A process may also
-    read its own limits and map memory, which it may not execute. The calls of `CONSTANT` return 0.
+    A call that is not allowed fails with EPERM, which Python raises as PermissionError. A call with
+    the numbers of another architecture (32-bit, x32) ends the process. The calls of `ALLOWED` are
+    allowed and the calls of `CONSTANT` return 0. A process may also read its own limits and map
+    memory that it cannot execute.
 
-    CPU clocks of other processes and futexes on pages of shared libraries are refused, because
-    they would let two processes talk to each other. So are clocks with the hour. A signal to a
-    guessed process ends the process.
+    CPU clocks of other processes and futexes on pages of shared libraries are refused, because two
+    processes could use them to exchange data. Clocks with the hour are refused too. A signal to a
+    guessed process number ends the process.
     """
     audit, numbers = MACHINES[machine]
     code = [_load(_AUDIT), *_unless_equal(audit, _end(_KILL)), _load(_NUMBER)]
@@ -343,15 +340,17 @@ def compute_only(machine: str) -> bytes:
     code += _clock_rules(numbers)
     shared = [_load(_argument(1)), _step(_IF_ANY_BIT, _FUTEX_PRIVATE, 1, 0), _refuse(errno.EPERM)]
     real = [_step(_IF_ANY_BIT, _FUTEX_REAL_TIME, 1, 0), _end(_ALLOW)]
-    for half in (_argument(3), _argument(3) + 4):  # a lock without a timeout names this clock, too
+    # A lock without a timeout names the real-time clock, too.
+    for half in (_argument(3), _argument(3) + 4):
         real += [_load(half), *_unless_equal(0, _refuse(errno.EPERM))]
     code += _when(numbers["futex"], [*shared, *real, _end(_ALLOW)])
     merged = [_load(_argument(2)), _step(_IF_EQUAL, _MADVISE_MERGEABLE, 0, 1)]
     code += _when(numbers["madvise"], [*merged, _refuse(errno.EINVAL), _end(_ALLOW)])
     own = [_load(_argument(0)), *_unless_equal(0, _refuse(errno.EPERM)), _end(_ALLOW)]
     code += _when(numbers["sched_getaffinity"], own)
-    nobody = [_load(_argument(0)), _step(_IF_EQUAL, 0, 0, 1), _refuse(errno.EPERM)]
-    to_itself = [*nobody, *_unless_equal(_NOBODY, _end(_KILL))]
+    # A program sees its own process number as 0; a signal to another number ends it.
+    no_group = [_load(_argument(0)), _step(_IF_EQUAL, 0, 0, 1), _refuse(errno.EPERM)]
+    to_itself = [*no_group, *_unless_equal(_PID_PLACEHOLDER, _end(_KILL))]
     code += _when(numbers["tgkill"], [*to_itself, _end(_ALLOW)])
     own_and_only_read = [
         line
@@ -359,26 +358,29 @@ def compute_only(machine: str) -> bytes:
         for line in (_load(half), *_unless_equal(0, _refuse(errno.EPERM)))
     ]
     code += _when(numbers["prlimit64"], [*own_and_only_read, _end(_ALLOW)])
-    code += _when(numbers["clone3"], [_refuse(errno.ENOSYS)])  # upon which libc tries clone
+    code += _when(numbers["clone3"], [_refuse(errno.ENOSYS)])  # then libc falls back to clone
     return b"".join([*code, _refuse(errno.EPERM)])
 
 
 def _clock_rules(numbers: dict[str, int]) -> list[bytes]:
     """Return the part of the filter about clocks.
 
-    A wall clock is neither read nor slept on until an absolute time: that returns immediately if
-    the time has passed.
+    Wall clocks may not be read. Sleeping on one until an absolute time is refused too, because it
+    returns immediately if the time has passed.
     """
-    no_process = [_load(_argument(0)), _step(_IF_AT_LEAST, _CLOCKS, 0, 1), _refuse(errno.EPERM)]
+    # Clocks from 12 on are CPU clocks of any process.
+    no_process = [_load(_argument(0)), _step(_IF_AT_LEAST, 12, 0, 1), _refuse(errno.EPERM)]
+    wall_clocks = (0, 5, 8, 11)  # real time, coarse real time, its alarm, and atomic time
     no_hour = [
         line
-        for clock in _WALL_CLOCKS
+        for clock in wall_clocks
         for line in (_step(_IF_EQUAL, clock, 0, 1), _refuse(errno.EPERM))
     ]
+    monotonic, absolute = 1, 1  # a clock, and a flag
     relative = [
-        _step(_IF_EQUAL, _MONOTONIC, 2, 0),
+        _step(_IF_EQUAL, monotonic, 2, 0),
         _load(_argument(1)),
-        _step(_IF_ANY_BIT, _ABSOLUTE, 1, 0),
+        _step(_IF_ANY_BIT, absolute, 1, 0),
         _end(_ALLOW),
         _refuse(errno.EPERM),
     ]
@@ -390,35 +392,34 @@ def _clock_rules(numbers: dict[str, int]) -> list[bytes]:
 
 
 def _step(operation: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
-    """Assemble an instruction; the jumps count the instructions to leave out."""
+    """Return an instruction; the jumps are the numbers of instructions to skip."""
     return _INSTRUCTION.pack(operation, if_true, if_false, value)
 
 
 def _load(offset: int) -> bytes:
-    """Load 32 bits of the description of the call."""
+    """Return an instruction that loads 32 bits of the description of the call."""
     return _step(_LOAD, offset)
 
 
 def _argument(index: int) -> int:
-    """Return where the lower half of an argument is, on little-endian machines."""
+    """Return the offset of the lower half of an argument, on little-endian machines."""
     return _ARGUMENTS + 8 * index
 
 
 def _end(verdict: int) -> bytes:
-    """Decide."""
     return _step(_RETURN, verdict)
 
 
 def _refuse(error: int) -> bytes:
-    """Have the call fail."""
+    """Return an instruction that makes the call fail with an error number (0: return 0)."""
     return _end(_REFUSE | error)
 
 
 def _unless_equal(value: int, line: bytes) -> list[bytes]:
-    """Do what `line` says unless what is loaded has a value."""
+    """Return code that executes one instruction unless the loaded word equals a value."""
     return [_step(_IF_EQUAL, value, 1, 0), line]
 
 
 def _when(number: int, body: list[bytes]) -> list[bytes]:
-    """Do `body`, which has to end in a decision, for one system call."""
+    """Return code that executes `body` for one system call; `body` has to end in a verdict."""
     return [_step(_IF_EQUAL, number, 0, len(body)), *body]

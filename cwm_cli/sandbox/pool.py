@@ -1,4 +1,4 @@
-"""Worker processes, seen from the trusted side: started, vetted, lent, and ended."""
+"""Worker processes on the trusted side: start, check, lend and end them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock, Semaphore
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -42,22 +42,14 @@ from cwm_cli.text import clean
 
 log = logging.getLogger("cwm.sandbox")
 
-T = TypeVar("T")
-
 SIDES = 2
-"""Rows of a dataset go to workers of two sides, so that neither sees what follows on its rows."""
+"""Rows of a dataset go to workers of two sides, so that no worker sees the outcomes of its rows."""
 
 GRACE_SECONDS = 10.0
-"""How much later than a program a worker that does not end it is given up."""
+"""Delay after the wall-clock limit of a program until its worker is considered lost."""
 
-_START_SECONDS = 60.0
-"""How long a worker may take to start: a busy machine that reads numpy off a slow disk."""
-
-_LOG_TAIL_BYTES = 1 << 16
-"""The end of what a program printed, with any stack in it: more than is ever shown."""
-
-_COMPLAINT_CHARACTERS = 300
-_LAST_WORDS = 1 << 12
+_START_SECONDS = 60.0  # for a busy machine that reads numpy from a slow disk
+_LOG_TAIL_BYTES = 1 << 16  # more than any message shows
 
 _COMMAND = f"{BEGINNING}; from cwm_cli.sandbox.worker import main; main()"
 _ENVIRONMENT = {
@@ -71,15 +63,15 @@ _ENVIRONMENT = {
 
 
 class SandboxError(RuntimeError):
-    """The sandbox itself failed; says nothing about the program that it was running."""
+    """A failure of the sandbox itself, not of the program."""
 
 
 class WorkerLost(SandboxError):
-    """A worker ended or fell silent in the middle of a job."""
+    """A worker ended or stopped responding during a job."""
 
 
 class JobResult(NamedTuple):
-    """What is left of a job: how it ended, its answers, and the end of what it printed."""
+    """The report of the worker, the slots with the answers, and the end of the printed output."""
 
     report: JobReport
     slots: bytes
@@ -87,16 +79,19 @@ class JobResult(NamedTuple):
 
 
 class WorkerPool:
-    """Workers of two sides, started when they are first needed, for use by several threads.
+    """Workers of two sides, started when they are first needed. Instances are thread-safe.
 
-    At most `places` workers run at a time. Each new worker runs the probe and is
-    refused if a gap is open that is not in `accepted`. `ALL_GAPS` accepts the
-    gaps of the first worker only, so that the record of a run holds for every
-    worker.
+    Each new worker runs the probe and is refused if a gap is open that is not accepted.
+
+    Args:
+        places: Maximum number of workers that run a program at the same time.
+        setup: Tools, guards and handlers of the workers.
+        accepted: Names of accepted gaps. `ALL_GAPS` accepts only the gaps of the first worker, so
+            that the recorded gaps of a run hold for every worker.
     """
 
     def __init__(self, places: int, setup: Setup, accepted: tuple[str, ...]) -> None:
-        self._places, self._several = Semaphore(places), places > 1
+        self._places, self._is_parallel = Semaphore(places), places > 1
         self._setup = setup
         self._accepted = accepted
         self._protection: Protection | None = None
@@ -108,45 +103,49 @@ class WorkerPool:
 
     @property
     def protection(self) -> Protection:
-        """What the probe found, on a worker that is started for that if there is none yet."""
-        while (found := self._protection) is None:  # again if other workers are wanted meanwhile
+        """The result of the probe; starts a worker if there is none."""
+        while (found := self._protection) is None:  # again if `prepare` has reset it meanwhile
             with self.lend_any():
                 pass
         return found
 
     def prepare(self, handlers: Iterable[str]) -> None:
-        """Have all workers know these handlers from now on."""
+        """Add handlers to the setup of all workers; older workers are replaced when they are due.
+
+        Args:
+            handlers: Addresses, `module:name`.
+        """
         with self._lock:
             known = dict.fromkeys([*self._setup.handlers, *handlers])
-            wanted = self._setup._replace(handlers=tuple(known))
-            if wanted != self._setup:
-                self._setup, self._protection = wanted, None
+            setup = self._setup._replace(handlers=tuple(known))
+            if setup != self._setup:
+                self._setup, self._protection = setup, None
 
     @contextmanager
     def lend_any(self, side: int = 0) -> Iterator[WorkerHandle]:
-        """Wait for a place and lend a worker for it."""
-        with self.place(), self.lend(side) as worker:
+        """Wait for a place and lend a worker of a side."""
+        with self.reserve_place(), self.lend(side) as worker:
             yield worker
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Wait for a place to work at."""
+    def reserve_place(self) -> Iterator[None]:
+        """Wait for one of the places and hold it."""
         with self._places:
             yield
 
     @contextmanager
-    def another_place(self) -> Iterator[bool]:
-        """Take one more place if one is free, and say whether it was."""
-        taken = self._places.acquire(blocking=False)
+    def try_reserve_place(self) -> Iterator[bool]:
+        """Hold one more place if one is free; yield whether it was."""
+        is_reserved = self._places.acquire(blocking=False)
         try:
-            yield taken
+            yield is_reserved
         finally:
-            if taken:
+            if is_reserved:
                 self._places.release()
 
     @contextmanager
     def lend(self, side: int) -> Iterator[WorkerHandle]:
-        """Lend a worker, for which there has to be a place; one with which something fails ends."""
+        """Lend a worker of a side to a caller that holds a place; end the worker after an error."""
         worker = self._take(side)
         try:
             if worker not in self._vetted:
@@ -156,10 +155,12 @@ class WorkerPool:
         except BaseException:
             self._retire(worker)
             raise
-        self._give_back(worker, side)
+        with self._lock:
+            if worker in self._alive:
+                self._free[side].append(worker)
 
     def close(self) -> None:
-        """End every worker, also those at work."""
+        """End all workers, including those that run a program."""
         with self._lock:
             self.is_closed = True
             alive = list(self._alive)
@@ -167,30 +168,31 @@ class WorkerPool:
             self._retire(worker)
 
     def _take(self, side: int) -> WorkerHandle:
-        """Return a free worker, or a new one."""
+        """Return a free worker with the current setup, or a new one; end outdated workers."""
         with self._lock:
             if self.is_closed:
                 raise SandboxError("the sandbox is closed")
             free = self._free[side]
-            others = [worker for worker in free if worker.setup != self._setup]
+            outdated = [worker for worker in free if worker.setup != self._setup]
             free[:] = [worker for worker in free if worker.setup == self._setup]
-            taken = free.pop() if free else self._start()
-        for worker in others:
-            self._retire(worker)
-        return taken
+            worker = free.pop() if free else self._start()
+        for old in outdated:
+            self._retire(old)
+        return worker
 
     def _vet(self, worker: WorkerHandle, side: int) -> None:
-        """Admit a new worker if every open gap is accepted; keep its twin for the other side."""
+        """Wait for a new worker, run the probe in it, and keep its twin for the other side."""
         hello = worker.greet()
         if worker.twin:
             self._keep(worker.twin, 1 - side)
         if hello.complaint:
-            complaint = clean(hello.complaint, limit=_COMPLAINT_CHARACTERS)
-            raise CwmError(f"the tool {complaint}: fix it, or leave out --tool")
+            raise CwmError(
+                f"the tool {clean(hello.complaint, limit=300)}: fix it, or leave out --tool"
+            )
         protection = examine(worker, hello)
         with self._lock:
             protection = protection.accepting(self._accepted)
-            self._accepted = protection.accepted  # "all" are the gaps of the first worker
+            self._accepted = protection.accepted  # "all" becomes the gaps of the first worker
         protection.require()
         with self._lock:
             if worker.setup == self._setup and self._protection is None:
@@ -199,14 +201,13 @@ class WorkerPool:
                 log.info("a worker is confined: %s", layers)
 
     def _start(self) -> WorkerHandle:
-        """Start a worker; with places for two the first has a twin."""
-        first = all(worker.setup != self._setup for worker in self._alive)
-        worker = WorkerHandle.start(self._setup, doubled=first and self._several)
+        """Start a worker; the first one of a setup has a twin if programs may run in parallel."""
+        is_first = all(worker.setup != self._setup for worker in self._alive)
+        worker = WorkerHandle.start(self._setup, with_twin=is_first and self._is_parallel)
         self._alive.add(worker)
         return worker
 
     def _keep(self, twin: WorkerHandle, side: int) -> None:
-        """Have a worker that another one has forked, unless all have to end."""
         with self._lock:
             if not self.is_closed:
                 self._alive.add(twin)
@@ -214,14 +215,7 @@ class WorkerPool:
                 return
         twin.close()
 
-    def _give_back(self, worker: WorkerHandle, side: int) -> None:
-        """Keep a worker for later."""
-        with self._lock:
-            if worker in self._alive:
-                self._free[side].append(worker)
-
     def _retire(self, worker: WorkerHandle) -> None:
-        """End a worker."""
         with self._lock:
             self._alive.discard(worker)
             self._vetted.discard(worker)
@@ -229,7 +223,7 @@ class WorkerPool:
 
 
 def examine(worker: WorkerHandle, hello: Hello) -> Protection:
-    """Run the probe in a worker, like any program, and return its result."""
+    """Run the probe in a worker, like any program, and return which checks were blocked."""
     space = Space("discrete", "int64", (), (0.0,), (len(GAPS) - 1.0,))
     rows = np.arange(len(GAPS))
     columns = {"observations": rows, "actions": np.zeros_like(rows)}
@@ -256,7 +250,7 @@ def examine(worker: WorkerHandle, hello: Hello) -> Protection:
 
 @cache
 def _probe() -> str:
-    """Return the text of the probe, with what it has to know."""
+    """Return the text of the probe, with the values of its constants."""
     text = Path(probe.__file__).read_text(encoding="utf-8")
     found = find_spec("gymnasium")
     folder = str(Path(found.origin).parent.parent) if found and found.origin else ""
@@ -264,10 +258,11 @@ def _probe() -> str:
 
 
 class WorkerHandle:
-    """A worker process, seen from here, with a connection to it and an empty folder.
+    """A worker process, with a connection to it and an empty folder.
 
-    It starts in the background; `greet` waits until it is ready, and from then on a
-    `doubled` one has a `twin`, which takes next to nothing, where a twin can be made.
+    The worker starts in the background; `greet` waits until it is ready. If a second connection is
+    given and the system allows it, the worker then has forked a `twin`, which starts much faster
+    than a new worker.
     """
 
     def __init__(
@@ -283,13 +278,17 @@ class WorkerHandle:
         self._control = connection.control
 
     @classmethod
-    def start(cls, setup: Setup, *, doubled: bool) -> Self:
-        """Start a process."""
-        connections = [Connection.make() for _ in range(1 + doubled)]
+    def start(cls, setup: Setup, *, with_twin: bool) -> Self:
+        """Start a worker process."""
+        connections = [Connection.make() for _ in range(1 + with_twin)]
         return cls(setup, start(setup, *connections), *connections)
 
     def greet(self) -> Hello:
-        """Wait until the worker is ready and return what it says; to be called once."""
+        """Wait until the worker is ready and return its greeting. Call it once.
+
+        Raises:
+            SandboxError: The worker did not start within a minute.
+        """
         self._control.settimeout(_START_SECONDS)
         try:
             hello = Hello.receive(self._control)
@@ -305,54 +304,64 @@ class WorkerHandle:
         return hello
 
     def run(self, job: bytes, slot_bytes: int, limits: Limits) -> JobResult:
-        """Run a job to its end; a worker that raises is to be closed."""
-        with self.running(job, slot_bytes, limits) as finish:
+        """Run a job to its end. If this raises, close the worker."""
+        with self.start_job(job, slot_bytes, limits) as finish:
             return finish()
 
     @contextmanager
-    def running(
+    def start_job(
         self, job: bytes, slot_bytes: int, limits: Limits, extra: Channel | Console | None = None
     ) -> Iterator[Callable[[], JobResult]]:
-        """Begin a job; what is given waits for its end."""
+        """Start a job; yield a function that waits for its end.
+
+        Args:
+            job: The encoded job.
+            slot_bytes: Size of the slots.
+            limits: The limits of the program.
+            extra: The pipes of a conversation, or the standard streams of the program.
+
+        Raises:
+            WorkerLost: The worker has ended or does not respond.
+            SandboxError: The worker sent an invalid report, or could not confine the program.
+        """
         with (
             memory_file(job) as inputs,
             memory_file(size=slot_bytes) as slots,
-            memory_file() as log,
+            memory_file() as log_file,
         ):
-            files = Descriptors(inputs, slots, log, extra)
-            with _telling_the_lost():
+            files = Descriptors(inputs, slots, log_file, extra)
+            with _convert_errors():
                 self._control.settimeout(limits.wall_seconds + GRACE_SECONDS)
                 JobRequest(len(job), slot_bytes, limits).send(self._control, files)
-            yield partial(self._finish, slots, slot_bytes, log)
+            yield partial(self._finish, slots, slot_bytes, log_file)
 
-    def _finish(self, slots: int, size: int, log: int) -> JobResult:
-        """Wait for the end of a job and gather what is left of it."""
-        with _telling_the_lost():
+    def _finish(self, slots: int, size: int, log_file: int) -> JobResult:
+        with _convert_errors():
             report = JobReport.receive(self._control)
-        printed = os.pread(log, _LOG_TAIL_BYTES, max(0, os.fstat(log).st_size - _LOG_TAIL_BYTES))
+        start = max(0, os.fstat(log_file).st_size - _LOG_TAIL_BYTES)
+        printed = os.pread(log_file, _LOG_TAIL_BYTES, start)
         if not report.ready:
             raise SandboxError(f"the sandbox could not be set up: {_last_line(printed)}")
         return JobResult(report, read_all(slots, size), printed)
 
     def close(self) -> None:
-        """Hang up, upon which the worker ends with all that it has started."""
+        """End the worker and all processes that it has started."""
         try:
-            self._control.shutdown(socket.SHUT_WR)
+            self._control.shutdown(socket.SHUT_WR)  # the worker then ends itself
             self._control.settimeout(GRACE_SECONDS)
-            while self._control.recv(_LAST_WORDS):
+            while self._control.recv(1 << 12):
                 pass
         except OSError:
             self.process.kill()
         self.process.wait()
         if self.process.stderr:
             self.process.stderr.close()
-        for each in filter(None, (self._connection, self._second)):
-            each.close()
+        for connection in filter(None, (self._connection, self._second)):
+            connection.close()
 
 
 @contextmanager
-def _telling_the_lost() -> Iterator[None]:
-    """Tell a worker that is gone from one that talks nonsense."""
+def _convert_errors() -> Iterator[None]:
     try:
         yield
     except (EOFError, OSError) as error:
@@ -362,7 +371,7 @@ def _telling_the_lost() -> Iterator[None]:
 
 
 class Connection(NamedTuple):
-    """Both ends of the connection to a worker, and the empty folder that it lives in."""
+    """Both ends of the connection to a worker, and its empty working folder with a lock."""
 
     control: socket.socket
     theirs: socket.socket
@@ -371,15 +380,15 @@ class Connection(NamedTuple):
 
     @classmethod
     def make(cls) -> Self:
-        """Return a new one."""
-        _sweep()
+        """Return a new connection."""
+        _remove_abandoned_folders()
         return cls(*socket.socketpair(), *_locked_folder())
 
     def close(self) -> None:
-        """Leave nothing of it."""
+        """Close our end and remove the folder."""
         self.control.close()
         shutil.rmtree(self.folder, ignore_errors=True)
-        while self.locks:  # of those who close it at the same time one gets it
+        while self.locks:  # `pop` is atomic: if two threads close, each lock is closed once
             os.close(self.locks.pop())
 
 
@@ -387,10 +396,11 @@ _PREFIX = "cwm-sandbox-"
 
 
 def _locked_folder() -> tuple[str, list[int]]:
-    """Make an empty folder, and lock it as long as this process lives or until that is closed."""
+    """Make an empty folder, locked until this process ends or closes the descriptor."""
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX)
-        with suppress(FileNotFoundError):  # another process may take it for one that is left over
+        # Before it is locked, another process may remove it as abandoned.
+        with suppress(FileNotFoundError):
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if Path(folder).is_dir():
@@ -399,10 +409,11 @@ def _locked_folder() -> tuple[str, list[int]]:
 
 
 @cache
-def _sweep() -> None:
-    """Remove the empty folders that processes left which were killed: nobody has them locked."""
+def _remove_abandoned_folders() -> None:
+    """Remove empty folders without a lock, which killed processes have left; once per process."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # another user's, one with something in it, or no folder
+        # Skip folders of other users, folders with content, and files.
+        with suppress(OSError):
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -412,7 +423,7 @@ def _sweep() -> None:
 
 
 class ForkedWorker:
-    """The process of a worker that another one forked, which is a child of this one as well."""
+    """A worker that was forked by another worker, but is a child of this process."""
 
     stderr = None
 
@@ -422,13 +433,13 @@ class ForkedWorker:
         self._lock = Lock()
 
     def kill(self) -> None:
-        """End it, if nobody has waited for its end: its number may be that of another one, then."""
+        """Kill the process unless it was reaped: then its number may belong to another process."""
         with self._lock, suppress(ProcessLookupError):
             if not self._is_over:
                 os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> None:
-        """Wait for its end."""
+        """Wait for the end of the process."""
         with self._lock, suppress(ChildProcessError):
             if not self._is_over:
                 self._is_over = True
@@ -441,8 +452,8 @@ Process = subprocess.Popen[bytes] | ForkedWorker
 def start(
     setup: Setup, connection: Connection, second: Connection | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start an interpreter as a worker at one connection, with a twin at a second."""
-    ends = [each.theirs for each in (connection, second) if each]
+    """Start an interpreter as a worker, which forks a twin if there is a second connection."""
+    ends = [connection.theirs, *([second.theirs] if second else [])]
     words = [str(ends[0].fileno()), setup.encode()]
     words += [str(second.theirs.fileno()), second.folder] if second else []
     with ExitStack() as stack:
@@ -461,7 +472,7 @@ def start(
 
 
 def _environment() -> dict[str, str]:
-    """Return variables that say nothing of ours but where modules and libraries are."""
+    """Return environment variables without secrets: only the paths of modules and libraries."""
     modules = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
     libraries = {
         name: os.environ[name]
@@ -473,8 +484,15 @@ def _environment() -> dict[str, str]:
 
 @contextmanager
 def memory_file(content: bytes = b"", size: int = 0) -> Iterator[int]:
-    """Make a file without a name; on Linux its size is fixed, and any content too."""
-    with _new_file() as descriptor:
+    """Yield the descriptor of a file without a name.
+
+    On Linux the file is sealed: a given content is read-only, and a given size is fixed.
+
+    Args:
+        content: Content of the file.
+        size: Size in bytes of a file without content.
+    """
+    with _unnamed_file() as descriptor:
         if content:
             rest = memoryview(content)
             while rest:
@@ -490,8 +508,7 @@ def memory_file(content: bytes = b"", size: int = 0) -> Iterator[int]:
 
 
 @contextmanager
-def _new_file() -> Iterator[int]:
-    """Open an empty file that nothing else can find."""
+def _unnamed_file() -> Iterator[int]:
     if sys.platform != "linux":
         with tempfile.TemporaryFile() as file:
             yield file.fileno()
@@ -503,15 +520,14 @@ def _new_file() -> Iterator[int]:
         os.close(descriptor)
 
 
-def read_all(descriptor: int, most: int) -> bytes:
-    """Return what a file has from its beginning on, up to a number of bytes."""
+def read_all(descriptor: int, size: int) -> bytes:
+    """Return the first `size` bytes of a file, or fewer if the file is shorter."""
     content = b""
-    while len(content) < most and (part := os.pread(descriptor, most - len(content), len(content))):
+    while len(content) < size and (part := os.pread(descriptor, size - len(content), len(content))):
         content += part
     return content
 
 
 def _last_line(output: bytes) -> str:
-    """Return the last line that was printed."""
     lines = output.decode("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else "no output"

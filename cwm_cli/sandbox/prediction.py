@@ -1,14 +1,14 @@
-"""Asking a program for every row of a dataset, and confirming what it answers.
+"""Ask a program for the rows of a dataset, and confirm its answers.
 
-The next observation of a transition is the observation of the one after it, so
-whoever gets both can look up the answer. Nothing in a process can be hidden from the
-program that runs in it, nor can it be kept from remembering. Therefore
+The next observation of a transition is the observation of the following transition, so a process
+that receives both can look up the answer. A program can read everything in its process and can
+remember earlier questions. Therefore rows are asked twice:
 
-- a first pass asks in two processes, none of which gets two consecutive rows of an episode.
-  That is quick, and enough for a program that does not cheat;
-- an audit asks again, in processes where no row lies near another of its episode, so that
-  there is nothing to look up. What is answered alike there was not looked up before. A score
-  counts only with an audit.
+- The first pass uses two processes, and neither receives two consecutive rows of an episode. This
+  is fast, and sufficient for a program that does not cheat.
+- The audit asks again, in processes whose rows of an episode are far apart, so that there is
+  nothing to look up. If the answers are the same, the first ones were not looked up either. A
+  score counts only after an audit.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.conversation import Reply
-from cwm_cli.sandbox.failures import Failure, asked_for, shown
+from cwm_cli.sandbox.failures import Failure, describe_question, shown
 from cwm_cli.sandbox.job import (
     MOST_OUTCOMES,
     START_BYTES,
@@ -37,29 +37,19 @@ from cwm_cli.sandbox.job import (
 )
 
 APART = 22
-"""How many steps lie at least between rows of an episode that one process is audited with.
+"""Minimum distance in steps between two rows of an episode in one process of an audit.
 
-What was seen a few steps later says a lot about a step, what was seen twenty steps later next
-to nothing. It is even, so that no worker gets rows at even and at odd places.
+An observation a few steps later says much about a step, one twenty steps later almost nothing. The
+number is even, so that no worker gets both even and odd steps.
 """
 
-MOST_AUDITED = 10_000
-"""Rows of an audit; of more so many are drawn, of which each part in a thousand that is forged
-shows with a chance of 0.99995."""
+MAX_AUDITED_ROWS = 10_000
+"""Rows of an audit. From a larger dataset this many rows are sampled: if one row in a thousand is
+forged, the sample contains one with probability 0.99995."""
 
-MOST_DRAWN_AGAIN = 8
-"""Draws of each row that an audit repeats. They are chosen and permuted at random for each row, so
-an answer that depends on the number or the order of its draw is not repeated."""
-
-MOST_BYTES = 1 << 26
-"""Bytes of answers that a process makes of rows that have several each; the next goes on."""
-
-MOST_TOLD = 1 << 28
-"""Bytes that the outcomes of all rows may take: as many in every row as in the most crowded."""
-
-TOLERANCE = 1e-9
-"""By how much answers may differ, absolutely plus relatively: solvers that start where they ended
-last differ by 1e-16, and the metric forgives 1e-5."""
+MAX_AUDITED_DRAWS = 8
+"""Draws of each row that an audit repeats. They are sampled and permuted for each row, so an answer
+that depends on the index or the order of its draw is not repeated."""
 
 ADVICE = (
     "A prediction may only depend on the observation and the action, not on earlier calls, other "
@@ -69,19 +59,17 @@ ADVICE = (
     "functions of `random` and `numpy.random`, which are seeded likewise."
 )
 
-
-MEDDLED = Failure(
+TAMPERED = Failure(
     kind="wrong_output",
     message="the program tampered with its process, which returned no probabilities",
 )
 
 
 class PredictedColumns(NamedTuple):
-    """What a program predicts for the rows of a dataset, in their order.
+    """One predicted answer for each row of a dataset, in the order of the rows.
 
-    The columns are `next_observations` (one per leaf: float64, int64 or str),
-    `rewards` (float64) and `terminations` (bool). There are none when the
-    program failed.
+    The columns are `next_observations` (one per leaf: float64, int64 or str), `rewards` (float64)
+    and `terminations` (bool). They are empty if the program failed.
     """
 
     columns: Columns
@@ -89,11 +77,11 @@ class PredictedColumns(NamedTuple):
 
 
 class ProgramAnswers(NamedTuple):
-    """All that a program says to the rows of a dataset, in their order.
+    """All answers of a program for each row of a dataset, in the order of the rows.
 
-    The columns are those that are predicted, of a shape: `certain` (rows, ...), `draws`
-    (rows, draws, ...), or `outcomes` (rows, outcomes, ...) with `probabilities` (rows, outcomes).
-    There are none when the program failed.
+    The columns are those of `PredictedColumns`. Their leading axes depend on `shape`: `certain`
+    (rows, ...), `draws` (rows, draws, ...), or `outcomes` (rows, outcomes, ...) with
+    `probabilities` (rows, outcomes). They are empty if the program failed.
     """
 
     columns: Columns
@@ -102,7 +90,7 @@ class ProgramAnswers(NamedTuple):
     probabilities: np.ndarray | None = None
 
     def likeliest(self) -> Columns:
-        """Return one answer for each row: the likeliest outcome, or the first draw."""
+        """Return one answer for each row: the most likely outcome, or the first draw."""
         if self.shape == "certain" or self.failure:
             return self.columns
         rows = np.arange(len(self.columns["rewards"]))
@@ -111,38 +99,40 @@ class ProgramAnswers(NamedTuple):
 
     @property
     def draws(self) -> int:
-        """How many draws each row has; 1 if the answers are no draws."""
+        """Number of draws per row; 1 if the answers are not draws."""
         return self.columns["rewards"].shape[1] if self.shape == "draws" else 1
 
-    def chosen(self, numbers: np.ndarray) -> "ProgramAnswers":
-        """Return some of the draws of each row, in the order of their numbers (rows, some)."""
-        columns = {name: chosen(column, numbers) for name, column in self.columns.items()}
+    def select_draws(self, numbers: np.ndarray) -> "ProgramAnswers":
+        """Return some draws of each row, given their indices (rows, selected)."""
+        columns = {name: select_draws(column, numbers) for name, column in self.columns.items()}
         return self._replace(columns=columns)
 
     @property
     def width(self) -> int:
-        """How many outcomes each row has room for."""
+        """Number of outcomes that each row has room for."""
         return 1 if self.probabilities is None else self.probabilities.shape[1]
 
-    def compared(self, width: int) -> Columns:
-        """Return all that has to be the same when it is asked again, as wide as that."""
+    def audited_columns(self, width: int) -> Columns:
+        """Return the columns that an audit compares; outcomes are padded with zeros to `width`."""
         if self.probabilities is None:
             return self.columns
         rows, more = len(self.probabilities), width - self.width
         return {
-            name: np.concatenate([each, np.zeros((rows, more, *each.shape[2:]), each.dtype)], 1)
-            for name, each in {"probabilities": self.probabilities, **self.columns}.items()
+            name: np.concatenate(
+                [column, np.zeros((rows, more, *column.shape[2:]), column.dtype)], 1
+            )
+            for name, column in {"probabilities": self.probabilities, **self.columns}.items()
         }
 
 
-Answered = list[tuple[np.ndarray, Columns]]
-"""Rows, and the slots of the answers to them."""
+PartialAnswers = list[tuple[np.ndarray, Columns]]
+"""Row numbers, and the slots with the answers for these rows."""
 
 JobMaker = Callable[[np.ndarray], PredictionJob]
-"""Makes the job that asks for some rows of a dataset."""
+"""Returns the job for some rows of a dataset."""
 
 RunApart = Callable[[Sequence[Sequence[Job]], Sequence[Limits]], list[list[Reply]]]
-"""Does the jobs of two sides, each within its limits (`Sandbox.run_apart`)."""
+"""Runs the jobs of two sides, each within its limits (`Sandbox.run_apart`)."""
 
 
 class RowQuestions:
@@ -155,60 +145,57 @@ class RowQuestions:
         self._program, self._dataset, self._seed = program, dataset, seed
 
     def ask(self, draws: int) -> ProgramAnswers:
-        """Ask for the answers to every row, in the way that the text of the program allows.
-
-        The answers are not confirmed.
-        """
+        """Return unconfirmed answers for all rows; `abilities_of` the program chooses the job."""
         rng = hidden_generator("first", self._dataset, self._seed)
         sides = [[part] for part in split_rows(self._dataset, 2, rng)]
         return self._answers(self._job_maker(draws), sides)
 
     def audit(self, answers: ProgramAnswers) -> Failure | None:
-        """Ask again in processes where the rows of an episode lie far apart, and compare.
+        """Ask again in processes whose rows of an episode are far apart, and compare.
 
-        Which rows are asked in which process and order is drawn from the recorded answers, which
-        the program does not know. So are the draws of a row that are repeated, and their order.
+        The assignment of rows to processes, their order, and the repeated draws and their order
+        are random. They depend on the recorded answers, which the program does not know.
         """
         dataset = self._dataset
         if not len(dataset):
             return None
         rng = hidden_generator("audit", dataset, self._seed)
         parts = split_rows(dataset, APART, rng)
-        if len(dataset) > MOST_AUDITED:
-            drawn = rng.permutation(len(dataset)) < MOST_AUDITED
-            parts = [part[drawn[part]] for part in parts]
+        if len(dataset) > MAX_AUDITED_ROWS:
+            is_sampled = rng.permutation(len(dataset)) < MAX_AUDITED_ROWS
+            parts = [part[is_sampled[part]] for part in parts]
         rows, draws, numbers = np.sort(np.concatenate(parts)), 1, None
         if answers.shape == "draws":
             draws = answers.draws
-            numbers = permuted(draws, len(dataset), rng)[:, :MOST_DRAWN_AGAIN]
-            answers = answers.chosen(numbers)
+            numbers = random_permutations(draws, len(dataset), rng)[:, :MAX_AUDITED_DRAWS]
+            answers = answers.select_draws(numbers)
         job = self._job_maker(draws, numbers, checked=False)
         again = self._answers(job, [parts[0::2], parts[1::2]], whole=True)
         if again.failure:
-            return asked_again(again.failure)
+            return as_nondeterministic(again.failure)
         width = max(answers.width, again.width)
-        first, second = (selected(each.compared(width), rows) for each in (answers, again))
-        return contradiction(job(rows), first, second)
+        first, second = (select_rows(a.audited_columns(width), rows) for a in (answers, again))
+        return find_contradiction(job(rows), first, second)
 
     def _job_maker(
         self, draws: int, numbers: np.ndarray | None = None, *, checked: bool = True
     ) -> JobMaker:
-        """Return a function that makes the jobs for some rows, of the kind of the program.
+        """Return a function that makes jobs of the kind that fits the program.
 
-        With `numbers` (rows, some) the jobs make only these of the `draws` of each row.
+        With `numbers` (rows, selected) the jobs make only these of the `draws` of each row.
         """
         program, dataset = self._program, self._dataset
-        able, inputs = abilities_of(program), dataset.select("observations", "actions")
+        abilities, inputs = abilities_of(program), dataset.select("observations", "actions")
         make: Callable[..., PredictionJob] = PredictionJob
-        if able.tells:
+        if abilities.tells:
             make = partial(OutcomesJob, checked=checked)
-        elif able.draws:
+        elif abilities.draws:
             make = DrawsJob
         starts: np.ndarray | None = None
-        if able.draws or "random" in program:
-            starts = starts_of(dataset, self._seed, draws if make is DrawsJob else 1)
+        if abilities.draws or "random" in program:
+            starts = draw_starts(dataset, self._seed, draws if make is DrawsJob else 1)
         if starts is not None and numbers is not None:
-            starts = chosen(starts, numbers)
+            starts = select_draws(starts, numbers)
 
         def job(rows: np.ndarray) -> PredictionJob:
             return make(
@@ -216,7 +203,7 @@ class RowQuestions:
                 seed=int(self._seed),
                 observation_space=dataset.observation_space,
                 action_space=dataset.action_space,
-                columns=selected(inputs, rows),
+                columns=select_rows(inputs, rows),
                 valid=dataset.has_valid_actions,
                 starts=None if starts is None else starts[rows],
             )
@@ -226,38 +213,40 @@ class RowQuestions:
     def _answers(
         self, job: JobMaker, sides: list[list[np.ndarray]], *, whole: bool = False
     ) -> ProgramAnswers:
-        """Ask for the parts of two sides, which share the time, or have the `whole` of it each."""
+        """Ask for the rows of two sides, which share the time or each have the `whole` time."""
         dataset, empty = self._dataset, job(np.arange(0))
-        answered, failure = self._asked(job, sides, whole=whole)
+        answers, failure = self._run_jobs(job, sides, whole=whole)
         if isinstance(empty, OutcomesJob) and not failure:
-            crowded = np.zeros(len(dataset), bool)
-            for rows, slots in answered:
-                crowded[rows] = slots["counts"] > empty.places
-            if crowded.any():
-                wide = [[part[crowded[part]] for part in side] for side in sides]
-                more, failure = self._asked(lambda rows: _with_room(job(rows)), wide, whole=whole)
-                answered += more
+            # Ask again for the few rows with more outcomes than the jobs had room for.
+            is_crowded = np.zeros(len(dataset), bool)
+            for rows, slots in answers:
+                is_crowded[rows] = slots["counts"] > empty.places
+            if is_crowded.any():
+                crowded = [[part[is_crowded[part]] for part in side] for side in sides]
+                more, failure = self._run_jobs(lambda rows: _widen(job(rows)), crowded, whole=whole)
+                answers += more
         if failure:
             return ProgramAnswers({}, failure)
         if isinstance(empty, OutcomesJob):
-            return _told(dataset, answered, answer_bytes(empty))
+            return _merge_outcomes(dataset, answers, answer_bytes(empty))
         if isinstance(empty, DrawsJob):
-            columns = merge_answers(dataset, answered, empty.several)
+            columns = merge_answers(dataset, answers, empty.answers_per_row)
             return ProgramAnswers(columns, shape="draws")
-        return ProgramAnswers(merge_answers(dataset, answered))
+        return ProgramAnswers(merge_answers(dataset, answers))
 
-    def _asked(
+    def _run_jobs(
         self, job: JobMaker, sides: list[list[np.ndarray]], *, whole: bool
-    ) -> tuple[Answered, Failure | None]:
-        """Ask the two sides at the same time, in jobs that each take a bounded amount of memory."""
+    ) -> tuple[PartialAnswers, Failure | None]:
+        """Run two sides at the same time, in jobs whose answers take at most 64 MB each."""
         total, limits = len(self._dataset), self._limits
-        most = max(1, total)
+        max_rows = max(1, total)
         if isinstance(empty := job(np.arange(0)), OutcomesJob | DrawsJob):
-            most = max(1, MOST_BYTES // (empty.several * (START_BYTES + answer_bytes(empty))))
+            row_bytes = empty.answers_per_row * (START_BYTES + answer_bytes(empty))
+            max_rows = max(1, (1 << 26) // row_bytes)
         if isinstance(empty, DrawsJob):
-            limits = limits.longer(empty.several)
+            limits = limits.longer(empty.answers_per_row)
         pieces = [
-            [part[at : at + most] for part in side for at in range(0, len(part), most)]
+            [part[at : at + max_rows] for part in side for at in range(0, len(part), max_rows)]
             for side in sides
         ]
         pieces = [side for side in pieces if side]
@@ -266,9 +255,9 @@ class RowQuestions:
             [[job(rows) for rows in side] for side in pieces],
             [limits.part(share) for share in shares],
         )
-        found = [reply.failure for side in replies for reply in side if reply.failure]
-        if found:
-            return [], found[0]
+        failures = [reply.failure for side in replies for reply in side if reply.failure]
+        if failures:
+            return [], failures[0]
         return [
             (rows, reply.slots)
             for side, done in zip(pieces, replies, strict=True)
@@ -276,162 +265,197 @@ class RowQuestions:
         ], None
 
 
-def _with_room(job: PredictionJob) -> PredictionJob:
-    """Return the job with room for as many outcomes as there may be."""
+def _widen(job: PredictionJob) -> PredictionJob:
     assert isinstance(job, OutcomesJob)
     return replace(job, places=MOST_OUTCOMES)
 
 
-def _told(dataset: Dataset, answered: Answered, bytes_each: int) -> ProgramAnswers:
-    """Put outcomes in the order of the dataset; a process may have written anything."""
+def _merge_outcomes(dataset: Dataset, answers: PartialAnswers, bytes_each: int) -> ProgramAnswers:
+    """Put outcomes in the order of the dataset; the counts in the slots may be forged."""
     counts = np.ones(len(dataset), np.int64)
-    for rows, slots in answered:
+    for rows, slots in answers:
         counts[rows] = slots["counts"]
     width = int(counts.max(initial=1))
     if counts.min(initial=1) < 1 or width > MOST_OUTCOMES:
-        return ProgramAnswers({}, MEDDLED)
-    if failure := too_many(len(dataset), width, bytes_each):
+        return ProgramAnswers({}, TAMPERED)
+    if failure := check_outcome_memory(len(dataset), width, bytes_each):
         return ProgramAnswers({}, failure)
-    columns, chances = merge_answers(dataset, answered, width), np.zeros((len(dataset), width))
-    for rows, told in answered:
-        wide = min(width, told["probabilities"].shape[1])
-        chances[rows, :wide] = told["probabilities"][:, :wide]
-    beyond = np.arange(width) >= counts[:, None]
-    for column in (chances, *columns.values()):
-        column[beyond] = np.zeros((), column.dtype)
-    return as_outcomes(columns, chances, np.concatenate([np.arange(0), *(r for r, _ in answered)]))
+    columns = merge_answers(dataset, answers, width)
+    probabilities = np.zeros((len(dataset), width))
+    for rows, slots in answers:
+        filled = min(width, slots["probabilities"].shape[1])
+        probabilities[rows, :filled] = slots["probabilities"][:, :filled]
+    is_unused = np.arange(width) >= counts[:, None]
+    for column in (probabilities, *columns.values()):
+        column[is_unused] = np.zeros((), column.dtype)
+    rows = np.concatenate([np.arange(0), *(rows for rows, _ in answers)])
+    return as_outcomes(columns, probabilities, rows)
 
 
-def too_many(rows: int, width: int, bytes_each: int) -> Failure | None:
-    """Refuse as many answers in each of the rows as take more memory than they may."""
-    if (size := rows * width * bytes_each) <= MOST_TOLD:
+def check_outcome_memory(rows: int, width: int, bytes_each: int) -> Failure | None:
+    """Return a failure if `width` outcomes in each of the rows need more than 256 MB."""
+    if (size := rows * width * bytes_each) <= 1 << 28:
         return None
-    words = f"the outcomes of {rows} rows would take {size / 2**20:.0f} MB, with {width} in a row"
-    words += ": return fewer outcomes, or sample in step from self.rng"
-    return Failure(kind="wrong_output", message=words)
+    message = (
+        f"the outcomes of {rows} rows would take {size / 2**20:.0f} MB, with {width} in a row: "
+        "return fewer outcomes, or sample in step from self.rng"
+    )
+    return Failure(kind="wrong_output", message=message)
 
 
-def as_outcomes(columns: Columns, chances: np.ndarray, rows: np.ndarray) -> ProgramAnswers:
-    """Return outcomes, if the probabilities of the rows that were asked are some."""
-    asked = chances[rows]
-    if not ((asked >= 0).all() and (np.abs(asked.sum(axis=1) - 1) < TOLERANCE).all()):
-        return ProgramAnswers({}, MEDDLED)
-    return ProgramAnswers(columns, shape="outcomes", probabilities=chances)
+def as_outcomes(columns: Columns, probabilities: np.ndarray, rows: np.ndarray) -> ProgramAnswers:
+    """Return outcomes, or a failure if the probabilities of the given rows do not sum to 1."""
+    asked = probabilities[rows]
+    if not ((asked >= 0).all() and (np.abs(asked.sum(axis=1) - 1) < _TOLERANCE).all()):
+        return ProgramAnswers({}, TAMPERED)
+    return ProgramAnswers(columns, shape="outcomes", probabilities=probabilities)
 
 
 def split_rows(dataset: Dataset, apart: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Split rows so that those of an episode in one part lie `apart` steps from each other.
+    """Split row numbers into parts in which rows of one episode are far apart.
 
-    Each part is in an order that is drawn. Rows at the same place of their episodes go
-    together, since episodes may repeat each other; where episodes are short, there are
-    several parts for each place.
+    Rows at the same step of their episodes are in the same part, since episodes may repeat each
+    other. If episodes are short, each step has several parts.
+
+    Args:
+        dataset: The transitions.
+        apart: Minimum distance in steps of two rows of an episode in one part, and the number of
+            parts. It is even.
+        rng: Generator for the order of rows in each part.
+
+    Returns:
+        The row numbers of each part, in random order.
     """
     episodes = dataset.columns["episodes"]
     order = np.argsort(episodes, kind="stable")
     starts = np.flatnonzero(np.diff(episodes[order], prepend=np.nan))
     lengths = np.diff(starts, append=len(order))
-    places = np.empty(len(order), dtype=np.int64)
-    places[order] = np.arange(len(order)) - np.repeat(starts, lengths)
+    steps = np.empty(len(order), dtype=np.int64)
+    steps[order] = np.arange(len(order)) - np.repeat(starts, lengths)
+    # Spread short episodes over all parts: shift each row by a random multiple of an even length,
+    # so that even and odd steps stay on different sides.
     longest = 2 * -(-max(lengths, default=1) // 2)
-    places += longest * rng.integers(max(1, apart // longest), size=len(places))
-    return [rng.permutation(np.flatnonzero(places % apart == part)) for part in range(apart)]
+    steps += longest * rng.integers(max(1, apart // longest), size=len(steps))
+    return [rng.permutation(np.flatnonzero(steps % apart == part)) for part in range(apart)]
 
 
-def starts_of(dataset: Dataset, seed: int, draws: int) -> np.ndarray:
-    """Return the states at which the random numbers of each draw begin (rows, draws, 2).
+def draw_starts(dataset: Dataset, seed: int, draws: int) -> np.ndarray:
+    """Return the random state at which each draw begins (rows, draws, 2), as int64.
 
-    They are random and hidden, so no program can find out which draw of a row it makes: draws
-    that an audit repeats, in another order, are functions of the row and an independent start.
-    Fewer draws are the first of more.
+    The states are random and hidden, so no program can infer the index of a draw: draws that an
+    audit repeats in another order are functions of the row and of an independent state. The states
+    for fewer draws are a prefix of those for more draws.
     """
     rng = hidden_generator("draws", dataset, seed)
-    found = np.frombuffer(rng.bytes(START_BYTES * draws * len(dataset)), "<i8")
-    return found.reshape(draws, len(dataset), 2).swapaxes(0, 1)
+    states = np.frombuffer(rng.bytes(START_BYTES * draws * len(dataset)), "<i8")
+    return states.reshape(draws, len(dataset), 2).swapaxes(0, 1)
 
 
-def permuted(count: int, rows: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the numbers below `count` in an order of its own for each row (rows, count)."""
+def random_permutations(count: int, rows: int, rng: np.random.Generator) -> np.ndarray:
+    """Return an independent permutation of the numbers below `count` for each row (rows, count)."""
     return rng.permuted(np.tile(np.arange(count), (rows, 1)), axis=1)
 
 
-def chosen(column: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Return some of the draws of each row, in the order of their numbers (rows, some)."""
-    found: np.ndarray = column[np.arange(len(column))[:, None], numbers]
-    return found
+def select_draws(column: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return some draws of each row, given their indices (rows, selected)."""
+    selected: np.ndarray = column[np.arange(len(column))[:, None], numbers]
+    return selected
 
 
 def hidden_generator(purpose: str, dataset: Dataset, seed: int) -> np.random.Generator:
-    """Return a generator that no program can foresee, as it sees none of the recorded answers."""
+    """Return a generator whose seed depends on the recorded answers, which no program knows."""
     key = sha256(f"{purpose} {seed} {dataset.digest}".encode()).digest()
     return np.random.default_rng(int.from_bytes(key, "little"))
 
 
-def selected(columns: Columns, rows: np.ndarray) -> Columns:
-    """Return some rows of columns."""
+def select_rows(columns: Columns, rows: np.ndarray) -> Columns:
+    """Return the given rows of all columns."""
     return {name: column[rows] for name, column in columns.items()}
 
 
-def merge_answers(dataset: Dataset, answered: Answered, width: int | None = None) -> Columns:
-    """Put answers to some rows each in the order of the dataset, in the types that are compared.
+def merge_answers(dataset: Dataset, answered: PartialAnswers, width: int | None = None) -> Columns:
+    """Return answers in the order and the types of a dataset; rows without an answer are zero.
 
-    With a `width` each row has so many answers at most.
+    Args:
+        dataset: The dataset whose rows were asked.
+        answered: Row numbers, and the slots with their answers.
+        width: Number of answers per row, for draws and outcomes. None if each row has one answer
+            and the columns have no axis for answers.
     """
     actions = dataset.action_space.count if dataset.has_valid_actions else 0
     shape = (len(dataset),) if width is None else (len(dataset), width)
     columns: Columns = {}
-    for name, dtype, whole in answer_slots(dataset.observation_space, shape, actions):
-        columns[name] = np.zeros(whole, dtype)
+    for name, dtype, full_shape in answer_slots(dataset.observation_space, shape, actions):
+        columns[name] = np.zeros(full_shape, dtype)
         for rows, answers in answered:
             part = answers[name]
             if width is None:
                 columns[name][rows] = part
             else:
                 columns[name][rows, : part.shape[1]] = part[:, :width]
-    return as_compared(columns)
+    return as_dataset_types(columns)
 
 
-def as_compared(columns: Columns) -> Columns:
-    """Return answers as they came in the types of a dataset."""
+def as_dataset_types(columns: Columns) -> Columns:
+    """Convert slots to the types of a dataset: texts to str, terminations to bool."""
     texts = {name: column for name, column in columns.items() if column.dtype.kind == "S"}
     decoded = {name: np.char.decode(column, "utf-8", "replace") for name, column in texts.items()}
     return columns | decoded | {"terminations": columns["terminations"].astype(np.bool_)}
 
 
-def contradiction(job: PredictionJob, first: Columns, second: Columns) -> Failure | None:
+def find_contradiction(job: PredictionJob, first: Columns, second: Columns) -> Failure | None:
     """Compare two sets of answers to the questions of a job."""
     names = [name for name in job.layout.answers if name in first]
-    return differing(
-        {name: first[name] for name in names}, second, lambda row: asked_for(job, row), ADVICE
+    return find_difference(
+        {name: first[name] for name in names},
+        second,
+        lambda row: describe_question(job, row),
+        ADVICE,
     )
 
 
-def differing(
-    first: Columns, second: Columns, asked: Callable[[int], str], advice: str
+def find_difference(
+    first: Columns, second: Columns, describe: Callable[[int], str], advice: str
 ) -> Failure | None:
-    """Say in which row two sets of answers differ, what was asked there, and what to do."""
+    """Compare two sets of answers.
+
+    Args:
+        first: Columns of the first answers.
+        second: Columns of the second answers.
+        describe: Returns the question of a row, in words.
+        advice: Last line of the failure message.
+
+    Returns:
+        A failure that names the first row with a difference, or None.
+    """
     for name, column in first.items():
-        differs = ~_alike(column, second[name]).reshape(len(column), -1).all(axis=1)
+        differs = ~_is_close(column, second[name]).reshape(len(column), -1).all(axis=1)
         if differs.any():
             row = int(np.argmax(differs))
-            answers = " and then ".join(shown(each[name][row].tolist()) for each in (first, second))
-            words = f"two calls of {asked(row)} returned different results: {answers}"
-            return Failure(kind="nondeterministic", message=f"{words}\n{advice}")
+            answers = " and then ".join(shown(part[name][row].tolist()) for part in (first, second))
+            message = f"two calls of {describe(row)} returned different results: {answers}"
+            return Failure(kind="nondeterministic", message=f"{message}\n{advice}")
     return None
 
 
-def _alike(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return where answers agree: numbers within the tolerance, what is no number with its like."""
-    alike: np.ndarray = first == second
+_TOLERANCE = 1e-9
+"""Absolute plus relative difference that equal answers may have. Solvers that start at their last
+solution differ by 1e-16; the metric accepts 1e-5."""
+
+
+def _is_close(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return which elements agree: numbers within the tolerance, NaN with NaN, inf with inf."""
+    agree: np.ndarray = first == second
     if first.dtype.kind == "f":
         with np.errstate(invalid="ignore", over="ignore"):
-            near = np.abs(first - second) <= TOLERANCE + TOLERANCE * np.abs(first)
-        alike |= near & np.isfinite(first) & np.isfinite(second)
-        alike |= np.isnan(first) & np.isnan(second)
-    return alike
+            near = np.abs(first - second) <= _TOLERANCE + _TOLERANCE * np.abs(first)
+        agree |= near & np.isfinite(first) & np.isfinite(second)
+        agree |= np.isnan(first) & np.isnan(second)
+    return agree
 
 
-def asked_again(failure: Failure, advice: str = ADVICE) -> Failure:
-    """Report what a program raised when it was asked once more; other ends are what they are."""
+def as_nondeterministic(failure: Failure, advice: str = ADVICE) -> Failure:
+    """Return an exception in an audit as nondeterminism; other failures stay as they are."""
     if failure.kind not in ("load_error", "step_error", "wrong_output"):
         return failure
     words = f"in a second run with another order of rows, the program failed: {failure.message}"

@@ -1,8 +1,7 @@
-"""A program that tries to do what no program should be able to; its text runs in the sandbox.
+"""A program that attempts forbidden actions. Its text runs in the sandbox.
 
-It is asked for one check per row, by number, and answers with reward 1 where
-every attempt was refused. The last checks are those that may end its process.
-The trusted side appends the values of SIMULATORS and ASKER.
+Each row asks for one check by number; the reward is 1 if every attempt was refused. The last checks
+may end the process. The trusted side appends the values of SIMULATORS and ASKER.
 """
 
 import _thread
@@ -19,10 +18,10 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 SIMULATORS = ""
-"""The folder in which the package with the true environments lies."""
+"""Folder of the package with the true environments."""
 
 ASKER = 0
-"""The process of the trusted side."""
+"""Process number of the trusted side."""
 
 _PRIVATE_KEY = 0
 _CREATE = 0o1600
@@ -89,7 +88,7 @@ def _read_memory(process: int) -> None:
     try:
         _libc("process_vm_readv", process, here, 1, there, 1, 0)
     except OSError as error:
-        if error.errno != errno.EFAULT:  # nothing is there, but one may look
+        if error.errno != errno.EFAULT:  # the address is invalid, but the call is allowed
             raise
 
 
@@ -179,21 +178,20 @@ def _libc(name: str, *values: Any) -> None:
 
 
 def _is_refused(attempt: Callable[[], Any]) -> bool:
-    """Return whether an attempt fails."""
     try:
         attempt()
-    except BaseException:  # noqa: BLE001  # in whatever way
+    except BaseException:  # noqa: BLE001  # every kind of failure counts
         return True
     return False
 
 
 class Environment:
-    """Makes one check per step."""
+    """Runs one check per step."""
 
     def set_state(self, observation: Any) -> None:
-        """Choose the check."""
+        """Select the check."""
         self.check = CHECKS[int(observation)]
 
     def step(self, action: int) -> tuple[int, float, bool]:
-        """Make the check; reward 1 is the good answer."""
+        """Run the check; return reward 1 if all its attempts are refused."""
         return 0, float(all([_is_refused(attempt) for attempt in self.check()])), False

@@ -1,4 +1,4 @@
-"""The gaps in the protection against generated programs: found by a probe, refused or accepted."""
+"""Gaps in the protection against generated programs: their names, and which the user accepts."""
 
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ from cwm_cli.errors import CwmError, UnknownNameError
 
 
 class Gap(NamedTuple):
-    """Something that a program can do if a protection is missing, and how to close the gap."""
+    """A danger from a missing protection, and how to close the gap."""
 
     danger: str
     remedy: str
@@ -40,25 +40,28 @@ GAPS = {
     "threads": Gap("start threads", _FILTER),
     "processes": Gap("start other programs that may outlive it", _FILTER),
 }
-"""All gaps by name, in the order of the checks of `probe`; messages name the first ones."""
+"""All gaps by name, in the order of the checks of `probe` and of messages."""
 
 ALL_GAPS = "all"
-"""Accepted in place of names: every gap that the first probe finds open."""
-
-MAX_NAMED_DANGERS = 4
-"""Dangers that a message names before it counts the rest, so that it stays one line."""
+"""Accepts every gap that the first probe finds open."""
 
 
 class Unprotected(CwmError):
-    """A program could do something that the user has not accepted."""
+    """A gap is open that the user has not accepted."""
 
 
 class Protection(BaseModel):
-    """The result of the probe on this machine, with the guards that were on.
+    """The result of the probe on this machine, and the active guards.
 
-    `blocked` has an entry for each of `GAPS`. `accepted` holds names of gaps,
-    never `ALL_GAPS`. `layers` gives the state of each guard: "on", or why it is
-    not.
+    Attributes:
+        blocked: For each name of `GAPS`, whether the attempt of the probe was blocked.
+        accepted: Names of accepted gaps, never `ALL_GAPS`.
+        layers: The state of each guard: "on", or why it is not on.
+        landlock: Version of Landlock in the kernel, or 0.
+        kernel: Name and version of the kernel.
+        machine: Architecture, such as "x86_64".
+        python: Version of Python.
+        user: "root" or "ordinary".
     """
 
     model_config = ConfigDict(frozen=True)
@@ -74,7 +77,7 @@ class Protection(BaseModel):
 
     @property
     def gaps(self) -> list[str]:
-        """The names of the open gaps."""
+        """Names of the open gaps."""
         return [name for name, blocked in self.blocked.items() if not blocked]
 
     def accepting(self, names: Iterable[str]) -> Self:
@@ -98,8 +101,8 @@ class Protection(BaseModel):
 
 
 def dangers(gaps: Sequence[str]) -> str:
-    """Return the dangers of gaps in one phrase; those beyond the first few are counted."""
-    named = [GAPS[name].danger for name in gaps[:MAX_NAMED_DANGERS]]
+    """Return the dangers of gaps in one phrase: up to four in words, and the number of the rest."""
+    named = [GAPS[name].danger for name in gaps[:4]]
     if more := len(gaps) - len(named):
         named.append(f"do {more} more thing{'s' * (more > 1)}")
     *first, last = named
@@ -109,7 +112,7 @@ def dangers(gaps: Sequence[str]) -> str:
 def check_access(tools: Iterable[str], accepted: Iterable[str]) -> None:
     """Raise `CwmError` for an unknown gap or a tool that is not installed, before any work.
 
-    Whether a tool can be imported in the sandbox is checked there.
+    The import of a tool is checked later, in the sandbox.
     """
     check_gaps(accepted)
     for tool in tools:
@@ -119,7 +122,7 @@ def check_access(tools: Iterable[str], accepted: Iterable[str]) -> None:
 
 
 def check_gaps(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names of gaps, `ALL_GAPS` among them; raise `UnknownNameError` for any other."""
+    """Return the names if each is a gap or `ALL_GAPS`, else raise `UnknownNameError`."""
     for name in names:
         if name not in GAPS and name != ALL_GAPS:
             raise UnknownNameError("gap", name, [*GAPS, ALL_GAPS])

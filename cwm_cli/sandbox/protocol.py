@@ -1,8 +1,7 @@
-"""What the trusted side and a worker say to each other: about the worker, and about a job.
+"""Messages between the trusted side and a worker, about the worker and about jobs.
 
-The worker never sees a program, its inputs or its answers: these pass between
-the trusted side and the program's process in files whose descriptors go along
-with the request.
+The worker never sees a program, its inputs or its answers. These pass between the trusted side and
+the process of the program in files, whose descriptors accompany the request.
 """
 
 import json
@@ -16,22 +15,24 @@ from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.job import DrawsJob, EpisodesJob, Limits, OutcomesJob, PredictionJob
 
 FLAGS = ("-s", "-P", *(["-B"] if sys.dont_write_bytecode else []), "-c")
-"""How Python is started: without what the user or the folder would add to it.
+"""Arguments of Python for workers: without the user's site packages and the working folder.
 
-Bytecode is kept where this process keeps it: some modules are imported nowhere but in a worker.
+Bytecode is written if this process writes it, since some modules are imported only by workers.
 """
 
 BEGINNING = "import gc, os; gc.disable(); os.register_at_fork = lambda **_: None"
-"""Keeps modules from doing work in each forked process: there are no threads, and seeds are set.
+"""First statements of a worker.
 
-Garbage is not looked for until the interpreter is prepared: importing leaves next to none.
+Without fork hooks, modules do no work in each forked process: there are no threads, and the random
+numbers are seeded anyway. Garbage collection is off until the interpreter is prepared, since
+imports leave almost no garbage.
 """
 
-BEGUN, MADE = b"B", b"M"
-"""Marks: a question is asked, a question is answered."""
+QUESTION_SENT, QUESTION_ANSWERED = b"B", b"M"
+"""Marks of a conversation whose limits hold for each question."""
 
 RESUMED, PAUSED = b"R", b"P"
-"""The same where the limits hold for all questions together."""
+"""The same marks if the limits hold for all questions together."""
 
 ROWS_HANDLERS = (
     PredictionJob.handler,
@@ -39,23 +40,23 @@ ROWS_HANDLERS = (
     DrawsJob.handler,
     EpisodesJob.handler,
 )
-"""What every worker can do: ask programs of all contracts for rows."""
+"""Handlers that every worker has: they ask for rows of a dataset, for programs of all contracts."""
 
 _MAGIC = b"cwm1"
 _GREETING = Struct("<4sI")
-_LONGEST_GREETING = 1 << 16
 _REQUEST = Struct("<4s2Q4d2Q")
 _REPORT = Struct("<4sBBi2d")
 
 
 class Setup(NamedTuple):
-    """What a worker is to be like.
+    """The configuration of a worker.
 
-    `tools` are modules that programs may import beside the usual ones, and
-    `layers` the guards to put up where the machine has them. A `cold` worker
-    starts an interpreter for every program instead of forking itself, which is
-    not safe on macOS once numpy is loaded. `handlers` are the addresses of what does
-    the jobs that it may be given.
+    Attributes:
+        tools: Modules that programs may import in addition to the usual ones.
+        layers: Guards to activate if the machine has them.
+        cold: Whether to start an interpreter for every program instead of a fork. A fork is not
+            safe on macOS after numpy is loaded.
+        handlers: Addresses of the handlers of its jobs.
     """
 
     tools: tuple[str, ...] = ()
@@ -69,18 +70,20 @@ class Setup(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Read what `encode` returned."""
+        """Read the result of `encode`."""
         parts = json.loads(text)
         lists = {name: tuple(parts[name]) for name in ("tools", "layers", "handlers")}
         return cls(**parts | lists)
 
 
 class Hello(NamedTuple):
-    """What a worker says once it is ready: its guards, or why it will not work.
+    """The greeting of a worker that is ready or has failed to start.
 
-    `layers` says of each guard whether it is on, or why not; `landlock` is the
-    version that the kernel has; `complaint` is what is wrong with a tool; `twin` is
-    the process of the worker that was forked from this one, or 0.
+    Attributes:
+        layers: The state of each guard: "on", or why it is not on.
+        landlock: Version of Landlock in the kernel, or 0.
+        complaint: The problem with a tool, or "".
+        twin: Process number of the worker that was forked from this one, or 0.
     """
 
     layers: dict[str, str]
@@ -95,9 +98,14 @@ class Hello(NamedTuple):
 
     @classmethod
     def receive(cls, control: socket.socket) -> Self:
-        """Wait for a greeting; EOFError when the worker is gone, ValueError when it is none."""
+        """Wait for a greeting.
+
+        Raises:
+            EOFError: The worker has ended.
+            ValueError: The message is not a greeting.
+        """
         magic, size = _GREETING.unpack(receive_exactly(control, _GREETING.size))
-        if magic != _MAGIC or size > _LONGEST_GREETING:
+        if magic != _MAGIC or size > 1 << 16:
             raise ValueError(f"a greeting of the worker begins with {magic!r}")
         try:
             parts = json.loads(receive_exactly(control, size))
@@ -116,7 +124,7 @@ class Hello(NamedTuple):
 
 
 class EndReason(IntEnum):
-    """Why a program's process is no more."""
+    """The reason why the process of a program ended."""
 
     EXITED = 0
     STALLED = 1
@@ -128,10 +136,10 @@ class EndReason(IntEnum):
 
 
 class Channel(NamedTuple):
-    """The ends of a conversation's pipes: questions, replies, and marks for the worker.
+    """Pipes of a conversation: questions, replies, and marks for the worker.
 
-    A mark says that a question is asked or that it is answered; when the pipe is
-    closed the conversation is over.
+    A mark means that a question has been sent or answered. A closed pipe of marks ends the
+    conversation.
     """
 
     questions: int
@@ -140,14 +148,14 @@ class Channel(NamedTuple):
 
 
 class Console(NamedTuple):
-    """Standard input and standard output of a program that reads one and writes the other."""
+    """Files for standard input and standard output of a program."""
 
     stdin: int
     stdout: int
 
 
 class Descriptors(NamedTuple):
-    """The files that go along with a request: the job, its answers, what it prints."""
+    """Files that accompany a request: the job, its slots, the log, and optional further ones."""
 
     job: int
     slots: int
@@ -156,7 +164,7 @@ class Descriptors(NamedTuple):
 
     @property
     def all(self) -> tuple[int, ...]:
-        """Every descriptor, in the order in which they are sent."""
+        """All descriptors, in the order of the message."""
         return (self.job, self.slots, self.log, *(self.extra or ()))
 
     @property
@@ -166,16 +174,15 @@ class Descriptors(NamedTuple):
 
     @property
     def console(self) -> Console | None:
-        """Where a program reads and writes."""
+        """The standard streams of the program."""
         return self.extra if isinstance(self.extra, Console) else None
 
 
 _EXTRAS: dict[int, type[Channel] | type[Console]] = {3: Channel, 2: Console}
-_MOST_DESCRIPTORS = 6
 
 
 class JobRequest(NamedTuple):
-    """Asks a worker to run one job."""
+    """A request to a worker to run one job."""
 
     job_bytes: int
     slot_bytes: int
@@ -188,25 +195,28 @@ class JobRequest(NamedTuple):
 
     @classmethod
     def receive(cls, control: socket.socket) -> tuple[Self, Descriptors] | None:
-        """Wait for a request; None when the other side is gone."""
+        """Wait for a request; return None if the other side has closed the connection."""
         message, descriptors, _, _ = socket.recv_fds(
-            control, _REQUEST.size, _MOST_DESCRIPTORS, socket.MSG_WAITALL
+            control, _REQUEST.size, 3 + max(_EXTRAS), socket.MSG_WAITALL
         )
         if len(message) < _REQUEST.size:
             return None
         _, job_bytes, slot_bytes, *limits = _REQUEST.unpack(message)
         job, slots, log, *extra = descriptors
-        kind = _EXTRAS.get(len(extra))
+        kind = _EXTRAS.get(len(extra))  # the number of further files identifies their kind
         files = Descriptors(job, slots, log, kind(*extra) if kind else None)
         return cls(job_bytes, slot_bytes, Limits(*limits)), files
 
 
 class JobReport(NamedTuple):
-    """Says how a job ended.
+    """The report of a worker about a finished job.
 
-    `ready` is whether every guard was in place before the program began, and
-    `code` is the exit code, negative for a signal. `used` are seconds of CPU time and
-    `slept` those of sleeping or waiting.
+    Attributes:
+        ready: Whether all guards were active before the program began.
+        reason: Why the process ended.
+        code: The exit code, negative for a signal.
+        used: CPU time in seconds.
+        slept: Time of sleeping or waiting in seconds.
     """
 
     ready: bool
@@ -221,7 +231,12 @@ class JobReport(NamedTuple):
 
     @classmethod
     def receive(cls, control: socket.socket) -> Self:
-        """Wait for a report; EOFError when the worker is gone, ValueError when it is none."""
+        """Wait for a report.
+
+        Raises:
+            EOFError: The worker has ended.
+            ValueError: The message is not a report.
+        """
         magic, ready, reason, code, *time = _REPORT.unpack(receive_exactly(control, _REPORT.size))
         if magic != _MAGIC:
             raise ValueError(f"a report of the worker begins with {magic!r}")
@@ -229,7 +244,7 @@ class JobReport(NamedTuple):
 
 
 def receive_exactly(control: socket.socket, size: int) -> bytes:
-    """Read `size` bytes; EOFError when the other side hangs up before."""
+    """Read `size` bytes; raise `EOFError` if the connection is closed first."""
     message = b""
     while len(message) < size:
         part = control.recv(size - len(message))

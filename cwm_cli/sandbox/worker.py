@@ -1,7 +1,7 @@
-"""The worker: makes one process per program, watches it and says how it ended.
+"""The worker: starts one process per program, watches it and reports how it ended.
 
-It never compiles, reads or relays anything of a program, so that nothing of
-one program is left for the next.
+It never compiles, reads or forwards data of a program, so that one program leaves nothing for the
+next.
 """
 
 import faulthandler
@@ -27,16 +27,16 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from cwm_cli.sandbox import candidate
-from cwm_cli.sandbox.candidate import MOST_DESCRIPTORS, READY
+from cwm_cli.sandbox.candidate import MAX_DESCRIPTORS, READY
 from cwm_cli.sandbox.confinement import Guards
 from cwm_cli.sandbox.handlers import handler_class
 from cwm_cli.sandbox.job import CONTROL_BYTES, Limits, Phase
 from cwm_cli.sandbox.linux import adopt_orphans, fork_sibling, landlock_version, process_stat
 from cwm_cli.sandbox.protocol import (
     BEGINNING,
-    BEGUN,
     FLAGS,
-    MADE,
+    QUESTION_ANSWERED,
+    QUESTION_SENT,
     RESUMED,
     Descriptors,
     EndReason,
@@ -57,72 +57,53 @@ _strptime encodings.ascii encodings.latin_1 encodings.utf_16 encodings.utf_8_sig
 numpy.char numpy.fft numpy.lib.stride_tricks numpy.linalg numpy.ma numpy.polynomial numpy.random
 numpy.rec numpy.strings
 """
-"""Modules that programs find imported: those that compute, and those that these import late."""
+"""Modules that are imported before programs run: modules that only compute, and modules that these
+import late."""
 
-ALWAYS = ("numpy",)
 FORBIDDEN = "gymnasium"
-"""It holds the true environments, each of which would be a perfect model of itself."""
+"""This module contains the true environments, each a perfect model of itself."""
 
-_PREPARED = 2
-"""How many processes are kept ready; to fork both at once causes fewer page faults here."""
-
-_PATIENCE_SECONDS = 0.002
-"""How long a further request may be waited for before the last program is cleaned up after."""
-
-_LEISURE_SECONDS = 0.05
-"""How long there has to be no request before processes are prepared, unless there are none."""
-
-_TICK_SECONDS = 0.05
-"""How often a program is looked at: twenty times within the shortest of the usual limits."""
-
-_DUMP_SECONDS, _MOST_DUMP_WAITS = 0.02, 25
-"""How long to wait for a process to write where it is; on a busy machine its turn may take long."""
-
-_SWEEP_SECONDS = 5.0
-"""How long ending what programs left behind may take, which is a matter of milliseconds."""
-
-_MOST_MARKS = 1 << 16
+_TICK_SECONDS = 0.05  # interval of checks: a twentieth of the shortest usual limit
 _FIRST_DESCRIPTOR = 3
-_PROGRESS = Struct("<QB7xB")
-"""The first three fields of the first page of a job's answers."""
+_PROGRESS = Struct("<QB7xB")  # the first three slots of the control page
 
 _COMMAND = f"{BEGINNING}; from cwm_cli.sandbox.worker import become_program; become_program()"
 
 
-class HungUp(Exception):
-    """The trusted side is gone, so there is nobody left to work for."""
+class Disconnected(Exception):
+    """The trusted side has closed the connection or ended."""
 
 
 class BadTool(Exception):
-    """A tool cannot be given to programs; the text says why."""
+    """A tool cannot be given to programs; the message is the reason."""
 
 
 class Endpoint(NamedTuple):
-    """Where a worker hears of its jobs, and the empty folder that it lives in."""
+    """The connection of a worker, and its empty working folder."""
 
     control: socket.socket
     folder: Path
 
 
 def main() -> None:
-    """Serve requests until the other side hangs up."""
+    """Run jobs until the trusted side closes the connection."""
     control, setup, *second = sys.argv[1:]
     first = Endpoint(socket.socket(fileno=int(control)), Path.cwd())
     other = Endpoint(socket.socket(fileno=int(second[0])), Path(second[1])) if second else None
-    worker = _started(Setup.decode(setup), first, other)
-    with suppress(HungUp, ConnectionError):
+    worker = _make_worker(Setup.decode(setup), first, other)
+    with suppress(Disconnected, ConnectionError):
         while worker.serve(worker.next_request()):
             pass
     worker.end()
 
 
-def _started(setup: Setup, end: Endpoint, second: Endpoint | None) -> "Worker":
-    """Prepare the interpreter, become two workers if there is a second endpoint, and greet."""
+def _make_worker(setup: Setup, end: Endpoint, second: Endpoint | None) -> "Worker":
+    """Prepare the interpreter, fork a twin if there is a second endpoint, and send the greeting."""
     adopt_orphans()
     environment = dict(os.environ)
     guards, hello = prepare_interpreter(setup)
     if second is not None:
-        end, hello = _doubled(end, second, hello)
+        end, hello = _fork_twin(end, second, hello)
     hello.send(end.control)
     make: Callable[[bool], PreparedProcess] = partial(PreparedProcess, guards)
     if setup.cold:
@@ -130,10 +111,10 @@ def _started(setup: Setup, end: Endpoint, second: Endpoint | None) -> "Worker":
     return Worker(*end, make, leave_nothing=guards.leave_nothing)
 
 
-def _doubled(first: Endpoint, second: Endpoint, hello: Hello) -> tuple[Endpoint, Hello]:
-    """Become two workers where that is possible; return where this one lives and how it greets."""
+def _fork_twin(first: Endpoint, second: Endpoint, hello: Hello) -> tuple[Endpoint, Hello]:
+    """Fork a second worker if possible; return the endpoint and the greeting of this process."""
     twin = None
-    with suppress(OSError):  # upon which the other side starts another worker
+    with suppress(OSError):  # then the trusted side starts another worker
         twin = fork_sibling()
     if twin != 0:
         second.control.close()
@@ -141,17 +122,24 @@ def _doubled(first: Endpoint, second: Endpoint, hello: Hello) -> tuple[Endpoint,
     first.control.close()
     os.setsid()
     os.chdir(second.folder)
-    os.dup2(sys.stdout.fileno(), 2)  # who waits for last words of the first is to hear its end
+    os.dup2(sys.stdout.fileno(), 2)  # close standard error, whose reader waits for the first worker
     adopt_orphans()
     return second, hello
 
 
 def prepare_interpreter(setup: Setup) -> tuple[Guards, Hello]:
-    """Import and touch what programs and their handlers use, so that no program pays for it."""
+    """Import tools, handlers and modules for programs, and activate the guards of the worker.
+
+    Programs are forked from this interpreter, so their time limits exclude the imports.
+
+    Raises:
+        ImportError: A handler imports Gymnasium.
+    """
     faulthandler.enable(file=2, all_threads=False)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
     for name in PRELOADED.split():
         importlib.import_module(name)
+    # numpy initialises these parts when they are first used.
     np.random.default_rng(0).normal(size=3)
     np.linalg.inv(np.eye(2))
     str(np.array([1.5]))
@@ -167,8 +155,8 @@ def prepare_interpreter(setup: Setup) -> tuple[Guards, Hello]:
             raise ImportError(
                 f"the handler {address} imports {FORBIDDEN}, which no program may see"
             )
-    guards = Guards(setup.layers, (*ALWAYS, *setup.tools))
-    guards.inherited()
+    guards = Guards(setup.layers, ("numpy", *setup.tools))
+    guards.apply_inherited()
     sys.meta_path.insert(0, guards.imports)
     sys.argv = sys.orig_argv = [""]
     sys.path.clear()
@@ -180,14 +168,14 @@ def prepare_interpreter(setup: Setup) -> tuple[Guards, Hello]:
 
 
 def _load_tool(tool: str) -> None:
-    """Import a tool and whatever it imports only when that is first used."""
+    """Import a tool, and all its attributes that it imports lazily."""
     try:
         module = importlib.import_module(tool)
     except BaseException as error:
         raise BadTool(f"{tool!r} cannot be imported ({type(error).__name__}: {error})") from error
     WITHOUT_THREADS.get(tool, lambda module: None)(module)
     for name in dir(module):
-        with suppress(Exception):  # a part that cannot be loaded here cannot be used, either
+        with suppress(Exception):  # a part that cannot be loaded here is not available
             getattr(module, name)
     if FORBIDDEN in sys.modules:
         raise BadTool(
@@ -196,19 +184,18 @@ def _load_tool(tool: str) -> None:
 
 
 def _compile_in_one_thread(mujoco: Any) -> None:
-    """Have MuJoCo compile textures and meshes one after the other: the models are the same."""
+    """Make MuJoCo compile textures and meshes in one thread; the models are the same."""
     read, compiler = mujoco.MjModel.from_xml_string, '<compiler usethread="false"/>'
 
     def from_xml_string(xml: str | bytes, *more: Any, **named: Any) -> Any:
-        """Load a model from the text of an XML file."""
         text = xml.decode() if isinstance(xml, bytes) else xml
-        before, end, after = text.rpartition("</mujoco>")  # what comes last holds
+        before, end, after = text.rpartition("</mujoco>")  # the last compiler element has priority
         return read(f"{before}{compiler}{end}{after}" if end else text, *more, **named)
 
     mujoco.MjModel.from_xml_string = staticmethod(from_xml_string)
     if hasattr(mujoco, "MjSpec"):  # since 3.2
         for name in ("compile", "recompile"):
-            _alone(mujoco.MjSpec, name)
+            _compile_spec_in_one_thread(mujoco.MjSpec, name)
     try:
         mujoco.MjModel.from_xml_string("<mujoco/>")
         if hasattr(mujoco, "MjSpec"):
@@ -217,27 +204,31 @@ def _compile_in_one_thread(mujoco: Any) -> None:
         raise BadTool(f"this 'mujoco' compiles models only in threads ({error})") from error
 
 
-def _alone(spec: Any, name: str) -> None:
-    """Have a method of a MuJoCo specification compile in one thread."""
+def _compile_spec_in_one_thread(spec: Any, name: str) -> None:
     method = getattr(spec, name)
 
-    def compile_alone(self: Any, *more: Any, **named: Any) -> Any:
-        """Compile the model."""
+    def compile_in_one_thread(self: Any, *more: Any, **named: Any) -> Any:
         self.compiler.usethread = False
         return method(self, *more, **named)
 
-    setattr(spec, name, compile_alone)
+    setattr(spec, name, compile_in_one_thread)
 
 
 WITHOUT_THREADS: Mapping[str, Callable[[Any], None]] = {"mujoco": _compile_in_one_thread}
-"""Tools that start threads, which programs may not, and how they do without."""
+"""Functions that make tools work without threads, which programs may not start."""
 
 
 class Worker:
-    """Serves one request after the other; what can wait is done while there is none.
+    """Runs one job after the other, and does other work while no request waits.
 
-    Processes for programs are prepared ahead of their jobs, so that no job waits for that.
-    Cleaning up after a program can wait if its guards have it `leave_nothing`.
+    Processes for programs are forked before their jobs arrive, so that no job waits for a fork.
+
+    Args:
+        control: Connection to the trusted side.
+        folder: The empty working folder.
+        make_process: Starts a process; its argument is whether there is time for a rehearsal.
+        leave_nothing: Whether the guards prevent programs from leaving files and processes. Then
+            cleaning up after a program may wait until the next job is done.
     """
 
     def __init__(
@@ -252,24 +243,27 @@ class Worker:
         self._leave_nothing = leave_nothing
         self._changes = ChildChanges()
         self._prepared: deque[PreparedProcess] = deque()
-        self._leaving: WatchedProcess | None = None
+        self._finished: WatchedProcess | None = None
         self._poller = select.poll()
         self._poller.register(control, select.POLLIN)
 
     def next_request(self) -> tuple[JobRequest, Descriptors] | None:
-        """Wait for a request, and meanwhile clean up and prepare processes."""
-        if not self._poller.poll(_PATIENCE_SECONDS * 1000):
+        """Wait for a request; clean up and prepare processes in the meantime."""
+        # If a request follows within 2 ms, it does not have to wait until all is cleaned up.
+        if not self._poller.poll(2):
             self._clean_up()
-        hurries = self._poller.poll(_LEISURE_SECONDS * 1000 if self._prepared else 0)
-        if not (hurries and self._prepared):
-            while len(self._prepared) < _PREPARED:
-                self._prepared.append(self._make_process(not hurries))
+        # Prepare processes after 50 ms without a request, or immediately if there are none.
+        is_urgent = self._poller.poll(50 if self._prepared else 0)
+        if not (is_urgent and self._prepared):
+            while len(self._prepared) < 2:  # two forks in a row cause fewer page faults here
+                self._prepared.append(self._make_process(not is_urgent))
         return JobRequest.receive(self._control)
 
     def serve(self, received: tuple[JobRequest, Descriptors] | None) -> bool:
-        """Run one job and report; return whether there was one.
+        """Run one job and send the report; return False if there is no request.
 
-        No request stays in a variable of a caller, where a process that is forked later sees it.
+        The caller must not store the request in a variable: processes that are forked later would
+        see it.
         """
         if received is None:
             return False
@@ -288,30 +282,30 @@ class Worker:
         except BaseException:
             process.end()
             raise
-        done = reason is EndReason.EXITED and not process.is_reaped
+        is_done = reason is EndReason.EXITED and not process.is_reaped
         used = allowance.used(process.cpu_seconds())
         process.kill()
-        code = 0 if done else process.end()
-        self._leaving = process
-        guarded = os.read(prepared.ready, 1) == READY  # does not wait: nobody can write
+        code = 0 if is_done else process.end()
+        self._finished = process
+        guarded = os.read(prepared.ready, 1) == READY  # does not block: the writer has ended
         JobReport(guarded, reason, code, used, allowance.slept).send(self._control)
         for descriptor in (prepared.ready, *files.all):
             os.close(descriptor)
         return True
 
     def end(self) -> NoReturn:
-        """End, with every process that this one has started, and its folder."""
+        """Remove the folder and end all processes that this one has started, then this one."""
         shutil.rmtree(self._folder, ignore_errors=True)
-        _sweep(())
-        os._exit(0)  # nothing is left to clean up, and tearing numpy down takes longer than a job
+        _kill_children(())
+        os._exit(0)  # without finalisation, which takes longer than a job
 
-    def _clean_up(self, *at_work: int) -> None:
-        """See to it that nothing is left of the last program, if it is not the one at work."""
-        if self._leaving is None:
+    def _clean_up(self, *running: int) -> None:
+        """Remove processes and files of the last program, except `running` processes."""
+        if self._finished is None:
             return
-        self._leaving.end()
-        self._leaving = None
-        _sweep({*at_work, *(prepared.pid for prepared in self._prepared)})
+        self._finished.end()
+        self._finished = None
+        _kill_children({*running, *(prepared.pid for prepared in self._prepared)})
         for path in self._folder.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -319,59 +313,65 @@ class Worker:
                 path.unlink(missing_ok=True)
 
 
-def _sweep(spared: Collection[int]) -> None:
-    """Kill and reap what programs leave behind; orphans are adopted one generation at a time."""
-    deadline = time.monotonic() + _SWEEP_SECONDS
-    while strangers := [pid for pid in _children() if pid not in spared]:
+def _kill_children(spared: Collection[int]) -> None:
+    """Kill and reap the children of this process, except `spared`.
+
+    The loop repeats, since orphans of a killed process become children of this one. It takes
+    milliseconds; after 5 s it gives up.
+    """
+    deadline = time.monotonic() + 5.0
+    while strays := [pid for pid in _children() if pid not in spared]:
         if time.monotonic() > deadline:
             raise TimeoutError("processes of a program cannot be ended")
-        for pid in strangers:
+        for pid in strays:
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
 
 
 def _children() -> list[int]:
-    """Return the processes whose parent this one is, as far as that is known."""
-    with suppress(OSError):
+    with suppress(OSError):  # some kernels do not have this file
         return [int(pid) for pid in Path("/proc/thread-self/children").read_bytes().split()]
     return []
 
 
 class PreparedProcess:
-    """A process that waits for its job; `ready` tells once every guard is up."""
+    """A forked process that waits for its job.
+
+    `ready` is a descriptor that receives `READY` when all guards are active.
+    """
 
     def __init__(self, guards: Guards, rehearses: bool) -> None:
-        """Fork this process, which keeps what it needs open and nothing else.
+        """Fork this process and close all descriptors in the fork that it does not need.
 
-        One that rehearses is quicker once it is asked, by less than that takes.
+        With a rehearsal the process runs its job faster, but by less than the rehearsal takes.
         """
         worker = os.getpid()
         self.ready, ready = os.pipe()
         self._requests, requests = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
-            ChildChanges.stop_telling()
+            ChildChanges.disable()
             first = _FIRST_DESCRIPTOR
             for descriptor in sorted((requests.fileno(), ready, *guards.descriptors)):
                 os.closerange(first, descriptor)
                 first = descriptor + 1
-            os.closerange(first, MOST_DESCRIPTORS)
+            os.closerange(first, MAX_DESCRIPTORS)
             candidate.run(requests, ready, worker, guards, rehearses=rehearses)
         requests.close()
         os.close(ready)
 
     def give(self, request: JobRequest, files: Descriptors) -> None:
-        """Hand the job over; a process that could not be set up is no longer there to take it."""
+        """Send the job; ignore a process that has failed to start, which the report shows."""
         with self._requests, suppress(BrokenPipeError):
             request.send(self._requests, files)
 
 
 class FreshProcess(PreparedProcess):
-    """A new interpreter, where forking one that has loaded numpy is not safe."""
+    """A new interpreter, for systems on which a fork after loading numpy is not safe."""
 
     def __init__(self, setup: Setup, environment: dict[str, str], _: bool) -> None:
-        """Start it; `environment` has what it takes to find modules and libraries."""
+        """Start it; `environment` contains the paths of modules and libraries."""
         self.ready, ready = os.pipe()
         self._requests, requests = socket.socketpair()
         with requests:
@@ -382,16 +382,16 @@ class FreshProcess(PreparedProcess):
             )
         os.close(ready)
         self.pid = process.pid
-        process.returncode = 0  # the worker itself waits for the end of it
+        process.returncode = 0  # keeps `Popen` from reaping it: the worker does that
 
     def give(self, request: JobRequest, files: Descriptors) -> None:
-        """Hand the job over once the interpreter is prepared."""
+        """Send the job once the interpreter is prepared."""
         self._requests.recv(1)
         super().give(request, files)
 
 
 def become_program() -> NoReturn:
-    """Be the process of one program, in a new interpreter."""
+    """Run as the process of one program, in a new interpreter."""
     requests, ready, worker = map(int, sys.argv[1:4])
     guards, _ = prepare_interpreter(Setup.decode(sys.argv[4]))
     control = socket.socket(fileno=requests)
@@ -400,15 +400,14 @@ def become_program() -> NoReturn:
 
 
 def _watch(process: "WatchedProcess", allowance: "_Allowance", page: mmap.mmap) -> EndReason:
-    """Wait for the end of a program, or for a reason to end it.
+    """Wait until a program ends or has to be ended; return the reason.
 
-    A process that has done its job stops itself, because to end takes it longer. In a
-    conversation the limits hold for each question, and nothing is counted between two of them.
+    A process that has finished its job stops itself, because ending itself would take longer.
     """
     while True:
         process.wait()
-        rows, phase, complaint = _PROGRESS.unpack_from(page)
-        if process.is_done(phase == Phase.DONE or complaint > 0):
+        rows, phase, failure_kind = _PROGRESS.unpack_from(page)
+        if process.is_done(phase == Phase.DONE or failure_kind > 0):
             return EndReason.EXITED
         if process.has_children():
             return EndReason.FORKED
@@ -416,45 +415,50 @@ def _watch(process: "WatchedProcess", allowance: "_Allowance", page: mmap.mmap) 
         if marks == b"":
             return EndReason.DISMISSED
         if marks is not None:
-            allowance.mark(marks[-1:], used)
-        reason = allowance.overdrawn(used, (phase, rows), asleep=process.is_asleep())
+            allowance.apply_mark(marks[-1:], used)
+        reason = allowance.exceeded(used, (phase, rows), asleep=process.is_asleep())
         if reason is not None:
             process.dump()
             return reason
 
 
 class _Allowance:
-    """What a program may use up, all in all or for one question.
+    """The remaining time of a program, for the whole job or for each question.
 
-    Only moves forward count as progress, and progress can be feigned for no
-    longer than all the CPU time that a program has.
+    In a conversation, time does not count between two questions. Only forward moves count as
+    progress, so a program can forge progress only until its CPU time is used up.
     """
 
     def __init__(self, limits: Limits, used: float) -> None:
         self._limits = limits
         self._furthest = (-1, -1)
-        self.renew(used, counting=True)
+        self._restart(used, counting=True)
 
-    def renew(self, used: float, *, counting: bool) -> None:
-        """Count anew from the CPU time used so far, or not at all."""
+    def _restart(self, used: float, *, counting: bool) -> None:
         self._counting = counting
         self._began = self._moved = used
         self._seen, self.slept = time.monotonic(), 0.0
         self._deadline = self._seen + self._limits.wall_seconds
 
-    def mark(self, mark: bytes, used: float) -> None:
-        """Count for a new question, go on counting, or stop."""
-        if mark in (BEGUN, MADE):
-            self.renew(used, counting=mark == BEGUN)
+    def apply_mark(self, mark: bytes, used: float) -> None:
+        """Restart for a new question, resume counting, or pause."""
+        if mark in (QUESTION_SENT, QUESTION_ANSWERED):
+            self._restart(used, counting=mark == QUESTION_SENT)
         else:
             self._counting, self._seen = mark == RESUMED, time.monotonic()
 
     def used(self, now: float) -> float:
-        """Return the CPU time that has been used since it is counted."""
+        """Return the CPU time since the last restart, given the CPU time of the process."""
         return now - self._began
 
-    def overdrawn(self, used: float, place: tuple[int, int], *, asleep: bool) -> EndReason | None:
-        """Return the limit that is exceeded, if one is, by a program at a phase and a row."""
+    def exceeded(self, used: float, place: tuple[int, int], *, asleep: bool) -> EndReason | None:
+        """Return the limit that a program exceeds, or None.
+
+        Args:
+            used: CPU time of the process in seconds.
+            place: Phase and row of the program.
+            asleep: Whether the process is sleeping or stopped.
+        """
         now = time.monotonic()
         self.slept += now - self._seen if asleep and self._counting else 0.0
         self._seen = now
@@ -472,28 +476,35 @@ class _Allowance:
 
 
 class ChildChanges:
-    """Something to poll for, which tells that a child of this process has ended or stopped."""
+    """A descriptor that becomes readable when a child of this process ends or stops."""
 
     def __init__(self) -> None:
         self.descriptor, end = os.pipe()
-        for each in (self.descriptor, end):
-            os.set_blocking(each, False)
+        for descriptor in (self.descriptor, end):
+            os.set_blocking(descriptor, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(end, warn_on_full_buffer=False)
 
     @staticmethod
-    def stop_telling() -> None:
-        """Have nothing told of the children of a process that was forked from this one."""
+    def disable() -> None:
+        """Stop writing to the descriptor, in a process that was forked from this one."""
         signal.set_wakeup_fd(-1)
 
     def clear(self) -> None:
-        """Forget what was told."""
+        """Make the descriptor unreadable until the next change."""
         with suppress(BlockingIOError):
             os.read(self.descriptor, 1 << 12)
 
 
 class WatchedProcess:
-    """The process of a program, seen from the worker; a conversation also has a pipe of marks."""
+    """The process of a program, from the view of the worker.
+
+    Args:
+        pid: Process number.
+        control: Connection to the trusted side, which is watched for its end.
+        changes: Reports changes of child processes.
+        marks: The pipe of marks of a conversation, or None.
+    """
 
     def __init__(
         self, pid: int, control: socket.socket, changes: ChildChanges, marks: int | None
@@ -508,32 +519,36 @@ class WatchedProcess:
         self._marks = marks
         for descriptor in (self._control, changes.descriptor):
             self._poller.register(descriptor, select.POLLIN)
-        if marks is not None:  # which are read now and then, but the end of them is noticed
+        if marks is not None:  # read at each tick; only the end of the pipe wakes the worker
             os.set_blocking(marks, False)
             self._poller.register(marks, select.POLLHUP)
 
     def wait(self) -> None:
-        """Wait a moment for the process to end or to stop."""
+        """Wait up to one tick until the process ends or stops.
+
+        Raises:
+            Disconnected: The trusted side has closed the connection.
+        """
         if self._has_changed():
             return
         events = [descriptor for descriptor, _ in self._poller.poll(_TICK_SECONDS * 1000)]
         if self._control in events:
-            raise HungUp
+            raise Disconnected
         if self._changes.descriptor in events:
             self._changes.clear()
             self._has_changed()
 
     def _has_changed(self) -> bool:
-        """Learn whether the process has ended or stopped."""
+        """Update the state; return whether the process has ended or stopped."""
         pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
         if pid:
             self._is_stopped = os.WIFSTOPPED(status)
             self._status = None if self._is_stopped else status
         return bool(pid)
 
-    def is_done(self, says_so: bool) -> bool:
-        """Return whether the process has ended, or has stopped when it said that it is done."""
-        return self._status is not None or (self._is_stopped and says_so)
+    def is_done(self, is_finished: bool) -> bool:
+        """Return whether the process has ended, or has stopped after a finished job."""
+        return self._status is not None or (self._is_stopped and is_finished)
 
     @property
     def is_reaped(self) -> bool:
@@ -541,40 +556,40 @@ class WatchedProcess:
         return self._status is not None
 
     def marks(self) -> bytes | None:
-        """Return the marks that have come, empty when there will be no more, or None."""
+        """Return new marks, None if there are none, or b"" if the pipe is closed."""
         with suppress(BlockingIOError):
-            return None if self._marks is None else os.read(self._marks, _MOST_MARKS)
+            return None if self._marks is None else os.read(self._marks, 1 << 16)
         return None
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time that the process has used, or else the time it has had."""
+        """Return the CPU time of the process, or the elapsed time if that cannot be read."""
         if sys.platform == "linux":
             with suppress(OSError):
-                return time.clock_gettime((~self.pid << 3) | 2)  # the clock of another process
+                return time.clock_gettime((~self.pid << 3) | 2)  # clock_getcpuclockid(pid)
         return time.monotonic() - self._started
 
     def is_asleep(self) -> bool:
-        """Return whether the process waits or is stopped, as opposed to having no turn."""
+        """Return whether the process sleeps or is stopped, as opposed to waiting for a core."""
         stat = process_stat(self.pid)
         return stat is not None and stat.state in "STt"
 
     def has_children(self) -> bool:
-        """Return whether the process has started others, which no limit stops root from."""
+        """Return whether the process has started others; the limit on them does not bind root."""
         with suppress(OSError):
             return bool(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_bytes())
         return False
 
     def dump(self) -> None:
-        """Have the process write to its log where it is, before it is ended."""
+        """Make the process write its stack to its log, and wait up to 0.5 s for that."""
         before = self.cpu_seconds()
         os.kill(self.pid, signal.SIGUSR1)
-        for _ in range(_MOST_DUMP_WAITS):
-            time.sleep(_DUMP_SECONDS)
+        for _ in range(25):
+            time.sleep(0.02)
             if self.cpu_seconds() > before:
                 break
 
     def kill(self) -> None:
-        """Kill the process and its group, without waiting for the end."""
+        """Kill the process and its group without waiting for its end."""
         if self._status is None:
             os.kill(self.pid, signal.SIGKILL)
         with suppress(ProcessLookupError, PermissionError):

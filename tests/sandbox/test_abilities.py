@@ -1,4 +1,4 @@
-"""What a program can be asked is read off its text."""
+"""Abilities of a program are read from its source text."""
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class Environment:
 """
 
 
-def test_what_a_program_can_be_asked_is_read_off_its_text() -> None:
+def test_abilities_are_read_from_the_source_text() -> None:
     texts = {PLAIN: Abilities(), INHERITED: Abilities(tells=True, draws=True)}
     texts |= {REMEMBERS: Abilities(remembers=True), "class Environment(:  # outcomes": Abilities()}
     wrong = {
@@ -42,7 +42,7 @@ def test_what_a_program_can_be_asked_is_read_off_its_text() -> None:
     assert [abilities_of(text).contract for text in texts] == ["plain", "chance", "memory", "plain"]
 
 
-def test_the_likeliest_answer_is_one_for_each_row() -> None:
+def test_likeliest_returns_one_answer_per_row() -> None:
     columns = {"next_observations": np.array([[1, 2], [3, 4]]), "rewards": np.zeros((2, 2))}
     columns["terminations"] = np.array([[False, True], [True, False]])
     told = Predictions(columns, shape="outcomes", probabilities=np.array([[0.2, 0.8], [0.6, 0.4]]))

@@ -1,8 +1,7 @@
-"""No hostile program reaches its goal, whoever runs it, and nothing of it is felt afterwards.
+"""No hostile program reaches its goal, and none affects later programs.
 
-`hostile` runs the programs of `adversaries`, as root and as an ordinary user,
-with every guard up and with fewer, for only what succeeds without a guard shows
-that the guard stops it.
+`hostile` runs the programs of `adversaries`, as root and as an ordinary user, with all guards and
+with fewer: an attack that succeeds only without a guard shows that the guard stops it.
 """
 
 import fcntl
@@ -32,22 +31,22 @@ FEWER = [
     for layers in (*WITHOUT_ONE, *ALONE, NONE)
     if user == "root" or "user" not in layers  # it has no effect for an ordinary user
 ]
-WHOEVER_TESTS = "root" if AM_ROOT else "ordinary"
+CURRENT_USER = "root" if AM_ROOT else "ordinary"
 ONE_IN_CI = [
-    pytest.param(user, marks=pytest.mark.slow if user == WHOEVER_TESTS else pytest.mark.long)
+    pytest.param(user, marks=pytest.mark.slow if user == CURRENT_USER else pytest.mark.long)
     for user in USERS
 ]
-"""Who runs the programs; `test_sandbox` tries some of what they do in less time."""
+"""Users that run the programs; `test_sandbox` has faster versions of some attacks."""
 
 READING_GYMNASIUM = ("import_gymnasium_past_the_finder", "load_gym_by_path")
 IS_HIDDEN = barrier([Path(gymnasium.__file__).parent]) is not None
-"""Whether Gymnasium is installed where another user than its owner cannot read it."""
+"""Whether only its owner can read the installed Gymnasium."""
 
 pytestmark = pytest.mark.xdist_group("adversaries")
 
 
 class Runs:
-    """What came of the programs, for each user and set of guards; each is run only once."""
+    """The results of the programs, for each user and set of guards; each set runs only once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -62,7 +61,7 @@ class Runs:
         return self._known[key]
 
     def _shared(self, name: str, user: str, layers: tuple[str, ...]) -> dict[str, Any]:
-        """Run the programs unless another process of these tests has."""
+        """Run the programs, or read the results of another test process."""
         path = self._folder / name
         with path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -85,7 +84,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Runs:
 
 
 def is_open(adversary: Adversary, result: dict[str, Any]) -> bool:
-    """Whether a program has reached its goal, by what it says or by what is seen from outside."""
+    """Return whether a program reached its goal, by its own report or by visible effects."""
     if not adversary.is_attack:
         return not ends_as_expected(adversary, result)
     reached = result["ending"] == "reached"
@@ -99,16 +98,16 @@ def ends_as_expected(adversary: Adversary, result: dict[str, Any]) -> bool:
 
 
 def is_possible(adversary: Adversary, run: dict[str, Any]) -> bool:
-    """Whether this machine has what a program needs."""
+    """Return whether this machine meets the requirements of a program."""
     return not adversary.needs or adversary.needs in run["facts"]
 
 
-def test_the_guards_are_those_of_the_sandbox() -> None:
+def test_all_guards_of_the_sandbox_are_tested() -> None:
     assert LAYERS == ALL_LAYERS
 
 
 @pytest.mark.parametrize("user", ONE_IN_CI)
-def test_with_every_guard_up_nothing_has_to_be_accepted(runs: Runs, user: str) -> None:
+def test_no_gap_is_open_with_all_guards(runs: Runs, user: str) -> None:
     run = runs(user, LAYERS)
     assert run["gaps"] == []
     missing = {} if user == "root" else {"user": "not needed: not root"}
@@ -116,7 +115,7 @@ def test_with_every_guard_up_nothing_has_to_be_accepted(runs: Runs, user: str) -
 
 
 @pytest.mark.parametrize("user", ONE_IN_CI)
-def test_no_program_reaches_its_goal(runs: Runs, user: str) -> None:
+def test_no_hostile_program_reaches_its_goal(runs: Runs, user: str) -> None:
     run = runs(user, LAYERS)
     reached = {}
     for name, adversary in PROGRAMS.items():
@@ -131,13 +130,13 @@ def test_no_program_reaches_its_goal(runs: Runs, user: str) -> None:
 
 
 @pytest.mark.parametrize("user", ONE_IN_CI)
-def test_nothing_of_a_program_is_felt_after_it(runs: Runs, user: str) -> None:
+def test_programs_leave_nothing_for_later_programs(runs: Runs, user: str) -> None:
     programs = runs(user, LAYERS)["programs"]
     assert not {name: programs[name] for name in PROGRAMS if programs[name]["trouble"]}
 
 
 @pytest.mark.parametrize("user", ONE_IN_CI)
-def test_what_is_said_of_a_program_is_short_and_harmless(runs: Runs, user: str) -> None:
+def test_failure_messages_are_short_and_harmless(runs: Runs, user: str) -> None:
     programs = runs(user, LAYERS)["programs"]
     messages = {name: programs[name].get("message", "") for name in PROGRAMS}
     assert not {
@@ -150,19 +149,19 @@ def test_what_is_said_of_a_program_is_short_and_harmless(runs: Runs, user: str) 
 
 
 @pytest.mark.parametrize("user", ONE_IN_CI)
-def test_hostile_programs_use_up_nothing_of_the_trusted_side(runs: Runs, user: str) -> None:
+def test_hostile_programs_exhaust_no_resource_of_the_trusted_side(runs: Runs, user: str) -> None:
     run = runs(user, LAYERS)
     assert run["before"] == []
     assert run["growth_mb"] < MOST_GROWTH_MB
     assert run["more_descriptors"] == 0
-    assert run["peak_mb"] < MOST_MEMORY_MB, "some program took more memory than it is allowed"
+    assert run["peak_mb"] < MOST_MEMORY_MB, "a program took more memory than its limit"
 
 
 @pytest.mark.parametrize("user", ONE_IN_CI)
-def test_who_gets_consecutive_rows_can_look_up_the_answers(runs: Runs, user: str) -> None:
+def test_answers_can_be_looked_up_in_consecutive_rows(runs: Runs, user: str) -> None:
     run = runs(user, LAYERS)
     assert run["programs"]["lookup_cheat"]["ending"] == "nondeterministic"
-    assert run["cheat"].get("share", 1.0) >= 0.95, "the cheat does not work where it should"
+    assert run["cheat"].get("share", 1.0) >= 0.95, "the cheat should work in a single process"
 
 
 @pytest.mark.long
@@ -173,7 +172,7 @@ def test_without_guards_every_attack_succeeds(runs: Runs, user: str) -> None:
     for name in GUARDED:
         adversary, result = PROGRAMS[name], run["programs"][name]
         if name in UNCONTROLLED or adversary.is_stopped(user, NONE):
-            continue  # the kernel does not let such a user do that
+            continue  # the kernel refuses this attack of the user
         if not is_possible(adversary, run):
             continue
         if not is_open(adversary, result) or not (
@@ -185,9 +184,7 @@ def test_without_guards_every_attack_succeeds(runs: Runs, user: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("user", "layers"), FEWER, ids=str)
-def test_each_guard_stops_just_what_it_is_there_for(
-    runs: Runs, user: str, layers: tuple[str, ...]
-) -> None:
+def test_each_guard_stops_its_attacks(runs: Runs, user: str, layers: tuple[str, ...]) -> None:
     run = runs(user, layers)
     hidden = READING_GYMNASIUM if user == "root" and "user" in layers and IS_HIDDEN else ()
     names = [
@@ -202,7 +199,7 @@ def test_each_guard_stops_just_what_it_is_there_for(
     assert not any(troubles.values()), troubles
 
 
-def test_what_cannot_be_shown_has_a_reason() -> None:
+def test_attacks_without_a_demonstration_have_a_reason() -> None:
     assert set(UNCONTROLLED) == {
         "env_api_key",
         "open_tty",
@@ -216,6 +213,6 @@ def test_what_cannot_be_shown_has_a_reason() -> None:
     assert unguarded <= set(UNCONTROLLED)
 
 
-def test_every_row_of_the_table_has_a_program() -> None:
-    elsewhere = {58, 59, 60}  # the ends of the trusted side, and machines that lack a guard
+def test_every_attack_of_the_table_has_a_program() -> None:
+    elsewhere = {58, 59, 60}  # attacks on the trusted side, and machines without a guard
     assert {entry.row for entry in PROGRAMS.values()} == set(range(1, 61)) - elsewhere

@@ -1,4 +1,4 @@
-"""What a program answers comes back as it was, or is refused in words, in every space."""
+"""Answers of every space arrive unchanged, or fail with a message."""
 
 from collections.abc import Iterator
 
@@ -33,7 +33,7 @@ SPACES = [
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
-def test_values_of_every_space_come_back_as_they_went(sandbox: Sandbox, space: gym.Space) -> None:
+def test_values_of_every_space_survive_the_round_trip(sandbox: Sandbox, space: gym.Space) -> None:
     dataset = dataset_of(space)
     columns, failure = sandbox.predict(program(), dataset)
     assert failure is None
@@ -45,7 +45,7 @@ def test_values_of_every_space_come_back_as_they_went(sandbox: Sandbox, space: g
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
-def test_actions_arrive_in_every_space(sandbox: Sandbox, space: gym.Space) -> None:
+def test_actions_of_every_space_reach_the_program(sandbox: Sandbox, space: gym.Space) -> None:
     dataset = dataset_of(space)
     columns, failure = sandbox.predict(program("return action, 0.0, True"), dataset)
     assert failure is None
@@ -65,7 +65,7 @@ def test_actions_arrive_in_every_space(sandbox: Sandbox, space: gym.Space) -> No
         (spaces.Dict(a=spaces.Discrete(2)), "{'a': None}", "the observation['a'] should hold"),
     ],
 )
-def test_a_wrong_structure_is_named(
+def test_wrong_structure_is_named_in_the_failure(
     sandbox: Sandbox, space: gym.Space, observation: str, words: str
 ) -> None:
     failure = sandbox.predict(
@@ -80,7 +80,7 @@ def test_a_wrong_structure_is_named(
     "value",
     ["1.5", "float('nan')", "float('inf')", "-1e300", "2**63", "10**30", "np.uint64(2**64 - 1)"],
 )
-def test_what_no_integer_matches_is_wrong_but_no_failure(sandbox: Sandbox, value: str) -> None:
+def test_fraction_for_an_integer_is_wrong_but_no_failure(sandbox: Sandbox, value: str) -> None:
     for space, answer in (
         (spaces.Discrete(3), value),
         (spaces.MultiDiscrete([3, 3]), f"[0, {value}]"),
@@ -92,7 +92,7 @@ def test_what_no_integer_matches_is_wrong_but_no_failure(sandbox: Sandbox, value
         assert columns["next_observations"].reshape(20, -1)[0, -1] == NEVER
 
 
-def test_whole_numbers_match_integers_whatever_their_type(sandbox: Sandbox) -> None:
+def test_whole_numbers_of_any_type_match_integers(sandbox: Sandbox) -> None:
     for answer in ("2.0", "np.float32(2)", "np.int8(2)", "True + 1", "np.array(2)", "np.uint64(2)"):
         columns, failure = sandbox.predict(
             program(f"return {answer}, 0.0, False"), dataset_of(spaces.Discrete(3))
@@ -101,7 +101,7 @@ def test_whole_numbers_match_integers_whatever_their_type(sandbox: Sandbox) -> N
         assert (columns["next_observations"] == 2).all()
 
 
-def test_a_text_that_is_too_long_never_matches(sandbox: Sandbox) -> None:
+def test_too_long_text_never_matches(sandbox: Sandbox) -> None:
     dataset = dataset_of(spaces.Text(3))
     columns, failure = sandbox.predict(program("return self.state + 'x' * 5, 0.0, False"), dataset)
     assert failure is None
@@ -110,7 +110,7 @@ def test_a_text_that_is_too_long_never_matches(sandbox: Sandbox) -> None:
     assert (np.char.str_len(columns["next_observations"]) > 0).all()
 
 
-def test_values_that_are_no_numbers_are_kept(sandbox: Sandbox) -> None:
+def test_nan_and_infinity_are_kept(sandbox: Sandbox) -> None:
     step = "return self.state * np.nan, float('-inf'), False"
     columns, failure = sandbox.predict(program(step), BOX)
     assert failure is None

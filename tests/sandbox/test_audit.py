@@ -1,4 +1,4 @@
-"""No score counts that was not confirmed where there is nothing to look answers up in."""
+"""Scores count only after an audit, in processes without rows to look answers up in."""
 
 import sys
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from candidates import BOX, LIMITS, dataset_of, predicting, program
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation import AccuracyMetric, Evaluation, evaluate, rollouts
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.sandbox.prediction import APART, MOST_AUDITED
+from cwm_cli.sandbox.prediction import APART, MAX_AUDITED_ROWS
 from cwm_cli.search.contracts import Backend, Completion, Node, Verdict
 from cwm_cli.search.loop import Search
 from cwm_cli.worlds import ProgramModel, WorldModel
@@ -57,7 +57,7 @@ def outcomes(sandbox: Sandbox, rows: Dataset, body: str) -> dict[str, Outcome]:
     return found
 
 
-def test_what_is_looked_up_in_other_rows_is_not_confirmed(sandbox, poles):
+def test_audit_refuses_answers_looked_up_in_other_rows(sandbox, poles):
     found = outcomes(sandbox, poles[0], CARTPOLE)
     assert not {name: each for name, each in found.items() if each.ending != "nondeterministic"}
     assert not {name: each for name, each in found.items() if not each.gain > 0.01}
@@ -65,23 +65,23 @@ def test_what_is_looked_up_in_other_rows_is_not_confirmed(sandbox, poles):
 
 
 @pytest.mark.slow
-def test_nor_is_it_where_places_tell_the_speeds(sandbox, car):
+def test_audit_refuses_answers_derived_from_other_positions(sandbox, car):
     found = outcomes(sandbox, car, CAR)
-    useless = "a fit to what it was asked"  # it knows carts with poles only
+    useless = "a fit to its questions"  # it knows carts with poles only
     assert found.pop(useless) == Outcome(0.0, None)
     assert not {name: each for name, each in found.items() if each.ending != "nondeterministic"}
     assert not {name: each for name, each in found.items() if not each.gain > 0.005}
 
 
-def test_the_failure_tells_a_language_model_what_to_mend(sandbox, poles):
-    forged = forger(FORGERS["what it keeps in a list"])
+def test_audit_failure_contains_advice(sandbox, poles):
+    forged = forger(FORGERS["a list of earlier questions"])
     failure = scored(sandbox, forged, poles[0], audited=True).failure
     assert failure.message.startswith("two calls of set_state([")
     assert "not on earlier calls, other rows" in failure.message
     assert "other processes return the same predictions" in failure.message
 
 
-def test_a_job_tells_nothing_of_the_rows_but_what_is_asked(sandbox, poles, monkeypatch):
+def test_job_contains_only_observations_and_actions_of_its_rows(sandbox, poles, monkeypatch):
     jobs = []
     ask = Sandbox.run_apart
 
@@ -105,7 +105,7 @@ def test_a_job_tells_nothing_of_the_rows_but_what_is_asked(sandbox, poles, monke
     assert not any(row in second for row in first)
 
 
-def test_rows_that_are_alike_draw_numbers_of_their_own(sandbox):
+def test_equal_rows_draw_independent_numbers(sandbox):
     alike = dataset_of(spaces.Discrete(2), 40)
     drawing = program("return self.state, random.random(), False")
     columns, _ = sandbox.predict(drawing, alike, seed=3)
@@ -115,8 +115,8 @@ def test_rows_that_are_alike_draw_numbers_of_their_own(sandbox):
 
 
 @pytest.mark.slow
-def test_of_very_many_rows_some_are_audited(sandbox):
-    many = dataset_of(spaces.Discrete(1000), MOST_AUDITED + 2000)
+def test_audit_samples_rows_of_a_large_dataset(sandbox):
+    many = dataset_of(spaces.Discrete(1000), MAX_AUDITED_ROWS + 2000)
     forging = program(
         "self.n += 1; return self.state + (self.n > 3000), 1.0, False", init="self.n = 0"
     )
@@ -127,7 +127,7 @@ def test_of_very_many_rows_some_are_audited(sandbox):
     assert sandbox.audit(program(), many, columns) is None
 
 
-def test_all_processes_of_an_audit_share_the_time():
+def test_processes_of_an_audit_share_the_time():
     with Sandbox(replace(LIMITS, cpu_seconds=0.6, stall_seconds=0.3)) as sandbox:
         drips = program("return self.state, 1.0, False", init=SPIN)
         job = predicting(drips, BOX[np.arange(2)])
@@ -142,7 +142,7 @@ def test_all_processes_of_an_audit_share_the_time():
 SPIN = "\n        end = time.process_time() + 0.2\n        while time.process_time() < end: pass"
 
 
-def test_a_program_that_feigns_progress_is_asked_for_no_more_than_one_part(tmp_path, monkeypatch):
+def test_program_that_forges_progress_is_asked_only_once(tmp_path, monkeypatch):
     import cwm_cli
 
     asked = []
@@ -162,13 +162,13 @@ def test_a_program_that_feigns_progress_is_asked_for_no_more_than_one_part(tmp_p
     assert result.scores.train.accuracy == result.scores.test.accuracy == 0.0
 
 
-def test_no_process_has_a_share_of_nothing():
+def test_every_process_has_some_time():
     assert Limits().part(0.25).cpu_seconds == Limits().cpu_seconds / 4
     assert Limits().less(used=99, slept=99, passed=99).cpu_seconds > 0
 
 
 class Listening(WorldModel):
-    """Counts up, and keeps what it is asked together."""
+    """A model that counts up and stores the rows of each question."""
 
     kind = "listening"
 
@@ -183,7 +183,7 @@ class Listening(WorldModel):
         return Predictions(columns)
 
 
-def test_rollouts_that_begin_near_each_other_are_asked_for_apart():
+def test_rollouts_with_close_starts_run_in_different_processes():
     counted = np.tile(np.arange(60), 2)
     data = dataset_of(spaces.Discrete(100), 120)
     columns = {"observations": counted, "next_observations": counted + 1}
@@ -195,7 +195,7 @@ def test_rollouts_that_begin_near_each_other_are_asked_for_apart():
             assert (np.diff(np.sort(places[episodes == episode])) >= APART).all()
 
 
-def test_all_rollouts_share_the_time(monkeypatch):
+def test_rollouts_of_a_program_share_the_time(monkeypatch):
     data = dataset_of(spaces.Discrete(100), 50)
     columns = {"observations": np.arange(50), "next_observations": np.arange(1, 51)}
     columns["episodes"] = np.zeros(50, int)
@@ -217,13 +217,13 @@ class Answers(Backend):
 
 
 class TestSearches:
-    forged = forger(FORGERS["a fit to what it was asked"])
+    forged = forger(FORGERS["a fit to its questions"])
 
     def search(self, poles, sandbox, *programs):
         task = problem(poles, sandbox)
         return Search(task, ZeroShot(), Answers(list(programs)))
 
-    def test_a_forged_program_is_neither_best_nor_an_end(self, poles, sandbox):
+    def test_forged_program_is_not_best_and_does_not_end_the_search(self, poles, sandbox):
         search = self.search(poles, sandbox, self.forged, cartpole(gravity=5), cartpole())
         list(search.run(3))
         forged, wrong, right = (node.verdict for node in search.nodes)
@@ -235,7 +235,7 @@ class TestSearches:
         assert search.best.program.strip() == cartpole().strip()
         assert search.problem.judge(self.forged).score == 1.0, "without an audit it would be"
 
-    def test_what_is_not_the_best_is_not_audited(self, poles, sandbox, monkeypatch):
+    def test_only_the_best_program_is_audited(self, poles, sandbox, monkeypatch):
         audited = []
         audit = Sandbox.audit
         monkeypatch.setattr(
@@ -249,7 +249,7 @@ class TestSearches:
         assert [node.verdict.confirmed for node in search.nodes] == better
         assert len(audited) == sum(better) < 4
 
-    def test_a_journal_that_knows_of_no_audits_is_audited_when_it_is_read(self, poles, sandbox):
+    def test_journal_without_audits_is_audited_when_read(self, poles, sandbox):
         search = self.search(poles, sandbox)
         nodes = [
             self.node(search, number, text)
@@ -262,12 +262,12 @@ class TestSearches:
         assert search.best.verdict.confirmed
 
     def node(self, search, number, text):
-        """Return a node as it was before anything was confirmed."""
+        """Return a node in the format without audits."""
         verdict = search.problem.judge(text)
         assert not verdict.confirmed
         return Node(number, number, -1, "generate", text, verdict, "", Completion("").usage)
 
-    def test_other_problems_confirm_what_they_judge(self):
+    def test_default_problem_confirms_every_verdict(self):
         from cwm_cli.search.contracts import Problem
 
         verdict = Verdict(score=0.5)

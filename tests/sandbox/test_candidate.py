@@ -1,4 +1,4 @@
-"""Where the kernel cannot hold programs back, their text is looked through."""
+"""If the kernel cannot confine programs, their source is checked."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ REACHING = {
 
 
 @pytest.mark.parametrize("program", REACHING)
-def test_what_reaches_beyond_computing_is_refused(program: str) -> None:
+def test_source_that_does_more_than_compute_is_refused(program: str) -> None:
     with pytest.raises(ForbiddenName) as refusal:
         check_source(program, "<program>")
     assert refusal.value.filename == "<program>"
@@ -45,11 +45,11 @@ def test_what_reaches_beyond_computing_is_refused(program: str) -> None:
         "if __name__ == '__main__': print(1)",
     ],
 )
-def test_what_computes_may_pass(program: str) -> None:
+def test_source_that_only_computes_is_accepted(program: str) -> None:
     check_source(program, "<program>")
 
 
-def test_the_line_is_named() -> None:
+def test_forbidden_name_has_its_line() -> None:
     with pytest.raises(ForbiddenName) as refusal:
         check_source("x = 1\n\nimport socket", "<program>")
     assert refusal.value.lineno == 3
@@ -68,7 +68,7 @@ with Sandbox(accepted=GAPS) as sandbox:
 
 
 @available
-def test_on_an_old_kernel_the_sandbox_looks_through_every_program() -> None:
+def test_sandbox_checks_sources_on_an_old_kernel() -> None:
     command = on_old_kernel([sys.executable, "-c", SCRIPT])
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     [refused, passed] = map(json.loads, done.stdout.splitlines())

@@ -1,4 +1,4 @@
-"""Programs of chance tell outcomes or draw them; what they say is checked and audited."""
+"""Programs with outcomes or random draws: their answers are checked and audited."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -21,7 +21,7 @@ POINTS = dataset_of(spaces.Box(-1, 1, (3,)), 40)
 
 
 def cases(names: Iterable[str], *quick: str) -> list[object]:
-    """Return cases, of which all but the quick ones are slow."""
+    """Return cases; mark all but the quick ones as slow."""
     return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
@@ -76,7 +76,7 @@ def judged(sandbox: Sandbox, text: str, rows: Dataset, seed: int = 0) -> Failure
     return found.failure or model.audit(rows, found, seed=seed).failure
 
 
-def test_outcomes_are_told_with_probabilities_that_sum_to_one(sandbox):
+def test_probabilities_of_outcomes_sum_to_one(sandbox):
     some = "return [(3, self.state, 0.0, False), (1, action, 1, True), (0, 0, 2.0, False)]"
     model = ProgramModel(chance(some), sandbox)
     found = model.predict(LINE)
@@ -93,7 +93,7 @@ def test_outcomes_are_told_with_probabilities_that_sum_to_one(sandbox):
 
 
 @pytest.mark.slow
-def test_rows_with_many_outcomes_are_as_wide_as_they_have_to_be(sandbox):
+def test_width_of_outcomes_fits_the_largest_row(sandbox):
     every = "return [(1, place % 8, place, False) for place in range(1 + 20 * self.state)]"
     model = ProgramModel(chance(every), sandbox)
     found = model.predict(LINE)
@@ -104,12 +104,12 @@ def test_rows_with_many_outcomes_are_as_wide_as_they_have_to_be(sandbox):
     assert model.audit(LINE, found).failure is None
 
 
-def test_a_program_may_tell_outcomes_and_have_no_step(sandbox):
+def test_program_with_outcomes_needs_no_step(sandbox):
     text = chance("yield 1, self.state, 0.0, False").replace("def step", "def other")
     assert judged(sandbox, text, POINTS) is None
 
 
-def test_draws_follow_from_the_row_the_draw_and_the_seed(sandbox):
+def test_draws_depend_on_row_draw_and_seed(sandbox):
     model = ProgramModel(
         drawn("return self.state, self.rng.normal(), self.rng.random() < 0.5"), sandbox
     )
@@ -130,13 +130,13 @@ def test_draws_follow_from_the_row_the_draw_and_the_seed(sandbox):
     )
 
 
-def test_the_generator_is_there_before_an_environment_is_made(sandbox):
+def test_rng_exists_before_the_environment_is_made(sandbox):
     text = drawn(
         "return self.state, float(self.kept is not None), False", "self.kept = self.rng.random()"
     )
     assert judged(sandbox, text, LINE) is None
     own = drawn("return self.state, self.rng.random(), False", "self.rng = np.random.default_rng()")
-    assert judged(sandbox, own, LINE) is None, "it is replaced by the one that is put there"
+    assert judged(sandbox, own, LINE) is None, "the provided generator replaces it"
 
 
 IGNORING = {
@@ -149,7 +149,7 @@ IGNORING = {
     ),
     "the clock": drawn("return self.state, self.rng.random() + time.perf_counter() % 1, False"),
     "the operating system": drawn("return self.state, self.rng.random() + os.urandom(1)[0], False"),
-    "what it drew before": drawn(
+    "its earlier draws": drawn(
         "self.last = 0.9 * self.last + self.rng.normal(); return self.state, self.last, False",
         "self.last = 0.0",
     ),
@@ -160,18 +160,18 @@ IGNORING = {
 
 
 @pytest.mark.parametrize("name", cases(IGNORING, "a generator of its own", "outcomes that vary"))
-def test_what_is_drawn_from_anything_else_is_refused(sandbox, name):
+def test_draws_from_another_generator_are_refused(sandbox, name):
     failure = judged(sandbox, IGNORING[name], LINE)
     assert failure.kind == "nondeterministic"
     assert "Random outcomes may only use `self.rng`" in failure.message
-    if name != "what it drew before":
+    if name != "its earlier draws":
         line = IGNORING[name].split("\n")[failure.line - 1]
         assert failure.message.endswith(f"at line {failure.line}: {line.strip()}")
         assert any(word in line for word in ("default_rng", "perf_counter", "urandom"))
 
 
 @pytest.mark.slow
-def test_functions_of_random_are_seeded_for_every_draw(sandbox):
+def test_global_generators_are_seeded_for_every_draw(sandbox):
     text = drawn("return self.state, self.rng.random() + random.random() + np.random.rand(), False")
     assert judged(sandbox, text, LINE) is None
 
@@ -187,7 +187,7 @@ WRONG = {
 }
 
 
-def test_wrong_probabilities_are_a_failure_with_the_line(sandbox):
+def test_wrong_probabilities_fail_with_the_line(sandbox):
     for name, (body, words) in WRONG.items():
         failure = judged(sandbox, chance(body), LINE)
         assert (failure.kind, failure.line) == ("wrong_probabilities", 10), name
@@ -207,13 +207,13 @@ SHAPES = {
 }
 
 
-def test_outcomes_of_another_form_are_a_failure_with_the_line(sandbox):
+def test_malformed_outcomes_fail_with_the_line(sandbox):
     for name, body in SHAPES.items():
         failure = judged(sandbox, chance(body), LINE)
         assert (failure.kind, failure.line) == ("wrong_output", 10), name
 
 
-def test_a_step_that_is_none_of_the_outcomes_contradicts_them(sandbox):
+def test_step_outside_the_outcomes_is_a_contradiction(sandbox):
     failure = judged(sandbox, chance(step="return self.state, 0.5, False"), LINE)
     assert failure.kind == "contradiction"
     assert "which is not one of its outcomes" in failure.message
@@ -225,7 +225,7 @@ def test_a_step_that_is_none_of_the_outcomes_contradicts_them(sandbox):
     assert judged(sandbox, at_the_end, LINE) is None, "after the end nothing is observed"
 
 
-def test_steps_that_are_drawn_otherwise_than_told_contradict_the_outcomes(sandbox):
+def test_steps_with_other_frequencies_contradict_the_outcomes(sandbox):
     many = dataset_of(spaces.Discrete(8), 400)
     slips = "return [(1, (self.state + d) % 8, 0.0, False) for d in (0, 1, 7)]"
     draws = "return (self.state + [0, 1, 7][self.rng.integers(3)]) % 8, 0.0, False"
@@ -235,10 +235,12 @@ def test_steps_that_are_drawn_otherwise_than_told_contradict_the_outcomes(sandbo
     assert failure.kind == "contradiction"
     assert "led to outcome" in failure.message
     certain = draws.replace("self.rng.integers(3)", "0")
-    assert judged(sandbox, chance(slips, certain), many) is None, "a certain step is one of them"
+    assert judged(sandbox, chance(slips, certain), many) is None, (
+        "a deterministic step is one of the outcomes"
+    )
 
 
-def test_a_method_that_is_missing_is_a_failure_with_the_line(sandbox):
+def test_missing_method_fails_with_the_line(sandbox):
     lacking = chance().replace("def set_state", "def reset")
     failure = judged(sandbox, lacking, LINE)
     assert (failure.kind, failure.line) == ("wrong_contract", 8)
@@ -276,7 +278,7 @@ HIDDEN = counting()
 REPEATED = HIDDEN.extended(
     replace(HIDDEN, columns=HIDDEN.columns | {"episodes": HIDDEN.columns["episodes"] + 6})
 )
-"""The same episodes twice: who has seen one of them knows the other."""
+"""The same episodes twice: one copy reveals the answers of the other."""
 
 
 def remembering(top: str, step: str, correct: str = "pass", reset: str = "pass") -> str:
@@ -310,10 +312,10 @@ class Environment:
         self.speed = (observation - self.before)[0] * self.moved
         self.place = observation
 """
-"""Learns the speed from the first step that it sees."""
+"""A program that infers the speed from the first step."""
 
 
-def test_a_program_with_memory_predicts_along_episodes_and_is_then_corrected(sandbox):
+def test_program_with_memory_predicts_each_step_and_is_then_corrected(sandbox):
     model = ProgramModel(MEMORY, sandbox)
     found = model.predict(HIDDEN)
     assert found.failure is None
@@ -370,7 +372,7 @@ def without_speeds(poles: Dataset) -> Dataset:
     return replace(poles, columns=columns, observation_space=space_of(box))
 
 
-def test_a_program_with_memory_that_is_right_all_along_is_right_in_all_processes(sandbox, poles):
+def test_correct_program_with_memory_is_confirmed(sandbox, poles):
     hidden = without_speeds(poles)
     model = ProgramModel(FILTER, sandbox)
     found = model.predict(hidden)
@@ -382,7 +384,7 @@ def test_a_program_with_memory_that_is_right_all_along_is_right_in_all_processes
 
 
 LEAKING = {
-    "what it saw in other episodes": (
+    "outcomes of other episodes": (
         "seen = {}",
         "self.asked = (round(float(self.place[0])), action); "
         "self.place = self.place + seen.get(self.asked, 0.0); return self.place, 0.0, False",
@@ -414,8 +416,8 @@ LEAKING = {
 }
 
 
-@pytest.mark.parametrize("name", cases(LEAKING, "what it saw in other episodes"))
-def test_what_leaks_from_one_episode_into_another_is_refused(sandbox, name):
+@pytest.mark.parametrize("name", cases(LEAKING, "outcomes of other episodes"))
+def test_audit_refuses_leaks_between_episodes(sandbox, name):
     failure = judged(sandbox, remembering(*LEAKING[name]), REPEATED)
     assert failure.kind == "nondeterministic"
     assert failure.message.startswith("two calls of reset([")
@@ -436,9 +438,7 @@ def around(count: int = 48, length: int = 11) -> Dataset:
     return Dataset.of(rows, observation_space=place, action_space=one)
 
 
-def test_what_nearly_all_other_episodes_tell_is_refused_as_some_are_asked_alone(
-    sandbox, monkeypatch
-):
+def test_single_episodes_reveal_use_of_almost_all_other_episodes(sandbox, monkeypatch):
     waiting = remembering(
         "seen = {}",
         "self.n = getattr(self, 'n', -1) + 1; self.asked = self.place; "
@@ -449,12 +449,12 @@ def test_what_nearly_all_other_episodes_tell_is_refused_as_some_are_asked_alone(
     right = sandbox.predict(waiting, rows).columns["rewards"] == rows.columns["rewards"]
     assert right.mean() > 0.25
     assert judged(sandbox, waiting, rows).kind == "nondeterministic"
-    monkeypatch.setattr(episodes, "ALONE", 0)
+    monkeypatch.setattr(episodes, "SINGLE_EPISODES", 0)
     assert judged(sandbox, waiting, rows) is None
 
 
 @pytest.mark.slow
-def test_without_an_audit_what_it_saw_in_other_episodes_would_gain(sandbox):
+def test_leaks_between_episodes_gain_without_an_audit(sandbox):
     seen = REPEATED.columns["next_observations"]
     gains = []
     for name in list(LEAKING)[:2]:
@@ -468,8 +468,8 @@ def test_without_an_audit_what_it_saw_in_other_episodes_would_gain(sandbox):
     assert float((columns["next_observations"] == seen).mean()) == 0.0
 
 
-def test_the_truth_of_a_step_reaches_a_process_after_its_prediction(sandbox):
-    """A program that looks for answers in everything it can reach finds only what is past."""
+def test_outcome_of_a_step_arrives_after_its_prediction(sandbox):
+    """A program that searches all reachable objects finds only past outcomes."""
     text = remembering("import gc, sys", LOOKING, "self.place = observation")
     columns, failure = sandbox.predict(text, HIDDEN)
     assert failure is None
@@ -487,7 +487,7 @@ LOOKING = """
         return self.place, 1e6 + most, False"""
 
 
-def test_memory_may_tell_outcomes_and_may_draw(sandbox):
+def test_program_with_memory_may_have_outcomes_or_draw(sandbox):
     told = MEMORY.replace(
         "    def correct",
         "    def outcomes(self, action):\n"
@@ -520,7 +520,7 @@ def test_memory_may_tell_outcomes_and_may_draw(sandbox):
     few = model.predict(HIDDEN, draws=2)
     assert np.array_equal(few.columns["rewards"], found.columns["rewards"][:, :2])
     place = found.columns["next_observations"]
-    assert (place == place[:, :1]).all(), "every draw is from where the first one stood"
+    assert (place == place[:, :1]).all(), "every draw starts at the state of the first draw"
 
 
 INCOMPLETE = {
@@ -530,7 +530,7 @@ INCOMPLETE = {
 
 
 @pytest.mark.parametrize("name", INCOMPLETE)
-def test_half_a_memory_is_a_failure_with_the_line(sandbox, name):
+def test_incomplete_memory_contract_fails_with_the_line(sandbox, name):
     method, other, words, line = INCOMPLETE[name]
     failure = judged(sandbox, MEMORY.replace(method, other), HIDDEN)
     assert (failure.kind, failure.line) == ("wrong_contract", line)
@@ -555,7 +555,7 @@ HOSTILE = {
 @pytest.mark.parametrize(
     "name", cases(HOSTILE, "fails in correct", "ends in correct", "writes replies of its own")
 )
-def test_a_hostile_program_with_memory_ends_as_it_has_to(sandbox, name):
+def test_hostile_programs_with_memory_fail(sandbox, name):
     top, reset, correct, step, kind = HOSTILE[name]
     body = f"{step}; return self.place, 0.0, False" if "while" not in step else step
     correct = f"self.place = observation; {correct}" if "while" not in correct else correct
@@ -564,13 +564,11 @@ def test_a_hostile_program_with_memory_ends_as_it_has_to(sandbox, name):
     if name == "fails in correct":
         assert failure.message.splitlines()[1].startswith("at line ")
         assert "1 step with correct and step(" in failure.message
-    assert sandbox.predict(MEMORY, HIDDEN).failure is None, (
-        "the next program is asked as if nothing had been"
-    )
+    assert sandbox.predict(MEMORY, HIDDEN).failure is None, "the next program is not affected"
 
 
 @pytest.mark.slow
-def test_all_steps_of_an_episode_share_the_time():
+def test_steps_of_an_episode_share_the_time():
     spinning = remembering(
         "", "end = time.process_time() + 0.1; self.spin(end); return self.place, 0.0, False"
     )
@@ -582,7 +580,7 @@ def test_all_steps_of_an_episode_share_the_time():
         assert "more than 0.6 s of CPU time" in failure.message
 
 
-def test_an_episode_begins_anew_where_rows_are_missing(sandbox):
+def test_missing_rows_start_a_new_episode(sandbox):
     rows = np.delete(np.arange(len(HIDDEN)), [4, 5, 20])
     parts = episodes_of(HIDDEN[rows])
     assert len(parts) == 8
@@ -590,7 +588,7 @@ def test_an_episode_begins_anew_where_rows_are_missing(sandbox):
     assert judged(sandbox, MEMORY, HIDDEN[rows]) is None
 
 
-def test_of_no_rows_and_of_one_nothing_is_wrong(sandbox):
+def test_audit_accepts_zero_or_one_row(sandbox):
     draws = drawn("return self.state, self.rng.random(), False")
     for text, rows in ((chance(), LINE), (draws, LINE), (MEMORY, HIDDEN)):
         for count in (0, 1):
@@ -598,13 +596,13 @@ def test_of_no_rows_and_of_one_nothing_is_wrong(sandbox):
 
 
 @pytest.mark.slow
-def test_one_place_is_enough_for_several_processes():
+def test_one_worker_suffices_for_several_processes():
     with Sandbox(LIMITS, workers=1) as sandbox:
         assert judged(sandbox, MEMORY, HIDDEN) is None
 
 
 @pytest.mark.slow
-def test_what_reset_and_correct_are_given_may_be_kept_and_changed(sandbox):
+def test_arguments_of_reset_and_correct_are_copies(sandbox):
     changing = remembering(
         "",
         "self.place += 1; return self.place, 0.0, False",

@@ -1,4 +1,4 @@
-"""Two processes cannot talk to each other, and no answer depends on the hour or the process."""
+"""Processes cannot exchange data, and no answer depends on the hour or the process."""
 
 import re
 import sys
@@ -64,7 +64,7 @@ REFUSED = (
 )
 
 
-def test_answers_cannot_depend_on_the_hour_the_host_or_the_process(sandbox: Sandbox) -> None:
+def test_answers_do_not_depend_on_hour_host_or_process(sandbox: Sandbox) -> None:
     found = {each: telling(sandbox, each) for each in CONSTANT}
     expected = {each: f"ValueError: {value}" for each, value in CONSTANT.items()}
     if sys.version_info >= (3, 13):  # which raises if a clock is refused
@@ -74,7 +74,7 @@ def test_answers_cannot_depend_on_the_hour_the_host_or_the_process(sandbox: Sand
     assert found == expected
 
 
-def test_what_is_not_constant_is_refused(sandbox: Sandbox) -> None:
+def test_expressions_that_vary_are_refused(sandbox: Sandbox) -> None:
     found = {each: telling(sandbox, each) for each in REFUSED}
     assert not {
         each: said for each, said in found.items() if not re.match("(Permission|OS)Error", said)
@@ -92,7 +92,7 @@ def test_what_is_not_constant_is_refused(sandbox: Sandbox) -> None:
         "libc.time(None) // 3600",
     ],
 )
-def test_a_program_that_guesses_by_its_surroundings_says_the_same_everywhere(
+def test_program_that_reads_its_surroundings_answers_the_same_everywhere(
     sandbox: Sandbox, value: str
 ) -> None:
     text = program(f"return self.state, float({value}), False", top=CTYPES)
@@ -104,7 +104,7 @@ def test_a_program_that_guesses_by_its_surroundings_says_the_same_everywhere(
     assert len(set(columns["rewards"].tolist())) == 1
 
 
-def test_clocks_still_pass_and_sleeping_takes_time(sandbox: Sandbox) -> None:
+def test_clocks_advance_and_sleeping_takes_time(sandbox: Sandbox) -> None:
     body = """
         began = [time.time(), time.monotonic(), time.perf_counter()]
         time.sleep(0.01)
@@ -127,7 +127,7 @@ SEARCH = """
         raise ValueError(sorted(found))"""
 
 
-def test_a_process_does_not_see_what_earlier_ones_used() -> None:
+def test_process_does_not_see_time_used_by_earlier_processes() -> None:
     wasteful = program(
         "\n        end = time.process_time() + 0.03"
         "\n        while time.process_time() < end: pass"
@@ -152,7 +152,7 @@ LISTENING = """
         return self.state, float(woken), False"""
 
 
-def test_processes_do_not_wake_each_other_by_memory_that_both_have_mapped() -> None:
+def test_processes_cannot_wake_each_other_through_shared_pages() -> None:
     """Both wait at and wake a word of the C library, which is one page of the machine for all."""
     arguments = f"ctypes.c_long({NUMBERS.get('futex')}), ctypes.c_void_p(address)"
     wait = LISTENING.format(
@@ -173,7 +173,7 @@ def test_processes_do_not_wake_each_other_by_memory_that_both_have_mapped() -> N
         assert reply.slots["rewards"].tolist() == [0.0] * 4
 
 
-def test_a_program_that_waits_for_a_lock_is_ended() -> None:
+def test_program_that_waits_for_a_lock_is_ended() -> None:
     waiting = program("lock = threading.Lock(); lock.acquire(); lock.acquire()", top=CTYPES)
     with Sandbox(Limits(sleep_seconds=0.3)) as sandbox:
         failure = sandbox.predict(waiting, BOX).failure
@@ -202,10 +202,10 @@ class Environment:
         asked["last"] = time.perf_counter()
         return self.seen, float(waited > 0.02), False
 """
-"""One of two processes answers late; the other measures how long its next question takes."""
+"""One of two processes answers late; the other measures the time until its next question."""
 
 
-def test_a_process_does_not_wait_for_the_answers_of_another_one() -> None:
+def test_process_does_not_wait_for_answers_of_another() -> None:
     rng = np.random.default_rng(0)
     rows = [
         Transition([sign * 0.5, n], 0, [sign * 0.5, n + 1], 0.0, False, episode=episode)

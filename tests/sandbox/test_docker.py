@@ -116,7 +116,7 @@ class TestDockerfile:
             else:
                 assert all((ROOT / source).exists() for source in sources)
 
-    def test_the_build_context_holds_what_is_installed_and_no_more(self):
+    def test_build_context_contains_only_installed_files(self):
         needed = {"pyproject.toml", PROJECT["project"]["readme"]}
         needed |= {*PROJECT["project"]["license-files"]}
         commands = " ".join(rest for word, rest in instructions() if word == "RUN")
@@ -151,7 +151,7 @@ class TestDockerfile:
 
 @available
 class TestUnderTheDefaultSeccompProfile:
-    def test_namespaces_are_refused_and_threads_and_processes_are_not(self):
+    def test_namespaces_are_refused_but_threads_and_processes_are_not(self):
         subprocess.run(under_profile([sys.executable, "-c", CALLS]), check=True, timeout=60)
 
     @each_profile

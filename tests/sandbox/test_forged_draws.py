@@ -8,7 +8,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import Evaluation, evaluate
 from cwm_cli.evaluation.skill import SkillMetric
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.sandbox.prediction import permuted, starts_of
+from cwm_cli.sandbox.prediction import draw_starts, random_permutations
 from cwm_cli.worlds import Predictions, ProgramModel
 from cwm_cli.worlds.model import WorldModel
 from recordings import MOVES
@@ -143,7 +143,7 @@ each_contract = pytest.mark.parametrize("methods", [PLAIN, MEMORY], ids=["chance
 
 @each_contract
 @pytest.mark.parametrize("trick", FORGED)
-def test_draws_that_depend_on_each_other_are_refused(sandbox, methods, trick) -> None:
+def test_dependent_draws_are_refused(sandbox, methods, trick) -> None:
     honest, forged, audited = (
         scored(sandbox, methods),
         scored(sandbox, methods, FORGED[trick], audited=False),
@@ -158,28 +158,28 @@ def test_draws_that_depend_on_each_other_are_refused(sandbox, methods, trick) ->
 
 
 @each_contract
-def test_a_draw_does_not_find_its_number_in_its_start(sandbox, methods) -> None:
+def test_start_does_not_reveal_the_index_of_its_draw(sandbox, methods) -> None:
     honest, forged = scored(sandbox, methods), scored(sandbox, methods, DERIVED)
     assert forged.failure is None
     assert forged.score.energy == honest.score.energy
 
 
-def test_the_same_seed_scores_the_same_and_fewer_draws_are_the_first_of_more(sandbox) -> None:
+def test_fewer_draws_are_a_prefix_of_more_draws(sandbox) -> None:
     first, again = (scored(sandbox, PLAIN).score for _ in range(2))
     assert first == again
-    many, few = (starts_of(ROWS, 3, draws) for draws in (64, 2))
+    many, few = (draw_starts(ROWS, 3, draws) for draws in (64, 2))
     assert np.array_equal(many[:, :2], few)
     assert len(np.unique(many.reshape(-1, 2), axis=0)) == 64 * len(ROWS)
-    assert not np.isin(starts_of(ROWS, 4, 2), few).any()
+    assert not np.isin(draw_starts(ROWS, 4, 2), few).any()
 
 
-def test_an_audit_makes_other_draws_of_each_row_in_another_order() -> None:
-    numbers = permuted(64, 200, np.random.default_rng(0))
+def test_audit_samples_and_permutes_the_draws_of_each_row() -> None:
+    numbers = random_permutations(64, 200, np.random.default_rng(0))
     assert np.array_equal(np.sort(numbers, axis=1), np.tile(np.arange(64), (200, 1)))
     assert len({tuple(row) for row in numbers[:, :8].tolist()}) == 200
     assert (numbers[:, :8].mean(axis=1).std() > 4).all()
 
 
-def test_a_printed_skill_is_no_more_than_the_ceiling_and_its_error(sandbox) -> None:
+def test_skill_is_at_most_the_ceiling_plus_its_error(sandbox) -> None:
     forged = scored(sandbox, PLAIN, FORGED["pairs of opposite draws"], audited=False).score
     assert forged.skill <= 1 + 2 * forged.skill_stderr

@@ -1,4 +1,4 @@
-"""A kind of job may come from anywhere: a job here, its handler in the process of the program."""
+"""Kinds of jobs from other packages: the job here, the handler in the process of the program."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ from cwm_cli.sandbox.job import Job, SlotLayout
 
 @dataclass(frozen=True, kw_only=True)
 class CallJob(Job):
-    """Calls a function with each of some numbers, or with what it is asked."""
+    """Call a function with each number, or with each question."""
 
     handler: ClassVar[str] = "calling:CallHandler"
     function: str = "f"
@@ -77,7 +77,7 @@ def sandbox() -> Iterator[Sandbox]:
         yield sandbox
 
 
-def test_a_job_of_another_package_is_done_beside_those_of_this_one(
+def test_job_of_another_package_runs_with_built_in_jobs(
     calling: ModuleType, sandbox: Sandbox
 ) -> None:
     numbers = np.arange(3, dtype=np.float32)
@@ -87,7 +87,7 @@ def test_a_job_of_another_package_is_done_beside_those_of_this_one(
     assert sandbox.predict(program(), BOX).failure is None
 
 
-def test_a_handler_is_given_all_that_its_job_says(calling: ModuleType, sandbox: Sandbox) -> None:
+def test_handler_receives_all_fields_of_its_job(calling: ModuleType, sandbox: Sandbox) -> None:
     box = Space("box", "float32", (2,), (-1.0, -np.inf), (1.0, np.inf))
     about = {
         "spaces": [box, {"a": box}],
@@ -119,9 +119,7 @@ FAILING = {
 }
 
 
-def test_whatever_the_program_does_is_a_failure_as_it_is_elsewhere(
-    calling: ModuleType, sandbox: Sandbox
-) -> None:
+def test_custom_jobs_report_the_usual_failures(calling: ModuleType, sandbox: Sandbox) -> None:
     found = {}
     for name, (text, _, _) in FAILING.items():
         found[name] = sandbox.run(calling.CallJob(program=text, numbers=np.ones(2))).failure
@@ -133,7 +131,7 @@ def test_whatever_the_program_does_is_a_failure_as_it_is_elsewhere(
     assert not wrong
 
 
-def test_a_conversation_goes_on_until_it_is_closed(calling: ModuleType, sandbox: Sandbox) -> None:
+def test_conversation_continues_until_it_is_closed(calling: ModuleType, sandbox: Sandbox) -> None:
     text = "calls = []\ndef f(x):\n    calls.append(x)\n    return sum(calls) + [0][int(x == 9)]"
     asked = sandbox.converse(calling.CallJob(program=text, asks=True))
     for number, total in ((1.0, 1.0), (2.0, 3.0), (3.0, 6.0)):
@@ -147,7 +145,7 @@ def test_a_conversation_goes_on_until_it_is_closed(calling: ModuleType, sandbox:
     assert (failure.kind, failure.line) == ("step_error", 4)
 
 
-def test_a_handler_that_is_not_there_or_brings_the_true_environments_is_refused(
+def test_missing_handler_or_import_of_gymnasium_is_refused(
     calling: ModuleType,
 ) -> None:
     import cheating

@@ -1,4 +1,4 @@
-"""What programs may import beside the usual modules, and what they may use up, as users choose."""
+"""Tools that users allow programs to import, and limits that users set."""
 
 import json
 from pathlib import Path
@@ -143,7 +143,7 @@ def stepped(name, steps=40):
 
 @pytest.fixture(scope="module")
 def asset():
-    """A model of an environment, which lies on the disk."""
+    """A model file of an environment."""
     envs = pytest.importorskip("gymnasium.envs.mujoco")
     file = Path(envs.__file__).parent / "assets" / "inverted_pendulum.xml"
     assert file.exists()
@@ -157,7 +157,7 @@ def simulating():
 
 
 class TestMujoco:
-    def test_a_program_steps_a_model_that_its_text_holds(self, swing, simulating):
+    def test_program_steps_a_model_in_its_text(self, swing, simulating):
         found = evaluate(ProgramModel(SWINGING, simulating), swing, AccuracyMetric.of(swing))
         assert found.failure is None
         assert found.score.exact == 1.0
@@ -167,17 +167,15 @@ class TestMujoco:
             < 0.5
         )
 
-    def test_a_solver_that_starts_where_it_ended_last_is_forgiven_its_last_bits(
-        self, swing, simulating
-    ):
+    def test_audit_tolerates_rounding_of_warm_started_solvers(self, swing, simulating):
         warm = SWINGING.replace("        mujoco.mj_resetData(self.model, self.data)\n", "")
         model = ProgramModel(warm, simulating)
         found = [model.predict(swing, seed=seed).columns["next_observations"] for seed in (1, 2)]
-        assert (found[0] != found[1]).any(), "what came before makes no difference"
+        assert (found[0] != found[1]).any(), "earlier questions make no difference"
         assert evaluate(model, swing, AccuracyMetric.of(swing)).score.exact == 1.0
 
     @pytest.mark.parametrize("way", ["by its path", "by including it"])
-    def test_the_model_of_an_environment_cannot_be_read(self, swing, simulating, asset, way):
+    def test_model_file_of_an_environment_cannot_be_read(self, swing, simulating, asset, way):
         included = f"from_xml_string('<mujoco><include file=\"{asset}\"/></mujoco>')"
         reading = f"from_xml_path({asset!r})" if way == "by its path" else included
         program = SWINGING.replace("from_xml_string(SWING)", reading)
@@ -193,16 +191,16 @@ class TestMujoco:
         "name",
         ["HalfCheetah-v5", *(pytest.param(n, marks=pytest.mark.slow) for n in [*STOCK_MODELS][1:])],
     )
-    def test_the_models_that_environments_ship_with_step_like_them(self, name, simulating):
+    def test_models_of_environments_step_like_the_environments(self, name, simulating):
         rows = stepped(name)
         metric = AccuracyMetric.of(rows)
         for loading in (FROM_TEXT, FROM_SPEC):
             found = evaluate(ProgramModel(stock(name, loading), simulating), rows, metric)
             assert found.failure is None, found.failure
             assert found.score.observation == 1.0
-            assert found.score.reward > 0.9  # of those that end the environment it is another
+            assert found.score.reward > 0.9  # the observation after the end of an episode differs
 
-    def test_without_the_tool_it_cannot_be_imported(self, swing, sandbox):
+    def test_mujoco_cannot_be_imported_without_the_tool(self, swing, sandbox):
         failure = sandbox.predict(SWINGING, swing).failure
         assert failure.kind == "load_error"
         assert "cannot import 'mujoco': only numpy and" in failure.message
@@ -225,7 +223,7 @@ class Environment:
         return self.count, 0.0, self.count >= 5
 """
 TEACHER = f'''
-"""A backend that always answers with a program that imports a tool."""
+"""A backend that always returns a program that imports a tool."""
 from dataclasses import dataclass
 from cwm_cli import hookimpl
 from cwm_cli.search.contracts import Backend
@@ -269,7 +267,7 @@ def adding(cwm):
 
 
 class TestTools:
-    def test_a_program_may_import_what_is_named_and_nothing_else(self, adding):
+    def test_program_may_import_only_the_named_tools(self, adding):
         alone = json.loads(adding.inside(*COMMANDS["evaluate"], "--json").stdout)
         assert alone["failure"]["kind"] == "load_error"
         assert "cannot import 'adder': only numpy and" in alone["failure"]["message"]
@@ -281,13 +279,13 @@ class TestTools:
         assert result["test"]["accuracy"] == 1.0
 
     @pytest.mark.slow
-    def test_planning_takes_tools_as_well(self, adding):
+    def test_planning_uses_tools(self, adding):
         assert json.loads(adding.inside(*COMMANDS["plan"]).stdout)["failures"] == 2
         done = adding.inside(*COMMANDS["plan"], "--tool", "adder")
         assert json.loads(done.stdout)["failures"] == 0, done.stderr
 
     @pytest.mark.slow
-    def test_a_run_has_its_tools_and_the_other_commands_take_them_from_it(self, adding):
+    def test_commands_take_the_tools_of_a_run(self, adding):
         told = ("--backend", "teacher", "-o", "told=Available: numpy, adder and the modules")
         done = adding.inside(*COMMANDS["synthesize"], *told, "--tool", "adder", "--json")
         assert done.returncode == 0, done.stderr
@@ -304,7 +302,7 @@ class TestTools:
         assert ["protection", "no", "gaps"] in [line.split() for line in shown]
 
     @pytest.mark.long
-    def test_tools_tell_one_run_from_another_in_whatever_order_they_are_named(self, adding):
+    def test_tools_identify_a_run_in_any_order(self, adding):
         start = (*COMMANDS["synthesize"], "--tool", "sqlite3", "--tool", "adder")
         assert adding.inside(*start, "--tool", "adder").returncode == 0
         assert SearchRun.load(adding.folder / "here").config.tools == ("adder", "sqlite3")
@@ -314,7 +312,7 @@ class TestTools:
         assert other.returncode == 1
         assert "here was started with other settings, tools (" in other.stderr
 
-    def test_a_tool_that_cannot_be_given_is_refused_in_one_line(self, adding):
+    def test_unavailable_tool_is_refused_in_one_line(self, adding):
         adding.install("peeking", "import gymnasium", entries="")
         adding.install("broken", "raise ValueError('two\\nlines')", entries="")
         before, wrong = sorted(adding.folder.iterdir()), {}
@@ -352,7 +350,7 @@ import time
 class Environment:
     def set_state(self, observation):
         self.count = observation
-        self.clock = lambda: time.process_time()  # cannot be pickled: no table is made of it
+        self.clock = lambda: time.process_time()  # cannot be pickled, so it cannot become a table
     def step(self, action):
         end = self.clock() + 0.12
         while self.clock() < end:
@@ -377,18 +375,18 @@ class TestLimits:
         return judge
 
     @pytest.mark.slow
-    def test_memory_is_what_the_user_says(self, judged):
+    def test_memory_limit_can_be_changed(self, judged):
         assert judged(HUNGRY) is None
         assert judged(HUNGRY, "sandbox.memory_mb=100") == "memory"
 
     @pytest.mark.slow
-    def test_time_is_what_the_user_says(self, judged):
+    def test_time_limit_can_be_changed(self, judged):
         assert judged(SLOW) is None
         assert judged(SLOW, "stall_seconds=0.04") == "timeout_cpu"
         assert judged(SLOW, "sandbox.cpu_seconds=0.2") == "timeout_cpu"
 
     @pytest.mark.long
-    def test_a_decision_has_limits_of_its_own_which_can_be_changed(self, adding):
+    def test_decision_has_its_own_limits(self, adding):
         (adding.folder / "slow.py").write_text(SLOW)
         slow = (*PLANNED, "--program", "slow.py", "-o", "simulations=8", "-o", "rollout=8")
         allowed = json.loads(adding.inside(*slow).stdout)
@@ -398,7 +396,7 @@ class TestLimits:
         assert refused["failure"]["kind"] == "timeout_cpu"
 
     @pytest.mark.long
-    def test_limits_belong_to_a_run_and_its_program_is_judged_by_them_again(self, adding):
+    def test_run_keeps_its_limits_for_later_evaluation(self, adding):
         start = (*COMMANDS["synthesize"], "--backend", "teacher", "--tool", "adder")
         assert adding.inside(*start, "-o", "sandbox.memory_mb=100", "-o", "told=").returncode == 0
         run = SearchRun.load(adding.folder / "here")
@@ -413,7 +411,7 @@ class TestLimits:
         assert more["failure"] is None
 
     @pytest.mark.parametrize("command", COMMANDS)
-    def test_limits_that_make_no_sense_are_refused_in_one_line(self, adding, command):
+    def test_invalid_limits_are_refused_in_one_line(self, adding, command):
         done = adding.inside(*COMMANDS[command], "-o", "sandbox.memory_mb=0")
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.splitlines()[-1] == (
@@ -432,13 +430,13 @@ class TestLimits:
             ("output_bytes", -1),
         ],
     )
-    def test_each_limit_says_what_is_allowed(self, option, value):
+    def test_invalid_limit_names_the_allowed_range(self, option, value):
         with pytest.raises(ValueError, match=f"{option} is .*; it must be from .* to "):
             Limits(**{option: value})
         with pytest.raises(CwmError, match=f"invalid limit of the sandbox: {option}"):
             Limits.chosen({option: value})
 
-    def test_limits_that_are_misspelt_get_a_hint(self, adding):
+    def test_misspelt_limit_gets_a_hint(self, adding):
         done = adding.inside(*COMMANDS["evaluate"], "-o", "memory=100")
         assert done.returncode == 1
         assert "unknown option 'memory'" in done.stderr

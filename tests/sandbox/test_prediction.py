@@ -1,4 +1,4 @@
-"""No process of a program sees the answers among its questions, and answers do not vary."""
+"""No process of a program receives answers among its questions, and answers are repeatable."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -62,7 +62,7 @@ def test_no_part_has_two_consecutive_rows_of_an_episode(episodes: list[int]) -> 
 
 
 @given(chosen=st.sets(st.integers(0, 59)), length=st.integers(1, 60))
-def test_no_part_of_a_subset_has_a_row_and_the_one_after_it(chosen: set[int], length: int) -> None:
+def test_no_part_of_a_subset_has_consecutive_rows(chosen: set[int], length: int) -> None:
     labelled = relabelled(ROWS, np.arange(60) // length)
     rows = np.array(sorted(chosen), dtype=np.int64)
     for part in split(labelled[rows]):
@@ -70,15 +70,13 @@ def test_no_part_of_a_subset_has_a_row_and_the_one_after_it(chosen: set[int], le
         assert not [row for row in kept if row + 1 in kept and (row + 1) % length]
 
 
-def test_episodes_of_one_row_are_asked_together() -> None:
+def test_episodes_of_one_row_are_in_one_part() -> None:
     [part] = split(relabelled(ROWS, np.arange(60)))
     assert len(part) == 60
 
 
 @given(lengths=st.lists(st.integers(1, 70), max_size=6), chosen=st.sets(st.integers(0, 99)))
-def test_rows_of_an_episode_that_are_audited_in_one_process_lie_far_apart(
-    lengths: list[int], chosen: set[int]
-) -> None:
+def test_audited_rows_of_an_episode_are_far_apart(lengths: list[int], chosen: set[int]) -> None:
     labels = np.repeat(np.arange(len(lengths)), lengths)
     whole = relabelled(dataset_of(spaces.Discrete(2), len(labels)), labels)
     rows = np.array([row for row in range(len(labels)) if row not in chosen], dtype=np.int64)
@@ -90,7 +88,7 @@ def test_rows_of_an_episode_that_are_audited_in_one_process_lie_far_apart(
             assert (np.diff(together) > 20).all()
 
 
-def test_what_is_audited_together_is_asked_in_an_order_that_is_drawn(poles: Dataset) -> None:
+def test_order_of_audited_rows_is_random(poles: Dataset) -> None:
     parts = split(poles, APART)
     assert len(parts) == APART
     assert all(part.tolist() != sorted(part) for part in parts if len(part) > 5)
@@ -123,7 +121,7 @@ def found(state):
     return near[0] if near else state
 """,
 )
-"""Knows how places follow from speeds, and looks for the rest among all questions it can find."""
+"""Computes positions from speeds, and looks for all else among the questions that it finds."""
 
 
 def share_found(sandbox: Sandbox, dataset: Dataset) -> float:
@@ -140,7 +138,7 @@ def test_a_program_cannot_look_up_its_answers_among_its_questions(
     assert share_found(sandbox, poles) == 0.0
 
 
-def test_it_could_if_it_were_asked_all_rows_in_one_process(
+def test_program_could_look_up_answers_in_a_single_process(
     sandbox: Sandbox, poles: Dataset
 ) -> None:
     answers = sandbox.run(predicting(CHEAT, poles)).slots
@@ -151,9 +149,7 @@ def test_it_could_if_it_were_asked_all_rows_in_one_process(
     assert followed > 0.9
 
 
-def test_a_program_that_found_its_answers_would_not_find_them_twice(
-    sandbox: Sandbox, poles: Dataset
-) -> None:
+def test_looked_up_answers_differ_in_the_audit(sandbox: Sandbox, poles: Dataset) -> None:
     apart = relabelled(poles, np.arange(len(poles)))
     failure = judged(sandbox, CHEAT, apart)
     assert failure is not None
@@ -186,7 +182,7 @@ VARYING = {
 
 
 @pytest.mark.parametrize("name", VARYING)
-def test_answers_that_vary_are_a_failure_that_says_why(sandbox: Sandbox, name: str) -> None:
+def test_varying_answers_fail_with_the_reason(sandbox: Sandbox, name: str) -> None:
     failure = judged(sandbox, VARYING[name], BOX)
     assert failure is not None
     assert failure.kind == "nondeterministic"
@@ -211,7 +207,7 @@ STEADY = {
     ),
     "no numbers": program("return self.state * np.nan, float('nan'), False"),
     "zero with a sign": program("return self.state * -0.0, -0.0, False"),
-    "what it remembers of the same row": program(
+    "memory of the same row": program(
         "return self.state, memory.setdefault(str(self.state), self.state.sum()), False",
         top="memory = {}",
     ),
@@ -219,7 +215,7 @@ STEADY = {
 
 
 @pytest.mark.parametrize("name", STEADY)
-def test_answers_that_do_not_vary_are_kept(sandbox: Sandbox, name: str) -> None:
+def test_stable_answers_are_kept(sandbox: Sandbox, name: str) -> None:
     first, second = (sandbox.predict(STEADY[name], BOX) for _ in range(2))
     assert (first.failure, second.failure) == (None, None)
     assert sandbox.audit(STEADY[name], BOX, first.columns) is None
@@ -227,7 +223,7 @@ def test_answers_that_do_not_vary_are_kept(sandbox: Sandbox, name: str) -> None:
         np.testing.assert_array_equal(values, second.columns[column])
 
 
-def test_a_program_that_breaks_when_it_is_asked_again_is_told_so(sandbox: Sandbox) -> None:
+def test_exception_in_the_audit_is_a_failure(sandbox: Sandbox) -> None:
     breaking = program(
         "self.n += 1; assert self.n > 1 or self.state[0] > 0; return self.state, 0.0, False",
         init="self.n = 0",
@@ -256,7 +252,7 @@ class Environment:
         self.turns += 1
         return self.state, ANSWER, False
 """
-"""Mentions nothing by which processes differ."""
+"""Calls no function whose results differ between processes."""
 
 CARRYING = {
     "a counter": "self.turns",
@@ -267,14 +263,14 @@ CARRYING = {
 
 
 @pytest.mark.parametrize("name", CARRYING)
-def test_what_is_carried_from_row_to_row_is_a_failure(sandbox: Sandbox, name: str) -> None:
+def test_state_carried_between_rows_is_a_failure(sandbox: Sandbox, name: str) -> None:
     failure = judged(sandbox, PLAIN.replace("ANSWER", CARRYING[name]), BOX)
     assert failure is not None
     assert failure.kind == "nondeterministic"
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
-def test_few_rows_are_no_failure(sandbox: Sandbox, rows: int) -> None:
+def test_audit_accepts_few_rows(sandbox: Sandbox, rows: int) -> None:
     columns, failure = sandbox.predict(program(), BOX[np.arange(rows)])
     assert failure is None
     assert sandbox.audit(program(), BOX[np.arange(rows)], columns) is None
@@ -282,7 +278,7 @@ def test_few_rows_are_no_failure(sandbox: Sandbox, rows: int) -> None:
     assert columns["rewards"].shape == columns["terminations"].shape == (rows,)
 
 
-def test_a_right_program_is_right_in_both_processes(sandbox: Sandbox, poles: Dataset) -> None:
+def test_correct_program_is_confirmed(sandbox: Sandbox, poles: Dataset) -> None:
     columns, failure = sandbox.predict(cartpole(), poles)
     assert failure is None
     assert sandbox.audit(cartpole(), poles, columns) is None

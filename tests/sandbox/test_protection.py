@@ -1,4 +1,4 @@
-"""A probe finds what a program could do here, and what is too much is refused."""
+"""A probe finds the gaps of this machine, and gaps that are not accepted are refused."""
 
 import os
 import re
@@ -47,7 +47,7 @@ def network() -> set[str]:
     return {"network"}
 
 
-def test_every_gap_has_its_check() -> None:
+def test_every_gap_has_a_check() -> None:
     assert [check.__name__ for check in probe.CHECKS] == [
         f"_{name.replace('-', '_')}" for name in GAPS
     ]
@@ -58,7 +58,7 @@ def test_every_gap_has_its_check() -> None:
 
 @guarded
 @pytest.mark.parametrize("cold", [False, True], ids=["forked", "cold"])
-def test_nothing_is_open_here(cold: bool) -> None:
+def test_no_gap_is_open_on_this_machine(cold: bool) -> None:
     with Sandbox(workers=1, cold=cold) as sandbox:
         found = sandbox.protection
         assert found.gaps == []
@@ -67,25 +67,25 @@ def test_nothing_is_open_here(cold: bool) -> None:
         assert sandbox.protection is found, "it is found out once"
 
 
-# What is open when guards are missing. `secrets` is closed by an empty environment alone.
+# Gaps that are open without guards. An empty environment alone closes `secrets`.
 
 UNFILTERED = {"see-files", "local-sockets", "shared-memory", "machine-code", "system-calls"}
-"""What only a filter of system calls closes."""
+"""Gaps that only a filter of system calls closes."""
 
 FILES = {"read-files", "write-files", "simulator"}
 STARTING = {"threads", "processes"}
 DEPENDING = {"network", "privileges", "signals", "other-processes", "descriptors"}
-"""What else a filter closes, and the kernel, the container or another guard may close, too."""
+"""Further gaps that a filter closes, but also the kernel, a container or another guard may close."""
 
 
 @guarded
-def test_the_filter_alone_closes_all_but_memory() -> None:
+def test_seccomp_alone_closes_all_gaps_but_memory() -> None:
     assert gaps("seccomp") == {"memory"}
 
 
 @guarded
 @pytest.mark.parametrize("layer", LAYERS)
-def test_without_one_guard_the_others_close_what_they_can(layer: str) -> None:
+def test_missing_guard_opens_only_its_gaps(layer: str) -> None:
     found = gaps(*but(layer))
     if layer == "seccomp":
         assert found >= UNFILTERED | network()
@@ -94,7 +94,7 @@ def test_without_one_guard_the_others_close_what_they_can(layer: str) -> None:
         assert found == ({"memory"} if layer == "limits" else set())
 
 
-def test_with_no_guard_all_is_open_but_the_environment() -> None:
+def test_without_guards_all_gaps_but_secrets_are_open() -> None:
     found = gaps()
     known = set(GAPS) - {"secrets", "descriptors", "privileges", "network", "other-processes"}
     assert found >= known | network()
@@ -103,7 +103,7 @@ def test_with_no_guard_all_is_open_but_the_environment() -> None:
 
 
 @pytest.mark.skipif(not linux.landlock_version(), reason="this kernel has no Landlock")
-def test_landlock_alone_closes_the_files() -> None:
+def test_landlock_alone_closes_files() -> None:
     found = gaps("landlock")
     assert not found & (FILES | {"other-processes"})
     assert found >= UNFILTERED | STARTING | {"memory"}
@@ -111,7 +111,7 @@ def test_landlock_alone_closes_the_files() -> None:
         assert "signals" not in found
 
 
-def test_limits_alone_close_memory_and_for_users_processes() -> None:
+def test_limits_alone_close_memory_and_processes_of_users() -> None:
     found = gaps("limits")
     assert found >= UNFILTERED | FILES
     assert ("memory" in found) == (sys.platform != "linux")
@@ -119,7 +119,7 @@ def test_limits_alone_close_memory_and_for_users_processes() -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can become others")
-def test_another_user_closes_what_is_not_its_own() -> None:
+def test_separate_user_closes_signals_and_other_processes() -> None:
     with Sandbox(workers=1, layers=["user", "limits"], accepted=GAPS) as sandbox:
         if sandbox.protection.layers["user"] != ON:
             pytest.skip(f"no other user: {sandbox.protection.layers['user']}")
@@ -128,7 +128,7 @@ def test_another_user_closes_what_is_not_its_own() -> None:
     assert found >= UNFILTERED | {"read-files"}
 
 
-def test_guards_say_whether_they_are_on_or_why_not() -> None:
+def test_layers_report_the_state_of_each_guard() -> None:
     with Sandbox(workers=1, accepted=GAPS) as sandbox:
         layers = sandbox.protection.layers
         assert sandbox.protection.landlock == linux.landlock_version()
@@ -145,7 +145,7 @@ def test_guards_say_whether_they_are_on_or_why_not() -> None:
     assert layers == dict.fromkeys(LAYERS, "switched off") | {"limits": ON}
 
 
-def test_a_machine_with_gaps_is_refused_and_told_what_they_are() -> None:
+def test_open_gaps_are_refused_and_named() -> None:
     with Sandbox(workers=1, layers=()) as sandbox:
         for attempt in (lambda: sandbox.protection, lambda: sandbox.predict(program(), BOX)):
             with pytest.raises(Unprotected) as caught:
@@ -168,7 +168,7 @@ def test_a_machine_with_gaps_is_refused_and_told_what_they_are() -> None:
 
 
 @guarded
-def test_gaps_that_are_accepted_let_it_run() -> None:
+def test_accepted_gaps_let_programs_run() -> None:
     with Sandbox(workers=1, layers=but("limits"), accepted=["memory"]) as sandbox:
         assert sandbox.predict(program(), BOX).failure is None
         assert sandbox.protection.gaps == ["memory"]
@@ -180,7 +180,7 @@ def test_gaps_that_are_accepted_let_it_run() -> None:
         sandbox.predict(program(), BOX)
 
 
-def test_a_gap_that_does_not_exist_is_not_accepted() -> None:
+def test_unknown_gap_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="netwrk"):
         Sandbox(accepted=["network", "netwrk"])
     with pytest.raises(UnknownNameError, match=r"choose one of all, descriptors, .* write-files"):
@@ -188,7 +188,7 @@ def test_a_gap_that_does_not_exist_is_not_accepted() -> None:
 
 
 @guarded
-def test_all_accepts_the_gaps_that_are_open() -> None:
+def test_all_accepts_open_gaps() -> None:
     with Sandbox(workers=1, layers=but("limits"), accepted=["all"]) as sandbox:
         assert sandbox.predict(program(), BOX).failure is None
         assert sandbox.protection.gaps == ["memory"]
@@ -224,7 +224,7 @@ def test_dangers_name_the_first_gaps_and_count_the_others(names: list[str], phra
     assert re.fullmatch(phrase, dangers(names))
 
 
-def test_what_was_found_can_be_written_down() -> None:
+def test_protection_survives_json() -> None:
     with Sandbox(workers=1, layers=("limits",), accepted=GAPS) as sandbox:
         found = sandbox.protection
     again = Protection.model_validate_json(found.model_dump_json())
@@ -235,13 +235,13 @@ def test_what_was_found_can_be_written_down() -> None:
         assert part
 
 
-def test_a_probe_that_fails_is_our_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_probe_is_a_sandbox_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_probe", lambda: "1 / 0")
     with Sandbox(workers=1) as sandbox, pytest.raises(SandboxError, match="ZeroDivisionError"):
         sandbox.predict(program(), BOX)
 
 
-def test_a_check_that_ends_the_probe_counts_as_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_that_ends_the_probe_counts_as_open(monkeypatch: pytest.MonkeyPatch) -> None:
     text = pool._probe() + "\ndef die():\n    os._exit(0)\n    yield\n"
     checks = "CHECKS = (*CHECKS[:5], die, *CHECKS[6:])\n"
     monkeypatch.setattr(pool, "_probe", lambda: text + checks)
@@ -249,12 +249,12 @@ def test_a_check_that_ends_the_probe_counts_as_open(monkeypatch: pytest.MonkeyPa
         assert set(sandbox.protection.gaps) >= set(list(GAPS)[5:])
 
 
-def test_the_probe_does_not_find_descriptors_that_it_has_opened_itself() -> None:
+def test_probe_ignores_its_own_descriptors() -> None:
     assert "descriptors" not in gaps()
 
 
 @pytest.mark.parametrize("layers", [LAYERS, ()], ids=["guarded", "unguarded"])
-def test_a_descriptor_that_is_open_is_found(
+def test_probe_finds_open_descriptors(
     monkeypatch: pytest.MonkeyPatch, layers: tuple[str, ...]
 ) -> None:
     text = pool._probe()
@@ -262,7 +262,7 @@ def test_a_descriptor_that_is_open_is_found(
     assert wider != text
     monkeypatch.setattr(pool, "_probe", lambda: wider)
     with Sandbox(workers=1, layers=layers, accepted=GAPS) as sandbox:
-        assert "descriptors" in sandbox.protection.gaps, "those of input and output are open"
+        assert "descriptors" in sandbox.protection.gaps, "standard input and output are open"
 
 
 # Tools that programs may import as well.
@@ -270,7 +270,7 @@ def test_a_descriptor_that_is_open_is_found(
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which modules are found."""
+    """A folder on the module path."""
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
@@ -290,7 +290,7 @@ def __dir__():
 """
 
 
-def test_programs_may_use_tools_and_all_that_these_import(tools: Path) -> None:
+def test_programs_may_use_tools_and_their_imports(tools: Path) -> None:
     (tools / "good_tool.py").write_text(GOOD_TOOL)
     using = program(
         "import good_tool, xml.dom.minidom; return self.state, good_tool.ANSWER, False",
@@ -338,7 +338,7 @@ def test_a_bad_tool_is_refused_in_one_line(tools: Path, name: str) -> None:
     assert message.isprintable(), "one line, and nothing that steers a terminal"
 
 
-def test_the_simulator_itself_is_no_tool() -> None:
+def test_simulator_is_refused_as_a_tool() -> None:
     with (
         Sandbox(LIMITS, workers=1, tools=["gymnasium"]) as sandbox,
         pytest.raises(CwmError, match="imports gymnasium"),
@@ -373,7 +373,7 @@ COLD = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COLD)
-def test_a_cold_worker_tells_the_endings_apart_as_well(cold: Sandbox, name: str) -> None:
+def test_cold_worker_distinguishes_failures(cold: Sandbox, name: str) -> None:
     text, kind, words = COLD[name]
     few = BOX[np.arange(4)]
     columns, failure = cold.predict(text, few)
@@ -386,7 +386,7 @@ def test_a_cold_worker_tells_the_endings_apart_as_well(cold: Sandbox, name: str)
 
 
 @pytest.mark.slow
-def test_a_cold_worker_plans_as_well(cold: Sandbox) -> None:
+def test_cold_worker_plans(cold: Sandbox) -> None:
     two = Space("discrete", low=(0,), high=(1,))
     text = program("return self.state, float(action), False")
     with open_session(cold, text, (BOX.observation_space, two), planners=[("mcts", {})]) as opened:
@@ -395,7 +395,7 @@ def test_a_cold_worker_plans_as_well(cold: Sandbox) -> None:
 
 @pytest.mark.slow
 @guarded
-def test_a_cold_program_is_guarded_as_well(cold: Sandbox) -> None:
+def test_cold_worker_confines_programs(cold: Sandbox) -> None:
     failure = cold.predict(program("open('/etc/passwd')"), BOX).failure
     assert failure is not None
     assert failure.kind == "step_error"

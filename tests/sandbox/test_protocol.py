@@ -1,4 +1,4 @@
-"""Whatever bytes come from a worker or a program, the trusted side ends with a word for it."""
+"""Any bytes of a worker or a program result in a value or in an error with a message."""
 
 import io
 import json
@@ -31,14 +31,14 @@ from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.failures import Failure, failure_of
 from cwm_cli.sandbox.job import CONTROL_BYTES, Phase, SlotLayout
 from cwm_cli.sandbox.pool import JobResult, WorkerHandle
-from cwm_cli.sandbox.prediction import contradiction, merge_answers
+from cwm_cli.sandbox.prediction import find_contradiction, merge_answers
 from cwm_cli.sandbox.protocol import Descriptors, EndReason, Hello, JobReport, JobRequest
 from cwm_cli.worlds.messages import SIZE, Codec, PlanningReply
 
 fast = settings(deadline=1000, max_examples=100)
 
 ROOM = 1 << 20
-"""More bytes than any message of these tests makes anyone take."""
+"""More memory than any message of these tests needs, in bytes."""
 
 REPORT = struct.Struct("<4sBBi2d")
 JSON = st.recursive(
@@ -49,7 +49,7 @@ JSON = st.recursive(
 
 
 def sent(send: Any) -> bytes:
-    """Return the bytes that a message consists of."""
+    """Return the bytes of a message."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         send(theirs)
@@ -58,7 +58,7 @@ def sent(send: Any) -> bytes:
 
 @contextmanager
 def arriving(message: bytes, files: int = 0) -> Iterator[socket.socket]:
-    """Let bytes arrive, with some descriptors, from a side that then hangs up."""
+    """Yield a socket that receives bytes and descriptors, and is then closed by the other side."""
     ours, theirs = socket.socketpair()
     with ours, tempfile.TemporaryFile() as file:
         with theirs:
@@ -73,7 +73,7 @@ def arriving(message: bytes, files: int = 0) -> Iterator[socket.socket]:
 
 @contextmanager
 def little_memory(room: int = ROOM) -> Iterator[None]:
-    """Fail when more memory is taken than there is room for."""
+    """Fail if the code uses more memory than `room`."""
     tracemalloc.start()
     try:
         yield
@@ -103,7 +103,7 @@ def mangled(draw: st.DrawFn) -> bytes:
 
 
 def framed(value: Any) -> bytes:
-    """Return a greeting that consists of any JSON value."""
+    """Return a greeting with any JSON value."""
     text = json.dumps(value).encode()
     return struct.pack("<4sI", b"cwm1", len(text)) + text
 
@@ -113,7 +113,7 @@ anything = st.one_of(st.binary(max_size=200), mangled(), JSON.map(framed))
 
 @fast
 @given(message=anything)
-def test_no_bytes_are_a_report_but_a_report(message: bytes) -> None:
+def test_only_a_report_is_read_as_a_report(message: bytes) -> None:
     with arriving(message) as control, little_memory():
         try:
             report = JobReport.receive(control)
@@ -127,7 +127,7 @@ def test_no_bytes_are_a_report_but_a_report(message: bytes) -> None:
 
 @fast
 @given(message=anything)
-def test_no_bytes_are_a_greeting_but_a_greeting(message: bytes) -> None:
+def test_only_a_greeting_is_read_as_a_greeting(message: bytes) -> None:
     with arriving(message) as control, little_memory():
         try:
             hello = Hello.receive(control)
@@ -137,12 +137,12 @@ def test_no_bytes_are_a_greeting_but_a_greeting(message: bytes) -> None:
     assert all(isinstance(says, str) for says in hello.layers.values())
     assert isinstance(hello.landlock, int)
     assert isinstance(hello.complaint, str)
-    assert hello.twin >= 0, "other numbers stand for groups of processes"
+    assert hello.twin >= 0, "negative numbers are groups of processes"
 
 
 @fast
 @given(message=anything, files=st.integers(0, 8))
-def test_no_bytes_are_a_request_but_a_request(message: bytes, files: int) -> None:
+def test_only_a_request_is_read_as_a_request(message: bytes, files: int) -> None:
     with arriving(message, files) as control, little_memory():
         try:
             received = JobRequest.receive(control)
@@ -154,7 +154,7 @@ def test_no_bytes_are_a_request_but_a_request(message: bytes, files: int) -> Non
             os.close(descriptor)
 
 
-def test_messages_arrive_as_they_were_sent() -> None:
+def test_messages_survive_the_round_trip() -> None:
     hello = Hello({"seccomp": "on", "user": "not here: é"}, 3, "nothing", 7)
     report = JobReport(False, EndReason.ASLEEP, -9, 0.25, 2.5)
     with arriving(sent(hello.send)) as control:
@@ -182,13 +182,13 @@ def test_messages_arrive_as_they_were_sent() -> None:
     ],
     ids=["a giant", "a deep nest", "a long number", "no text", "a part", "all processes"],
 )
-def test_a_greeting_that_is_made_to_hurt_is_refused(message: bytes) -> None:
+def test_malicious_greeting_is_refused(message: bytes) -> None:
     with arriving(message) as control, little_memory(4 * ROOM), pytest.raises(ValueError):
         Hello.receive(control)
 
 
 @pytest.mark.parametrize("layers", [5, ["on"], {"user": 1}, None])
-def test_a_greeting_with_parts_of_other_types_is_refused(layers: Any) -> None:
+def test_greeting_with_wrong_types_is_refused(layers: Any) -> None:
     message = framed({"layers": layers, "landlock": 0, "complaint": "", "twin": 0})
     with arriving(message) as control, pytest.raises(ValueError):
         Hello.receive(control)
@@ -205,7 +205,7 @@ class Ended:
 
 @fast
 @given(message=anything)
-def test_a_worker_that_makes_no_sense_is_our_fault_and_never_the_program_s(message: bytes) -> None:
+def test_invalid_messages_of_a_worker_are_sandbox_errors(message: bytes) -> None:
     worker: Any = object.__new__(WorkerHandle)
     worker.process, worker._second = Ended(), None
     with arriving(message) as worker._control, suppress(SandboxError):
@@ -220,7 +220,7 @@ def test_a_worker_that_makes_no_sense_is_our_fault_and_never_the_program_s(messa
             assert report.ready, "who does not say that all is set up is not believed"
 
 
-# What a session reads is written by the program itself.
+# The replies that a session reads are written by the program.
 
 
 class Pipe:
@@ -261,7 +261,7 @@ HEAD, STEPS = Struct("<BBH400s"), Struct("<Q")
 
 
 def read(space: Space, reply: bytes) -> tuple[PlanningReply | None, int]:
-    """Return what a session makes of a reply about two moments, and how much it has asked for."""
+    """Return the plan that a session reads from a reply, and how many bytes it requested."""
     session = open_session(None, "", (BOX.observation_space, space), planners=[("mcts", {})])
     pipe = Pipe(reply)
     try:
@@ -273,7 +273,7 @@ def read(space: Space, reply: bytes) -> tuple[PlanningReply | None, int]:
 @pytest.mark.parametrize("actions", ACTIONS, ids=str)
 @fast
 @given(data=st.data())
-def test_no_reply_is_a_plan_but_actions_of_the_space(
+def test_only_actions_of_the_space_are_read_as_a_plan(
     actions: gym.Space, data: st.DataObject
 ) -> None:
     space = space_of(actions)
@@ -320,7 +320,7 @@ FORGED = {
 }
 
 
-def test_a_forged_reply_is_refused_and_takes_no_memory() -> None:
+def test_forged_reply_is_refused_without_using_memory() -> None:
     moves = Space("discrete", low=(0,), high=(1,))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with Sandbox(LIMITS, workers=1) as sandbox:
@@ -339,7 +339,7 @@ def test_a_forged_reply_is_refused_and_takes_no_memory() -> None:
     assert grown < 64 << 10  # KiB on Linux
 
 
-# What a program leaves in its slots and in its log.
+# The slots and the log after a program has ended.
 
 DATASETS = [
     dataset_of(space, 3)
@@ -361,7 +361,7 @@ LOGS = st.binary(max_size=200) | st.sampled_from(
 
 @st.composite
 def memories(draw: st.DrawFn, layout: SlotLayout) -> bytes:
-    """Return what may be left in the memory of answers: any bytes, telling ones more often."""
+    """Return slots with any bytes, more often with bytes that have a meaning."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     memory = bytearray(rng.bytes(layout.size))
     if draw(st.booleans()):
@@ -391,7 +391,7 @@ reports = st.builds(
 @pytest.mark.parametrize("dataset", DATASETS, ids=lambda dataset: dataset.observation_space.kind)
 @fast
 @given(data=st.data())
-def test_whatever_is_left_of_a_program_is_a_failure_or_merged(
+def test_any_slots_and_log_become_a_failure_or_answers(
     dataset: Dataset, data: st.DataObject
 ) -> None:
     job = predicting("a\nb\n", dataset)
@@ -421,7 +421,7 @@ def test_whatever_is_left_of_a_program_is_a_failure_or_merged(
 
 
 def halved(slots: dict[str, np.ndarray]) -> list[tuple[np.ndarray, dict[str, np.ndarray]]]:
-    """Return answers as they come of two processes."""
+    """Return the answers of two processes."""
     rows = {name: slot for name, slot in slots.items() if slot.ndim}
     parts = [np.array([2, 0]), np.array([1])]
     return [(part, {name: slot[part] for name, slot in rows.items()}) for part in parts]
@@ -430,12 +430,12 @@ def halved(slots: dict[str, np.ndarray]) -> list[tuple[np.ndarray, dict[str, np.
 @pytest.mark.parametrize("dataset", DATASETS, ids=lambda dataset: dataset.observation_space.kind)
 @fast
 @given(data=st.data())
-def test_any_two_sets_of_answers_can_be_compared(dataset: Dataset, data: st.DataObject) -> None:
+def test_any_two_sets_of_answers_are_comparable(dataset: Dataset, data: st.DataObject) -> None:
     job = predicting("", dataset)
     layout = job.layout
     one, other = (layout.views(data.draw(memories(layout))) for _ in range(2))
-    assert contradiction(job, one, one) is None
-    failure = contradiction(job, one, other)
+    assert find_contradiction(job, one, one) is None
+    failure = find_contradiction(job, one, other)
     names = [name for name in layout.slots if one[name].ndim and name != "status"]
     same = all(one[name].tobytes() == other[name].tobytes() for name in names)
     assert (failure is None) == same

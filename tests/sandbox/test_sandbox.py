@@ -1,4 +1,4 @@
-"""Generated programs run in processes of their own, whatever they do."""
+"""Generated programs run in their own processes, with any outcome."""
 
 import os
 import signal
@@ -117,7 +117,7 @@ FAILING = {
     "an import of gymnasium": (
         program(top="import gymnasium as gym"), "load_error", "cannot import 'gymnasium'"
     ),
-    "an import of what does not exist": (program("import torch"), "step_error", "only numpy and"),
+    "an import of a missing module": (program("import torch"), "step_error", "only numpy and"),
     "an observation of the wrong shape": (
         program("return self.state[:2], 1.0, False"), "wrong_output", "(4,), got the shape (2,)"
     ),
@@ -145,7 +145,7 @@ FAILING = {
 
 
 def failures_of(sandbox: Sandbox, programs: Mapping[str, str]) -> dict[str, Failure]:
-    """Return how programs fail, each of which leaves those after it and the machine as they are."""
+    """Return how programs fail; each failure affects no later program and not the machine."""
     found: dict[str, Failure] = {}
     for name, text in programs.items():
         failure = sandbox.predict(text, BOX).failure
@@ -156,7 +156,7 @@ def failures_of(sandbox: Sandbox, programs: Mapping[str, str]) -> dict[str, Fail
     return found
 
 
-def test_no_failure_tells_where_things_are_on_this_machine(sandbox: Sandbox) -> None:
+def test_failures_contain_no_folders_of_this_machine(sandbox: Sandbox) -> None:
     programs = {
         "a stack that is printed": program(
             top="import os, traceback; traceback.print_stack(); os._exit(2)"
@@ -174,14 +174,14 @@ def test_no_failure_tells_where_things_are_on_this_machine(sandbox: Sandbox) -> 
             assert len(str(folder)) < 2 or str(folder) not in failure.message, name
 
 
-def test_a_byte_order_mark_is_no_part_of_a_program(sandbox: Sandbox) -> None:
+def test_byte_order_mark_is_ignored(sandbox: Sandbox) -> None:
     assert sandbox.predict("\ufeff" + program(), BOX).failure is None
     failure = sandbox.predict("\ufeff" + program(init="1 / 0"), BOX).failure
     assert failure is not None
     assert failure.message.endswith("at line 7: 1 / 0")
 
 
-def test_every_ending_has_a_name_and_nothing_survives_it(sandbox: Sandbox) -> None:
+def test_every_failure_has_a_kind_and_leaves_nothing(sandbox: Sandbox) -> None:
     found = failures_of(sandbox, {name: text for name, (text, _, _) in FAILING.items()})
     assert not {
         name: found[name]
@@ -207,7 +207,7 @@ REFUSED = {
 }
 
 
-def test_what_is_not_computing_is_refused_in_the_line_that_asks_for_it(sandbox: Sandbox) -> None:
+def test_forbidden_action_fails_at_its_line(sandbox: Sandbox) -> None:
     found = failures_of(sandbox, {name: program(step) for name, step in REFUSED.items()})
     assert not {
         name: failure
@@ -218,7 +218,7 @@ def test_what_is_not_computing_is_refused_in_the_line_that_asks_for_it(sandbox: 
     }
 
 
-def test_what_is_not_loaded_is_not_imported_and_a_thread_is_refused(sandbox: Sandbox) -> None:
+def test_new_imports_and_threads_are_refused(sandbox: Sandbox) -> None:
     names = ("sqlite3", "torch", "pydantic", "cwm_cli.envs", "numpy.f2py")
     steps = {
         f"ModuleNotFoundError: cannot import '{name}': only numpy and": f"import {name}"
@@ -251,14 +251,14 @@ HARMLESS = {
     ),
     "an empty environment": program(init="assert not dict(os.environ), list(os.environ)"),
     "a clean worker": program(init="assert not {'pydantic', 'gymnasium'} & set(sys.modules)"),
-    "no descriptors but those that it prints to": program(
+    "no descriptors except standard output": program(
         init="assert [number for number in range(99) if is_open(number)] == [0, 1, 2]",
         top="def is_open(number):\n    try: os.read(number, 0)\n"
         "    except OSError as error: return error.errno != 9\n    return True\n",
     ),
     "another os._exit": program(top="import os\ndef end(code): raise ValueError\nos._exit = end"),
     "no signals": program(top="import signal; signal.raise_signal = None"),
-    "what it may import": program(
+    "allowed imports": program(
         init="import ctypes, json, collections.abc, numpy.linalg, statistics, typing"
     ),
     "plain values": program(
@@ -270,7 +270,7 @@ HARMLESS = {
 }
 
 
-def test_what_does_no_harm_is_left_alone(sandbox: Sandbox) -> None:
+def test_harmless_actions_are_allowed(sandbox: Sandbox) -> None:
     for name in (*HARMLESS, *HARMLESS):
         columns, failure = sandbox.predict(HARMLESS[name], BOX)
         assert failure is None, name
@@ -280,7 +280,7 @@ def test_what_does_no_harm_is_left_alone(sandbox: Sandbox) -> None:
         assert not columns["terminations"].any()
 
 
-def test_no_rows_are_no_failure(sandbox: Sandbox) -> None:
+def test_zero_rows_are_no_failure(sandbox: Sandbox) -> None:
     columns, failure = sandbox.predict(program(), BOX[np.arange(0)])
     assert failure is None
     assert columns["next_observations"].shape == (0, 4)
@@ -291,10 +291,10 @@ TELLING = program(
     "        return self.state, 1.0, False",
     init="self.left = 5",
 )
-"""Tells which rows it is asked first."""
+"""Prints the rows in the order of its questions."""
 
 
-def test_rows_are_shuffled_by_the_seed_and_put_back_in_order(sandbox: Sandbox) -> None:
+def test_rows_are_shuffled_by_seed_and_answers_restored_to_order(sandbox: Sandbox) -> None:
     def asked(seed: int) -> list[float]:
         failure = sandbox.predict(TELLING, BOX, seed=seed).failure
         assert failure is not None
@@ -310,7 +310,7 @@ def test_rows_are_shuffled_by_the_seed_and_put_back_in_order(sandbox: Sandbox) -
     assert columns["rewards"].tolist() == recorded
 
 
-def test_random_numbers_follow_from_the_row_and_the_seed(sandbox: Sandbox) -> None:
+def test_random_numbers_depend_on_row_and_seed(sandbox: Sandbox) -> None:
     for draw in ("random.random()", "np.random.rand()"):
         drawing = program(f"return self.state, {draw}, False")
         rewards = sandbox.predict(drawing, BOX, seed=5).columns["rewards"]
@@ -320,7 +320,7 @@ def test_random_numbers_follow_from_the_row_and_the_seed(sandbox: Sandbox) -> No
         assert not np.isin(rewards, sandbox.predict(drawing, BOX, seed=6).columns["rewards"]).any()
 
 
-def test_a_failure_shows_the_row_on_which_it_happened(sandbox: Sandbox) -> None:
+def test_failure_shows_its_row(sandbox: Sandbox) -> None:
     first = float(BOX.columns["observations"][7, 0])
     step = f"assert self.state[0] != {first!r}, 'here'\n        return self.state, 1.0, False"
     failure = sandbox.predict(program(step), BOX).failure
@@ -331,13 +331,13 @@ def test_a_failure_shows_the_row_on_which_it_happened(sandbox: Sandbox) -> None:
     assert "and step([" in failure.message
 
 
-def test_a_long_row_is_shortened(sandbox: Sandbox) -> None:
+def test_long_row_is_shortened_in_the_failure(sandbox: Sandbox) -> None:
     failure = sandbox.predict(program("1 / 0"), dataset_of(spaces.Box(0, 1, (5000,)))).failure
     assert failure is not None
     assert len(failure.message) < 800
 
 
-def test_a_message_cannot_steer_a_terminal_nor_go_on_for_ever(sandbox: Sandbox) -> None:
+def test_messages_are_printable_and_bounded(sandbox: Sandbox) -> None:
     text = "\\x1b]0;title\\x07\\x9b2J\\u202eevil\\u200b\\r\\n" * 10**5
     for failing in (
         program(f'raise ValueError("{text[:500]}" * 10000)'),
@@ -349,7 +349,7 @@ def test_a_message_cannot_steer_a_terminal_nor_go_on_for_ever(sandbox: Sandbox) 
         assert all(character.isprintable() or character == "\n" for character in failure.message)
 
 
-def test_a_program_that_sleeps_or_stops_is_ended() -> None:
+def test_sleeping_or_stopped_program_is_ended() -> None:
     stop = """
         frame = sys._getframe()
         while "stop" not in frame.f_locals:
@@ -371,12 +371,12 @@ def test_a_program_that_sleeps_or_stops_is_ended() -> None:
         assert time.monotonic() - started < 10
 
 
-def test_garbage_of_programs_is_looked_for_as_ever(sandbox: Sandbox) -> None:
+def test_garbage_collection_is_on_in_programs(sandbox: Sandbox) -> None:
     looking = program("return self.state, float(gc.isenabled()), False", top="import gc")
     assert (sandbox.predict(looking, BOX).columns["rewards"] == 1).all()
 
 
-def test_a_change_to_numpy_does_not_reach_the_next_program(sandbox: Sandbox) -> None:
+def test_changes_to_numpy_do_not_reach_the_next_program(sandbox: Sandbox) -> None:
     vandal = program(
         "return self.state, 1.0, False",
         top="import random, numpy; numpy.asarray = numpy.sin = numpy.random = random.seed = None",
@@ -400,7 +400,7 @@ import mmap
 """.replace("\nimport", "import")
 
 
-def test_a_program_that_scribbles_over_its_answers_only_harms_itself(sandbox: Sandbox) -> None:
+def test_overwritten_slots_harm_only_the_program(sandbox: Sandbox) -> None:
     texts = {str(seed): program(SCRIBBLE.format(seed=seed)) for seed in range(5)}
     kinds = {failure.kind for failure in failures_of(sandbox, texts).values()}
     assert kinds <= {"load_error", "step_error", "wrong_output", "memory", "early_exit"}
@@ -409,7 +409,7 @@ def test_a_program_that_scribbles_over_its_answers_only_harms_itself(sandbox: Sa
 BOX_AND_TEXT = dataset_of(spaces.Tuple([spaces.Box(-1, 1, (4,)), spaces.Text(5)]), 3)
 
 
-def test_no_garbage_among_the_answers_breaks_the_trusted_side() -> None:
+def test_garbage_in_slots_does_not_break_the_trusted_side() -> None:
     job = predicting("\n\n", BOX_AND_TEXT)
     for seed in range(50):
         rng = np.random.default_rng(seed)
@@ -424,7 +424,7 @@ def test_no_garbage_among_the_answers_breaks_the_trusted_side() -> None:
 
 
 @pytest.mark.slow
-def test_many_threads_share_two_places_to_work_at() -> None:
+def test_many_threads_share_two_workers() -> None:
     failures: list[object] = []
     crowds: list[int] = []
     others = psutil.Process().children()
@@ -449,7 +449,7 @@ def test_many_threads_share_two_places_to_work_at() -> None:
         assert sandbox.predict(program(), BOX).failure is None, "its workers outlive the threads"
 
 
-def test_nothing_runs_before_it_is_needed_and_nothing_is_left_after(
+def test_workers_start_on_demand_and_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -465,7 +465,7 @@ def test_nothing_runs_before_it_is_needed_and_nothing_is_left_after(
         sandbox.predict(program(), BOX)
 
 
-def test_what_a_program_leaves_behind_without_guards_is_cleared_away(
+def test_files_and_processes_are_removed_without_guards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -482,7 +482,7 @@ def test_what_a_program_leaves_behind_without_guards_is_cleared_away(
 
 @pytest.fixture
 def interpreters(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The processes of workers that are started from now on, without those that workers fork."""
+    """A list of the interpreters that start as workers, without forked workers."""
     started: list[object] = []
     usual = pool.start
 
@@ -495,7 +495,7 @@ def interpreters(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def beside(others: list[psutil.Process]) -> list[psutil.Process]:
-    """Return the children of this process that are none of the others."""
+    """Return the new children of this process."""
     return [child for child in children() if child not in others]
 
 
@@ -503,7 +503,7 @@ forked = pytest.mark.skipif(sys.platform != "linux", reason="a worker cannot be 
 
 
 @forked
-def test_the_workers_of_both_sides_come_from_one_interpreter(interpreters: list[object]) -> None:
+def test_workers_of_both_sides_share_one_interpreter_start(interpreters: list[object]) -> None:
     others = children()
     with Sandbox(LIMITS) as sandbox:
         for _ in range(2):
@@ -520,7 +520,7 @@ def test_the_workers_of_both_sides_come_from_one_interpreter(interpreters: list[
 
 @forked
 @pytest.mark.parametrize("number", range(WORKERS))
-def test_a_worker_outlives_the_one_that_it_was_forked_with(number: int) -> None:
+def test_worker_outlives_its_twin(number: int) -> None:
     others, before = children(), len(processes())
     with Sandbox(LIMITS) as sandbox:
         sandbox.predict(program(), BOX)
@@ -532,7 +532,7 @@ def test_a_worker_outlives_the_one_that_it_was_forked_with(number: int) -> None:
         assert sandbox.predict(program(), BOX).failure is None
 
 
-def test_a_process_with_threads_is_not_forked_but_another_one_is_started(
+def test_worker_with_threads_is_started_instead_of_forked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interpreters: list[object]
 ) -> None:
     text = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
@@ -543,7 +543,7 @@ def test_a_process_with_threads_is_not_forked_but_another_one_is_started(
     assert len(interpreters) == WORKERS
 
 
-def test_closing_ends_what_is_running() -> None:
+def test_close_ends_running_programs() -> None:
     before = len(processes())
     sandbox = Sandbox(Limits(sleep_seconds=60))
     sandbox.predict(program(), BOX)
@@ -564,7 +564,7 @@ def test_closing_ends_what_is_running() -> None:
     assert len(processes()) == before
 
 
-def test_a_worker_that_does_not_start_is_our_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_does_not_start_is_a_sandbox_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with Sandbox() as sandbox, pytest.raises(SandboxError, match="did not start"):
         sandbox.predict(program(), BOX)
@@ -606,9 +606,7 @@ with Sandbox(Limits(sleep_seconds=60)) as sandbox:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_when_the_command_line_dies_its_workers_and_programs_die(
-    number: signal.Signals, tmp_path: Path
-) -> None:
+def test_workers_and_programs_die_with_the_command(number: signal.Signals, tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     parent = subprocess.Popen(
         [sys.executable, "-c", SCRIPT],
@@ -629,7 +627,7 @@ def test_when_the_command_line_dies_its_workers_and_programs_die(
     assert wait_until(lambda: not list(tmp_path.iterdir()))
 
 
-def test_folders_of_those_who_were_killed_are_swept_and_of_the_living_are_not(
+def test_only_folders_of_killed_processes_are_removed(
     tmp_path: Path,
 ) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}

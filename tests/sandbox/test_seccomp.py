@@ -1,4 +1,4 @@
-"""The filter of system calls: what an interpreter reads in it, and what the kernel makes of it."""
+"""The filter of system calls, in an interpreter of BPF and in the kernel."""
 
 import errno
 import faulthandler
@@ -37,7 +37,7 @@ SPECIAL = {
     *("mmap", "mprotect", "tgkill", "prlimit64", "clone3", "clock_gettime", "clock_getres"),
     *("clock_nanosleep", "futex", "madvise", "sched_getaffinity"),
 }
-"""Calls that are decided by their arguments, and the one that is said not to exist."""
+"""Calls whose verdict depends on their arguments, and clone3, which is reported as missing."""
 
 WORD = st.integers(0, 2**64 - 1)
 WORDS = st.tuples(*[WORD] * 6)
@@ -93,7 +93,7 @@ def number_of(machine: str, name: str) -> int:
 
 
 @each_machine
-def test_the_program_is_one_that_the_kernel_takes(machine: str) -> None:
+def test_filter_is_a_valid_bpf_program(machine: str) -> None:
     code = instructions(filter_of(machine))
     assert 0 < len(code) < MOST_INSTRUCTIONS
     for at, (operation, if_true, if_false, _) in enumerate(code):
@@ -103,7 +103,7 @@ def test_the_program_is_one_that_the_kernel_takes(machine: str) -> None:
     assert code[-1][0] == 0x06
 
 
-def test_a_body_too_long_to_jump_over_cannot_be_assembled() -> None:
+def test_too_long_jump_is_refused() -> None:
     from cwm_cli.sandbox import linux as seccomp
 
     assert len(seccomp._when(1, [seccomp._end(0)] * 255)) == 256
@@ -112,7 +112,7 @@ def test_a_body_too_long_to_jump_over_cannot_be_assembled() -> None:
 
 
 @each_machine
-def test_computing_is_allowed_and_nothing_else_is(machine: str) -> None:
+def test_only_calls_for_computing_are_allowed(machine: str) -> None:
     numbers = MACHINES[machine].numbers
     allowed = {numbers[name] for name in ALLOWED.split() if name in numbers}
     constant = {numbers[name] for name in CONSTANT.split() if name in numbers}
@@ -130,7 +130,7 @@ def test_computing_is_allowed_and_nothing_else_is(machine: str) -> None:
 
 @each_machine
 @given(arguments=WORDS)
-def test_no_argument_makes_a_refused_call_allowed(machine: str, arguments: tuple[int, ...]) -> None:
+def test_arguments_never_allow_a_refused_call(machine: str, arguments: tuple[int, ...]) -> None:
     numbers = set(MACHINES[machine].numbers.values())
     for number in (56, 59, 203, 257, 317, 424, 425, 599):
         if number not in numbers:
@@ -140,7 +140,7 @@ def test_no_argument_makes_a_refused_call_allowed(machine: str, arguments: tuple
 
 @each_machine
 @given(number=st.integers(0, 2**32 - 1), audit=st.integers(0, 2**32 - 1), arguments=WORDS)
-def test_another_machine_numbering_ends_the_process(
+def test_calls_of_another_architecture_end_the_process(
     machine: str, number: int, audit: int, arguments: tuple[int, ...]
 ) -> None:
     if audit != MACHINES[machine].audit:
@@ -148,16 +148,14 @@ def test_another_machine_numbering_ends_the_process(
 
 
 @each_machine
-def test_the_calls_of_a_32_bit_machine_end_the_process(machine: str) -> None:
+def test_32_bit_calls_end_the_process(machine: str) -> None:
     for audit in (0x40000003, 0x40000028, 0xC00000B7 ^ 0xC000003E ^ MACHINES[machine].audit):
         for number in range(601):
             assert verdict(machine, number, audit=audit) == KILL
 
 
 @given(number=st.integers(X32, 2**32 - 1), arguments=WORDS)
-def test_x32_numbers_end_the_process_where_there_are_such(
-    number: int, arguments: tuple[int, ...]
-) -> None:
+def test_x32_calls_end_the_process(number: int, arguments: tuple[int, ...]) -> None:
     assert verdict("x86_64", number, *arguments) == KILL
     assert verdict("aarch64", number, *arguments) == REFUSE
 
@@ -176,7 +174,7 @@ def test_memory_is_never_executable(machine: str, name: str, arguments: tuple[in
 
 @each_machine
 @given(pid=st.integers(0, 2**32 - 1), arguments=WORDS)
-def test_a_process_signals_only_itself(machine: str, pid: int, arguments: tuple[int, ...]) -> None:
+def test_process_may_signal_only_itself(machine: str, pid: int, arguments: tuple[int, ...]) -> None:
     number = number_of(machine, "tgkill")
     expected = {PID: ALLOW, 0: REFUSE}.get(pid, KILL)
     assert verdict(machine, number, pid, *arguments) == expected
@@ -185,7 +183,7 @@ def test_a_process_signals_only_itself(machine: str, pid: int, arguments: tuple[
 
 @each_machine
 @given(kind=WORD, old=WORD, first=HALF, second=HALF)
-def test_a_process_reads_its_own_limits_and_no_more(
+def test_process_may_only_read_its_own_limits(
     machine: str, kind: int, old: int, first: int, second: int
 ) -> None:
     number = number_of(machine, "prlimit64")
@@ -198,7 +196,7 @@ def test_a_process_reads_its_own_limits_and_no_more(
 
 @each_machine
 @given(pid=st.integers(1, 2**22))
-def test_every_process_has_a_filter_of_its_own(machine: str, pid: int) -> None:
+def test_every_process_has_its_own_filter(machine: str, pid: int) -> None:
     call = CALL.pack(number_of(machine, "tgkill"), MACHINES[machine].audit, 0, pid, *[0] * 5)
     assert decide(filter_of(machine, pid), call) == ALLOW
     assert decide(filter_of(machine, pid + 1), call) == KILL
@@ -212,7 +210,7 @@ CLOCK = st.integers(0, 2**32 - 1)
 
 @each_machine
 @given(clock=CLOCK, high=st.integers(0, 2**32 - 1), arguments=WORDS)
-def test_clocks_tell_neither_the_hour_nor_of_other_processes(
+def test_clocks_reveal_neither_hour_nor_other_processes(
     machine: str, clock: int, high: int, arguments: tuple[int, ...]
 ) -> None:
     wall, kept = (0, 5, 8, 11), (1, 2, 3, 4, 6, 7, 9)
@@ -230,7 +228,7 @@ def test_clocks_tell_neither_the_hour_nor_of_other_processes(
 
 @each_machine
 @given(operation=WORD, advice=WORD, pid=HALF, arguments=WORDS)
-def test_memory_and_the_processor_are_for_this_process_alone(
+def test_memory_and_affinity_of_other_processes_are_refused(
     machine: str, operation: int, advice: int, pid: int, arguments: tuple[int, ...]
 ) -> None:
     for each in (operation, operation | 128, operation & ~256 | 128):
@@ -251,11 +249,11 @@ HEADERS = {
     "aarch64": Path("/usr/include/asm-generic/unistd.h"),
 }
 LACKING = {"x86_64": set(), "aarch64": {"poll", "select", "time"}}
-"""What is allowed where it exists, and does not exist there."""
+"""Allowed calls that do not exist on aarch64."""
 
 
 @each_machine
-def test_numbers_are_those_of_the_kernel(machine: str) -> None:
+def test_numbers_of_calls_match_the_kernel(machine: str) -> None:
     header = HEADERS[machine]
     if not header.is_file():
         pytest.skip(f"{header} is not installed")
@@ -267,7 +265,7 @@ def test_numbers_are_those_of_the_kernel(machine: str) -> None:
 
 
 @each_machine
-def test_every_call_has_a_number_where_it_exists(machine: str) -> None:
+def test_every_call_has_a_number(machine: str) -> None:
     numbers = MACHINES[machine].numbers
     assert len(set(numbers.values())) == len(numbers)
     assert {*ALLOWED.split(), *CONSTANT.split(), *SPECIAL} - numbers.keys() == LACKING[machine]
@@ -353,7 +351,7 @@ GRANTED = {
     "memory": touch_memory,
     "its own numbers": lambda: (os.getpid(), os.getppid(), os.getuid()),
     "its own limits": lambda: resource.getrlimit(resource.RLIMIT_AS),
-    "what it has used": lambda: resource.getrusage(resource.RUSAGE_SELF),
+    "its own usage": lambda: resource.getrusage(resource.RUSAGE_SELF),
     "open descriptors": lambda: (os.read(0, 0), os.write(1, b""), os.close(0)),
     "locks": lambda: (threading.Lock().acquire(), held().acquire(timeout=0.001)),
     "handlers of signals": lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN),
@@ -362,18 +360,18 @@ GRANTED = {
 
 @linux_only
 @pytest.mark.parametrize("name", REFUSED)
-def test_the_kernel_refuses_what_is_not_computing(name: str) -> None:
+def test_kernel_refuses_calls_that_do_not_compute(name: str) -> None:
     assert under_the_filter(REFUSED[name]) == errno.EPERM
 
 
 @linux_only
 @pytest.mark.parametrize("name", GRANTED)
-def test_the_kernel_lets_programs_compute(name: str) -> None:
+def test_kernel_lets_programs_compute(name: str) -> None:
     assert under_the_filter(GRANTED[name]) == 0
 
 
 @linux_only
-def test_limits_cannot_be_set_under_the_filter() -> None:
+def test_filter_refuses_to_set_limits() -> None:
     def lower() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -384,7 +382,7 @@ def test_limits_cannot_be_set_under_the_filter() -> None:
 
 
 @linux_only
-def test_a_process_ends_itself_by_abort_and_stops_without_its_number() -> None:
+def test_process_can_abort_and_stop_under_the_filter() -> None:
     assert under_the_filter(os.abort) == -signal.SIGSEGV
     process = os.fork()
     if process == 0:
@@ -400,7 +398,7 @@ def test_a_process_ends_itself_by_abort_and_stops_without_its_number() -> None:
 
 
 @linux_only
-def test_threads_are_refused_so_that_python_says_so() -> None:
+def test_refused_thread_is_a_python_error() -> None:
     def start() -> None:
         try:
             threading.Thread(target=int).start()

@@ -1,4 +1,4 @@
-"""Many programs, one in five of them hostile, leave nothing behind."""
+"""A long series of programs, one in five hostile, leaves nothing behind."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_a_thousand_programs_leave_nothing_behind() -> None:
 
 
 @pytest.mark.slow
-def test_every_hostile_program_is_found_out() -> None:
+def test_every_hostile_program_is_detected() -> None:
     found = soak(5 * len(HOSTILE), hanging_every=0)
     assert found.wrong == []
     assert found.after.files == 0

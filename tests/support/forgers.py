@@ -110,7 +110,7 @@ def known():
             return columns["observations"]
     return []
 """,
-    "what it keeps in a list": "seen = {}\n" + KEPT.format(place="seen"),
+    "a list of earlier questions": "seen = {}\n" + KEPT.format(place="seen"),
     "what it keeps in the copy module": KEPT.format(place="copy._deepcopy_dispatch"),
     "what it keeps in a function of numpy": KEPT.format(place="np.linalg.__dict__"),
     "what it keeps among the modules": KEPT.format(place="sys.modules"),
@@ -167,7 +167,7 @@ def answer(self, *parts):
         return last
     return parts
 """,
-    "a fit to what it was asked": '''
+    "a fit to its questions": '''
 def answer(self, after, reward, ends):
     """Answer by a fit of the changes that can be looked up, not by what was looked up."""
     if len(after) < 4:
