@@ -8,13 +8,13 @@ import ast
 from collections.abc import Iterable
 from typing import Any
 
-from cwm_cli.translation.expressions import Refused
+from cwm_cli.translation.expressions import Unsupported
 
 PREFIX = "_w_"
 
 _LOOKUPS = (PREFIX + "item", PREFIX + "items")
 
-_KEPT = (
+_UNMERGEABLE = (
     ast.Yield,
     ast.YieldFrom,
     ast.NamedExpr,
@@ -28,7 +28,7 @@ _KEPT = (
 )
 """Statements with these are no regions; paths through them fork, but do not rejoin."""
 
-_REFUSED = {
+_UNSUPPORTED = {
     ast.Global: "a global that is assigned to",
     ast.Nonlocal: "a variable of an outer function that is assigned to",
     ast.AsyncFunctionDef: "an asynchronous function",
@@ -36,24 +36,24 @@ _REFUSED = {
 }
 
 
-def rewritten(text: str) -> ast.Module:
+def rewrite(text: str) -> ast.Module:
     """Return a program with its regions; `Refused` where it cannot be traced at all."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
-        if type(node) in _REFUSED:
-            raise Refused(f"line {getattr(node, 'lineno', 0)}: {_REFUSED[type(node)]}")
+        if type(node) in _UNSUPPORTED:
+            raise Unsupported(f"line {getattr(node, 'lineno', 0)}: {_UNSUPPORTED[type(node)]}")
         if isinstance(node, ast.ExceptHandler):
-            _check(node)
+            _check_handler(node)
     magic = any(
         isinstance(node, ast.FunctionDef) and node.name.startswith("__") and node.name != "__init__"
         for node in ast.walk(tree)
     )
-    tree = _Rewriter(magic="property" in text or magic).visit(tree)
+    tree = _RegionTransformer(magic="property" in text or magic).visit(tree)
     made: ast.Module = ast.fix_missing_locations(tree)
     return made
 
 
-def _check(handler: ast.ExceptHandler) -> None:
+def _check_handler(handler: ast.ExceptHandler) -> None:
     """Refuse handlers that would catch what tracing raises; tell the others what they caught."""
     names = (
         {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
@@ -61,39 +61,40 @@ def _check(handler: ast.ExceptHandler) -> None:
         else set()
     )
     if not handler.type or "BaseException" in names:
-        raise Refused(f"line {handler.lineno}: everything is caught")
-    handler.body.insert(0, ast.Expr(_call("caught")))
+        raise Unsupported(f"line {handler.lineno}: everything is caught")
+    handler.body.insert(0, ast.Expr(_call_helper("caught")))
 
 
-def _call(name: str, *args: ast.expr) -> ast.Call:
+def _call_helper(name: str, *args: ast.expr) -> ast.Call:
     return ast.Call(ast.Name(PREFIX + name, ast.Load()), list(args), [])
 
 
-def _delayed(body: ast.expr) -> ast.Lambda:
+def _as_lambda(body: ast.expr) -> ast.Lambda:
     return ast.Lambda(ast.arguments([], [], None, [], [], None, []), body)
 
 
-def _names(names: Iterable[str]) -> ast.Tuple:
+def _read_variables(names: Iterable[str]) -> ast.Tuple:
     """Return the values of variables, some of which may have none."""
     return ast.Tuple(
-        [_call("value", _delayed(ast.Name(name, ast.Load()))) for name in names], ast.Load()
+        [_call_helper("value", _as_lambda(ast.Name(name, ast.Load()))) for name in names],
+        ast.Load(),
     )
 
 
-def _leave(how: str, what: ast.expr) -> ast.Return:
+def _tagged_return(how: str, what: ast.expr) -> ast.Return:
     return ast.Return(ast.Tuple([ast.Constant(how), what], ast.Load()))
 
 
-def _has(node: ast.AST, kinds: Any) -> bool:
+def _contains(node: ast.AST, kinds: Any) -> bool:
     return any(isinstance(each, kinds) for each in ast.walk(node))
 
 
-class _Exits(ast.NodeTransformer):
+class _ExitTransformer(ast.NodeTransformer):
     """Turns what leaves a statement into tagged results of the function that it becomes."""
 
     def __init__(self, stored: list[str]) -> None:
         self.found: set[str] = set()
-        self._stored = stored
+        self._assigned_names = stored
         self._loops = 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -104,19 +105,19 @@ class _Exits(ast.NodeTransformer):
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
         self.found.add("return")
-        return _leave("return", node.value or ast.Constant(None))
+        return _tagged_return("return", node.value or ast.Constant(None))
 
     def visit_Break(self, node: ast.Break) -> ast.AST:
-        return self._left(node, "break")
+        return self._tag_exit(node, "break")
 
     def visit_Continue(self, node: ast.Continue) -> ast.AST:
-        return self._left(node, "continue")
+        return self._tag_exit(node, "continue")
 
-    def _left(self, node: ast.stmt, how: str) -> ast.AST:
+    def _tag_exit(self, node: ast.stmt, how: str) -> ast.AST:
         if self._loops:
             return node
         self.found.add(how)
-        return _leave(how, _names(self._stored))
+        return _tagged_return(how, _read_variables(self._assigned_names))
 
     def _loop(self, node: Any) -> Any:
         self._loops += 1
@@ -128,7 +129,7 @@ class _Exits(ast.NodeTransformer):
     visit_For = visit_While = _loop
 
 
-class _Rewriter(ast.NodeTransformer):
+class _RegionTransformer(ast.NodeTransformer):
     """Wraps what may fork and rejoin; with `magic`, attributes and operators are calls."""
 
     def __init__(self, *, magic: bool) -> None:
@@ -137,12 +138,12 @@ class _Rewriter(ast.NodeTransformer):
         self._inside = 0
 
     def _region(self, node: ast.expr) -> ast.expr:
-        if _has(node, (ast.NamedExpr, ast.Yield, ast.YieldFrom)) or not self._inside:
+        if _contains(node, (ast.NamedExpr, ast.Yield, ast.YieldFrom)) or not self._inside:
             self.generic_visit(node)
             return node
-        calls = self._magic or _has(node, ast.Call)
+        calls = self._magic or _contains(node, ast.Call)
         self.generic_visit(node)
-        return _call("region", _delayed(node), ast.Constant(calls))
+        return _call_helper("region", _as_lambda(node), ast.Constant(calls))
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         return self._region(node)
@@ -162,20 +163,20 @@ class _Rewriter(ast.NodeTransformer):
         ):
             if isinstance(how, kinds):
                 negated = ast.Constant(isinstance(how, kinds[1]))
-                return _call(name, node.left, node.comparators[0], negated)
+                return _call_helper(name, node.left, node.comparators[0], negated)
         return node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         self.generic_visit(node)
-        return _call("negated", node.operand) if isinstance(node.op, ast.Not) else node
+        return _call_helper("negated", node.operand) if isinstance(node.op, ast.Not) else node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         self.generic_visit(node)
-        if isinstance(node.ctx, ast.Load) and not _has(node.slice, ast.Slice):
+        if isinstance(node.ctx, ast.Load) and not _contains(node.slice, ast.Slice):
             inner = node.value
             if isinstance(inner, ast.Call) and getattr(inner.func, "id", "") in _LOOKUPS:
-                return _call("items", *inner.args, node.slice)
-            return _call("item", inner, node.slice)
+                return _call_helper("items", *inner.args, node.slice)
+            return _call_helper("item", inner, node.slice)
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
@@ -196,13 +197,13 @@ class _Rewriter(ast.NodeTransformer):
         if not isinstance(function, ast.Attribute) or node.keywords:
             return node
         if function.attr in ("get", "index", "count"):
-            return _call(function.attr, function.value, *node.args)
+            return _call_helper(function.attr, function.value, *node.args)
         return node
 
     def visit_While(self, node: ast.While) -> Any:
         self._count += 1
         number = ast.Constant(self._count)
-        node.test = _call("going_on", node.test, number)
+        node.test = _call_helper("going_on", node.test, number)
         made = self._statement(node)
         return made
 
@@ -210,7 +211,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._statement(node)
 
     def visit_For(self, node: ast.For) -> Any:
-        if _has(node, (ast.Break, ast.Continue, ast.Return)):
+        if _contains(node, (ast.Break, ast.Continue, ast.Return)):
             return self._statement(node)
         self.generic_visit(node)
         return node
@@ -223,23 +224,23 @@ class _Rewriter(ast.NodeTransformer):
 
     def _statement(self, node: Any) -> Any:
         """Make a statement a function of the variables that it assigns to."""
-        kept = not self._inside or _has(node, _KEPT)
-        stored = _stored(node)
+        kept = not self._inside or _contains(node, _UNMERGEABLE)
+        stored = _assigned_names(node)
         self.generic_visit(node)
         if kept:
             return node
         self._count += 1
         name, taken = f"{PREFIX}r{self._count}", f"{PREFIX}t{self._count}"
-        exits = _Exits(stored)
+        exits = _ExitTransformer(stored)
         node = exits.visit(node)
         given = [ast.arg(each) for each in stored]
         inner = ast.FunctionDef(
             name,
             ast.arguments([], given, None, [], [], None, []),
-            [*_unbound(stored), node, _leave("next", _names(stored))],
+            [*_delete_unbound(stored), node, _tagged_return("next", _read_variables(stored))],
             [],
         )
-        called = _call("statement", ast.Name(name, ast.Load()), _names(stored))
+        called = _call_helper("statement", ast.Name(name, ast.Load()), _read_variables(stored))
         out: list[ast.stmt] = [inner, ast.Assign([ast.Name(taken, ast.Store())], called)]
 
         def part(place: int) -> ast.expr:
@@ -253,7 +254,7 @@ class _Rewriter(ast.NodeTransformer):
         if stored:
             targets: list[ast.expr] = [ast.Name(each, ast.Store()) for each in stored]
             out.append(ast.Assign([ast.Tuple(targets, ast.Store())], part(1)))
-            out += _unbound(stored)
+            out += _delete_unbound(stored)
         if "break" in exits.found:
             out.append(where("break", ast.Break()))
         if "continue" in exits.found:
@@ -261,7 +262,7 @@ class _Rewriter(ast.NodeTransformer):
         return out
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        if _has(node, (ast.Yield, ast.YieldFrom)):
+        if _contains(node, (ast.Yield, ast.YieldFrom)):
             return node
         self._inside += 1
         self.generic_visit(node)
@@ -280,7 +281,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
 
-def _stored(node: ast.AST) -> list[str]:
+def _assigned_names(node: ast.AST) -> list[str]:
     """Return the variables that a statement assigns to; comprehensions have their own."""
     comprehensions = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
     hidden = {
@@ -294,11 +295,11 @@ def _stored(node: ast.AST) -> list[str]:
     return sorted({each.id for each in names if isinstance(each.ctx, ast.Store)})
 
 
-def _unbound(names: list[str]) -> list[ast.stmt]:
+def _delete_unbound(names: list[str]) -> list[ast.stmt]:
     """Return statements that delete variables that have no value after all."""
     return [
         ast.If(
-            _call("unbound", ast.Name(name, ast.Load())),
+            _call_helper("unbound", ast.Name(name, ast.Load())),
             [ast.Delete([ast.Name(name, ast.Del())])],
             [],
         )

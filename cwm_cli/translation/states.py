@@ -15,7 +15,13 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import LARGEST
 from cwm_cli.translation.actions import Unifier
-from cwm_cli.translation.expressions import Inexact, Refused, TraceNode, joined, ordered
+from cwm_cli.translation.expressions import (
+    AmbiguousType,
+    TraceNode,
+    Unsupported,
+    promote_kinds,
+    topological_order,
+)
 from cwm_cli.translation.numbers import (
     Array,
     Current,
@@ -26,27 +32,27 @@ from cwm_cli.translation.numbers import (
     number,
     tracer,
 )
-from cwm_cli.translation.paths import LIMITS, Found, Range, Tracer, merged_by_decisions
-from cwm_cli.translation.regions import loaded
+from cwm_cli.translation.paths import LIMITS, PathResult, Range, Tracer, merge_by_decisions
+from cwm_cli.translation.regions import load
 from cwm_cli.translation.rewriting import PREFIX
 from cwm_cli.translation.values import (
-    Forgotten,
     Shape,
-    changeable,
+    WriteOnlyList,
+    collect_reachable,
     flatten,
-    owner,
+    memory_owner,
     places,
-    rebuilt,
-    visited,
+    rebuild,
+    select_mutable,
 )
 
-MOST_VARIANTS, MOST_ROUNDS, PATIENCE = 8, 12, 2
+MAX_VARIANTS, MAX_ROUNDS, PATIENCE = 8, 12, 2
 """Shapes of the state; rounds of tracing, after some of which ranges are widened to all numbers."""
 
-MOST_ACTIONS = 64
+MAX_ACTIONS = 64
 
 
-class Variant:
+class StateVariant:
     """A shape of the state; what is always the same is a constant."""
 
     def __init__(self, number: int, shape: Shape) -> None:
@@ -87,16 +93,16 @@ class Trace:
             action_space,
         )
         self.discrete = action_space.kind == "discrete"
-        self._forgotten: set[str] = set()
+        self._write_only: set[str] = set()
         self._exact_types = False
         try:
-            while not self._traced():
+            while not self._trace():
                 pass
             self._finish()
         except RecursionError as error:
-            raise Refused("what it computes is nested too deeply") from error
+            raise Unsupported("what it computes is nested too deeply") from error
 
-    def _traced(self) -> bool:
+    def _trace(self) -> bool:
         """Trace until the state settles; not yet where more has to be forgotten."""
         Current.tracer = self.tracer = Tracer(self._progress, exact_types=self._exact_types)
         self._load()
@@ -105,17 +111,17 @@ class Trace:
             low, high = (
                 int(bound[0]) for bound in (self._action_space.low, self._action_space.high)
             )
-            if high - low >= MOST_ACTIONS:
-                raise Refused("too many actions")
+            if high - low >= MAX_ACTIONS:
+                raise Unsupported("too many actions")
             self.action = [self.tracer.graph.make("action", (), "i")]
             self._actions: list[Any] = list(range(low, high + 1))
         else:
             self.action, self._actions = self._symbols(self._action_space, "a"), [None]
-        self._variants: list[Variant] = []
-        self._stepped: dict[tuple[int, Any], list[Found]] = {}
+        self._variants: list[StateVariant] = []
+        self._stepped: dict[tuple[int, Any], list[PathResult]] = {}
         try:
-            return self._settled()
-        except Inexact:
+            return self._find_variants()
+        except AmbiguousType:
             if self._exact_types:
                 raise
             self._exact_types = True
@@ -123,9 +129,9 @@ class Trace:
 
     def _load(self) -> None:
         """Load the program, and remember all that it could change besides its attributes."""
-        self._names = loaded(self._text)
+        self._names = load(self._text)
         if not isinstance(self._names.get("Environment"), type):
-            raise Refused("it has no class `Environment`")
+            raise Unsupported("it has no class `Environment`")
         hidden = ("__builtins__", PREFIX)
         values = [value for key, value in self._names.items() if not key.startswith(hidden)]
         self._classes = [
@@ -136,18 +142,20 @@ class Trace:
         functions = [getattr(each, "__traced_function__", each) for each in [*values, *members]]
         defaults = [each.__defaults__ for each in functions if isinstance(each, FunctionType)]
         plain = [each for key, each in self._iterate_members()]
-        self._shared = changeable(visited([*_changeable([*values, *plain]), *defaults]))
-        self._shared_contents = [self._content(each) for each in self._shared]
+        self._shared = select_mutable(
+            collect_reachable([*_may_change([*values, *plain]), *defaults])
+        )
+        self._shared_contents = [self._identities(each) for each in self._shared]
         self._globals = dict(self._names)
         arrays = (each for each in self._shared if isinstance(each, Array))
-        self.tracer.constants = {*map(id, self._shared), *map(id, map(owner, arrays))}
+        self.tracer.constants = {*map(id, self._shared), *map(id, map(memory_owner, arrays))}
 
     def _iterate_members(self) -> Iterator[tuple[str, Any]]:
         for names in self._class_names:
             yield from ((key, value) for key, value in names.items() if not key.startswith("__"))
 
     @staticmethod
-    def _content(value: Any) -> list[int]:
+    def _identities(value: Any) -> list[int]:
         """Return the identities of what a container holds."""
         if isinstance(value, Array):
             return [id(each) for each in value.data.flat]
@@ -156,7 +164,7 @@ class Trace:
             [id(each) for each in parts] if not isinstance(value, set) else sorted(map(hash, parts))
         )
 
-    def _check_shared(self) -> None:
+    def _check_unchanged(self) -> None:
         """Refuse programs that change more than their attributes."""
         for each, names in zip(self._classes, self._class_names, strict=True):
             if any(
@@ -164,17 +172,17 @@ class Trace:
                 for key, value in names.items()
                 if key != "__traced__"
             ):
-                raise Refused("a class changes")
-        if [self._content(each) for each in self._shared] != self._shared_contents:
-            raise Refused("a global changes")
+                raise Unsupported("a class changes")
+        if [self._identities(each) for each in self._shared] != self._shared_contents:
+            raise Unsupported("a global changes")
         if any(self._names.get(key) is not value for key, value in self._globals.items()):
-            raise Refused("a global changes")
+            raise Unsupported("a global changes")
 
     def _symbols(self, space: Space, letter: str) -> list[TraceNode]:
         """Return a symbol for every component of a space."""
         whole = space.kind in ("discrete", "multidiscrete", "multibinary")
         if not whole and not (space.kind == "box" and space.is_float):
-            raise Refused(f"a space of the kind {space.kind}")
+            raise Unsupported(f"a space of the kind {space.kind}")
         nodes = [
             tracer().graph.make("symbol", (), "i" if whole else "f", f"{letter}{place}")
             for place in range(space.size)
@@ -192,88 +200,88 @@ class Trace:
             data[place] = Number(node, False)
         return Array(data.reshape(space.shape), nodes[0].kind if nodes else "f")
 
-    def _settled(self) -> bool:
+    def _find_variants(self) -> bool:
         """Find all variants of the state and what their numbers can be."""
-        self._entered = self.tracer.explore(self._entering)
+        self._entered = self.tracer.explore(self._enter)
         for _, _, result in self._entered:
             if not isinstance(result, BaseException):
-                self._join(*result, widen=False)
+                self._add_state(*result, widen=False)
         if not self._variants:
-            raise Refused(f"set_state fails: {self._entered[0][2]!r}"[:300])
-        for round_ in range(MOST_ROUNDS):
+            raise Unsupported(f"set_state fails: {self._entered[0][2]!r}"[:300])
+        for round_ in range(MAX_ROUNDS):
             changed = False
             self._stepped = {}
             for variant in list(self._variants):
                 for action in self._actions:
-                    found = self.tracer.explore(self._step_of(variant, action))
+                    found = self.tracer.explore(self._make_step(variant, action))
                     self._stepped[variant.number, action] = found
                     for _, _, result in found:
                         if not isinstance(result, BaseException) and result[3] is not None:
-                            changed |= self._join(*result[3], widen=round_ >= PATIENCE)
-                if len(self._variants) > MOST_VARIANTS:
-                    self._forget()
+                            changed |= self._add_state(*result[3], widen=round_ >= PATIENCE)
+                if len(self._variants) > MAX_VARIANTS:
+                    self._forget_growing_lists()
                     return False
             if not changed:
                 return True
-        raise Refused("its attributes keep changing")
+        raise Unsupported("its attributes keep changing")
 
-    def _forget(self) -> None:
+    def _forget_growing_lists(self) -> None:
         """Forget attributes whose shapes are different in every variant."""
         kinds: dict[str, set[str]] = {}
         for variant in self._variants:
             for name, shape in variant.shape[1:]:
                 kinds.setdefault(name, set()).add(repr(shape))
-        growing = {name for name, found in kinds.items() if len(found) > MOST_VARIANTS // 2}
+        growing = {name for name, found in kinds.items() if len(found) > MAX_VARIANTS // 2}
         lists = {name for name, shape in self._variants[-1].shape[1:] if shape[0] == "list"}
         if not growing & lists:
-            raise Refused("the state has too many shapes")
-        self._forgotten |= growing & lists
+            raise Unsupported("the state has too many shapes")
+        self._write_only |= growing & lists
 
-    def _entering(self) -> State:
+    def _enter(self) -> State:
         environment = self._names["Environment"]()
         environment.set_state(self._value(self._observation_space, self.observation))
-        return self._state(environment)
+        return self._read_state(environment)
 
-    def _state(self, environment: Any) -> State:
+    def _read_state(self, environment: Any) -> State:
         """Return the state of a program: shape, numbers and between what these are."""
-        self._check_shared()
+        self._check_unchanged()
         numbers: list[Any] = []
         attributes = vars(environment)
         kept = {
-            name: Forgotten() if name in self._forgotten else value
+            name: WriteOnlyList() if name in self._write_only else value
             for name, value in attributes.items()
         }
         shape = flatten(kept, numbers)
         return shape, numbers, [self.tracer.range(node_of(each)) for each in numbers]
 
-    def _step_of(self, variant: Variant, action: Any) -> Callable[[], Any]:
+    def _make_step(self, variant: StateVariant, action: Any) -> Callable[[], Any]:
         """Return what takes an action from a variant of the state."""
 
         def run() -> Any:
             environment = self._names["Environment"].__new__(self._names["Environment"])
-            vars(environment).update(rebuilt(variant.shape, variant.numbers()))
+            vars(environment).update(rebuild(variant.shape, variant.numbers()))
             taken = action if self.discrete else self._value(self._action_space, self.action)
-            observed, reward, end = self._answer(environment.step(taken))
+            observed, reward, end = self._check_answer(environment.step(taken))
             known = self.tracer.truth(end)
             if known:
                 return observed, reward, self.tracer.graph.const(True), None
-            shape, numbers, ranges = self._state(environment)
+            shape, numbers, ranges = self._read_state(environment)
             if known is None:  # nobody goes on from where it ended
                 self.tracer.learn(end, False)
-                numbers = [self._decided(each) for each in numbers]
+                numbers = [self._apply_fact(each) for each in numbers]
             end = end if known is None else self.tracer.graph.false
             return observed, reward, end, (shape, numbers, ranges)
 
         return run
 
-    def _decided(self, value: Any) -> Any:
+    def _apply_fact(self, value: Any) -> Any:
         """Return a truth as it is where the episode goes on."""
         if type(value) is not Number or value.node.kind != "b":
             return value
         known = self.tracer.truth(value.node)
         return value if known is None else number(self.tracer.graph.const(known), value.python)
 
-    def _answer(self, result: Any) -> tuple[list[TraceNode], TraceNode, TraceNode]:
+    def _check_answer(self, result: Any) -> tuple[list[TraceNode], TraceNode, TraceNode]:
         """Return observation, reward and end; refuse what would not be accepted."""
         if not isinstance(result, tuple | list) or len(result) != 3:
             raise ValueError("step does not return three things")
@@ -284,7 +292,7 @@ class Trace:
         if not isinstance(seen, Array) or seen.shape != tuple(space.shape):
             raise ValueError("the observation has another shape")
         if not space.is_float and seen.kind not in "bi":
-            raise Refused("an observation is a real number")
+            raise Unsupported("an observation is a real number")
         nodes = [node_of(each) for each in seen.data.flat]
         if not space.is_float:
             nodes = [self.tracer.graph.cast(node, "i") for node in nodes]
@@ -292,15 +300,17 @@ class Trace:
         if end.kind != "b":
             low, high = self.tracer.range(end)
             if end.kind != "i" or low < 0 or high > 1:
-                raise Refused("terminated is not a bool")
+                raise Unsupported("terminated is not a bool")
         return nodes, self.tracer.graph.cast(reward, "f"), self.tracer.graph.cast(end, "b")
 
-    def _join(self, shape: Shape, numbers: list[Any], ranges: list[Range], *, widen: bool) -> bool:
+    def _add_state(
+        self, shape: Shape, numbers: list[Any], ranges: list[Range], *, widen: bool
+    ) -> bool:
         """Add what a state can be; return whether that is new."""
         variant = next((each for each in self._variants if each.shape == shape), None)
         new = variant is None
         if variant is None:
-            variant = Variant(len(self._variants), shape)
+            variant = StateVariant(len(self._variants), shape)
             self._variants.append(variant)
         changed = new
         for place, (value, found) in enumerate(zip(numbers, ranges, strict=True)):
@@ -310,11 +320,11 @@ class Trace:
             elif variant.python[place] is not python and variant.python[place] is not None:
                 variant.python[place] = None
                 changed = True
-            changed |= self._join_number(variant, place, node_of(value), found, widen=widen)
+            changed |= self._add_number(variant, place, node_of(value), found, widen=widen)
         return changed
 
-    def _join_number(
-        self, variant: Variant, place: int, new: TraceNode, found: Range, *, widen: bool
+    def _add_number(
+        self, variant: StateVariant, place: int, new: TraceNode, found: Range, *, widen: bool
     ) -> bool:
         """Add what a number of a state can be; return whether that is new."""
         old, before, current = variant.nodes[place], variant.bounds[place], self.tracer
@@ -328,7 +338,7 @@ class Trace:
             if old is None
             else new.kind
             if new.kind == old.kind
-            else joined([new.kind, old.kind])
+            else promote_kinds([new.kind, old.kind])
         )
         if old is not None and old.op == "const":
             found = min(old.value, found[0]), max(old.value, found[1])
@@ -363,12 +373,12 @@ class Trace:
         self._total, size = len(slots), len(self.observation)
         tag = graph.make("symbol", (), "i", "tag")
         self.tracer.bound(tag, 0, len(self._variants) - 1)
-        entered = self._merged(self._entered, 1 + self._total, self._packed)
+        entered = self._merge_paths(self._entered, 1 + self._total, self._pack_state)
         unifier = Unifier(graph, self.action[0], self._actions)
         rows: list[TraceNode | None] = []
         for variant in reversed(self._variants):
             columns = [
-                self._merged(
+                self._merge_paths(
                     self._stepped[variant.number, action], size + 3 + self._total, self._row
                 )
                 for action in self._actions
@@ -376,36 +386,40 @@ class Trace:
             here = [unifier.one(tuple(column)) for column in zip(*columns, strict=True)]
             is_here = graph.apply("equal", tag, graph.const(variant.number))
             rows = (
-                [_choice(is_here, a, b) for a, b in zip(here, rows, strict=True)] if rows else here
+                [_select(is_here, a, b) for a, b in zip(here, rows, strict=True)] if rows else here
             )
         odd = _either_of(rows[:2])
         if odd is not None and odd.op == "const" and odd.value:
-            raise Refused(f"it always fails: {self._failure!r}"[:300])
+            raise Unsupported(f"it always fails: {self._failure!r}"[:300])
         outputs = [graph.const(0) if node is None else node for node in rows[2 : size + 4]]
         slots = [tag, *slots]
-        self.observed, self.reward = outputs[:size], outputs[size]
+        self.next_observation, self.reward = outputs[:size], outputs[size]
         self.terminated = graph.cast(outputs[size + 1], "b")
-        following = [self._filled(*pair) for pair in zip(rows[size + 4 :], slots, strict=True)]
-        first = [self._filled(*pair) for pair in zip(entered[2:], slots, strict=True)]
-        live = self._live(slots, following, [*self.observed, self.reward, self.terminated, odd])
-        self.slots, following, self.entered = (
+        following = [self._fill_slot(*pair) for pair in zip(rows[size + 4 :], slots, strict=True)]
+        first = [self._fill_slot(*pair) for pair in zip(entered[2:], slots, strict=True)]
+        live = self._find_live_slots(
+            slots, following, [*self.next_observation, self.reward, self.terminated, odd]
+        )
+        self.slots, following, self.entry_state = (
             [each[k] for k in live] for each in (slots, following, first)
         )
-        self.following = following
-        self.odd = self._beyond(odd, following, self.terminated)
+        self.next_state = following
+        self.fallback = self._add_overflow(odd, following, self.terminated)
         low, high = self.tracer.range(self.reward)
         if not -LARGEST < low <= high < LARGEST:
             absolute = graph.apply("absolute", self.reward)
             few = graph.apply("less", absolute, graph.const(LARGEST))
-            self.odd = graph.either(self.odd, graph.negated(few))
-        self.odd_entry = self._beyond(_either_of(entered[:2]), self.entered, graph.false)
+            self.fallback = graph.either(self.fallback, graph.negate(few))
+        self.entry_fallback = self._add_overflow(
+            _either_of(entered[:2]), self.entry_state, graph.false
+        )
 
     def _row(self, result: Any) -> list[TraceNode | None]:
         observed, reward, end, state = result
-        return [*observed, reward, end, *self._packed(state)]
+        return [*observed, reward, end, *self._pack_state(state)]
 
-    def _merged(
-        self, found: Sequence[Found], width: int, pack: Callable[[Any], list[TraceNode | None]]
+    def _merge_paths(
+        self, found: Sequence[PathResult], width: int, pack: Callable[[Any], list[TraceNode | None]]
     ) -> list[TraceNode | None]:
         """Return one row of nodes for all paths: where it is odd, soft, and the outputs."""
         graph = self.tracer.graph
@@ -417,13 +431,13 @@ class Trace:
             else:
                 row = [odd or graph.false, soft or graph.false, *pack(result)]
             rows.append((taken, row))
-        return merged_by_decisions(
-            rows, lambda c, x, y: [_choice(c, a, b) for a, b in zip(x, y, strict=True)]
+        return merge_by_decisions(
+            rows, lambda c, x, y: [_select(c, a, b) for a, b in zip(x, y, strict=True)]
         )
 
     _failure: BaseException | None = None
 
-    def _packed(self, state: State | None) -> list[TraceNode | None]:
+    def _pack_state(self, state: State | None) -> list[TraceNode | None]:
         """Return the variant of a state and a node for each of the numbers of all variants."""
         out: list[TraceNode | None] = [None] * (1 + self._total)
         if state is None:
@@ -435,13 +449,13 @@ class Trace:
                 out[1 + self._places[variant.number, place]] = node_of(value)
         return out
 
-    def _filled(self, node: TraceNode | None, slot: TraceNode) -> TraceNode:
+    def _fill_slot(self, node: TraceNode | None, slot: TraceNode) -> TraceNode:
         return self.tracer.graph.cast(
             self.tracer.graph.const(0) if node is None else node, slot.kind
         )
 
     @staticmethod
-    def _live(
+    def _find_live_slots(
         slots: list[TraceNode], following: list[TraceNode], outputs: Sequence[TraceNode | None]
     ) -> list[int]:
         """Return which slots the outputs of any later step depend on."""
@@ -449,12 +463,12 @@ class Trace:
         live: set[int] = set()
         waiting = [node for node in outputs if node is not None]
         while waiting:
-            new = {place_of[node] for node in ordered(waiting) if node in place_of} - live
+            new = {place_of[node] for node in topological_order(waiting) if node in place_of} - live
             live |= new
             waiting = [following[place] for place in new]
         return sorted(live)
 
-    def _beyond(
+    def _add_overflow(
         self, odd: TraceNode | None, nodes: Sequence[TraceNode], ended: TraceNode
     ) -> TraceNode | None:
         """Add to where it is odd that a number leaves the bounds that tracing relied on."""
@@ -471,12 +485,12 @@ class Trace:
             squares = square if squares is None else graph.apply("add", squares, square)
         if squares is not None:
             within = graph.apply("less", squares, graph.const(widest * widest))
-            beyond = graph.negated(graph.either(within, ended) or within)
+            beyond = graph.negate(graph.either(within, ended) or within)
             odd = graph.either(odd, beyond)
         return None if odd is not None and odd.op == "const" and not odd.value else odd
 
 
-def _choice(condition: TraceNode, x: TraceNode | None, y: TraceNode | None) -> TraceNode | None:
+def _select(condition: TraceNode, x: TraceNode | None, y: TraceNode | None) -> TraceNode | None:
     """Return one of two nodes; None stands for anything."""
     if x is None or y is None:
         return x or y
@@ -487,7 +501,7 @@ def _either_of(nodes: Sequence[TraceNode | None]) -> TraceNode | None:
     return tracer().graph.either(nodes[0], nodes[1])
 
 
-def _changeable(values: Sequence[Any]) -> list[Any]:
+def _may_change(values: Sequence[Any]) -> list[Any]:
     """Return containers, functions and objects of the program."""
     kinds = (list, dict, set, tuple, Array, FunctionType, staticmethod, classmethod)
     return [each for each in values if isinstance(each, kinds) or hasattr(type(each), "__traced__")]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.translation.expressions import Refused
+from cwm_cli.translation.expressions import Unsupported
 from cwm_cli.translation.functions import Module, Ufunc
 from cwm_cli.translation.numbers import Array, array_of, is_number
 
@@ -37,7 +37,7 @@ ATOMS = (
 """Types whose values contain no other values that can change."""
 
 
-def visited(roots: Iterable[Any]) -> list[Any]:
+def collect_reachable(roots: Iterable[Any]) -> list[Any]:
     """Return all containers, arrays, objects and functions that can be reached from values.
 
     Raises:
@@ -54,7 +54,7 @@ def visited(roots: Iterable[Any]) -> list[Any]:
     return list(seen.values())
 
 
-def changeable(values: Iterable[Any]) -> list[Any]:
+def select_mutable(values: Iterable[Any]) -> list[Any]:
     """Return the values that can change in place."""
     return [each for each in values if isinstance(each, list | dict | set | Array)]
 
@@ -68,7 +68,7 @@ def _parts(value: Any) -> Iterable[Any]:  # noqa: C901, PLR0911  # a case for ea
     if isinstance(value, Array):
         return ()
     if isinstance(value, FunctionType):
-        return [*cells(value), *(value.__defaults__ or ())]
+        return [*closure_values(value), *(value.__defaults__ or ())]
     if isinstance(value, staticmethod | classmethod):
         return [value.__func__]
     if isinstance(value, MethodType):
@@ -78,17 +78,17 @@ def _parts(value: Any) -> Iterable[Any]:  # noqa: C901, PLR0911  # a case for ea
     if isinstance(value, np.ndarray) and value.dtype.kind in "US":
         return ()
     if type(value).__module__ in ("builtins", "collections") and isinstance(value, Iterator):
-        raise Refused("an iterator is shared")
+        raise Unsupported("an iterator is shared")
     if isinstance(value, CACHED_FUNCTION):
         return [value.__wrapped__]
     if isinstance(value, Ufunc):
         return ()
     if type(value).__module__ in ("operator", "typing", "re", "enum"):
         return ()
-    raise Refused(f"a {type(value).__name__} may change")
+    raise Unsupported(f"a {type(value).__name__} may change")
 
 
-def cells(function: FunctionType) -> list[Any]:
+def closure_values(function: FunctionType) -> list[Any]:
     """Return the variables of enclosing functions that a function uses."""
     found = []
     for cell in function.__closure__ or ():
@@ -99,7 +99,7 @@ def cells(function: FunctionType) -> list[Any]:
     return found
 
 
-def owner(array: Array) -> np.ndarray:
+def memory_owner(array: Array) -> np.ndarray:
     """Return the array that owns the memory of an array."""
     data = array.data
     while isinstance(data.base, np.ndarray):
@@ -111,7 +111,7 @@ Shape = Any
 """A nested tuple; equal shapes have their numbers in equal places."""
 
 
-class Forgotten(list[Any]):
+class WriteOnlyList(list[Any]):
     """A list that grows with every step: it can be written to, but not read."""
 
     def append(self, *values: Any) -> None:
@@ -122,11 +122,11 @@ class Forgotten(list[Any]):
     def clear(self) -> None:
         """Forget nothing."""
 
-    def __iadd__(self, other: Any) -> "Forgotten":  # type: ignore[misc]
+    def __iadd__(self, other: Any) -> "WriteOnlyList":  # type: ignore[misc]
         return self
 
     def _refused(self, *args: Any) -> Any:
-        raise Refused("a list that grows is read")
+        raise Unsupported("a list that grows is read")
 
     __add__ = __radd__ = __mul__ = __len__ = __iter__ = __getitem__ = __bool__ = _refused
     __contains__ = __eq__ = __setitem__ = __delitem__ = __reversed__ = _refused
@@ -141,7 +141,7 @@ def flatten(  # noqa: C901, PLR0911, PLR0912  # a case for each kind
     if is_number(value):
         numbers.append(value)
         return "number"
-    if isinstance(value, Forgotten):
+    if isinstance(value, WriteOnlyList):
         return ("forgotten",)
     if isinstance(value, np.ndarray) and value.dtype.kind in "bif":
         value = array_of(value)
@@ -149,9 +149,10 @@ def flatten(  # noqa: C901, PLR0911, PLR0912  # a case for each kind
         if id(value) in seen:
             return "alias", seen[id(value)][0]
         if isinstance(value, Array) and any(
-            isinstance(other, Array) and owner(other) is owner(value) for _, other in seen.values()
+            isinstance(other, Array) and memory_owner(other) is memory_owner(value)
+            for _, other in seen.values()
         ):
-            raise Refused("attributes are parts of one array")
+            raise Unsupported("attributes are parts of one array")
         seen[id(value)] = len(seen), value
     if isinstance(value, Array):
         numbers += list(value.data.flat)
@@ -167,7 +168,7 @@ def flatten(  # noqa: C901, PLR0911, PLR0912  # a case for each kind
         return (kind, *[flatten(each, numbers, seen) for each in value])
     if isinstance(value, dict):
         if type(value) is not dict:
-            raise Refused(f"an attribute is a {type(value).__name__}")
+            raise Unsupported(f"an attribute is a {type(value).__name__}")
         return "dict", *[(key, flatten(each, numbers, seen)) for key, each in value.items()]
     if hasattr(type(value), "__traced__"):
         if id(value) in seen:
@@ -179,13 +180,13 @@ def flatten(  # noqa: C901, PLR0911, PLR0912  # a case for each kind
     try:
         hash(value)
     except TypeError:
-        raise Refused(f"an attribute is a {type(value).__name__}") from None
-    if changeable(visited([value])):
-        raise Refused("an attribute is a function that remembers")
+        raise Unsupported(f"an attribute is a {type(value).__name__}") from None
+    if select_mutable(collect_reachable([value])):
+        raise Unsupported("an attribute is a function that remembers")
     return "constant", value
 
 
-def rebuilt(  # noqa: PLR0911  # a case for each kind
+def rebuild(  # noqa: PLR0911  # a case for each kind
     shape: Shape, numbers: Iterator[Any], made: list[Any] | None = None
 ) -> Any:
     """Return a value of a shape."""
@@ -205,20 +206,20 @@ def rebuilt(  # noqa: PLR0911  # a case for each kind
         out: Any = [] if kind == "list" else {}
         made.append(out)
         if kind == "list":
-            out += [rebuilt(each, numbers, made) for each in shape[1:]]
+            out += [rebuild(each, numbers, made) for each in shape[1:]]
         else:
-            out.update({key: rebuilt(each, numbers, made) for key, each in shape[1:]})
+            out.update({key: rebuild(each, numbers, made) for key, each in shape[1:]})
         return out
     if kind == "object":
         value = shape[1].__new__(shape[1])
         made.append(value)
-        vars(value).update(rebuilt(shape[2], numbers, made))
+        vars(value).update(rebuild(shape[2], numbers, made))
         return value
     if kind == "forgotten":
-        return Forgotten()
+        return WriteOnlyList()
     if kind in ("set", "constant"):
         return set(shape[1]) if kind == "set" else shape[1]
-    parts = [rebuilt(each, numbers, made) for each in shape[1:]]
+    parts = [rebuild(each, numbers, made) for each in shape[1:]]
     return tuple(parts) if kind == "tuple" else kind(*parts)
 
 
