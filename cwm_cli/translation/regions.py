@@ -1,8 +1,8 @@
-"""Regions of a program at work: all their paths are run, and what came of them is merged.
+"""Exploration of the regions of a program, and the functions that rewritten programs call.
 
-Around a region everything that can change in place is remembered and put back
-for each path. What existed before keeps its identity; where that cannot be, or
-results have no common shape, the paths stay apart.
+A region is run on all paths through it, and the results are merged into one. For each path,
+everything that can change in place is restored first, and it keeps its identity afterwards. If
+results have no common shape, or an old value would have to be replaced, the paths stay separate.
 """
 
 import sys
@@ -39,33 +39,27 @@ from cwm_cli.translation.values import (
     select_mutable,
 )
 
-MAX_LOOP_ROUNDS = 3
-"""Rounds of a loop whose end is not known; more are left to the program."""
+MAX_LOOP_ROUNDS = 3  # of a loop with a symbolic condition; the program computes longer ones
+MAX_DEPTH = 60  # of nested regions; a deeper recursion has no known end
+MIN_CACHED_WORK = 150  # of a region whose results are worth a cache entry
+MAX_CHOICES = 16  # in a chain of selections that replaces a table
 
-MAX_DEPTH = 60
-"""Regions within regions: beyond this a program recurs without a known end."""
-
-MIN_CACHED_WORK = 150
-"""Work of a region that is done again rather than remembered."""
-
-MAX_CHOICES = 16
-"""Things of which one is chosen by a place without a table of numbers."""
-
-FILE = "<traced>"
-"""The file name of programs that are traced."""
+FILE = "<traced>"  # file name of traced programs
 
 UNBOUND = SimpleNamespace(what="a variable without a value")
-UNKNOWN = SimpleNamespace(what="what a path that failed would have had")
+UNKNOWN = SimpleNamespace(what="the result of a path that failed")
 
 
 class MergeError(BaseException):
-    """Results of paths that cannot become one value."""
+    """Results of paths cannot become one value."""
 
 
 class _CachedResults:
-    """What the paths of a region came to, to be used again where the same region comes up.
+    """A copy of the results of a region, for other paths that reach the same region.
 
-    Nothing in it is used itself: whoever gets a copy may change that.
+    Args:
+        around: The values that the region could reach.
+        found: The results of its paths.
     """
 
     def __init__(self, around: list[Any], found: Sequence[Any]) -> None:
@@ -73,7 +67,7 @@ class _CachedResults:
         self._found = self._copy_results(found, {id(each): each for each in around})
 
     def replay(self, around: list[Any]) -> list[Any] | None:
-        """Return it for things that took the place of those before."""
+        """Return a copy for other values in place of `around`, or None if types differ."""
         if list(map(type, around)) != list(map(type, self._around)):
             return None
         pairs = zip(self._around, around, strict=True)
@@ -84,7 +78,11 @@ class _CachedResults:
 
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:  # noqa: PLR0911  # a case for each kind
-    """Return a copy; what has a counterpart is not copied. `Unmergeable` where that cannot be."""
+    """Return a deep copy, with values replaced by `memo`.
+
+    Raises:
+        MergeError: The value has a type that cannot be copied, or is a view of an array.
+    """
     if is_number(value) or isinstance(value, ATOMS):
         return value
     if id(value) in memo:
@@ -100,7 +98,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:  # noqa: PLR0911  # a case f
         table.update({key: _copy(each, memo) for key, each in value.items()})
         return table
     if isinstance(value, np.ndarray) and value.dtype == object and value.base is None:
-        return value.copy()  # the contents of an array: numbers
+        return value.copy()  # the contents of an `Array`: numbers
     if isinstance(value, Array) and value.data.base is None:
         memo[id(value)] = array = value.copy()
         return array
@@ -115,7 +113,7 @@ def _copy_contents(value: Any) -> Any:
 
 def _restore(value: Any, saved: Any) -> None:
     if isinstance(value, Array):
-        if value.data.flags.writeable:  # what cannot be written has not changed
+        if value.data.flags.writeable:  # a read-only array has not changed
             value.data[...] = saved
     elif isinstance(value, list):
         list.__setitem__(value, slice(None), saved)
@@ -125,27 +123,29 @@ def _restore(value: Any, saved: Any) -> None:
 
 
 class _Merger:
-    """Merges values of two paths; `old` are the identities of what existed before."""
+    """A function that merges the values of two paths.
+
+    Args:
+        old: Identities of values that existed before the region; they are never replaced.
+    """
 
     def __init__(self, old: set[int]) -> None:
         self._old = old
         self._memo: dict[Any, Any] = {}
 
     def merge(self, condition: TraceNode, x: Any, y: Any) -> Any:
-        """Return one value for two; `condition` says which."""
+        """Return one value for two; `condition` selects the first."""
         if x is y or x is UNKNOWN:
             return y
         if y is UNKNOWN:
             return x
         if is_number(x) and is_number(y):
-            if tracer().exact_types and (is_python(x), node_of(x).kind) != (
-                is_python(y),
-                node_of(y).kind,
-            ):
+            types = [(is_python(value), node_of(value).kind) for value in (x, y)]
+            if tracer().exact_types and types[0] != types[1]:
                 raise MergeError
             return select_number(condition, x, y) if not _is_same(x, y) else x
         if x is UNBOUND or y is UNBOUND:
-            return UNBOUND  # whoever reads it is left to the program
+            return UNBOUND  # reading the variable raises NameError
         if isinstance(x, Array) and isinstance(y, Array):
             if id(memory_owner(x)) in self._old or id(memory_owner(y)) in self._old:
                 alike = x.shape == y.shape and memory_owner(x) is memory_owner(y)
@@ -155,12 +155,12 @@ class _Merger:
         elif id(x) in self._old or id(y) in self._old:
             raise MergeError
         key = condition, id(x), id(y)
-        if key not in self._memo:  # what was one thing stays one thing
+        if key not in self._memo:  # aliases stay aliases
             self._memo[key] = self.merge_contents(condition, x, y), x, y
         return self._memo[key][0]
 
     def merge_contents(self, condition: TraceNode, x: Any, y: Any) -> Any:
-        """Return a new container for two of one shape."""
+        """Return a new container that merges two of the same shape."""
         if isinstance(x, Array | np.ndarray) and isinstance(y, Array | np.ndarray):
             return self._array(condition, x, y)
         if type(x) is type(y):
@@ -174,11 +174,11 @@ class _Merger:
         raise MergeError
 
     def _array(self, condition: TraceNode, x: Any, y: Any) -> Array:
-        kind = (
-            x.kind if isinstance(x, Array) and isinstance(y, Array) and x.kind == y.kind else None
-        )
-        if isinstance(x, Array) and isinstance(y, Array) and kind is None:
-            raise MergeError
+        kind = None
+        if isinstance(x, Array) and isinstance(y, Array):
+            kind = x.kind
+            if kind != y.kind:
+                raise MergeError
         one, other = raw(x), raw(y)
         if one.shape != other.shape:
             raise MergeError
@@ -189,12 +189,11 @@ class _Merger:
 
 
 def _tuple(like: Any, parts: list[Any]) -> Any:
-    """Return a tuple of the kind of another."""
+    """Return a tuple, or a named tuple of the type of `like`."""
     return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
 
 
 def _is_same(x: Any, y: Any) -> bool:
-    """Whether two elements are one."""
     if x is y:
         return True
     if type(x) is not type(y) or not is_number(x):
@@ -211,10 +210,13 @@ def run_and_merge(
     *,
     tagged: bool = False,
 ) -> Any:
-    """Run all paths of a region and go on with one result; where that fails, they stay apart.
+    """Run a region on all its paths and return one result; if that fails, fork the current path.
 
-    What can be reached from `roots` may change; `others` existed before, too.
-    Results that are `tagged` are merged with those of the same tag only.
+    Args:
+        run: The region.
+        roots: Values from which the region can reach everything that it may change.
+        others: Further values that existed before the region.
+        tagged: Merge only results with the same first element.
     """
     current = tracer()
     around = collect_reachable(roots)
@@ -228,7 +230,7 @@ def run_and_merge(
                 _restore(thing, content)
         fresh[0] = False
 
-    def explored() -> list[Any]:
+    def explore() -> list[Any]:
         current.depth += 1
         try:
             if current.depth > MAX_DEPTH:
@@ -237,23 +239,20 @@ def run_and_merge(
         finally:
             current.depth -= 1
 
-    found = _explore_cached(around, explored)
+    found = _explore_cached(around, explore)
     if len(found) == 1:
-        _, (fallback, numeric), result = found[0]
-        if isinstance(result, BaseException):
-            raise result
-        for thing, content in zip(mutable, result[1], strict=True):
-            _restore(thing, content)
-        current.fall_back_if(fallback)
-        current.fall_back_if(numeric, numeric=True)
-        return result[0]
-    numbers = all(is_number(each[2][0]) for each in found if type(each[2]) is tuple)
-    before_it = mutable if numbers else [*mutable, *select_mutable(collect_reachable(others))]
-    outcome = _RegionResults(found, mutable, before_it, tagged=tagged)
-    if not outcome.succeeded:
-        before()
-        raise found[0][2]
-    fallback, numeric, result, *after = outcome.merge()
+        _, (fallback, numeric), outcome = found[0]
+        if isinstance(outcome, BaseException):
+            raise outcome
+        result, after = outcome
+    else:
+        numbers = all(is_number(each[2][0]) for each in found if type(each[2]) is tuple)
+        old = mutable if numbers else [*mutable, *select_mutable(collect_reachable(others))]
+        results = _RegionResults(found, mutable, old, tagged=tagged)
+        if not results.succeeded:
+            before()
+            raise found[0][2]
+        fallback, numeric, result, *after = results.merge()
     for thing, content in zip(mutable, after, strict=True):
         _restore(thing, content.data if isinstance(content, Array) else content)
     current.fall_back_if(fallback)
@@ -261,58 +260,56 @@ def run_and_merge(
     return result
 
 
-def _explore_cached(around: list[Any], explored: Callable[[], list[Any]]) -> list[Any]:
-    """Return what the paths of a region came to, from a path that began like this one."""
+def _explore_cached(around: list[Any], explore: Callable[[], list[Any]]) -> list[Any]:
+    """Return the results of the paths of a region, cached by the decisions before it."""
     current = tracer()
     path = current.path
     assert path is not None
-    name = path.next_region()
-    known = path.cache.get(name)
-    again: list[Any] | None = known.replay(around) if known else None
-    if again is not None:
-        return again
+    key = path.next_region()
+    cached = path.cache.get(key)
+    copies: list[Any] | None = cached.replay(around) if cached else None
+    if copies is not None:
+        return copies
     work = current.graph.work
-    found = explored()
+    found = explore()
     if current.graph.work - work > MIN_CACHED_WORK:
         with suppress(MergeError):
-            path.cache[name] = _CachedResults(around, found)
+            path.cache[key] = _CachedResults(around, found)
     return found
 
 
 class _RegionResults:
-    """What came of the paths of a region."""
+    """The results of the paths of a region, to be merged."""
 
     def __init__(
         self, found: Sequence[Any], mutable: Sequence[Any], old: Sequence[Any], *, tagged: bool
     ) -> None:
-        self._found, self._things, self._old, self._tagged = found, mutable, old, tagged
+        self._found, self._mutable, self._old, self._tagged = found, mutable, old, tagged
         self.succeeded = [
             place for place, each in enumerate(found) if not isinstance(each[2], BaseException)
         ]
 
     def merge(self) -> list[Any]:
-        """Return fallback conditions, the result, and the contents of mutable values."""
+        """Return both fallback conditions, the result, and the new contents of mutable values."""
         group = self._fork_by(
-            self.succeeded, lambda place: self._result(place)[0] if self._tagged else None
+            self.succeeded, lambda place: self._found[place][2][0][0] if self._tagged else None
         )
+        # Merge as many paths as possible: all of them, those of equal shape, or none.
         try:
-            return self._of(group)
+            return self._merge_group(group)
         except MergeError:
             group = self._fork_by(group, self._shape)
         try:
-            return self._of(group)
+            return self._merge_group(group)
         except MergeError:
-            return self._of(self._fork_by(group, lambda place: place))
+            return self._merge_group(self._fork_by(group, lambda place: place))
 
-    def _result(self, place: int) -> Any:
-        return self._found[place][2][0]
-
-    def _fork_by(self, group: Sequence[int], name: Callable[[int], Any]) -> Sequence[int]:
-        """Fork by what became of the paths, not by the paths."""
-        kinds: dict[Any, list[int]] = {}
+    def _fork_by(self, group: Sequence[int], label: Callable[[int], Any]) -> Sequence[int]:
+        """Fork the current path by labels of results; return the results with one label."""
+        groups: dict[Any, list[int]] = {}
         for place in group:
-            kinds.setdefault(name(place), []).append(place)
-        *first, last = kinds.values()
+            groups.setdefault(label(place), []).append(place)
+        *first, last = groups.values()
         graph = tracer().graph
         for part in first:
             rows = [(each[0], graph.const(at in part)) for at, each in enumerate(self._found)]
@@ -322,35 +319,35 @@ class _RegionResults:
                 return part
         return last
 
-    def _of(self, group: Sequence[int]) -> list[Any]:
-        """Merge the paths of a group; those that failed are fallback, others do not come here."""
+    def _merge_group(self, group: Sequence[int]) -> list[Any]:
+        """Merge the results of a group; failed paths become a fallback condition."""
         graph = tracer().graph
         old = tracer().constants | {id(thing) for thing in self._old}
         old |= {id(memory_owner(thing)) for thing in self._old if isinstance(thing, Array)}
-        merging = _Merger(old)
+        merger = _Merger(old)
         rows = []
         for place, (taken, (fallback, numeric), outcome) in enumerate(self._found):
             if place in group:
                 row = [fallback or graph.false, numeric or graph.false, outcome[0], *outcome[1]]
-            else:
+            else:  # a failed path, or one that `_fork_by` has excluded
                 failed = graph.const(place not in self.succeeded)
-                row = [failed, graph.false, *[UNKNOWN] * (1 + len(self._things))]
+                row = [failed, graph.false, *[UNKNOWN] * (1 + len(self._mutable))]
             rows.append((taken, row))
 
         def both(condition: TraceNode, x: list[Any], y: list[Any]) -> list[Any]:
-            notes = [
+            conditions = [
                 graph.apply("select", condition, a, b) for a, b in zip(x[:2], y[:2], strict=True)
             ]
-            merged = merging.merge(condition, x[2], y[2])
+            merged = merger.merge(condition, x[2], y[2])
             contents = [
-                _merge_content(merging, condition, a, b) for a, b in zip(x[3:], y[3:], strict=True)
+                _merge_content(merger, condition, a, b) for a, b in zip(x[3:], y[3:], strict=True)
             ]
-            return [*notes, merged, *contents]
+            return [*conditions, merged, *contents]
 
         return merge_by_decisions(rows, both)
 
     def _shape(self, place: int) -> Any:
-        """Return the shape of what a path left behind."""
+        """Return a label that is equal for results of equal shape."""
         result, contents = self._found[place][2]
         parts = [Array(each) if isinstance(each, np.ndarray) else each for each in contents]
         try:
@@ -359,19 +356,17 @@ class _RegionResults:
             return place
 
 
-def _merge_content(merging: _Merger, condition: TraceNode, x: Any, y: Any) -> Any:
-    """Merge the contents of one thing on two paths."""
+def _merge_content(merger: _Merger, condition: TraceNode, x: Any, y: Any) -> Any:
+    """Merge the contents that one mutable value has on two paths."""
     if x is UNKNOWN or y is UNKNOWN:
         return y if x is UNKNOWN else x
-    made = merging.merge_contents(condition, x, y)
-    return made.data if isinstance(made, Array) else made
+    merged = merger.merge_contents(condition, x, y)
+    return merged.data if isinstance(merged, Array) else merged
 
 
-# --- what rewritten programs call
-
-
-def region(run: Callable[[], Any], calls: bool) -> Any:
-    """Do an expression with all its paths; without calls nothing can change in place."""
+# Functions that rewritten programs call, under their names with the prefix `_w_`.
+def run_region(run: Callable[[], Any], calls: bool) -> Any:
+    """Evaluate an expression on all paths; without `calls` it cannot change anything in place."""
     if tracer().path is None:
         return run()
     around = _locals(sys._getframe(1))
@@ -379,51 +374,55 @@ def region(run: Callable[[], Any], calls: bool) -> Any:
 
 
 def _locals(frame: Any) -> list[Any]:
-    """Return the variables of a function, without iterators that are the interpreter's."""
+    """Return the local variables of a frame, without the interpreter's hidden iterators."""
     return [value for name, value in frame.f_locals.items() if not name.startswith((".", PREFIX))]
 
 
-def statement(run: Any, given: Sequence[Any]) -> Any:
-    """Do a statement with all its paths."""
+def run_statement(run: Any, given: Sequence[Any]) -> Any:
+    """Run a statement, as a function of the variables that it assigns to, on all paths."""
     if tracer().path is None:
         return run(*given)
     roots = [*_locals(sys._getframe(1)), *given, *closure_values(run)]
     return run_and_merge(lambda: run(*given), roots, tagged=True)
 
 
-def function(made: Any) -> Any:
-    """Make a function of a program a region; `step` and `set_state` stay apart by path."""
-    if not isinstance(made, FunctionType):
-        return made
+def wrap_function(function: Any) -> Any:
+    """Make a function of a program a region.
+
+    The outermost call of `step` or `set_state` is none: `Trace` merges its paths.
+    """
+    if not isinstance(function, FunctionType):
+        return function
 
     def call(*args: Any, **options: Any) -> Any:
-        outermost = tracer().depth == 0 and made.__name__ in ("step", "set_state")
+        outermost = tracer().depth == 0 and function.__name__ in ("step", "set_state")
         if tracer().path is None or outermost:
-            return made(*args, **options)
+            return function(*args, **options)
         return run_and_merge(
-            lambda: made(*args, **options), [*args, *options.values(), *closure_values(made)]
+            lambda: function(*args, **options),
+            [*args, *options.values(), *closure_values(function)],
         )
 
-    call.__name__ = made.__name__
-    call.__traced_function__ = made  # type: ignore[attr-defined]
+    call.__name__ = function.__name__
+    call.__traced_function__ = function  # type: ignore[attr-defined]
     return call
 
 
-def value(read: Callable[[], Any]) -> Any:
-    """Return the value of a variable, if it has one."""
+def read_variable(read: Callable[[], Any]) -> Any:
+    """Return the value of a variable, or `UNBOUND`."""
     try:
         return read()
     except NameError:
         return UNBOUND
 
 
-def unbound(value: Any) -> bool:
-    """Whether a variable has no value."""
+def is_unbound(value: Any) -> bool:
+    """Return whether a variable has no value."""
     return value is UNBOUND
 
 
-def going_on(test: Any, number: int) -> Any:
-    """Return whether a loop goes on; after a few rounds that depend on numbers it is left alone."""
+def continue_loop(test: Any, number: int) -> Any:
+    """Return whether a loop continues; abandon the path after a few rounds with open conditions."""
     current = tracer()
     if type(test) is Number and current.path and current.truth(test.node) is None:
         current.path.counts[number] += 1
@@ -434,8 +433,12 @@ def going_on(test: Any, number: int) -> Any:
     return test
 
 
-def caught() -> None:
-    """Refuse that a program catches what it would not have raised."""
+def check_caught() -> None:
+    """Refuse to catch an exception that the program itself would not have raised.
+
+    An exception is the program's own if it is marked, or if it comes from the program's text or
+    from a function without symbolic arguments.
+    """
     error = sys.exc_info()[1]
     trace = error.__traceback__ if error else None
     while trace is not None and trace.tb_next is not None:
@@ -448,28 +451,28 @@ def caught() -> None:
         raise Unsupported("an exception that is caught")
 
 
-def contained(value: Any, container: Any, negated_: bool) -> Any:
-    """Do `in` and `not in`."""
+def contains(value: Any, container: Any, negated: bool) -> Any:
+    """Evaluate `in` and `not in`."""
     known = isinstance(value, str) or isinstance(container, str | range)
     if isinstance(container, range) and is_symbolic(value):
         container, known = list(container), False
     if known or not (is_symbolic(value) or is_symbolic(container)):
-        return (value in container) is not negated_
+        return (value in container) is not negated
     items: Any = container
     if isinstance(container, dict | set | frozenset):
         items = sorted(container, key=repr) if not is_symbolic(list(container)) else list(container)
     out: Any = False
     for item in items:
         out = _logical_or(out, equal(value, item, False))
-    return negated(out) if negated_ else out
+    return negate(out) if negated else out
 
 
 def _logical_or(one: Any, other: Any) -> Any:
     return number(node_of(op("logical_or", one, other)), True)
 
 
-def equal(x: Any, y: Any, negated_: bool) -> Any:
-    """Do `==` and `!=`; lists and tuples are compared element by element."""
+def equal(x: Any, y: Any, negated: bool) -> Any:
+    """Evaluate `==` and `!=`; lists and tuples are compared element by element."""
     if isinstance(x, tuple | list) and isinstance(y, tuple | list) and is_symbolic([x, y]):
         out: Any = len(x) == len(y) and isinstance(x, list) is isinstance(y, list)
         for a, b in zip(x, y, strict=False):
@@ -477,23 +480,26 @@ def equal(x: Any, y: Any, negated_: bool) -> Any:
                 break
             each = equal(a, b, False)
             out = number(node_of(op("logical_and", out, each)), True)
-        return negated(out) if negated_ else out
-    return x != y if negated_ else x == y
+        return negate(out) if negated else out
+    return x != y if negated else x == y
 
 
-def same(x: Any, y: Any, negated_: bool) -> Any:
-    """Do `is` and `is not`: numbers that are not known are no known object, but for truths."""
+def is_same_object(x: Any, y: Any, negated: bool) -> Any:
+    """Evaluate `is` and `is not`.
+
+    A symbolic number is no known object. Only a truth can be True or False itself.
+    """
     for one, other in ((x, y), (y, x)):
         if type(one) is Number and is_number(other):
             if one.node.kind != "b" or one.python is None or not isinstance(other, bool):
                 raise Unsupported("`is` with numbers")
             out = op("equal", one, other) if one.python else False
-            return negated(out) if negated_ else out
-    return (x is y) is not negated_
+            return negate(out) if negated else out
+    return (x is y) is not negated
 
 
-def negated(value: Any) -> Any:
-    """Do `not`."""
+def negate(value: Any) -> Any:
+    """Evaluate `not`."""
     if isinstance(value, Array) and value.size == 1:
         value = value.item()
     if type(value) is Number:
@@ -501,8 +507,8 @@ def negated(value: Any) -> Any:
     return not value
 
 
-def item(container: Any, place: Any) -> Any:
-    """Look something up."""
+def get_item(container: Any, place: Any) -> Any:
+    """Evaluate a subscript."""
     if not is_symbolic(place):
         return container[place]
     if isinstance(container, dict):
@@ -516,27 +522,27 @@ def item(container: Any, place: Any) -> Any:
     return container[place]
 
 
-def items(container: Any, *places: Any) -> Any:
-    """Look something up in what is looked up; rows are no values of their own."""
+def get_nested_item(container: Any, *places: Any) -> Any:
+    """Evaluate nested subscripts, as in `grid[y][x]`, without a view of the row."""
     first, *rest = places
     if rest and type(first) is Number and isinstance(container, list | tuple) and container:
         try:
-            found = [items(row, *rest) for row in container]
+            found = [get_nested_item(row, *rest) for row in container]
         except (LookupError, TypeError):
-            return items(item(container, first), *rest)
+            return get_nested_item(get_item(container, first), *rest)
         return _select_item(found, _normalize_index(first, len(container)))
-    found = item(container, first)
-    return items(found, *rest) if rest else found
+    found = get_item(container, first)
+    return get_nested_item(found, *rest) if rest else found
 
 
 def _array_element(array: Array, place: Any) -> Any:
-    """Look up elements of an array: by a table where all is known, else by choices or forks."""
+    """Return elements of an array: from a table of known numbers, else by selections or forks."""
     parts = place if isinstance(place, tuple) else (place,)
     single = all(type(p) is Number or isinstance(p, int | np.integer) for p in parts)
     if any(type(p) is Number and p.node.kind == "b" for p in parts) or not single:
         return array[place]
     if len(parts) > array.ndim:
-        return array[tuple(0 for _ in parts)]  # which fails
+        return array[tuple(0 for _ in parts)]  # raises the IndexError of the program
     at: Any = 0
     for part, size in zip(parts, array.shape, strict=False):
         at = at * size + _normalize_index(part, size)
@@ -544,7 +550,7 @@ def _array_element(array: Array, place: Any) -> Any:
     if not rest:
         return to_numpy(_select_item(list(array.data.reshape(-1)), at))
     if id(memory_owner(array)) not in tracer().constants:
-        return array[place]  # a view, of each row on a path of its own
+        return array[place]  # a view that the program may write to, so fork over the rows
     made = np.empty(rest, object)
     for cell in np.ndindex(rest):
         column = array.data.reshape(-1, *rest)[(slice(None), *cell)]
@@ -554,7 +560,7 @@ def _array_element(array: Array, place: Any) -> Any:
 
 
 def _normalize_index(place: Any, size: int) -> Any:
-    """Return a place from 0 to the size; where there is none the program answers."""
+    """Return an index from 0 to `size - 1`; outside this range the program computes the step."""
     if type(place) is not Number and not isinstance(place, int | np.integer):
         raise Unsupported("an index that is not a number")
     graph, current = tracer().graph, tracer()
@@ -579,7 +585,7 @@ def _normalize_index(place: Any, size: int) -> Any:
 
 
 def _select_item(items: list[Any], place: Any) -> Any:
-    """Return what is at a place."""
+    """Return the item at an index, by a table or selections if possible, else by a fork."""
     node = node_of(place)
     if node.op == "const":
         return items[int(node.value)]
@@ -590,18 +596,15 @@ def _select_item(items: list[Any], place: Any) -> Any:
 
 
 def _gather_items(items: list[Any], place: TraceNode) -> Any:
-    """Return one thing that is what is at a place; things of different shapes are not one."""
+    """Return the items at an index as one value; raise `MergeError` if their shapes differ."""
     graph, first = tracer().graph, items[0]
     if all(map(is_number, items)):
-        plain = [type(each) is not Number for each in items]
-        kinds = {node_of(each).kind for each in items}
-        flags = {isinstance(each, np.generic) for each in items} if all(plain) else {None}
-        python = (
-            not flags.pop() if len(flags) == 1 and None not in flags and len(kinds) == 1 else None
-        )
-        if all(plain) and len(kinds) > 1 and kinds != {"i", "f"}:
-            raise MergeError
-        if all(plain):
+        if all(type(each) is not Number for each in items):
+            kinds = {node_of(each).kind for each in items}
+            if len(kinds) > 1 and kinds != {"i", "f"}:
+                raise MergeError
+            of_numpy = {isinstance(each, np.generic) for each in items}
+            python = not of_numpy.pop() if len(of_numpy) == len(kinds) == 1 else None
             return number(graph.gather(items, place), python)
         if len(items) > MAX_CHOICES:
             raise MergeError
@@ -619,7 +622,10 @@ def _gather_items(items: list[Any], place: TraceNode) -> Any:
 
 
 def get(container: Any, *args: Any, missing: bool = False) -> Any:
-    """Do `get` of a dict, or what has that name; `missing` keys raise for an index."""
+    """Call `get` of a dict, or another method of that name.
+
+    With `missing`, an unknown key raises KeyError, as for a subscript.
+    """
     if not isinstance(container, dict) or not is_symbolic(args[0]):
         return container[args[0]] if missing else container.get(*args)
 
@@ -635,7 +641,7 @@ def get(container: Any, *args: Any, missing: bool = False) -> Any:
 
 
 def index(container: Any, *args: Any) -> Any:
-    """Do `index` of a list, or what has that name."""
+    """Call `index` of a list, or another method of that name."""
     if not isinstance(container, list | tuple) or not is_symbolic([container, *args]):
         return container.index(*args)
     if len(args) > 1:
@@ -651,7 +657,7 @@ def index(container: Any, *args: Any) -> Any:
 
 
 def count(container: Any, *args: Any) -> Any:
-    """Do `count` of a list, or what has that name."""
+    """Call `count` of a list, or another method of that name."""
     if not isinstance(container, list | tuple) or not is_symbolic([container, *args]):
         return container.count(*args)
     out: Any = 0
@@ -661,7 +667,7 @@ def count(container: Any, *args: Any) -> Any:
 
 
 def _junction(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `any` or `all` of values that all were computed."""
+    """Return `any` or `all` for values that were all computed before."""
 
     def call(items: Any) -> Any:
         values = list(items)
@@ -676,40 +682,21 @@ def _junction(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_HELPERS = {
-    name: globals()[name]
-    for name in [
-        "region",
-        "statement",
-        "function",
-        "value",
-        "unbound",
-        "going_on",
-        "caught",
-        "contained",
-        "equal",
-        "same",
-        "negated",
-        "item",
-        "items",
-        "get",
-        "index",
-        "count",
-    ]
-} | {"any": any, "all": all, "next": next, "iter": iter}
+_FUNCTIONS = (
+    *(run_region, run_statement, wrap_function, read_variable, is_unbound, continue_loop),
+    *(check_caught, contains, equal, is_same_object, negate, get_item, get_nested_item),
+    *(get, index, count, any, all, next, iter),
+)
 
 
 def load(text: str) -> dict[str, Any]:
-    """Return the namespace of a program that takes numbers that are not known."""
-    names: dict[str, Any] = {PREFIX + name: helper for name, helper in _HELPERS.items()}
+    """Return the namespace of a program that computes with symbolic numbers."""
+    names: dict[str, Any] = {PREFIX + function.__name__: function for function in _FUNCTIONS}
     junctions = {"any": _junction("logical_or", any), "all": _junction("logical_and", all)}
     names |= {"__builtins__": BUILTINS | junctions, "__name__": "world_model"}
-    exec(compile(rewrite(text), FILE, "exec"), names)  # noqa: S102  # the program, in regions
-    for each in names.values():
-        if (
-            isinstance(each, type)
-            and not isinstance(each, Type)
-            and each.__module__ == "world_model"
-        ):
-            each.__traced__ = True  # type: ignore[attr-defined]
+    exec(compile(rewrite(text), FILE, "exec"), names)  # noqa: S102  # in the sandbox
+    for value in names.values():
+        own = isinstance(value, type) and not isinstance(value, Type)
+        if own and value.__module__ == "world_model":
+            value.__traced__ = True
     return names
