@@ -1,8 +1,8 @@
-"""What a program computes: the state that it enters, and what a step does with it.
+"""Tracing of a program: the numbers of its state, and the results of a step as nodes.
 
-Attributes are flattened to a shape and numbers. Numbers that can differ are
-symbols named by their place; shapes that differ are variants of the state. To
-find them, steps are traced from all variants until no new ones come up.
+Attributes are flattened to a shape and numbers. Numbers that can differ are symbols named after
+their place in the shape. Shapes that differ are variants of the state. To find all variants,
+steps are traced from every variant until no new one appears.
 """
 
 import math
@@ -46,14 +46,14 @@ from cwm_cli.translation.values import (
     select_mutable,
 )
 
-MAX_VARIANTS, MAX_ROUNDS, PATIENCE = 8, 12, 2
-"""Shapes of the state; rounds of tracing, after some of which ranges are widened to all numbers."""
-
+MAX_VARIANTS = 8
+MAX_ROUNDS = 12  # of tracing steps from all variants
+ROUNDS_BEFORE_WIDENING = 2  # then a range that still grows becomes unbounded
 MAX_ACTIONS = 64
 
 
 class StateVariant:
-    """A shape of the state; what is always the same is a constant."""
+    """A shape of the state; numbers that are always equal are constants."""
 
     def __init__(self, number: int, shape: Shape) -> None:
         self.number, self.shape, self.names = number, shape, places(shape)
@@ -68,15 +68,29 @@ class StateVariant:
             yield number(node, python)
 
 
-State = tuple[Shape, list[Any], list[Range]]
+State = tuple[Shape, list[Any], list[Range]]  # shape, numbers and their ranges
 
 
 class Trace:
-    """The nodes of what a program computes.
+    """The nodes of the results of a program.
 
-    `entered` and `following` are the numbers of the state (`slots`) after
-    `set_state` and after `step`; `odd` and `odd_entry` are where the program has
-    to answer.
+    Args:
+        text: The program.
+        observation_space: Its observation space: whole numbers, or a box of real numbers.
+        action_space: Its action space.
+        progress: Called at regular intervals of work.
+
+    Attributes:
+        observation, action: Symbols of the inputs.
+        slots: Symbols of the numbers of the state.
+        entry_state: The numbers of the state after `set_state`.
+        next_state: The numbers of the state after `step`.
+        next_observation, reward, terminated: The results of `step`.
+        entry_fallback, fallback: The conditions under which the program itself has to compute
+            `set_state` and `step`; None means never.
+
+    Raises:
+        Unsupported: The program cannot be traced.
     """
 
     def __init__(
@@ -86,12 +100,8 @@ class Trace:
         action_space: Space,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
-        self._progress = progress
-        self._text, self._observation_space, self._action_space = (
-            text,
-            observation_space,
-            action_space,
-        )
+        self._text, self._progress = text, progress
+        self._observation_space, self._action_space = observation_space, action_space
         self.discrete = action_space.kind == "discrete"
         self._write_only: set[str] = set()
         self._exact_types = False
@@ -100,10 +110,10 @@ class Trace:
                 pass
             self._finish()
         except RecursionError as error:
-            raise Unsupported("what it computes is nested too deeply") from error
+            raise Unsupported("its expressions are nested too deeply") from error
 
     def _trace(self) -> bool:
-        """Trace until the state settles; not yet where more has to be forgotten."""
+        """Trace the program; return False to repeat with write-only lists or exact types."""
         Current.tracer = self.tracer = Tracer(self._progress, exact_types=self._exact_types)
         self._load()
         self.observation = self._symbols(self._observation_space, "o")
@@ -128,7 +138,7 @@ class Trace:
             return False
 
     def _load(self) -> None:
-        """Load the program, and remember all that it could change besides its attributes."""
+        """Load the program, and record everything that it could change besides its attributes."""
         self._names = load(self._text)
         if not isinstance(self._names.get("Environment"), type):
             raise Unsupported("it has no class `Environment`")
@@ -141,7 +151,12 @@ class Trace:
         members = [member for names in self._class_names for member in names.values()]
         functions = [getattr(each, "__traced_function__", each) for each in [*values, *members]]
         defaults = [each.__defaults__ for each in functions if isinstance(each, FunctionType)]
-        plain = [each for key, each in self._iterate_members()]
+        plain = [
+            each
+            for names in self._class_names
+            for key, each in names.items()
+            if not key.startswith("__")
+        ]
         self._shared = select_mutable(
             collect_reachable([*_may_change([*values, *plain]), *defaults])
         )
@@ -150,22 +165,18 @@ class Trace:
         arrays = (each for each in self._shared if isinstance(each, Array))
         self.tracer.constants = {*map(id, self._shared), *map(id, map(memory_owner, arrays))}
 
-    def _iterate_members(self) -> Iterator[tuple[str, Any]]:
-        for names in self._class_names:
-            yield from ((key, value) for key, value in names.items() if not key.startswith("__"))
-
     @staticmethod
     def _identities(value: Any) -> list[int]:
-        """Return the identities of what a container holds."""
+        """Return the identities of the contents of a container."""
         if isinstance(value, Array):
             return [id(each) for each in value.data.flat]
-        parts = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
-        return (
-            [id(each) for each in parts] if not isinstance(value, set) else sorted(map(hash, parts))
-        )
+        if isinstance(value, set):
+            return sorted(map(hash, value))
+        parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+        return [id(each) for each in parts]
 
     def _check_unchanged(self) -> None:
-        """Refuse programs that change more than their attributes."""
+        """Refuse a program that changes more than its attributes."""
         for each, names in zip(self._classes, self._class_names, strict=True):
             if any(
                 vars(each).get(key) is not value
@@ -179,7 +190,7 @@ class Trace:
             raise Unsupported("a global changes")
 
     def _symbols(self, space: Space, letter: str) -> list[TraceNode]:
-        """Return a symbol for every component of a space."""
+        """Return a symbol for each component of a space."""
         whole = space.kind in ("discrete", "multidiscrete", "multibinary")
         if not whole and not (space.kind == "box" and space.is_float):
             raise Unsupported(f"a space of the kind {space.kind}")
@@ -192,7 +203,7 @@ class Trace:
         return nodes
 
     def _value(self, space: Space, nodes: Sequence[TraceNode]) -> Any:
-        """Return what a program gets for a value of a space."""
+        """Return the symbolic value of a space, as the program receives it."""
         if space.kind == "discrete":
             return Number(nodes[0], True)
         data = np.empty(len(nodes), object)
@@ -201,7 +212,10 @@ class Trace:
         return Array(data.reshape(space.shape), nodes[0].kind if nodes else "f")
 
     def _find_variants(self) -> bool:
-        """Find all variants of the state and what their numbers can be."""
+        """Find all variants of the state, and the ranges of their numbers.
+
+        Returns False if there are too many, after making lists that grow write-only.
+        """
         self._entered = self.tracer.explore(self._enter)
         for _, _, result in self._entered:
             if not isinstance(result, BaseException):
@@ -217,7 +231,9 @@ class Trace:
                     self._stepped[variant.number, action] = found
                     for _, _, result in found:
                         if not isinstance(result, BaseException) and result[3] is not None:
-                            changed |= self._add_state(*result[3], widen=round_ >= PATIENCE)
+                            changed |= self._add_state(
+                                *result[3], widen=round_ >= ROUNDS_BEFORE_WIDENING
+                            )
                 if len(self._variants) > MAX_VARIANTS:
                     self._forget_growing_lists()
                     return False
@@ -226,7 +242,7 @@ class Trace:
         raise Unsupported("its attributes keep changing")
 
     def _forget_growing_lists(self) -> None:
-        """Forget attributes whose shapes are different in every variant."""
+        """Make the lists write-only that have another length in most variants."""
         kinds: dict[str, set[str]] = {}
         for variant in self._variants:
             for name, shape in variant.shape[1:]:
@@ -243,7 +259,7 @@ class Trace:
         return self._read_state(environment)
 
     def _read_state(self, environment: Any) -> State:
-        """Return the state of a program: shape, numbers and between what these are."""
+        """Return the shape and numbers of the state of a program, and the ranges of the numbers."""
         self._check_unchanged()
         numbers: list[Any] = []
         attributes = vars(environment)
@@ -255,7 +271,7 @@ class Trace:
         return shape, numbers, [self.tracer.range(node_of(each)) for each in numbers]
 
     def _make_step(self, variant: StateVariant, action: Any) -> Callable[[], Any]:
-        """Return what takes an action from a variant of the state."""
+        """Return a function that takes an action from a variant of the state."""
 
         def run() -> Any:
             environment = self._names["Environment"].__new__(self._names["Environment"])
@@ -266,7 +282,7 @@ class Trace:
             if known:
                 return observed, reward, self.tracer.graph.const(True), None
             shape, numbers, ranges = self._read_state(environment)
-            if known is None:  # nobody goes on from where it ended
+            if known is None:  # a next state exists only if the episode continues
                 self.tracer.learn(end, False)
                 numbers = [self._apply_fact(each) for each in numbers]
             end = end if known is None else self.tracer.graph.false
@@ -275,14 +291,14 @@ class Trace:
         return run
 
     def _apply_fact(self, value: Any) -> Any:
-        """Return a truth as it is where the episode goes on."""
+        """Return a truth as a constant, if it is known because the episode continues."""
         if type(value) is not Number or value.node.kind != "b":
             return value
         known = self.tracer.truth(value.node)
         return value if known is None else number(self.tracer.graph.const(known), value.python)
 
     def _check_answer(self, result: Any) -> tuple[list[TraceNode], TraceNode, TraceNode]:
-        """Return observation, reward and end; refuse what would not be accepted."""
+        """Return observation, reward and terminated; refuse the results that the sandbox refuses."""
         if not isinstance(result, tuple | list) or len(result) != 3:
             raise ValueError("step does not return three things")
         observed, space = result[0], self._observation_space
@@ -306,7 +322,7 @@ class Trace:
     def _add_state(
         self, shape: Shape, numbers: list[Any], ranges: list[Range], *, widen: bool
     ) -> bool:
-        """Add what a state can be; return whether that is new."""
+        """Add a state to its variant; return whether the variant changed."""
         variant = next((each for each in self._variants if each.shape == shape), None)
         new = variant is None
         if variant is None:
@@ -326,20 +342,16 @@ class Trace:
     def _add_number(
         self, variant: StateVariant, place: int, new: TraceNode, found: Range, *, widen: bool
     ) -> bool:
-        """Add what a number of a state can be; return whether that is new."""
+        """Add a value of one number of a variant; return whether its kind or range changed."""
         old, before, current = variant.nodes[place], variant.bounds[place], self.tracer
         if new is old:
             return False
         if old is None and new.op == "const":
             variant.nodes[place] = new
             return False
-        kind = (
-            new.kind
-            if old is None
-            else new.kind
-            if new.kind == old.kind
-            else promote_kinds([new.kind, old.kind])
-        )
+        kind = new.kind
+        if old is not None and old.kind != kind:
+            kind = promote_kinds([kind, old.kind])
         if old is not None and old.op == "const":
             found = min(old.value, found[0]), max(old.value, found[1])
         elif before is not None:
@@ -358,10 +370,8 @@ class Trace:
         current.bound(symbol, min(low, found[0]), max(high, found[1]))
         return changed
 
-    # --- what all paths together compute
-
     def _finish(self) -> None:
-        """Merge paths, variants and actions; keep the numbers that outputs depend on."""
+        """Merge all paths, variants and actions; keep only the numbers on which results depend."""
         graph = self.tracer.graph
         slots, self._places = list[TraceNode](), dict[tuple[int, int], int]()
         for variant in self._variants:
@@ -371,66 +381,74 @@ class Trace:
                         slots.append(node)
                     self._places[variant.number, place] = slots.index(node)
         self._total, size = len(slots), len(self.observation)
+        # The state also has the number of its variant.
         tag = graph.make("symbol", (), "i", "tag")
         self.tracer.bound(tag, 0, len(self._variants) - 1)
         entered = self._merge_paths(self._entered, 1 + self._total, self._pack_state)
-        unifier = Unifier(graph, self.action[0], self._actions)
-        rows: list[TraceNode | None] = []
-        for variant in reversed(self._variants):
-            columns = [
-                self._merge_paths(
-                    self._stepped[variant.number, action], size + 3 + self._total, self._row
-                )
-                for action in self._actions
-            ]
-            here = [unifier.one(tuple(column)) for column in zip(*columns, strict=True)]
-            is_here = graph.apply("equal", tag, graph.const(variant.number))
-            rows = (
-                [_select(is_here, a, b) for a, b in zip(here, rows, strict=True)] if rows else here
-            )
-        odd = _either_of(rows[:2])
-        if odd is not None and odd.op == "const" and odd.value:
+        stepped = self._merge_variants(tag)
+        fallback = graph.either(*stepped[:2])
+        if fallback is not None and fallback.op == "const" and fallback.value:
             raise Unsupported(f"it always fails: {self._failure!r}"[:300])
-        outputs = [graph.const(0) if node is None else node for node in rows[2 : size + 4]]
-        slots = [tag, *slots]
+        outputs = [graph.const(0) if node is None else node for node in stepped[2 : size + 4]]
         self.next_observation, self.reward = outputs[:size], outputs[size]
         self.terminated = graph.cast(outputs[size + 1], "b")
-        following = [self._fill_slot(*pair) for pair in zip(rows[size + 4 :], slots, strict=True)]
-        first = [self._fill_slot(*pair) for pair in zip(entered[2:], slots, strict=True)]
+        slots = [tag, *slots]
+        next_state = [
+            self._fill_slot(*pair) for pair in zip(stepped[size + 4 :], slots, strict=True)
+        ]
+        entry_state = [self._fill_slot(*pair) for pair in zip(entered[2:], slots, strict=True)]
         live = self._find_live_slots(
-            slots, following, [*self.next_observation, self.reward, self.terminated, odd]
+            slots, next_state, [*self.next_observation, self.reward, self.terminated, fallback]
         )
-        self.slots, following, self.entry_state = (
-            [each[k] for k in live] for each in (slots, following, first)
+        self.slots, self.next_state, self.entry_state = (
+            [nodes[place] for place in live] for nodes in (slots, next_state, entry_state)
         )
-        self.next_state = following
-        self.fallback = self._add_overflow(odd, following, self.terminated)
+        self.fallback = self._add_overflow(fallback, self.next_state, self.terminated)
         low, high = self.tracer.range(self.reward)
         if not -LARGEST < low <= high < LARGEST:
-            absolute = graph.apply("absolute", self.reward)
-            few = graph.apply("less", absolute, graph.const(LARGEST))
-            self.fallback = graph.either(self.fallback, graph.negate(few))
+            size_of_reward = graph.apply("absolute", self.reward)
+            small = graph.apply("less", size_of_reward, graph.const(LARGEST))
+            self.fallback = graph.either(self.fallback, graph.negate(small))
         self.entry_fallback = self._add_overflow(
-            _either_of(entered[:2]), self.entry_state, graph.false
+            graph.either(*entered[:2]), self.entry_state, graph.false
         )
 
-    def _row(self, result: Any) -> list[TraceNode | None]:
+    def _merge_variants(self, tag: TraceNode) -> list[TraceNode | None]:
+        """Return the merged results of steps from all variants with all actions."""
+        width = len(self.observation) + 3 + self._total
+        unifier = Unifier(self.tracer.graph, self.action[0], self._actions)
+        merged: list[TraceNode | None] = []
+        for variant in reversed(self._variants):
+            columns = [
+                self._merge_paths(self._stepped[variant.number, action], width, self._pack_step)
+                for action in self._actions
+            ]
+            row = [unifier.unify(tuple(nodes)) for nodes in zip(*columns, strict=True)]
+            is_variant = self.tracer.graph.apply(
+                "equal", tag, self.tracer.graph.const(variant.number)
+            )
+            if merged:
+                row = [_select(is_variant, a, b) for a, b in zip(row, merged, strict=True)]
+            merged = row
+        return merged
+
+    def _pack_step(self, result: Any) -> list[TraceNode | None]:
         observed, reward, end, state = result
         return [*observed, reward, end, *self._pack_state(state)]
 
     def _merge_paths(
         self, found: Sequence[PathResult], width: int, pack: Callable[[Any], list[TraceNode | None]]
     ) -> list[TraceNode | None]:
-        """Return one row of nodes for all paths: where it is odd, soft, and the outputs."""
+        """Return nodes that merge all paths: fallback conditions, then the packed results."""
         graph = self.tracer.graph
         rows = []
-        for taken, (odd, soft), result in found:
+        for decisions, (fallback, numeric), result in found:
             if isinstance(result, BaseException):
                 self._failure = result
                 row: list[TraceNode | None] = [graph.const(True), graph.false, *[None] * width]
             else:
-                row = [odd or graph.false, soft or graph.false, *pack(result)]
-            rows.append((taken, row))
+                row = [fallback or graph.false, numeric or graph.false, *pack(result)]
+            rows.append((decisions, row))
         return merge_by_decisions(
             rows, lambda c, x, y: [_select(c, a, b) for a, b in zip(x, y, strict=True)]
         )
@@ -438,7 +456,7 @@ class Trace:
     _failure: BaseException | None = None
 
     def _pack_state(self, state: State | None) -> list[TraceNode | None]:
-        """Return the variant of a state and a node for each of the numbers of all variants."""
+        """Return the number of a variant, and a node for each number of any variant."""
         out: list[TraceNode | None] = [None] * (1 + self._total)
         if state is None:
             return out
@@ -458,7 +476,7 @@ class Trace:
     def _find_live_slots(
         slots: list[TraceNode], following: list[TraceNode], outputs: Sequence[TraceNode | None]
     ) -> list[int]:
-        """Return which slots the outputs of any later step depend on."""
+        """Return the positions of the slots on which the results of any later step depend."""
         place_of = {slot: place for place, slot in enumerate(slots)}
         live: set[int] = set()
         waiting = [node for node in outputs if node is not None]
@@ -469,9 +487,10 @@ class Trace:
         return sorted(live)
 
     def _add_overflow(
-        self, odd: TraceNode | None, nodes: Sequence[TraceNode], ended: TraceNode
+        self, fallback: TraceNode | None, nodes: Sequence[TraceNode], ended: TraceNode
     ) -> TraceNode | None:
-        """Add to where it is odd that a number leaves the bounds that tracing relied on."""
+        """Add to a fallback condition that a number exceeds the limits that tracing assumed."""
+        # One comparison of a sum of squares checks all numbers, each scaled by its limit.
         graph, squares, widest = self.tracer.graph, None, LIMITS["f"]
         for node, slot in zip(nodes, self.slots, strict=True):
             low, high = self.tracer.range(node)
@@ -486,22 +505,19 @@ class Trace:
         if squares is not None:
             within = graph.apply("less", squares, graph.const(widest * widest))
             beyond = graph.negate(graph.either(within, ended) or within)
-            odd = graph.either(odd, beyond)
-        return None if odd is not None and odd.op == "const" and not odd.value else odd
+            fallback = graph.either(fallback, beyond)
+        never = fallback is not None and fallback.op == "const" and not fallback.value
+        return None if never else fallback
 
 
 def _select(condition: TraceNode, x: TraceNode | None, y: TraceNode | None) -> TraceNode | None:
-    """Return one of two nodes; None stands for anything."""
+    """Return one of two nodes; None if the value does not matter."""
     if x is None or y is None:
         return x or y
     return tracer().graph.apply("select", condition, x, y)
 
 
-def _either_of(nodes: Sequence[TraceNode | None]) -> TraceNode | None:
-    return tracer().graph.either(nodes[0], nodes[1])
-
-
 def _may_change(values: Sequence[Any]) -> list[Any]:
-    """Return containers, functions and objects of the program."""
+    """Return the containers, functions and objects of the program."""
     kinds = (list, dict, set, tuple, Array, FunctionType, staticmethod, classmethod)
     return [each for each in values if isinstance(each, kinds) or hasattr(type(each), "__traced__")]

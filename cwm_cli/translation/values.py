@@ -1,4 +1,4 @@
-"""The values that a traced program holds: what they lead to, their shapes, and new ones."""
+"""Values of a traced program: reachable values, and conversion to a shape and numbers."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -12,9 +12,10 @@ from cwm_cli.translation.expressions import Unsupported
 from cwm_cli.translation.functions import Module, Ufunc
 from cwm_cli.translation.numbers import Array, array_of, is_number
 
+# The class of functions that `functools.lru_cache` returns.
 CACHED_FUNCTION: Any = type(lru_cache(len))
-"""The class of functions whose results are cached."""
 
+# Types whose values contain no other values that can change.
 ATOMS = (
     str,
     bytes,
@@ -34,14 +35,13 @@ ATOMS = (
     type(Ellipsis),
     np.random.Generator,
 )
-"""Types whose values contain no other values that can change."""
 
 
 def collect_reachable(roots: Iterable[Any]) -> list[Any]:
-    """Return all containers, arrays, objects and functions that can be reached from values.
+    """Return all containers, arrays, objects and functions that values can reach.
 
     Raises:
-        Refused: A value of an unknown type, which may change without notice.
+        Unsupported: A value of an unknown type, which may change unnoticed.
     """
     seen: dict[int, Any] = {}
     stack = list(roots)
@@ -60,7 +60,6 @@ def select_mutable(values: Iterable[Any]) -> list[Any]:
 
 
 def _parts(value: Any) -> Iterable[Any]:  # noqa: C901, PLR0911  # a case for each kind
-    """Return the values that a value contains."""
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, list | tuple | set):
@@ -94,33 +93,33 @@ def closure_values(function: FunctionType) -> list[Any]:
     for cell in function.__closure__ or ():
         try:
             found.append(cell.cell_contents)
-        except ValueError:  # not assigned to yet
+        except ValueError:  # not assigned yet
             continue
     return found
 
 
 def memory_owner(array: Array) -> np.ndarray:
-    """Return the array that owns the memory of an array."""
+    """Return the NumPy array that owns the memory of an array."""
     data = array.data
     while isinstance(data.base, np.ndarray):
         data = data.base
     return data
 
 
+# A nested tuple. Values of equal shape contain their numbers in the same order.
 Shape = Any
-"""A nested tuple; equal shapes have their numbers in equal places."""
 
 
 class WriteOnlyList(list[Any]):
-    """A list that grows with every step: it can be written to, but not read."""
+    """A list that grows with every step: the program may write to it, but not read it."""
 
     def append(self, *values: Any) -> None:
-        """Forget it."""
+        """Ignore the value."""
 
     extend = insert = remove = append
 
     def clear(self) -> None:
-        """Forget nothing."""
+        """Do nothing."""
 
     def __iadd__(self, other: Any) -> "WriteOnlyList":  # type: ignore[misc]
         return self
@@ -136,7 +135,11 @@ class WriteOnlyList(list[Any]):
 def flatten(  # noqa: C901, PLR0911, PLR0912  # a case for each kind
     value: Any, numbers: list[Any], seen: dict[int, tuple[int, Any]] | None = None
 ) -> Shape:
-    """Return the shape of a value and append its numbers; what is one thing stays one thing."""
+    """Return the shape of a value, and append its numbers to `numbers`; aliases stay aliases.
+
+    Raises:
+        Unsupported: The value has no shape, or two attributes share the memory of an array.
+    """
     seen = {} if seen is None else seen
     if is_number(value):
         numbers.append(value)
@@ -158,13 +161,9 @@ def flatten(  # noqa: C901, PLR0911, PLR0912  # a case for each kind
         numbers += list(value.data.flat)
         return "array", value.shape, value.kind
     if isinstance(value, list | tuple):
-        kind = (
-            type(value)
-            if hasattr(value, "_fields")
-            else "list"
-            if isinstance(value, list)
-            else "tuple"
-        )
+        kind: Any = "list" if isinstance(value, list) else "tuple"
+        if hasattr(value, "_fields"):
+            kind = type(value)
         return (kind, *[flatten(each, numbers, seen) for each in value])
     if isinstance(value, dict):
         if type(value) is not dict:
@@ -189,7 +188,7 @@ def flatten(  # noqa: C901, PLR0911, PLR0912  # a case for each kind
 def rebuild(  # noqa: PLR0911  # a case for each kind
     shape: Shape, numbers: Iterator[Any], made: list[Any] | None = None
 ) -> Any:
-    """Return a value of a shape."""
+    """Return a new value with a shape and numbers: the inverse of `flatten`."""
     made = [] if made is None else made
     if shape == "number":
         return next(numbers)
@@ -224,7 +223,7 @@ def rebuild(  # noqa: PLR0911  # a case for each kind
 
 
 def places(shape: Shape, at: str = "") -> list[str]:
-    """Return the names of the numbers of a shape, in order."""
+    """Return the names of the numbers of a shape, in order, such as `.position.0`."""
     if shape == "number":
         return [at]
     kind = shape[0]

@@ -1,4 +1,4 @@
-"""Whether a form of a program does what the program does, on real observations and actions."""
+"""Comparison of a form with its program, on real observations and actions."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -8,42 +8,50 @@ import numpy as np
 from cwm_cli.planning.model import Batch, Model, Step, Unbatched, close
 from cwm_cli.translation.scalar import TranslatedModel
 
+# The absolute tolerance is a fraction of the largest value of a component.
 RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-5, 1e-6
-"""Tolerances; the absolute one is relative to the largest value of a component."""
 
+# The smallest batch. No axis of an array has this length, so a program that confuses the
+# lane with another axis fails.
 MIN_LANES = 509
-"""At least so many lanes are asked at once: a number that no axis of an array has."""
 
-TRAJECTORIES, TRAJECTORY_STEPS = 16, 30
-"""Trajectories that lanes take side by side, and their steps."""
-
+TRAJECTORIES, TRAJECTORY_STEPS = 16, 30  # compared side by side in a batch
 SCALAR_TRAJECTORIES = 4
-"""Trajectories that are taken one after the other."""
 
+# If the program computes more rows than this, the form is no faster.
 MAX_FALLBACK_FRACTION = 0.1
-"""Share of rows on which the program may have to answer: with more, the form is no faster."""
 
+# A difference is due to rounding if perturbing the observation by this fraction changes the
+# result of the program by at least 1/20 of the difference.
 _PERTURBATIONS = (2.0**-22, -(2.0**-22))
 _MAX_AMPLIFICATION = 20.0
+
 _MAX_DIFFERENT_FRACTION = 0.05
 
 
 class StepArrays(NamedTuple):
-    """Observations, rewards and ends, a row for each."""
+    """Observations, rewards and terminated, with one row for each step."""
 
     observations: np.ndarray
     rewards: np.ndarray
     terminated: np.ndarray
 
     def at(self, rows: Any) -> "StepArrays":
-        """Return some rows."""
+        """Return the given rows."""
         return StepArrays(*(column[rows] for column in self))
 
 
 def verify_model(
     form: TranslatedModel, program: Model, observations: Sequence[Any], actions: Sequence[Any]
 ) -> None:
-    """Refuse a form that takes other steps than the program, from rows and along trajectories."""
+    """Check that a form takes the same steps as its program.
+
+    Compares a step from every observation, some trajectories, and their returns.
+
+    Raises:
+        Unbatched: The form differs, or calls the program for more than `MAX_FALLBACK_FRACTION`
+            of the rows.
+    """
     for observation, action in zip(observations, actions, strict=True):
         _check_steps(
             *(list(_play_steps(model, observation, [action])) for model in (form, program))
@@ -60,7 +68,6 @@ def verify_model(
 
 
 def _check_steps(here: Sequence[Step], there: Sequence[Step]) -> None:
-    """Refuse steps that differ."""
     if [step.terminated for step in here] != [step.terminated for step in there]:
         raise Unbatched("the ends of episodes differ")
     for one, other in zip(here, there, strict=True):
@@ -73,11 +80,14 @@ def _check_steps(here: Sequence[Step], there: Sequence[Step]) -> None:
 def verify_batch(
     batch: Batch, model: Model, observations: Sequence[Any], actions: Sequence[Any]
 ) -> None:
-    """Refuse a batch that answers other than its program; no steps are counted.
+    """Check that a batch computes the same steps as its program, without counting the steps.
 
-    Every observation is asked about with its action, then some trajectories go
-    on with the actions that follow, then some rows once more, in case the
-    program remembers. Rounding is allowed for, also as the program amplifies it.
+    Compares a step from every observation, then trajectories with the following actions, then some
+    rows once more, in case the program remembers earlier steps. Differences that rounding explains
+    are accepted, also if the program amplifies them.
+
+    Raises:
+        Unbatched: The batch differs, or there are no rows.
     """
     if not len(observations):
         raise Unbatched("there are no rows to compare it with the program")
@@ -94,7 +104,6 @@ def verify_batch(
 def _check_rows(
     batch: Batch, model: Model, observations: Sequence[Any], actions: Sequence[Any]
 ) -> None:
-    """Compare one step from every observation."""
     count = len(observations)
     lanes = np.arange(max(count, MIN_LANES)) % count
     batch.stand(np.take(_stack_lanes(observations), lanes, -1))
@@ -116,7 +125,7 @@ def _check_trajectories(
     actions: Sequence[Any],
     starts: Sequence[int],
 ) -> None:
-    """Compare trajectories until they end; lanes that have ended are left out of the batch."""
+    """Compare trajectories until they end; ended lanes are removed from the batch."""
     plans = [
         [actions[(row + step) % len(actions)] for step in range(TRAJECTORY_STEPS)] for row in starts
     ]
@@ -145,7 +154,7 @@ def _check_trajectories(
 
 
 def _play_steps(model: Model, start: Any, actions: Sequence[Any]) -> Iterator[Step]:
-    """Yield what the program answers, one step after the other."""
+    """Yield the steps of a model for actions, up to the end of the episode."""
     try:
         model.stand(start)
         for action in actions:
@@ -153,12 +162,12 @@ def _play_steps(model: Model, start: Any, actions: Sequence[Any]) -> Iterator[St
             yield step
             if step.terminated:
                 return
-    except Exception as error:  # noqa: BLE001  # whatever the program raises
+    except Exception as error:  # noqa: BLE001  # programs raise anything
         raise Unbatched(f"the program itself fails: {type(error).__name__}: {error}") from None
 
 
 def _is_rounding(model: Model, found: StepArrays, start: Any, actions: Sequence[Any]) -> bool:
-    """Whether a rounding error in the observation changes the last answer by as much."""
+    """Return whether a rounding error in the observation explains the last difference."""
     if not isinstance(start, np.ndarray):
         return False
     expected = _to_arrays(list(_play_steps(model, start, actions))[-1:])
@@ -179,7 +188,7 @@ def _is_rounding(model: Model, found: StepArrays, start: Any, actions: Sequence[
 def _find_equal(
     found: StepArrays, expected: StepArrays, wide: Any = 0.0, high: Any = 0.0
 ) -> np.ndarray:
-    """Return which rows are equal but for rounding, or for some more."""
+    """Return which rows are equal, apart from rounding and additional tolerances."""
     observations = _find_close(found.observations, expected.observations, wide)
     rewards = _find_close(found.rewards, expected.rewards, high)
     if observations.ndim > 1:
@@ -188,7 +197,6 @@ def _find_equal(
 
 
 def _find_close(found: np.ndarray, expected: np.ndarray, more: Any) -> np.ndarray:
-    """Return where numbers are equal but for rounding."""
     if expected.dtype.kind in "biu":
         return np.asarray(found == expected)
     size = np.abs(expected)
@@ -199,7 +207,6 @@ def _find_close(found: np.ndarray, expected: np.ndarray, more: Any) -> np.ndarra
 
 
 def _describe_difference(found: StepArrays, expected: StepArrays, rows: Any) -> str:
-    """Say what differs."""
     count = len(found.rewards)
     found, expected = found.at(rows), expected.at(rows)
     where = f"on {len(rows)} of {count} rows"
@@ -213,17 +220,16 @@ def _describe_difference(found: StepArrays, expected: StepArrays, rows: Any) -> 
 
 
 def _lanes_to_rows(answer: tuple[np.ndarray, np.ndarray, np.ndarray]) -> StepArrays:
-    """Return what a batch answers with a row for each lane."""
+    """Convert the result of a batch step, whose last axis is the lane."""
     observations, rewards, terminated = answer
     return StepArrays(np.moveaxis(observations, -1, 0), rewards, terminated)
 
 
 def _to_arrays(steps: Sequence[Step]) -> StepArrays:
-    """Return steps as rows."""
     observations, rewards, terminated, _ = zip(*steps, strict=True)
     return StepArrays(np.array(observations), np.array(rewards, float), np.array(terminated))
 
 
 def _stack_lanes(values: Sequence[Any]) -> np.ndarray:
-    """Return observations or actions with the lane as the last axis."""
+    """Stack observations or actions, with the lane as the last axis."""
     return np.stack([np.asarray(value) for value in values], -1)
