@@ -1,16 +1,20 @@
-"""Programs translated to what is fast: tables, plain arithmetic, arrays; each checked first.
+"""Translation of a program into a faster model: a table, plain arithmetic or NumPy code.
 
-A program goes in; out comes the fastest model that agrees with it on real rows,
-and notes on why there is no faster one. A program with few states becomes a
-table (`tables`). Of another one the text is run on symbols (`rewriting`,
-`regions`, `paths`, `numbers`, `functions`): it forks where a decision depends on
-them and rejoins, until what a step computes is one expression per output
-(`states`, `actions`, `expressions`), which is then written as plain Python and
-for numpy (`emission`, `scalar`, `lanes`). What is not known to be just what the
-program does is refused, for a program as a whole or for the state in question,
-where the program itself then answers.
+`find_fastest_form` takes a program and returns the fastest model that agrees with it on real
+rows. Notes on the program explain why there is no faster form.
+
+- A program with few states becomes a table (`tables`).
+- Any other program is executed symbolically. `rewriting` marks the regions of its text that may
+  fork. `regions` and `paths` run a region once for each outcome of its decisions and merge the
+  results. `numbers` and `functions` provide symbolic numbers, arrays and NumPy functions.
+- `states`, `actions` and `expressions` reduce a step to one expression for each output.
+- `emission` writes these expressions as plain Python (`scalar`) and as NumPy code for many states
+  at a time (`forms`).
+
+If exact equality with the program is not certain, the translation raises `Unsupported`, or the
+model asks the program itself for the states in question.
 """
 
-from cwm_cli.translation.forms import Form, Rows, Source, fastest
+from cwm_cli.translation.forms import Form, Rows, Source, find_fastest_form
 
-__all__ = ["Form", "Rows", "Source", "fastest"]
+__all__ = ["Form", "Rows", "Source", "find_fastest_form"]

@@ -1,22 +1,28 @@
-"""One expression for what each of some discrete actions computes."""
+"""One expression for the results of all discrete actions."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from cwm_cli.translation.expressions import Graph, TraceNode
 
+# Constants that change no real number, to the last bit.
 _NEUTRAL = {"subtract": 0.0, "add": -0.0, "multiply": 1.0, "divide": 1.0}
-"""What changes no real number to the last bit."""
 
+# Operations are compared to this depth, to find those that correspond.
 _DEPTH = 3
-"""So deep operations are compared to find those that belong together."""
 
+# A node for each action; None if the value does not matter.
 Nodes = tuple[TraceNode | None, ...]
-"""A node for each action; None stands for anything."""
 
 
 class Unifier:
-    """Finds what the nodes of all actions have in common: tables by action of what differs."""
+    """A merger of the nodes of all actions: constants that differ become tables indexed by action.
+
+    Args:
+        graph: The graph of the nodes.
+        action: The node of the action.
+        actions: All actions, which are consecutive integers.
+    """
 
     def __init__(self, graph: Graph, action: TraceNode, actions: Sequence[Any]) -> None:
         self._graph, self._place = graph, action
@@ -24,32 +30,33 @@ class Unifier:
             self._place = graph.apply("subtract", action, graph.const(actions[0]))
         self._memo: dict[Nodes, TraceNode | None] = {}
 
-    def one(self, nodes: Nodes) -> TraceNode | None:
+    def unify(self, nodes: Nodes) -> TraceNode | None:
         """Return one node for the nodes of all actions."""
         if len(nodes) == 1:
             return nodes[0]
         if nodes not in self._memo:
             self._graph.count(len(nodes))
-            self._memo[nodes] = self._one(self._padded(nodes))
+            self._memo[nodes] = self._unify(self._pad(nodes))
         return self._memo[nodes]
 
-    def _one(self, nodes: Nodes) -> TraceNode | None:
-        some = [node for node in nodes if node is not None]
-        distinct = list(dict.fromkeys(some))
+    def _unify(self, nodes: Nodes) -> TraceNode | None:
+        present = [node for node in nodes if node is not None]
+        distinct = list(dict.fromkeys(present))
         if len(distinct) < 2:
             return distinct[0] if distinct else None
-        if all(node.op == "const" for node in some) and len({node.kind for node in some}) == 1:
-            values = [some[0].value if node is None else node.value for node in nodes]
-            return self._graph.cast(self._table(values), some[0].kind)
-        if len(set(map(_head, some))) == 1 and some[0].args and _alike(distinct):
-            return self._operation(nodes, some[0])
+        if all(node.op == "const" for node in present) and len({n.kind for n in present}) == 1:
+            values = [present[0].value if node is None else node.value for node in nodes]
+            return self._graph.cast(self._table(values), present[0].kind)
+        if len(set(map(_head, present))) == 1 and present[0].args and _share_operand(distinct):
+            return self._operation(nodes, present[0])
+        # No common operation: split off the first group of equal operations by a selection.
         groups: dict[Any, list[TraceNode]] = {}
         for node in distinct:
             groups.setdefault("const" if node.op == "const" else _head(node), []).append(node)
         first = set(next(iter(groups.values()))) if len(groups) > 1 else {distinct[0]}
         mask = self._table([node in first for node in nodes])
-        one = self.one(tuple(node if node in first else None for node in nodes))
-        other = self.one(tuple(None if node in first else node for node in nodes))
+        one = self.unify(tuple(node if node in first else None for node in nodes))
+        other = self.unify(tuple(None if node in first else node for node in nodes))
         assert one is not None and other is not None
         return self._graph.apply("select", mask, one, other)
 
@@ -57,10 +64,10 @@ class Unifier:
         return self._graph.gather(values, self._place)
 
     def _operation(self, nodes: Nodes, first: TraceNode) -> TraceNode:
-        """Do one operation on what the operands have in common."""
+        """Return one operation on unified operands."""
         args = []
         for place in range(len(first.args)):
-            arg = self.one(tuple(None if node is None else node.args[place] for node in nodes))
+            arg = self.unify(tuple(None if node is None else node.args[place] for node in nodes))
             assert arg is not None
             args.append(arg)
         if first.op == "gather":
@@ -69,18 +76,21 @@ class Unifier:
             return self._graph.make(first.op, tuple(args), first.kind)
         return self._graph.apply(first.op, *args)
 
-    def _padded(self, nodes: Nodes) -> Nodes:
-        """Give nodes that lack an operation with a constant a neutral one, so that they align."""
-        some = [node for node in dict.fromkeys(nodes) if node is not None]
-        if len(some) < 2:
+    def _pad(self, nodes: Nodes) -> Nodes:
+        """Add a neutral operation to nodes that lack an operation with a constant.
+
+        So `x + 1` for one action and `x` for another become `x + 1` and `x + -0.0`.
+        """
+        present = [node for node in dict.fromkeys(nodes) if node is not None]
+        if len(present) < 2:
             return nodes
-        for model in some:
+        for model in present:
             if model.op not in _NEUTRAL or model.kind != "f" or model.args[1].op != "const":
                 continue
             if model.args[0].op in ("const", "symbol"):
                 continue
             inner = _signature(model.args[0])
-            if any(node.kind == "f" and _signature(node) == inner for node in some):
+            if any(node.kind == "f" and _signature(node) == inner for node in present):
                 neutral = self._graph.const(_NEUTRAL[model.op])
                 return tuple(
                     self._graph.make(model.op, (node, neutral), "f")
@@ -95,8 +105,8 @@ def _head(node: TraceNode) -> Any:
     return node.op, len(node.args), node.kind, repr(node.value)
 
 
-def _alike(nodes: Sequence[TraceNode]) -> bool:
-    """Whether operations share the kind of an operand."""
+def _share_operand(nodes: Sequence[TraceNode]) -> bool:
+    """Return whether an operand has the same operation and kind in all nodes."""
     return any(
         len({(node.args[place].op, node.args[place].kind) for node in nodes}) == 1
         for place in range(len(nodes[0].args))

@@ -1,8 +1,8 @@
-"""Numbers that are not known yet, as a graph of operations in which equal ones are one.
+"""A graph of operations on symbolic numbers, in which equal operations share a node.
 
-A node has a kind: `b` (truth), `i` (whole, of 64 bits), `s` (single precision)
-or `f` (double precision). No node stands for NaN: where an operation could make
-one, the step is left to the program (see `numbers`).
+The kind of a node is `b` (truth), `i` (64-bit integer), `s` (single precision) or `f` (double
+precision). No node is NaN: if an operation could result in NaN, the program itself computes the
+step (see `numbers`).
 """
 
 import math
@@ -11,27 +11,30 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-MOST_NODES = 12_000
-"""Operations of a program; with more, what is written would not be compiled in a second."""
+# A larger program would take more than a second to compile.
+MAX_NODES = 12_000
 
-MOST_WORK = 300_000
-"""Operations looked at while a program is traced: a second or two, whatever the program."""
-
-
-_REPORT = 5_000
-"""Work after which progress is reported: a few hundredths of a second."""
+# Operations visited while a program is traced; this many take one or two seconds.
+MAX_WORK = 300_000
 
 
-class Refused(BaseException):
-    """A program cannot be translated; the text says why. Programs cannot catch it."""
+# Report progress after this much work, which takes some hundredths of a second.
+_REPORT_INTERVAL = 5_000
 
 
-class Inexact(Refused):
-    """Numbers of Python and numpy were merged, and it matters which they are."""
+class Unsupported(BaseException):
+    """A program cannot be translated, for the reason in the text.
+
+    It is a BaseException, so that the program cannot catch it with `except Exception`.
+    """
+
+
+class AmbiguousType(Unsupported):
+    """A merged number is Python's on one path and NumPy's on another, and the result differs."""
 
 
 class TraceNode:
-    """An operation on other nodes; `value` belongs to constants, symbols and tables."""
+    """An operation on other nodes; constants, symbols and tables have a `value`."""
 
     __slots__ = ("args", "kind", "number", "op", "users", "value")
 
@@ -44,19 +47,22 @@ class TraceNode:
 
 
 class Operation(NamedTuple):
-    """The kind of the result (`n`: that of the operands), in plain Python and in numpy."""
+    """The kind of the result, and templates in plain Python and in NumPy.
+
+    The kind `n` means: that of the operands.
+    """
 
     kind: str
     plain: str
     lanes: str
 
 
+# Functions of one real number, by NumPy's names.
 FUNCTIONS = (
     *("sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh"),
     *("arcsinh", "arccosh", "arctanh", "exp", "expm1", "log", "log2", "log10", "log1p"),
     *("sqrt", "cbrt"),
 )
-"""Functions of one real number, by numpy's names."""
 
 MATH_NAMES = {name: name.replace("arc", "a") for name in FUNCTIONS}
 
@@ -100,19 +106,19 @@ OPERATIONS = {
 }
 
 _ROUNDING = ("floor", "ceil", "trunc", "rint")
-_TYPES: dict[str, Callable[[Any], Any]] = {
+_NUMPY_TYPES: dict[str, Callable[[Any], Any]] = {
     "b": np.bool_,
     "i": int,
     "s": np.float32,
     "f": np.float64,
 }
-_PLAIN: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "s": float, "f": float}
-_EXACT = 2**62
-"""Whole numbers are folded up to this size: lanes have 64 bits."""
+_PYTHON_TYPES: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "s": float, "f": float}
+# Larger integers are not folded, because lanes have 64 bits.
+_MAX_FOLDED_INTEGER = 2**62
 
 
 def kind_of(value: Any) -> str:
-    """Return the kind of a number of Python or numpy."""
+    """Return the kind of a Python or NumPy number."""
     if isinstance(value, bool | np.bool_):
         return "b"
     if isinstance(value, int | np.int64):
@@ -121,11 +127,11 @@ def kind_of(value: Any) -> str:
         return "s"
     if isinstance(value, float):
         return "f"
-    raise Refused(f"it computes with a {type(value).__name__}")
+    raise Unsupported(f"it computes with a {type(value).__name__}")
 
 
-def joined(kinds: Iterable[str]) -> str:
-    """Return the kind of a result of operands of some kinds, as numpy promotes them."""
+def promote_kinds(kinds: Iterable[str]) -> str:
+    """Return the kind of a result from the kinds of its operands, as NumPy promotes them."""
     found = set(kinds)
     if found >= {"i", "s"}:
         return "f"
@@ -133,62 +139,66 @@ def joined(kinds: Iterable[str]) -> str:
 
 
 def is_nan(node: TraceNode) -> bool:
-    """Whether a node is the constant that is no number."""
-    return node.op == "const" and _nan(node.value)
+    """Return whether a node is the constant NaN."""
+    return node.op == "const" and _is_nan(node.value)
 
 
-def _nan(value: Any) -> bool:
+def _is_nan(value: Any) -> bool:
     return isinstance(value, float | np.floating) and math.isnan(value)
 
 
 class Graph:
-    """Makes nodes; folds what is constant and simplifies what changes no result."""
+    """A factory of nodes that folds constants and simplifies exactly.
+
+    Args:
+        progress: Called at regular intervals of work.
+    """
 
     def __init__(self, progress: Callable[[], None] = lambda: None) -> None:
-        self._known: dict[Any, TraceNode] = {}
+        self._nodes: dict[Any, TraceNode] = {}
         self.work, self._reported, self._progress = 0, 0, progress
         self.false = self.const(False)
 
     def make(self, op: str, args: tuple[TraceNode, ...], kind: str, value: Any = None) -> TraceNode:
-        """Return the node of an operation as it is.
+        """Return the node of an operation without simplifying it.
 
-        Beside what is not known nothing may be no number (NaN): ranges and comparisons are made
-        for numbers. It is less than nothing and equal to nothing; all else is refused.
+        Ranges and comparisons are not valid for NaN. Therefore a comparison of a symbolic number
+        with NaN is False, and every other operation raises `Unsupported`.
         """
         self.count()
-        if any(map(is_nan, args)) or (op == "gather" and value and any(map(_nan, value))):
+        if any(map(is_nan, args)) or (op == "gather" and value and any(map(_is_nan, value))):
             if op in ("less", "equal"):
                 return self.false
-            raise Refused("an unknown value next to a value that is not a number")
+            raise Unsupported("an unknown value next to a value that is not a number")
         key = (op, tuple([arg.number for arg in args]), kind, repr(value))
-        node = self._known.get(key)
+        node = self._nodes.get(key)
         if node is None:
-            node = self._known[key] = TraceNode(op, args, kind, value, len(self._known))
+            node = self._nodes[key] = TraceNode(op, args, kind, value, len(self._nodes))
             for arg in args:
                 arg.users.append(node)
-            if len(self._known) > MOST_NODES:
-                raise Refused("too many operations")
+            if len(self._nodes) > MAX_NODES:
+                raise Unsupported("too many operations")
         return node
 
     def count(self, work: int = 1) -> None:
-        """Count work; there is a limit."""
+        """Add work to the total, and raise `Unsupported` beyond `MAX_WORK`."""
         self.work += work
-        if self.work - self._reported > _REPORT:
+        if self.work - self._reported > _REPORT_INTERVAL:
             self._reported = self.work
             self._progress()
-            if self.work > MOST_WORK:
-                raise Refused("tracing takes too long")
+            if self.work > MAX_WORK:
+                raise Unsupported("tracing takes too long")
 
     def const(self, value: Any, kind: str = "") -> TraceNode:
-        """Return a known number."""
+        """Return the node of a constant."""
         kind = kind or kind_of(value)
-        value = _PLAIN[kind](value)
-        if kind == "i" and abs(value) > _EXACT:
-            raise Refused("large whole numbers")
+        value = _PYTHON_TYPES[kind](value)
+        if kind == "i" and abs(value) > _MAX_FOLDED_INTEGER:
+            raise Unsupported("large whole numbers")
         return self.make("const", (), kind, value)
 
     def cast(self, node: TraceNode, kind: str) -> TraceNode:
-        """Return a number as another kind."""
+        """Return a number converted to another kind."""
         if node.kind == kind:
             return node
         if node.op == "const":
@@ -196,17 +206,17 @@ class Graph:
                 return self.const(float(np.float32(node.value)), "s")
             if kind == "i" and not math.isfinite(node.value):
                 return self.make("whole", (node,), "i")
-            return self.const(_PLAIN[kind](node.value), kind)
+            return self.const(_PYTHON_TYPES[kind](node.value), kind)
         if kind == "b":
-            return self.negated(self.apply("equal", node, self.const(0)))
+            return self.negate(self.apply("equal", node, self.const(0)))
         return self.make({"i": "whole", "s": "single", "f": "real"}[kind], (node,), kind)
 
-    def negated(self, node: TraceNode) -> TraceNode:
-        """Return what is true where a node is not."""
+    def negate(self, node: TraceNode) -> TraceNode:
+        """Return the negation of a truth."""
         return self.apply("logical_not", node)
 
     def either(self, one: TraceNode | None, other: TraceNode | None) -> TraceNode | None:
-        """Return what is true where one or the other is; None stands for nowhere."""
+        """Return the disjunction of two truths; None means False."""
         if one is None or other is None:
             return one or other
         return self.apply("logical_or", one, other)
@@ -217,32 +227,32 @@ class Graph:
         rule = OPERATIONS[op].kind
         if op == "select":
             return self._select(args[0], args[1], args[2])
-        kind = joined([arg.kind for arg in args])
+        kind = promote_kinds([arg.kind for arg in args])
         if rule == "n":
             kind = "i" if kind == "b" else kind
         elif rule != "f" or kind != "s":
             kind = rule
         if all(arg.op == "const" for arg in args):
-            folded = self._folded(op, args, kind)
+            folded = self._fold(op, args, kind)
             if folded is not None:
                 return folded
         if kind == "b":
-            return self._truth(op, args)
-        return self._simplified(op, args, kind) or self.make(op, args, kind)
+            return self._simplify_truth(op, args)
+        return self._simplify(op, args, kind) or self.make(op, args, kind)
 
-    def _folded(self, op: str, args: Sequence[TraceNode], kind: str) -> TraceNode | None:
-        """Return the value of an operation on constants, if numpy has one."""
-        values = [_TYPES[arg.kind](arg.value) for arg in args]
+    def _fold(self, op: str, args: Sequence[TraceNode], kind: str) -> TraceNode | None:
+        """Return the result of an operation on constants, or None if NumPy raises."""
+        values = [_NUMPY_TYPES[arg.kind](arg.value) for arg in args]
         try:
             with np.errstate(all="ignore"):
                 return self.const(evaluate(op, values), kind)
         except (ArithmeticError, ValueError, TypeError):
             return None
 
-    def _simplified(  # noqa: PLR0911  # a rule after the other
+    def _simplify(  # noqa: PLR0911  # a rule after the other
         self, op: str, args: tuple[TraceNode, ...], kind: str
     ) -> TraceNode | None:
-        """Return something simpler with the same value to the last bit."""
+        """Return a simpler node with the same value to the last bit, or None."""
         if op in ("multiply", "add") and args[0].op == "const" and args[1].op != "const":
             return self.apply(op, args[1], args[0])
         first, last = args[0], args[-1]
@@ -260,16 +270,15 @@ class Graph:
             return first
         return None
 
-    def _truth(  # noqa: PLR0911  # a rule after the other
+    def _simplify_truth(  # noqa: PLR0911  # a rule after the other
         self, op: str, args: tuple[TraceNode, ...]
     ) -> TraceNode:
-        """Return a truth."""
         if op == "logical_not":
             inner = self.cast(args[0], "b")
             return inner.args[0] if inner.op == op else self.make(op, (inner,), "b")
         if op in ("logical_and", "logical_or"):
             one, other = self.cast(args[0], "b"), self.cast(args[1], "b")
-            return self._junction(op, one, other) or self.make(op, (one, other), "b")
+            return self._simplify_junction(op, one, other) or self.make(op, (one, other), "b")
         first, last = args[0], args[-1]
         if first is last and op in ("equal", "less"):
             return self.const(op == "equal")
@@ -278,19 +287,18 @@ class Graph:
         if op == "equal" and first.kind == "b" and last.op == "const":
             if last.value not in (0, 1):
                 return self.false
-            return first if last.value else self.negated(first)
+            return first if last.value else self.negate(first)
         if last.op == "const" and first.op == "gather" and first.args[0].op == "action":
-            values = [evaluate(op, [_TYPES[first.kind](v), last.value]) for v in first.value]
+            values = [evaluate(op, [_NUMPY_TYPES[first.kind](v), last.value]) for v in first.value]
             return self.gather(values, first.args[0])
         return self.make(op, args, "b")
 
-    def _junction(self, op: str, one: TraceNode, other: TraceNode) -> TraceNode | None:
-        """Simplify and, or."""
+    def _simplify_junction(self, op: str, one: TraceNode, other: TraceNode) -> TraceNode | None:
         deciding = op == "logical_or"
         for x, y in ((one, other), (other, one)):
             if x.op == "const":
                 return x if x.value == deciding else y
-            if self.negated(x) is y:
+            if self.negate(x) is y:
                 return self.const(deciding)
             if x is y or (y.op == op and x in y.args):
                 return y
@@ -299,8 +307,7 @@ class Graph:
         return None
 
     def _select(self, condition: TraceNode, x: TraceNode, y: TraceNode) -> TraceNode:
-        """Return one number where a condition holds and another where it does not."""
-        kind = joined([x.kind, y.kind])
+        kind = promote_kinds([x.kind, y.kind])
         if condition.op == "const":
             return x if condition.value else y
         condition = self.cast(condition, "b")
@@ -311,17 +318,18 @@ class Graph:
             x = x.args[1]
         if y.op == "select" and y.args[0] is condition:
             y = y.args[2]
-        x, y = self._under(condition, x, True), self._under(condition, y, False)
+        x, y = self._substitute(condition, x, True), self._substitute(condition, y, False)
         if x is y:
             return x
-        return self._choice(condition, x, y, kind) or self.make("select", (condition, x, y), kind)
+        return self._simplify_select(condition, x, y, kind) or self.make(
+            "select", (condition, x, y), kind
+        )
 
-    def _choice(  # noqa: PLR0911  # a rule after the other
+    def _simplify_select(  # noqa: PLR0911  # a rule after the other
         self, condition: TraceNode, x: TraceNode, y: TraceNode, kind: str
     ) -> TraceNode | None:
-        """Simplify a choice."""
         if kind == "b" and "const" in (x.op, y.op):
-            opposite = self.negated(condition)
+            opposite = self.negate(condition)
             if x.op == "const":
                 side = ("logical_or", condition) if x.value else ("logical_and", opposite)
                 return self.apply(*side, y)
@@ -338,24 +346,24 @@ class Graph:
                 return self.apply("maximum", y, x)
         return None
 
-    def _under(self, condition: TraceNode, node: TraceNode, value: bool) -> TraceNode:
-        """Return what a node is where a condition is known."""
+    def _substitute(self, condition: TraceNode, node: TraceNode, value: bool) -> TraceNode:
+        """Return a node with a condition replaced by its known value."""
         if node is condition:
             return self.const(value)
         if node.op == "logical_not" and node.args[0] is condition:
             return self.const(not value)
         if node.op in ("logical_and", "logical_or"):
-            for known, truth in ((condition, value), (self.negated(condition), not value)):
+            for known, truth in ((condition, value), (self.negate(condition), not value)):
                 if known in node.args:
                     parts = [self.const(truth) if arg is known else arg for arg in node.args]
                     return self.apply(node.op, *parts)
         return node
 
     def gather(self, values: Sequence[Any], place: TraceNode) -> TraceNode:
-        """Return the number at a place of a table."""
+        """Return an element of a table of numbers, selected by an index node."""
         kinds = {kind_of(value) for value in values}
-        kind = joined(kinds)
-        plain = tuple(_PLAIN[kind](value) for value in values)
+        kind = promote_kinds(kinds)
+        plain = tuple(_PYTHON_TYPES[kind](value) for value in values)
         if len(set(map(repr, plain))) == 1:
             return self.const(plain[0], kind)
         if place.op == "const":
@@ -366,7 +374,7 @@ class Graph:
 
 
 def evaluate(op: str, values: Sequence[Any]) -> Any:
-    """Compute an operation; whole numbers as Python does, so that nothing wraps around."""
+    """Compute an operation; integers are Python's, so that nothing wraps around."""
     if op in ("whole", "real", "single"):
         return {"whole": int, "real": float, "single": np.float32}[op](values[0])
     if all(type(value) is int for value in values):
@@ -385,8 +393,10 @@ def evaluate(op: str, values: Sequence[Any]) -> Any:
     return getattr(np, op)(*values)
 
 
-def ordered(roots: Iterable[TraceNode], known: Iterable[TraceNode] = ()) -> list[TraceNode]:
-    """Return all nodes that some need, operands first."""
+def topological_order(
+    roots: Iterable[TraceNode], known: Iterable[TraceNode] = ()
+) -> list[TraceNode]:
+    """Return all nodes that the roots depend on, operands first; `known` nodes are left out."""
     seen, out = set(known), []
     stack = [(root, False) for root in reversed(list(roots))]
     while stack:

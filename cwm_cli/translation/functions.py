@@ -8,31 +8,31 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.translation.expressions import FUNCTIONS, MATH_NAMES, OPERATIONS, Refused
+from cwm_cli.translation.expressions import FUNCTIONS, MATH_NAMES, OPERATIONS, Unsupported
 from cwm_cli.translation.numbers import (
-    _COMPOSED,
     ALIASES,
+    COMPOSED,
     Array,
     Number,
-    _own,
     array_of,
-    augmented,
-    binary,
+    binary_methods,
     cast,
+    in_place_method,
     is_number,
     is_python,
+    is_symbolic,
     kind_for,
-    lonely,
     node_of,
     number,
-    numpys,
     objects,
     op,
+    program_error,
     raw,
-    symbolic,
+    scalar_array,
+    to_int,
+    to_numpy,
     tracer,
-    whole,
-    wrapped,
+    wrap,
 )
 
 STRUCTURAL = frozenset(
@@ -49,12 +49,12 @@ STRUCTURAL = frozenset(
 # --- reductions
 
 
-def _each(function: Callable[[Any], Any], array: np.ndarray) -> np.ndarray:
+def _map_elements(function: Callable[[Any], Any], array: np.ndarray) -> np.ndarray:
     made = np.frompyfunc(function, 1, 1)(array)
-    return made if isinstance(made, np.ndarray) else lonely(made)
+    return made if isinstance(made, np.ndarray) else scalar_array(made)
 
 
-def _summand(value: Any) -> Any:
+def _count_truth(value: Any) -> Any:
     """Return a number that can be added to others: truths count."""
     node = node_of(value)
     return number(tracer().graph.cast(node, "i"), False) if node.kind == "b" else value
@@ -71,44 +71,44 @@ def reduce(
 ) -> Any:
     """Combine the elements of an array along axes, one after the other."""
     if more or out is not None:
-        raise Refused("options of a reduction")
+        raise Unsupported("options of a reduction")
     data = raw(value if dtype is None else cast(value, dtype))
     if name in ("add", "multiply"):
-        data = _each(_summand, data)
+        data = _map_elements(_count_truth, data)
     elif name in ("logical_and", "logical_or"):
-        data = _each(
+        data = _map_elements(
             lambda each: op("not_equal", each, 0) if node_of(each).kind != "b" else each, data
         )
     axes = range(data.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     if axis is None and not keepdims:
         data, axes = data.reshape(-1), range(1)
     for each in sorted((place % data.ndim for place in axes), reverse=True):
-        total = _combined(
+        total = _combine(
             name,
             [
-                lonely(part) if not isinstance(part, np.ndarray) else part
+                scalar_array(part) if not isinstance(part, np.ndarray) else part
                 for part in (data.take(place, each) for place in range(data.shape[each]))
             ],
         )
         data = np.expand_dims(total, each) if keepdims else total
-    return wrapped(data)
+    return wrap(data)
 
 
-def _combined(name: str, parts: Sequence[np.ndarray]) -> np.ndarray:
+def _combine(name: str, parts: Sequence[np.ndarray]) -> np.ndarray:
     """Combine arrays of one shape."""
     if not parts:
         neutral = {"add": np.float64(0), "multiply": np.float64(1), "logical_or": np.False_}
         neutral["logical_and"] = np.True_
         if name not in neutral:
-            raise _own(ValueError("a reduction of no elements"))
-        return lonely(neutral[name])
+            raise program_error(ValueError("a reduction of no elements"))
+        return scalar_array(neutral[name])
     total = parts[0]
     for part in parts[1:]:
-        total = _each(lambda pair: op(name, *pair), _pairs(total, part))
+        total = _map_elements(lambda pair: op(name, *pair), _zip_arrays(total, part))
     return total
 
 
-def _pairs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _zip_arrays(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     made = np.empty(one.shape, object)
     for place in np.ndindex(one.shape):
         made[place] = one[place], other[place]
@@ -118,14 +118,14 @@ def _pairs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 def accumulate(name: str, value: Any, axis: Any = None, **more: Any) -> Any:
     """Combine more and more of the elements of a vector."""
     if more or (axis not in (None, 0) and raw(value).ndim > 1):
-        raise Refused("an accumulation along an axis")
+        raise Unsupported("an accumulation along an axis")
     out: list[Any] = []
-    for each in map(_summand, raw(value).ravel()):
+    for each in map(_count_truth, raw(value).ravel()):
         out.append(op(name, out[-1], each) if out else each)
     return array_of(out)
 
 
-def _count(value: Any, axis: Any) -> int:
+def _count_elements(value: Any, axis: Any) -> int:
     shape = raw(value).shape
     axes = range(len(shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     return math.prod(shape[each] for each in axes)
@@ -134,7 +134,9 @@ def _count(value: Any, axis: Any) -> int:
 def mean(value: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """Return the mean."""
     return op(
-        "divide", reduce("add", value, axis, dtype, None, keepdims), float(_count(value, axis))
+        "divide",
+        reduce("add", value, axis, dtype, None, keepdims),
+        float(_count_elements(value, axis)),
     )
 
 
@@ -142,7 +144,7 @@ def var(value: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> 
     """Return the variance."""
     away = op("subtract", value, mean(value, axis, None, True))
     total = reduce("add", op("multiply", away, away), axis, None, None, keepdims)
-    return op("divide", total, float(_count(value, axis) - ddof))
+    return op("divide", total, float(_count_elements(value, axis) - ddof))
 
 
 def std(value: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
@@ -153,13 +155,13 @@ def std(value: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> 
 def norm(value: Any, order: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """Return the length of a vector, or of the rows of a matrix."""
     if raw(value).ndim > 1 and axis is None and order is not None:
-        raise Refused("a norm of matrices")
+        raise Unsupported("a norm of matrices")
     if order == 1:
         return reduce("add", op("absolute", value), axis)
     if order in (np.inf, math.inf):
         return reduce("maximum", op("absolute", value), axis)
     if order not in (None, 2):
-        raise Refused("a norm")
+        raise Unsupported("a norm")
     floats = value if array_of(value).kind in "sf" else cast(value, float)
     return op("sqrt", reduce("add", op("square", floats), axis, keepdims=keepdims))
 
@@ -168,11 +170,11 @@ def dot(a: Any, b: Any) -> Any:
     """Multiply vectors and matrices."""
     one, other = raw(a), raw(b)
     if one.ndim > 2 or other.ndim > 2:
-        raise Refused("a product of more than matrices")
+        raise Unsupported("a product of more than matrices")
     if one.ndim == 0 or other.ndim == 0:
         return op("multiply", a, b)
     if one.shape[-1] != other.shape[0]:
-        raise _own(ValueError("shapes of a product do not fit"))
+        raise program_error(ValueError("shapes of a product do not fit"))
     if one.ndim == 1 and other.ndim == 1:
         return reduce("add", op("multiply", Array(one), Array(other)))
     if other.ndim == 1:
@@ -182,16 +184,16 @@ def dot(a: Any, b: Any) -> Any:
     return array_of([[dot(Array(row), Array(column)) for column in other.T] for row in one])
 
 
-def best(value: Any, better: str, axis: Any = None) -> Any:
+def arg_best(value: Any, better: str, axis: Any = None) -> Any:
     """Return the place of the first largest or smallest element."""
     data = raw(value)
     if axis is not None and data.ndim > 1:
         rows = np.moveaxis(data, axis, -1)
-        places = [best(Array(row), better) for row in rows.reshape(-1, rows.shape[-1])]
+        places = [arg_best(Array(row), better) for row in rows.reshape(-1, rows.shape[-1])]
         return array_of(places).reshape(rows.shape[:-1])
     items = list(data.ravel())
     if not items:
-        raise _own(ValueError("the best of no elements"))
+        raise program_error(ValueError("the best of no elements"))
     top, where = items[0], np.int64(0)
     for place, each in enumerate(items[1:], 1):
         found = op(better, top, each)
@@ -207,19 +209,19 @@ def clip(value: Any, low: Any = None, high: Any = None, **more: Any) -> Any:
     low = more.pop("a_min", more.pop("min", low))
     high = more.pop("a_max", more.pop("max", high))
     if more:
-        raise Refused("options of numpy.clip")
+        raise Unsupported("options of numpy.clip")
     value = array_of(value) if isinstance(value, list | tuple) else value
     if low is not None:
         value = op("maximum", value, low)
     if high is not None:
         value = op("minimum", value, high)
-    return wrapped(lonely(value)) if is_number(value) else value
+    return wrap(scalar_array(value)) if is_number(value) else value
 
 
 def where(condition: Any, *choices: Any) -> Any:
     """Choose between two numbers everywhere."""
     if len(choices) != 2:
-        raise Refused("numpy.where of one argument")
+        raise Unsupported("numpy.where of one argument")
     condition = op("not_equal", condition, 0) if _kind(condition) != "b" else condition
     return _numpy("select", condition, *choices)
 
@@ -236,7 +238,7 @@ def _numpy(name: str, *args: Any) -> Any:
         array_of(arg) if isinstance(arg, list | tuple | np.ndarray) else arg for arg in args
     )
     made = op(name, *args)
-    return numpys(made) if is_number(made) else made
+    return to_numpy(made) if is_number(made) else made
 
 
 def isclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8) -> Any:
@@ -257,7 +259,7 @@ def cross(a: Any, b: Any) -> Any:
     """Return the cross product of two vectors."""
     one, other = list(array_of(a)), list(array_of(b))
     if len(one) != 3 or len(other) != 3:
-        raise Refused("a cross product of other than three numbers")
+        raise Unsupported("a cross product of other than three numbers")
     turned = [(1, 2), (2, 0), (0, 1)]
     return array_of([one[i] * other[j] - one[j] * other[i] for i, j in turned])
 
@@ -266,15 +268,20 @@ def interp(x: Any, places: Any, values: Any) -> Any:
     """Interpolate between known places."""
     if not is_number(x):
         return array_of([interp(each, places, values) for each in array_of(x)])
-    if symbolic(places):
-        raise Refused("numpy.interp between unknown positions")
-    known = [float(place) for place in raw(places)]
+    if is_symbolic(places):
+        raise Unsupported("numpy.interp between unknown positions")
+    to_concrete = [float(place) for place in raw(places)]
     heights = list(array_of(values))
     out = heights[-1]
-    for k in range(len(known) - 2, -1, -1):
-        slope = (heights[k + 1] - heights[k]) / (known[k + 1] - known[k])
-        out = op("select", op("less", x, known[k + 1]), slope * (x - known[k]) + heights[k], out)
-    return _numpy("select", op("less", x, known[0]), heights[0], out)
+    for k in range(len(to_concrete) - 2, -1, -1):
+        slope = (heights[k + 1] - heights[k]) / (to_concrete[k + 1] - to_concrete[k])
+        out = op(
+            "select",
+            op("less", x, to_concrete[k + 1]),
+            slope * (x - to_concrete[k]) + heights[k],
+            out,
+        )
+    return _numpy("select", op("less", x, to_concrete[0]), heights[0], out)
 
 
 def solve(a: Any, b: Any) -> Any:
@@ -282,12 +289,12 @@ def solve(a: Any, b: Any) -> Any:
     one, other = array_of(a), array_of(b)
     flat = other.ndim == 1
     if one.ndim != 2 or one.shape[0] != one.shape[1] or other.shape[0] != one.shape[0]:
-        raise Refused("equations of another shape")
+        raise Unsupported("equations of another shape")
     size, right = len(one), [[row] for row in other] if flat else [list(row) for row in other]
     rows = [list(left) + more for left, more in zip(one, right, strict=True)]
     for i in range(size):
         for j in range(i + 1, size):
-            _demand_pivot(rows[i][i], rows[j][i])
+            _require_pivot(rows[i][i], rows[j][i])
             factor = rows[j][i] / rows[i][i]
             rest = [x - factor * y for x, y in zip(rows[j][i + 1 :], rows[i][i + 1 :], strict=True)]
             rows[j] = rows[j][: i + 1] + rest
@@ -300,17 +307,17 @@ def solve(a: Any, b: Any) -> Any:
     return array_of([row[0] for row in out] if flat else out)
 
 
-def _demand_pivot(pivot: Any, below: Any) -> None:
+def _require_pivot(pivot: Any, below: Any) -> None:
     """Leave to the program what elimination without exchanging rows would do less exactly."""
     small = op("less", op("multiply", op("absolute", pivot), 1e3), op("absolute", below))
-    tracer().note(node_of(small), soft=True)
+    tracer().fall_back_if(node_of(small), numeric=True)
 
 
 def det(a: Any) -> Any:
     """Return the determinant of a small matrix."""
     data = raw(a)
     if data.ndim != 2 or len(data) > 4:
-        raise Refused("a determinant of a large matrix")
+        raise Unsupported("a determinant of a large matrix")
     if len(data) == 1:
         return data[0, 0]
     total: Any = None
@@ -325,10 +332,10 @@ def unravel_index(place: Any, shape: Any) -> Any:
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     size, out = math.prod(shape), []
     outside = op("logical_or", op("less", place, 0), op("less_equal", size, place))
-    tracer().note(node_of(outside))
+    tracer().fall_back_if(node_of(outside))
     for each in reversed(shape):
         place, rest = divmod(place, each)
-        out.append(_numpys_each(rest))
+        out.append(_to_numpy(rest))
     return tuple(reversed(out))
 
 
@@ -337,13 +344,13 @@ def ravel_multi_index(places: Any, shape: Any) -> Any:
     at: Any = np.int64(0)
     for place, size in zip(places, shape, strict=True):
         outside = op("logical_or", op("less", place, 0), op("less_equal", size, place))
-        tracer().note(node_of(outside))
+        tracer().fall_back_if(node_of(outside))
         at = at * size + place
-    return _numpys_each(at)
+    return _to_numpy(at)
 
 
-def _numpys_each(value: Any) -> Any:
-    return numpys(value) if is_number(value) else value
+def _to_numpy(value: Any) -> Any:
+    return to_numpy(value) if is_number(value) else value
 
 
 def diff(value: Any, n: int = 1) -> Any:
@@ -357,9 +364,9 @@ def diff(value: Any, n: int = 1) -> Any:
 def full(shape: Any, value: Any, dtype: Any = None) -> Any:
     """Return an array with one number everywhere."""
     if not is_number(value):
-        raise Refused("numpy.full of an array")
+        raise Unsupported("numpy.full of an array")
     data = np.empty(shape, object)
-    data[...] = lonely(numpys(value))
+    data[...] = scalar_array(to_numpy(value))
     made = Array(data, node_of(value).kind)
     return made if dtype is None else cast(made, dtype)
 
@@ -369,14 +376,14 @@ def around(value: Any, decimals: int = 0) -> Any:
     if not decimals:
         return _numpy("rint", value) if _kind(array_of(value)) in "sf" else array_of(value)
     if decimals < 0 or _kind(array_of(value)) != "f":
-        raise Refused("rounding of another kind")
+        raise Unsupported("rounding of another kind")
     return _numpy("divide", op("rint", op("multiply", value, 10.0**decimals)), 10.0**decimals)
 
 
 def array(value: Any, dtype: Any = None, copy: Any = True, ndmin: int = 0, **more: Any) -> Any:
     """Return a new array."""
     if ndmin or more:
-        raise Refused("options of numpy.array")
+        raise Unsupported("options of numpy.array")
     value = list(value) if isinstance(value, map | range | GeneratorType) else value
     if isinstance(value, Array) and not copy and dtype is None:
         return value
@@ -389,22 +396,22 @@ def asarray(value: Any, dtype: Any = None, **more: Any) -> Any:
     return value if kept else array(value, dtype, **more)
 
 
-def _made(name: str) -> Callable[..., Any]:
+def _concrete_constructor(name: str) -> Callable[..., Any]:
     """Return a function of numpy that makes known arrays."""
     function = getattr(np, name)
 
     def make(*args: Any, dtype: Any = None, **more: Any) -> Any:
-        if symbolic(list(args)):
-            raise Refused(f"numpy.{name} of an unknown value")
+        if is_symbolic(list(args)):
+            raise Unsupported(f"numpy.{name} of an unknown value")
         args = tuple(getattr(arg, "plain", arg) for arg in args)
         if dtype is not None:
             more["dtype"] = getattr(dtype, "plain", dtype)
-        return wrapped(objects(np.asarray(function(*map(known, args), **more))))
+        return wrap(objects(np.asarray(function(*map(to_concrete, args), **more))))
 
     return make
 
 
-def _like(value: Any) -> Callable[..., Any]:
+def _constructor_like(value: Any) -> Callable[..., Any]:
     def make(other: Any, *args: Any, dtype: Any = None) -> Any:
         made = array_of(other)
         number = args[0] if args else value
@@ -413,43 +420,43 @@ def _like(value: Any) -> Callable[..., Any]:
     return make
 
 
-def known(value: Any) -> Any:
+def to_concrete(value: Any) -> Any:
     """Return arrays whose elements are all known as those of numpy."""
     if isinstance(value, Array):
         return np.array([each.item() for each in value.data.flat], value.dtype).reshape(value.shape)
     if isinstance(value, list | tuple):
-        return type(value)(map(known, value))
+        return type(value)(map(to_concrete, value))
     return value
 
 
-def _unwrapped(value: Any) -> Any:
+def _to_objects(value: Any) -> Any:
     """Return an array of objects, for functions that only put them elsewhere."""
     if isinstance(value, Array):
         return value.data
     if type(value) is Number:
-        return lonely(value)
+        return scalar_array(value)
     if isinstance(value, list | tuple) and value and all(is_number(each) for each in value):
         return (
             array_of(value).data
-            if any(not isinstance(e, int) or symbolic(e) for e in value)
+            if any(not isinstance(e, int) or is_symbolic(e) for e in value)
             else value
         )
     if isinstance(value, list | tuple):
-        return type(value)(map(_unwrapped, value))
+        return type(value)(map(_to_objects, value))
     return objects(value) if isinstance(value, np.ndarray) and value.dtype != object else value
 
 
-def _structural(function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_structural(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **options: Any) -> Any:
-        made = function(*map(_unwrapped, args), **options)
+        made = function(*map(_to_objects, args), **options)
         if isinstance(made, list | tuple):
-            return type(made)(wrapped(each) for each in made)
-        return wrapped(made) if isinstance(made, np.ndarray) else made
+            return type(made)(wrap(each) for each in made)
+        return wrap(made) if isinstance(made, np.ndarray) else made
 
     return call
 
 
-def called(ufunc: Any, method: str, args: Sequence[Any], options: dict[str, Any]) -> Any:
+def call_ufunc(ufunc: Any, method: str, args: Sequence[Any], options: dict[str, Any]) -> Any:
     """Do what a ufunc of numpy does."""
     name, out = ufunc.__name__, options.pop("out", None)
     if method == "__call__" and not options:
@@ -467,7 +474,7 @@ def called(ufunc: Any, method: str, args: Sequence[Any], options: dict[str, Any]
     elif method == "outer" and not options:
         made = op(name, Array(raw(array_of(args[0]))[..., None]), args[1])
     else:
-        raise Refused(f"numpy.{name} with options")
+        raise Unsupported(f"numpy.{name} with options")
     if out is None:
         return made
     target = out[0] if isinstance(out, tuple) else out
@@ -483,23 +490,23 @@ class Ufunc:
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Compute."""
-        if symbolic(list(args)) or any(isinstance(arg, Array | list | tuple) for arg in args):
+        if is_symbolic(list(args)) or any(isinstance(arg, Array | list | tuple) for arg in args):
             if options.pop("where", True) is not True or options.pop("dtype", None) is not None:
-                raise Refused(f"options of numpy.{self.__name__}")
-            return called(self._ufunc, "__call__", args, options)
+                raise Unsupported(f"options of numpy.{self.__name__}")
+            return call_ufunc(self._ufunc, "__call__", args, options)
         return self._ufunc(*args, **options)
 
     def reduce(self, *args: Any, **options: Any) -> Any:
         """Combine elements."""
-        return called(self._ufunc, "reduce", args, options)
+        return call_ufunc(self._ufunc, "reduce", args, options)
 
     def accumulate(self, *args: Any, **options: Any) -> Any:
         """Combine more and more elements."""
-        return called(self._ufunc, "accumulate", args, options)
+        return call_ufunc(self._ufunc, "accumulate", args, options)
 
     def outer(self, *args: Any, **options: Any) -> Any:
         """Combine all with all."""
-        return called(self._ufunc, "outer", args, options)
+        return call_ufunc(self._ufunc, "outer", args, options)
 
 
 class Module:
@@ -511,26 +518,34 @@ class Module:
     def __getattr__(self, name: str) -> Any:
         if name not in self._names:
             value = getattr(self._module, name)
-            self._names[name] = self._replaced(name, value)
+            self._names[name] = self._replacement(name, value)
         return self._names[name]
 
-    def _replaced(self, name: str, value: Any) -> Any:
+    def _replacement(self, name: str, value: Any) -> Any:
         """Return what a name stands for: functions take what is known only."""
         if isinstance(value, np.ufunc):
-            return Ufunc(value) if ALIASES.get(name, name) in _DOABLE else _only_known(name, value)
+            return (
+                Ufunc(value)
+                if ALIASES.get(name, name) in _SUPPORTED_UFUNCS
+                else _concrete_only(name, value)
+            )
         if name == "random":
-            raise Refused("random numbers")
+            raise Unsupported("random numbers")
         if name in STRUCTURAL and self._module is np:
-            return _structural(value)
-        plain = not isinstance(value, type) or issubclass(value, np.generic) or name in _CLASSES
+            return _wrap_structural(value)
+        plain = (
+            not isinstance(value, type)
+            or issubclass(value, np.generic)
+            or name in _SUPPORTED_CLASSES
+        )
         if self._module is np and not plain:
-            raise Refused(f"numpy.{name}")
+            raise Unsupported(f"numpy.{name}")
         if isinstance(value, ModuleType | type) or not callable(value):
             return value
-        return _only_known(name, value)
+        return _concrete_only(name, value)
 
 
-_DOABLE = {*OPERATIONS, *_COMPOSED, "matmul", "clip"} | {
+_SUPPORTED_UFUNCS = {*OPERATIONS, *COMPOSED, "matmul", "clip"} | {
     "bitwise_and",
     "bitwise_or",
     "invert",
@@ -538,19 +553,21 @@ _DOABLE = {*OPERATIONS, *_COMPOSED, "matmul", "clip"} | {
 }
 
 
-_CLASSES = ("errstate", "dtype", "ndindex")
+_SUPPORTED_CLASSES = ("errstate", "dtype", "ndindex")
 """Classes of numpy, besides those of numbers, that do not compute with elements."""
 
 
-def _only_known(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _concrete_only(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that refuses what is not known."""
 
     def call(*args: Any, **options: Any) -> Any:
         given = [*args, *options.values()]
-        if symbolic(given) or any(isinstance(each, FunctionType) for each in given):
-            raise Refused(f"{name} of an unknown value")
-        made = function(*map(known, args), **{key: known(value) for key, value in options.items()})
-        return wrapped(made) if isinstance(made, np.ndarray) and made.dtype != object else made
+        if is_symbolic(given) or any(isinstance(each, FunctionType) for each in given):
+            raise Unsupported(f"{name} of an unknown value")
+        made = function(
+            *map(to_concrete, args), **{key: to_concrete(value) for key, value in options.items()}
+        )
+        return wrap(made) if isinstance(made, np.ndarray) and made.dtype != object else made
 
     return call
 
@@ -614,7 +631,7 @@ def is_instance(value: Any, kinds: Any) -> bool:
     may_be = list(_EXAMPLES) if value.python is None else [exact]
     found = {isinstance(_EXAMPLES[each], plain) for each in may_be}
     if len(found) > 1:
-        raise Refused("the type of a number that is sometimes another")
+        raise Unsupported("the type of a number that is sometimes another")
     return found.pop()
 
 
@@ -627,39 +644,39 @@ def type_of(value: Any, *more: Any) -> Any:
     if type(value) is not Number:
         return _STAND_INS.get(type(value), type(value))
     if value.python is None:
-        raise Refused("the type of a number that is sometimes Python's")
+        raise Unsupported("the type of a number that is sometimes Python's")
     plain = type(_EXAMPLES[value.node.kind, value.python])
     return _STAND_INS.get(plain, plain)
 
 
-def _one(value: Any) -> Any:
+def _as_scalar(value: Any) -> Any:
     return value.item() if isinstance(value, Array) else value
 
 
-def _truth(value: Any) -> Any:
-    return number(tracer().graph.cast(node_of(_one(value)), "b"), True)
+def _to_bool(value: Any) -> Any:
+    return number(tracer().graph.cast(node_of(_as_scalar(value)), "b"), True)
 
 
-def _real(value: Any) -> Any:
-    return number(tracer().graph.cast(node_of(_one(value)), "f"), True)
+def _to_float(value: Any) -> Any:
+    return number(tracer().graph.cast(node_of(_as_scalar(value)), "f"), True)
 
 
-def _converted(name: str) -> Callable[..., Any]:
+def _converter(name: str) -> Callable[..., Any]:
     def convert(value: Any) -> Any:
         made = cast(value, getattr(np, name))
-        return made if not isinstance(made, Array) or made.ndim else wrapped(made.data)
+        return made if not isinstance(made, Array) or made.ndim else wrap(made.data)
 
     return convert
 
 
-INT = Type("int", int, lambda value: whole(_one(value)))
-FLOAT = Type("float", float, _real)
-BOOL = Type("bool", bool, _truth)
+INT = Type("int", int, lambda value: to_int(_as_scalar(value)))
+FLOAT = Type("float", float, _to_float)
+BOOL = Type("bool", bool, _to_bool)
 _TYPE_NAMES = (
     *("float64", "float32", "int64", "int32", "int16", "int8", "uint8"),
     *("bool_", "floating", "integer", "number"),
 )
-_NUMPY_TYPES = {name: Type(name, getattr(np, name), _converted(name)) for name in _TYPE_NAMES}
+_NUMPY_TYPES = {name: Type(name, getattr(np, name), _converter(name)) for name in _TYPE_NAMES}
 _NUMPY_TYPES["ndarray"] = Type("ndarray", np.ndarray, array)
 _STAND_INS = {each.plain: each for each in (INT, FLOAT, BOOL, *_NUMPY_TYPES.values())}
 
@@ -685,8 +702,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "dot": dot,
     "round": around,
     "cumsum": lambda v, **k: accumulate("add", v, **k),
-    "argmax": lambda v, axis=None: best(v, "less", axis),
-    "argmin": lambda v, axis=None: best(v, "greater", axis),
+    "argmax": lambda v, axis=None: arg_best(v, "less", axis),
+    "argmin": lambda v, axis=None: arg_best(v, "greater", axis),
     "take": _of_numpy("take"),
     "repeat": _of_numpy("repeat"),
     "swapaxes": _of_numpy("swapaxes"),
@@ -726,19 +743,22 @@ _NAMES: dict[str, Any] = METHODS | {
     "ascontiguousarray": asarray,
     "copy": array,
     "full": full,
-    "full_like": _like(None),
-    "zeros_like": _like(0),
-    "ones_like": _like(1),
-    "empty_like": _like(0),
+    "full_like": _constructor_like(None),
+    "zeros_like": _constructor_like(0),
+    "ones_like": _constructor_like(1),
+    "empty_like": _constructor_like(0),
     "abs": Ufunc(np.absolute),
-    "nan_to_num": lambda v, *a, **k: _finite(v),
+    "nan_to_num": lambda v, *a, **k: _nan_to_num(v),
     "isscalar": is_number,
     "iscomplexobj": lambda v: False,
     "shape": lambda v: raw(v).shape,
     "ndim": lambda v: raw(v).ndim,
     "size": lambda v, *a: np.size(raw(v), *a),
-    **{name: _made(name) for name in ["zeros", "ones", "eye", "identity", "arange", "linspace"]},
-    "empty": _made("zeros"),
+    **{
+        name: _concrete_constructor(name)
+        for name in ["zeros", "ones", "eye", "identity", "arange", "linspace"]
+    },
+    "empty": _concrete_constructor("zeros"),
     **_NUMPY_TYPES,
     "bool": _NUMPY_TYPES["bool_"],
 }
@@ -750,131 +770,135 @@ _LINEAR = {
 }
 
 
-def _finite(value: Any) -> Any:
+def _nan_to_num(value: Any) -> Any:
     """Return numbers as they are: where they are not finite the program answers."""
     made = array_of(value)
-    tracer().note(
-        tracer().graph.negated(node_of(reduce("logical_and", _numpy("isfinite", made)))), soft=True
+    tracer().fall_back_if(
+        tracer().graph.negate(node_of(reduce("logical_and", _numpy("isfinite", made)))),
+        numeric=True,
     )
-    return made if made.ndim else wrapped(made.data)
+    return made if made.ndim else wrap(made.data)
 
 
 NUMPY: Any = Module(np, _NAMES | {"linalg": Module(np.linalg, _LINEAR)})
 
 
-def _method_of_array(self: Array, name: str) -> Any:
+def _array_attribute(self: Array, name: str) -> Any:
     """Return the method of an array that a function of numpy implements."""
     if name.startswith("__"):
         raise AttributeError(name)
     if name in METHODS:
         return lambda *args, **options: METHODS[name](self, *args, **options)
     if hasattr(np.ndarray, name):
-        raise Refused(f"the attribute {name} of an array")
-    raise _own(AttributeError(f"'numpy.ndarray' object has no attribute {name!r}"))
+        raise Unsupported(f"the attribute {name} of an array")
+    raise program_error(AttributeError(f"'numpy.ndarray' object has no attribute {name!r}"))
 
 
-def _called_by_numpy(self: Any, ufunc: Any, method: str, *args: Any, **options: Any) -> Any:
+def _array_ufunc(self: Any, ufunc: Any, method: str, *args: Any, **options: Any) -> Any:
     """Compute a ufunc that numpy calls with an unknown number or array."""
-    return called(ufunc, method, args, options)
+    return call_ufunc(ufunc, method, args, options)
 
 
-def _routed_by_numpy(self: Any, func: Any, kinds: Any, args: Any, options: Any) -> Any:
+def _array_function(self: Any, func: Any, kinds: Any, args: Any, options: Any) -> Any:
     """Compute another function of numpy that has an unknown number or array as argument."""
     return getattr(NUMPY, func.__name__)(*args, **options)
 
 
 _FUNCTION_METHODS: dict[str, Callable[..., Any]] = dict(
-    zip(("__matmul__", "__rmatmul__"), binary(dot), strict=True),
-    __array_ufunc__=_called_by_numpy,
-    __array_function__=_routed_by_numpy,
+    zip(("__matmul__", "__rmatmul__"), binary_methods(dot), strict=True),
+    __array_ufunc__=_array_ufunc,
+    __array_function__=_array_function,
 )
 for _class in (Number, Array):
     for _name, _function in _FUNCTION_METHODS.items():
         setattr(_class, _name, _function)
-for _name, _function in {"__imatmul__": augmented(dot), "__getattr__": _method_of_array}.items():
+for _name, _function in {
+    "__imatmul__": in_place_method(dot),
+    "__getattr__": _array_attribute,
+}.items():
     setattr(Array, _name, _function)
 
 
-def _mathematical(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _math_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of `math`: the own one where all is known."""
     plain = getattr(math, name)
 
     def call(*args: Any, **options: Any) -> Any:
         if any(isinstance(arg, Array) for arg in args):
-            args = tuple(map(_one, args))
-        if not symbolic(list(args)):
+            args = tuple(map(_as_scalar, args))
+        if not is_symbolic(list(args)):
             return plain(*args, **options)
-        args = tuple(_double(arg) for arg in args)
+        args = tuple(_to_double(arg) for arg in args)
         made = function(*args, **options)
         return number(node_of(made), True) if is_number(made) else made
 
     return call
 
 
-def _double(value: Any) -> Any:
+def _to_double(value: Any) -> Any:
     """Return a number in the precision in which `math` computes."""
     single = type(value) is Number and value.node.kind == "s"
     return number(tracer().graph.cast(value.node, "f"), True) if single else value
 
 
-def _near(a: Any, b: Any, rel_tol: float = 1e-9, abs_tol: float = 0.0) -> Any:
+def _math_isclose(a: Any, b: Any, rel_tol: float = 1e-9, abs_tol: float = 0.0) -> Any:
     room = op("multiply", op("maximum", op("absolute", a), op("absolute", b)), rel_tol)
     return op("less_equal", op("absolute", op("subtract", a, b)), op("maximum", room, abs_tol))
 
 
 _MATH: dict[str, Callable[..., Any]] = {
     **{MATH_NAMES[name]: lambda x, name=name: op(name, x) for name in FUNCTIONS},
-    "floor": lambda x: whole(op("floor", x)),
-    "ceil": lambda x: whole(op("ceil", x)),
-    "trunc": whole,
-    "fabs": lambda x: _real(op("absolute", x)),
+    "floor": lambda x: to_int(op("floor", x)),
+    "ceil": lambda x: to_int(op("ceil", x)),
+    "trunc": to_int,
+    "fabs": lambda x: _to_float(op("absolute", x)),
     "atan2": lambda a, b: op("arctan2", a, b),
     "hypot": lambda *a: op("hypot", *a) if len(a) == 2 else norm(array_of(a)),
-    "pow": lambda a, b: op("power", _real(a), b),
-    "fmod": lambda a, b: op("fmod", _real(a), b),
-    "copysign": lambda a, b: op("copysign", _real(a), b),
+    "pow": lambda a, b: op("power", _to_float(a), b),
+    "fmod": lambda a, b: op("fmod", _to_float(a), b),
+    "copysign": lambda a, b: op("copysign", _to_float(a), b),
     "radians": lambda x: op("radians", x),
     "degrees": lambda x: op("degrees", x),
     "isnan": lambda x: op("isnan", x),
-    "isfinite": lambda x: op("isfinite", _real(x)),
+    "isfinite": lambda x: op("isfinite", _to_float(x)),
     "isinf": lambda x: op("isinf", x),
     "log": lambda x, base=None: (
         op("log", x) if base is None else op("divide", op("log", x), op("log", base))
     ),
-    "isclose": _near,
+    "isclose": _math_isclose,
     "dist": lambda p, q: norm(op("subtract", array_of(p), array_of(q))),
-    "fsum": lambda values: _total(values),
+    "fsum": lambda values: _add_up(values),
 }
-MATHEMATICS = Module(math, {n: _mathematical(n, f) for n, f in _MATH.items() if hasattr(math, n)})
+MATH = Module(math, {n: _math_function(n, f) for n, f in _MATH.items() if hasattr(math, n)})
 
 
 # --- built-in functions
 
 
-def _total(values: Iterable[Any], start: Any = 0) -> Any:
+def _add_up(values: Iterable[Any], start: Any = 0) -> Any:
     """Add up, one after the other."""
     for value in values:
         start = start + value
     return start
 
 
-def _extreme(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+def _min_or_max(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
     """Return `min` or `max`: the first of equal ones is returned."""
 
     def call(*args: Any, **options: Any) -> Any:
         items = list(args[0]) if len(args) == 1 else list(args)
-        if options or not symbolic(items) or not all(map(is_number, items)):
+        if options or not is_symbolic(items) or not all(map(is_number, items)):
             return plain(items, **options)
         out = items[0]
         for item in items[1:]:
             better = op("less", item, out) if name == "min" else op("less", out, item)
-            out = chosen(node_of(better), item, out)
+            out = select_number(node_of(better), item, out)
         return out
 
     return call
 
 
-def chosen(condition: Any, x: Any, y: Any) -> Any:
+def select_number(condition: Any, x: Any, y: Any) -> Any:
     """Return one of two numbers; what type it has may be open, where that cannot matter."""
     one, other = node_of(x), node_of(y)
     python = is_python_of(x, y) if one.kind == other.kind else None
@@ -889,21 +913,21 @@ def is_python_of(x: Any, y: Any) -> bool | None:
     return one if one is other else None
 
 
-def imported(name: str, *args: Any) -> Any:
+def import_module(name: str, *args: Any) -> Any:
     """Import a module; what could make a program answer differently is refused."""
     top = name.partition(".")[0]
     if top == "numpy":
         return NUMPY if "." not in name or not (len(args) > 2 and args[2]) else NUMPY.linalg
     if top == "math":
-        return MATHEMATICS
+        return MATH
     if top in ("random", "time", "os", "sys", "datetime", "secrets", "uuid", "threading", "gc"):
-        raise Refused(f"import of {name}")
+        raise Unsupported(f"import of {name}")
     return __import__(name, *args)
 
 
-def _refused(name: str) -> Callable[..., Any]:
+def _refuse(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **options: Any) -> Any:
-        raise Refused(name)
+        raise Unsupported(name)
 
     return refuse
 
@@ -913,12 +937,12 @@ def _absolute(value: Any) -> Any:
 
 
 def _power(base: Any, exponent: Any, *modulus: Any) -> Any:
-    if modulus and symbolic([base, exponent, *modulus]):
-        raise Refused("pow of three numbers")
+    if modulus and is_symbolic([base, exponent, *modulus]):
+        raise Unsupported("pow of three numbers")
     return pow(base, exponent, *modulus)
 
 
-_UNKNOWABLE = (
+_UNSUPPORTED_BUILTINS = (
     *("id", "input", "open", "eval", "exec", "locals", "globals", "iter", "next", "hash"),
 )
 """What does more than compute, or shows what stands behind numbers."""
@@ -928,13 +952,13 @@ BUILTINS: dict[str, Any] = dict(vars(builtins)) | {
     "float": FLOAT,
     "bool": BOOL,
     "type": type_of,
-    "min": _extreme("min", min),
-    "max": _extreme("max", max),
+    "min": _min_or_max("min", min),
+    "max": _min_or_max("max", max),
     "abs": _absolute,
     "pow": _power,
-    "sum": _total,
+    "sum": _add_up,
     "isinstance": is_instance,
     "print": lambda *args, **options: None,
-    "__import__": imported,
-    **{name: _refused(name) for name in _UNKNOWABLE},
+    "__import__": import_module,
+    **{name: _refuse(name) for name in _UNSUPPORTED_BUILTINS},
 }

@@ -12,13 +12,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cwm_cli.translation.expressions import OPERATIONS, Inexact, Refused, TraceNode, is_nan, joined
-from cwm_cli.translation.paths import LIMITS, Abandoned, Tracer
+from cwm_cli.translation.expressions import (
+    OPERATIONS,
+    AmbiguousType,
+    TraceNode,
+    Unsupported,
+    is_nan,
+    promote_kinds,
+)
+from cwm_cli.translation.paths import LIMITS, AbandonedPath, Tracer
 
 DTYPES = {"b": np.dtype(bool), "i": np.dtype(np.int64), "s": np.dtype("f4"), "f": np.dtype(float)}
 KINDS = {str(dtype): kind for kind, dtype in DTYPES.items()}
 
-WIDE = 2.0**62
+MAX_INTEGER = 2.0**62
 """Beyond this 64 bits may not hold a whole number."""
 
 _NUMBERS = {"b": np.bool_, "i": np.int64, "s": np.float32, "f": np.float64}
@@ -69,36 +76,36 @@ class Number:
 
     def __index__(self) -> int:
         if self.node.kind == "b" and not self.python:
-            raise Refused("a truth of numpy is an index")
-        return tracer().value_of(self.node)
+            raise Unsupported("a truth of numpy is an index")
+        return tracer().fork_on_value(self.node)
 
     def __hash__(self) -> int:
-        return hash(tracer().value_of(self.node))
+        return hash(tracer().fork_on_value(self.node))
 
     def __float__(self) -> float:
-        raise Refused("a number that depends on the observation is made plain")
+        raise Unsupported("a number that depends on the observation is made plain")
 
     __int__ = __complex__ = __float__
 
     def __repr__(self) -> str:
-        raise Abandoned("the text of a number")
+        raise AbandonedPath("the text of a number")
 
     __str__ = __repr__
 
     def __format__(self, how: str) -> str:
-        raise Abandoned("the text of a number")
+        raise AbandonedPath("the text of a number")
 
     def __round__(self, digits: Any = None) -> Any:
-        return rounded(self, digits)
+        return round_half_even(self, digits)
 
     def __floor__(self) -> Any:
-        return whole(op("floor", self))
+        return to_int(op("floor", self))
 
     def __ceil__(self) -> Any:
-        return whole(op("ceil", self))
+        return to_int(op("ceil", self))
 
     def __trunc__(self) -> Any:
-        return whole(self)
+        return to_int(self)
 
     def __copy__(self) -> "Number":
         return self
@@ -108,10 +115,10 @@ class Number:
 
     def __getitem__(self, place: Any) -> Any:
         if self.python is not False:
-            raise _own(TypeError("a number is not subscriptable"))
+            raise program_error(TypeError("a number is not subscriptable"))
         if place == ():
             return self
-        raise _own(IndexError("invalid index to scalar variable."))
+        raise program_error(IndexError("invalid index to scalar variable."))
 
     def __getattr__(self, name: str) -> Any:
         """Return what numbers of Python have, or what arrays without axes have."""
@@ -124,20 +131,20 @@ class Number:
             if name in ("real", "conjugate"):
                 return self if name == "real" else lambda: self
             if hasattr(_PYTHON[kind], name):
-                raise Refused(f"the attribute {name} of a number")
-            raise _own(
+                raise Unsupported(f"the attribute {name} of a number")
+            raise program_error(
                 AttributeError(f"{_PYTHON[kind].__name__!r} object has no attribute {name!r}")
             )
         if self.python is None:
-            raise Refused(f"the attribute {name} of a number that is sometimes Python's")
+            raise Unsupported(f"the attribute {name} of a number that is sometimes Python's")
         if name == "is_integer" and kind == "f":
             return lambda: op("equal", self, op("floor", self))
         if not hasattr(_NUMBERS[kind], name):
-            raise _own(AttributeError(f"a numpy number has no attribute {name!r}"))
-        return getattr(Array(lonely(self), kind), name)
+            raise program_error(AttributeError(f"a numpy number has no attribute {name!r}"))
+        return getattr(Array(scalar_array(self), kind), name)
 
 
-def _own(error: Exception) -> Exception:
+def program_error(error: Exception) -> Exception:
     """Mark an exception that the program raises with plain numbers, too."""
     error.__traced__ = True  # type: ignore[attr-defined]
     return error
@@ -154,7 +161,7 @@ def node_of(value: Any) -> TraceNode:
         return value.node
     if isinstance(value, Array | np.ndarray):
         if value.size != 1:
-            raise _own(TypeError("only arrays of one element are numbers"))
+            raise program_error(TypeError("only arrays of one element are numbers"))
         return node_of(value.data.flat[0] if isinstance(value, Array) else value.flat[0])
     return tracer().graph.const(value)
 
@@ -173,7 +180,7 @@ def number(node: TraceNode, python: bool | None) -> Any:
     return Number(node, python)
 
 
-def lonely(value: Any) -> np.ndarray:
+def scalar_array(value: Any) -> np.ndarray:
     """Return an array without axes around a value."""
     array = np.empty((), object)
     array[()] = value
@@ -186,41 +193,41 @@ def op(name: str, *args: Any) -> Any:
         return elementwise(name, *args)
     flags = [is_python(arg) for arg in args]
     python = None if None in flags else all(flags)
-    return number(_applied(name, [node_of(arg) for arg in args], flags), python)
+    return number(_apply(name, [node_of(arg) for arg in args], flags), python)
 
 
 def elementwise(name: str, *args: Any) -> Any:
     """Do an operation on arrays; their elements are numpy's, other numbers may be Python's."""
     made = np.frompyfunc(lambda *values: op(name, *values), len(args), 1)
-    return wrapped(made(*[raw(arg) if not is_number(arg) else lonely(arg) for arg in args]))
+    return wrap(made(*[raw(arg) if not is_number(arg) else scalar_array(arg) for arg in args]))
 
 
-def _applied(name: str, nodes: list[TraceNode], flags: list[bool | None]) -> TraceNode:
+def _apply(name: str, nodes: list[TraceNode], flags: list[bool | None]) -> TraceNode:
     """Return the node of an operation under any name that numpy has for it."""
     graph = tracer().graph
     name = ALIASES.get(name, name)
     if "s" in [node.kind for node in nodes] and name != "select":
-        nodes = _promoted(nodes, flags)
-    composed = _COMPOSED.get(name)
+        nodes = _promote(nodes, flags)
+    composed = COMPOSED.get(name)
     if composed:
         return composed(nodes)
     if name in _BITS:
-        return _bits(name, nodes, flags)
+        return _apply_to_truths(name, nodes, flags)
     if name not in OPERATIONS:
-        raise Refused(f"numpy.{name}")
+        raise Unsupported(f"numpy.{name}")
     if OPERATIONS[name].kind == "n" and name != "select":
         if all(node.kind == "b" for node in nodes) and not all(flags):
-            raise Refused("arithmetic of truths")
+            raise Unsupported("arithmetic of truths")
         nodes = [graph.cast(node, "i") if node.kind == "b" else node for node in nodes]
     if name == "power":
-        nodes = _power(nodes, flags)
+        nodes = _prepare_power(nodes, flags)
     if OPERATIONS[name].kind == "f" and nodes[0].kind in "bi" and name != "select":
         nodes = [graph.cast(node, "f") if node.kind in "b" else node for node in nodes]
     if tracer().path is not None:
-        _note_failures(name, nodes)
+        _note_domain_errors(name, nodes)
     result = graph.apply(name, *nodes)
     if tracer().path is not None and result.op != "const":
-        _note_excess(name, nodes, result)
+        _note_overflow(name, nodes, result)
     return result
 
 
@@ -228,15 +235,15 @@ _BITS = {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "invert": "lo
 _BITS["bitwise_xor"] = "equal"
 
 
-def _bits(name: str, nodes: list[TraceNode], flags: list[bool | None]) -> TraceNode:
+def _apply_to_truths(name: str, nodes: list[TraceNode], flags: list[bool | None]) -> TraceNode:
     """Return an operation on truths that is written as one on bits."""
     if any(node.kind != "b" for node in nodes) or (name == "invert" and flags[0] is not False):
-        raise Refused("bits of whole numbers")
+        raise Unsupported("bits of whole numbers")
     made = tracer().graph.apply(_BITS[name], *nodes)
-    return tracer().graph.negated(made) if name == "bitwise_xor" else made
+    return tracer().graph.negate(made) if name == "bitwise_xor" else made
 
 
-def _promoted(nodes: list[TraceNode], flags: list[bool | None]) -> list[TraceNode]:
+def _promote(nodes: list[TraceNode], flags: list[bool | None]) -> list[TraceNode]:
     """Return operands in the precision in which numpy computes with some of single precision."""
     graph = tracer().graph
     strong = [
@@ -245,22 +252,22 @@ def _promoted(nodes: list[TraceNode], flags: list[bool | None]) -> list[TraceNod
         if flag is False or node.kind == "s"
     ]
     if any(flag is None and node.kind in "if" for node, flag in zip(nodes, flags, strict=True)):
-        raise Inexact("single precision beside numbers that are sometimes Python's")
-    kind = joined(strong)
+        raise AmbiguousType("single precision beside numbers that are sometimes Python's")
+    kind = promote_kinds(strong)
     return [node if node.kind == "b" else graph.cast(node, kind) for node in nodes]
 
 
-def _power(nodes: list[TraceNode], flags: list[bool | None]) -> list[TraceNode]:
+def _prepare_power(nodes: list[TraceNode], flags: list[bool | None]) -> list[TraceNode]:
     """Return base and exponent; Python makes fractions of whole numbers where numpy fails."""
     base, exponent = nodes
     if base.kind == exponent.kind == "i" and tracer().range(exponent)[0] < 0:
         if not all(flags):
-            raise Refused("whole numbers to a negative power")
+            raise Unsupported("whole numbers to a negative power")
         return [tracer().graph.cast(base, "f"), exponent]
     return nodes
 
 
-def _note_failures(name: str, nodes: Sequence[TraceNode]) -> None:
+def _note_domain_errors(name: str, nodes: Sequence[TraceNode]) -> None:
     """Note where plain numbers fail and arrays go on."""
     graph = tracer().graph
     zero, last = graph.const(0), nodes[-1]
@@ -270,23 +277,23 @@ def _note_failures(name: str, nodes: Sequence[TraceNode]) -> None:
     elif name == "sqrt":
         bad = graph.apply("less", nodes[0], zero)
     elif name in ("log", "log2", "log10"):
-        bad = graph.negated(graph.apply("less", zero, nodes[0]))
+        bad = graph.negate(graph.apply("less", zero, nodes[0]))
     elif name == "log1p":
-        bad = graph.negated(graph.apply("less", graph.const(-1), nodes[0]))
+        bad = graph.negate(graph.apply("less", graph.const(-1), nodes[0]))
     elif name in ("arcsin", "arccos", "arctanh"):
         bad = graph.apply("less", graph.const(1), graph.apply("absolute", nodes[0]))
         if name == "arctanh":
-            bad = graph.negated(
+            bad = graph.negate(
                 graph.apply("less", graph.apply("absolute", nodes[0]), graph.const(1))
             )
     elif name == "arccosh":
         bad = graph.apply("less", nodes[0], graph.const(1))
     elif name == "power":
-        bad = _bad_power(*nodes)
-    tracer().note(bad, soft=True)
+        bad = _power_domain_error(*nodes)
+    tracer().fall_back_if(bad, numeric=True)
 
 
-def _bad_power(base: TraceNode, exponent: TraceNode) -> TraceNode | None:
+def _power_domain_error(base: TraceNode, exponent: TraceNode) -> TraceNode | None:
     """Return where a power fails: roots of negative numbers, zero to a negative power."""
     graph, zero = tracer().graph, tracer().graph.const(0)
     if exponent.op != "const":
@@ -300,35 +307,37 @@ def _bad_power(base: TraceNode, exponent: TraceNode) -> TraceNode | None:
     return graph.apply("equal", base, zero) if exponent.value < 0 else None
 
 
-_CLOSED = ("minimum", "maximum", "select", "gather", "less", "equal", "absolute", "negative")
+_BOUNDED = ("minimum", "maximum", "select", "gather", "less", "equal", "absolute", "negative")
 
 
-def _note_excess(name: str, nodes: Sequence[TraceNode], result: TraceNode) -> None:
+def _note_overflow(name: str, nodes: Sequence[TraceNode], result: TraceNode) -> None:
     """Note where a result could grow beyond all bounds, from which NaN or wrapping follows.
 
     Zero divisors are among it.
     """
     graph, current = tracer().graph, tracer()
-    if result.kind == "b" or name in _CLOSED:
+    if result.kind == "b" or name in _BOUNDED:
         return
     if result.kind == "i":
         low, high = current.range(result)
-        if not (low > -WIDE and high < WIDE):
+        if not (low > -MAX_INTEGER and high < MAX_INTEGER):
             parts = [graph.cast(node, "f") for node in nodes]
             size = graph.apply("absolute", graph.apply(name, *parts))
-            current.note(graph.negated(graph.apply("less", size, graph.const(WIDE))), soft=True)
+            current.fall_back_if(
+                graph.negate(graph.apply("less", size, graph.const(MAX_INTEGER))), numeric=True
+            )
         return
-    low, high = current.unassumed(result)
+    low, high = current.range_before_assumptions(result)
     if math.isinf(low) or math.isinf(high):
         limit = LIMITS[result.kind]
         within = graph.apply("less", graph.apply("absolute", result), graph.const(limit))
-        current.leave(graph.negated(within))
+        current.fall_back_regardless(graph.negate(within))
         current.assume(result, max(low, -limit), min(high, limit))
     elif name == "power" and nodes[1].op != "const":
-        current.note(graph.make("isnan", (result,), "b"), soft=True)
+        current.fall_back_if(graph.make("isnan", (result,), "b"), numeric=True)
 
 
-def _composition(text: str) -> Callable[[list[TraceNode]], TraceNode]:
+def _compose(text: str) -> Callable[[list[TraceNode]], TraceNode]:
     """Return an operation that is made of others: `not less 1 0` compares the other way round."""
     negate = text.startswith("not ")
     name, *places = text.removeprefix("not ").split()
@@ -337,36 +346,34 @@ def _composition(text: str) -> Callable[[list[TraceNode]], TraceNode]:
         graph = tracer().graph
         if negate and name == "less" and any(map(is_nan, nodes)):
             return graph.false  # nothing is beside what is no number, neither less nor not less
-        made = _applied(name, [nodes[int(place)] for place in places], [False] * len(places))
-        return graph.negated(made) if negate else made
+        made = _apply(name, [nodes[int(place)] for place in places], [False] * len(places))
+        return graph.negate(made) if negate else made
 
     return compose
 
 
-def _scaled(factor: float) -> Callable[[list[TraceNode]], TraceNode]:
-    return lambda nodes: _applied("multiply", [nodes[0], tracer().graph.const(factor)], [True] * 2)
+def _scale(factor: float) -> Callable[[list[TraceNode]], TraceNode]:
+    return lambda nodes: _apply("multiply", [nodes[0], tracer().graph.const(factor)], [True] * 2)
 
 
 def _isinf(nodes: list[TraceNode]) -> TraceNode:
     graph = tracer().graph
-    return (
-        graph.negated(graph.apply("isfinite", nodes[0])) if nodes[0].kind in "sf" else graph.false
-    )
+    return graph.negate(graph.apply("isfinite", nodes[0])) if nodes[0].kind in "sf" else graph.false
 
 
-_COMPOSED: dict[str, Callable[[list[TraceNode]], TraceNode]] = {
-    "greater": _composition("less 1 0"),
-    "greater_equal": _composition("not less 0 1"),
-    "less_equal": _composition("not less 1 0"),
-    "not_equal": _composition("not equal 0 1"),
-    "square": _composition("multiply 0 0"),
-    "reciprocal": lambda nodes: _applied(
+COMPOSED: dict[str, Callable[[list[TraceNode]], TraceNode]] = {
+    "greater": _compose("less 1 0"),
+    "greater_equal": _compose("not less 0 1"),
+    "less_equal": _compose("not less 1 0"),
+    "not_equal": _compose("not equal 0 1"),
+    "square": _compose("multiply 0 0"),
+    "reciprocal": lambda nodes: _apply(
         "divide", [tracer().graph.const(1.0), *nodes], [True, False]
     ),
-    "deg2rad": _scaled(math.pi / 180),
-    "radians": _scaled(math.pi / 180),
-    "rad2deg": _scaled(180 / math.pi),
-    "degrees": _scaled(180 / math.pi),
+    "deg2rad": _scale(math.pi / 180),
+    "radians": _scale(math.pi / 180),
+    "rad2deg": _scale(180 / math.pi),
+    "degrees": _scale(180 / math.pi),
     "positive": lambda nodes: nodes[0],
     "conjugate": lambda nodes: nodes[0],
     "isinf": _isinf,
@@ -374,30 +381,34 @@ _COMPOSED: dict[str, Callable[[list[TraceNode]], TraceNode]] = {
 }
 
 
-def whole(value: Any) -> Any:
+def to_int(value: Any) -> Any:
     """Return what `int` makes of a number."""
     node, current = node_of(value), tracer()
     if node.kind in "sf":
         low, high = current.range(node)
-        if not (low > -WIDE and high < WIDE):
+        if not (low > -MAX_INTEGER and high < MAX_INTEGER):
             size = current.graph.apply("absolute", node)
-            wide = current.graph.const(WIDE)
-            current.note(current.graph.negated(current.graph.apply("less", size, wide)), soft=True)
+            wide = current.graph.const(MAX_INTEGER)
+            current.fall_back_if(
+                current.graph.negate(current.graph.apply("less", size, wide)), numeric=True
+            )
     return number(current.graph.cast(node, "i"), True)
 
 
-def rounded(value: Any, digits: Any = None) -> Any:
+def round_half_even(value: Any, digits: Any = None) -> Any:
     """Round as Python does, halves to even; near halves of a digit numpy rounds otherwise."""
     if digits is None:
-        return whole(op("rint", value))
+        return to_int(op("rint", value))
     if type(digits) is not int or node_of(value).kind != "f" or not 0 <= digits <= 15:
-        raise Refused("rounding of another kind")
+        raise Unsupported("rounding of another kind")
     scaled = op("multiply", value, 10.0**digits)
     near = op(
         "absolute", op("subtract", op("absolute", op("subtract", scaled, op("floor", scaled))), 0.5)
     )
-    tracer().note(node_of(op("less", near, 1e-6)), soft=True)  # far more than rounding errors
-    tracer().note(node_of(op("greater", op("absolute", scaled), 1e9)), soft=True)
+    tracer().fall_back_if(
+        node_of(op("less", near, 1e-6)), numeric=True
+    )  # far more than rounding errors
+    tracer().fall_back_if(node_of(op("greater", op("absolute", scaled), 1e9)), numeric=True)
     return op("divide", op("rint", scaled), 10.0**digits)
 
 
@@ -407,10 +418,10 @@ def cast(value: Any, dtype: Any) -> Any:
     if isinstance(value, Array | np.ndarray | list | tuple):
         array = raw(value)
         made = np.frompyfunc(lambda each: cast(each, dtype), 1, 1)(array)
-        return Array(made if isinstance(made, np.ndarray) else lonely(made), kind)
+        return Array(made if isinstance(made, np.ndarray) else scalar_array(made), kind)
     node = node_of(value)
     if kind == "i" and node.kind in "sf":
-        node = node_of(whole(value))
+        node = node_of(to_int(value))
     return number(tracer().graph.cast(node, kind), False)
 
 
@@ -418,7 +429,7 @@ def kind_for(dtype: Any) -> str:
     """Return the kind of a type of numpy or Python."""
     name = str(np.dtype(getattr(dtype, "plain", dtype)))
     if name not in KINDS:
-        raise Refused(f"numbers of the type {name}")
+        raise Unsupported(f"numbers of the type {name}")
     return KINDS[name]
 
 
@@ -427,26 +438,26 @@ def raw(value: Any) -> np.ndarray:
     if isinstance(value, Array):
         return value.data
     if type(value) is Number:
-        return lonely(value)
+        return scalar_array(value)
     if isinstance(value, list | tuple):
         made = array_of(value)
         return made.data if isinstance(made, Array) else made
-    known = np.asarray(value)
-    return known if known.dtype == object else objects(known)
+    concrete = np.asarray(value)
+    return concrete if concrete.dtype == object else objects(concrete)
 
 
-def objects(known: np.ndarray) -> np.ndarray:
+def objects(concrete: np.ndarray) -> np.ndarray:
     """Return known numbers as objects."""
-    if known.dtype.kind in "US":
-        return known
-    kind_for(known.dtype)
-    made = np.empty(known.shape, object)
-    for place in np.ndindex(known.shape):
-        made[place] = known[place]
+    if concrete.dtype.kind in "US":
+        return concrete
+    kind_for(concrete.dtype)
+    made = np.empty(concrete.shape, object)
+    for place in np.ndindex(concrete.shape):
+        made[place] = concrete[place]
     return made
 
 
-def wrapped(value: Any) -> Any:
+def wrap(value: Any) -> Any:
     """Return what an operation on arrays of objects made: an array, or a number without axes."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "US":
@@ -454,10 +465,10 @@ def wrapped(value: Any) -> Any:
         if value.ndim:
             return Array(value if value.dtype == object else objects(value))
         value = value[()]
-    return numpys(value)
+    return to_numpy(value)
 
 
-def numpys(value: Any) -> Any:
+def to_numpy(value: Any) -> Any:
     """Return a number as one of numpy's."""
     if type(value) is Number:
         return value if value.python is False else Number(value.node, False)
@@ -473,7 +484,7 @@ def array_of(value: Any, dtype: Any = None) -> Any:
     if isinstance(value, Array):
         made = value.copy()
     elif is_number(value):
-        made = Array(lonely(numpys(value)))
+        made = Array(scalar_array(to_numpy(value)))
     elif isinstance(value, np.ndarray):
         if value.dtype.kind in "US":
             return np.array(value)
@@ -482,33 +493,33 @@ def array_of(value: Any, dtype: Any = None) -> Any:
         parts = list(value)
         if any(isinstance(part, str) for part in parts):
             return np.array(value)
-        made = _stacked(parts)
+        made = _stack(parts)
     return made if dtype is None else cast(made, dtype)
 
 
-def _stacked(parts: list[Any]) -> "Array":
+def _stack(parts: list[Any]) -> "Array":
     """Return an array of numbers, or of arrays of one shape."""
-    rows = [numpys(part) if is_number(part) else array_of(part) for part in parts]
+    rows = [to_numpy(part) if is_number(part) else array_of(part) for part in parts]
     shapes = {row.shape if isinstance(row, Array) else () for row in rows}
     if len(shapes) > 1 or any(not is_number(row) and not isinstance(row, Array) for row in rows):
-        raise Refused("an array of other things than numbers")
+        raise Unsupported("an array of other things than numbers")
     shape = shapes.pop() if shapes else ()
     data = np.empty((len(rows), *shape), object)
     for place, row in enumerate(rows):
         data[place] = row.data if isinstance(row, Array) else row
     kinds = [row.kind for row in rows if isinstance(row, Array)]
-    return Array(data, joined(kinds) if kinds and not data.size else None)
+    return Array(data, promote_kinds(kinds) if kinds and not data.size else None)
 
 
-def symbolic(value: Any) -> bool:
+def is_symbolic(value: Any) -> bool:
     """Whether something holds a number that is not known."""
     if type(value) is Number:
         return True
     if isinstance(value, Array):
         return any(type(each) is Number for each in value.data.flat)
     if isinstance(value, dict):
-        return any(map(symbolic, value.values()))
-    return isinstance(value, tuple | list) and any(map(symbolic, value))
+        return any(map(is_symbolic, value.values()))
+    return isinstance(value, tuple | list) and any(map(is_symbolic, value))
 
 
 class Array:
@@ -521,13 +532,13 @@ class Array:
     def __init__(self, data: np.ndarray, kind: str | None = None) -> None:
         if kind is None:
             kinds = {node_of(value).kind for value in data.flat}
-            kind = joined(kinds) if kinds else "f"
+            kind = promote_kinds(kinds) if kinds else "f"
             if len(kinds) > 1:
                 convert = np.frompyfunc(
                     lambda value: number(tracer().graph.cast(node_of(value), kind), False), 1, 1
                 )
                 converted = convert(data)
-                data = converted if isinstance(converted, np.ndarray) else lonely(converted)
+                data = converted if isinstance(converted, np.ndarray) else scalar_array(converted)
         self.data, self.kind = data, kind
 
     shape = property(lambda self: self.data.shape)
@@ -547,36 +558,36 @@ class Array:
 
     def __bool__(self) -> bool:
         if self.data.size != 1:
-            raise _own(ValueError("the truth value of an array is ambiguous"))
+            raise program_error(ValueError("the truth value of an array is ambiguous"))
         return bool(self.data.flat[0])
 
     def __float__(self) -> float:
-        raise Refused("an array that depends on the observation is made plain")
+        raise Unsupported("an array that depends on the observation is made plain")
 
     __int__ = __float__
 
     def __repr__(self) -> str:
-        raise Abandoned("the text of an array")
+        raise AbandonedPath("the text of an array")
 
     __str__ = __repr__
 
     def __index__(self) -> int:
         if self.data.ndim:
-            raise _own(TypeError("only integer scalar arrays can be an index"))
-        return tracer().value_of(node_of(self))
+            raise program_error(TypeError("only integer scalar arrays can be an index"))
+        return tracer().fork_on_value(node_of(self))
 
     def __getitem__(self, place: Any) -> Any:
-        value = self.data[plain_index(place)]
+        value = self.data[concrete_index(place)]
         return Array(value, self.kind) if isinstance(value, np.ndarray) else value
 
     def __setitem__(self, place: Any, value: Any) -> None:
         value = cast(value, self.dtype)
-        if isinstance(place, Array) and place.kind == "b" and symbolic(place):
+        if isinstance(place, Array) and place.kind == "b" and is_symbolic(place):
             if place.shape != self.shape:
-                raise Refused("an array changes where a smaller one says so")
+                raise Unsupported("an array changes where a smaller one says so")
             self.data[...] = raw(op("select", place, value, self))
             return
-        place = plain_index(place)
+        place = concrete_index(place)
         if isinstance(value, Array):
             target = self.data[place]
             self.data[place] = value.data if isinstance(target, np.ndarray) else value.item()
@@ -619,86 +630,88 @@ class Array:
     def astype(self, dtype: Any, copy: bool = True) -> Any:
         """Return it as another type."""
         made = cast(self, dtype)
-        return made if self.ndim else wrapped(made.data)
+        return made if self.ndim else wrap(made.data)
 
     def tolist(self) -> Any:
         """Return numbers of Python."""
         if not self.ndim:
             return self.item()
-        return [each.tolist() if isinstance(each, Array) else _pythons(each) for each in self]
+        return [each.tolist() if isinstance(each, Array) else to_python(each) for each in self]
 
     def item(self, *place: Any) -> Any:
         """Return a number of Python."""
         if not place and self.size != 1:
-            raise _own(ValueError("can only convert an array of size 1 to a Python scalar"))
-        return _pythons(self.data[plain_index(place)] if place else self.data.flat[0])
+            raise program_error(
+                ValueError("can only convert an array of size 1 to a Python scalar")
+            )
+        return to_python(self.data[concrete_index(place)] if place else self.data.flat[0])
 
     def fill(self, value: Any) -> None:
         """Put one number everywhere."""
         self[...] = value
 
 
-def _pythons(value: Any) -> Any:
+def to_python(value: Any) -> Any:
     """Return a number as one of Python's."""
     return number(node_of(value), True)
 
 
-def plain_index(place: Any) -> Any:
+def concrete_index(place: Any) -> Any:
     """Return a place that is known, forking where it is not."""
     if type(place) is Number:
-        return tracer().value_of(place.node)
+        return tracer().fork_on_value(place.node)
     if isinstance(place, Array):
-        known = [_plain_place(each) for each in place.data.flat]
-        return np.array(known, place.dtype).reshape(place.shape)
+        concrete = [_concrete_index(each) for each in place.data.flat]
+        return np.array(concrete, place.dtype).reshape(place.shape)
     if isinstance(place, tuple):
-        return tuple(map(plain_index, place))
+        return tuple(map(concrete_index, place))
     if isinstance(place, list):
-        return [plain_index(each) for each in place]
+        return [concrete_index(each) for each in place]
     return place
 
 
-def _plain_place(value: Any) -> Any:
+def _concrete_index(value: Any) -> Any:
     if type(value) is not Number:
         return value.item()
-    return bool(value) if value.node.kind == "b" else tracer().value_of(value.node)
+    return bool(value) if value.node.kind == "b" else tracer().fork_on_value(value.node)
 
 
 Operation = Callable[[Any, Any], Any]
 
 
-def binary(compute: Operation) -> tuple[Operation, Operation]:
+def binary_methods(compute: Operation) -> tuple[Operation, Operation]:
     """Return the methods of an operator: with the object on the left, and on the right."""
 
     def forward(self: Any, other: Any) -> Any:
-        return compute(self, other) if _computable(self, other) else NotImplemented
+        return compute(self, other) if _is_operand(self, other) else NotImplemented
 
     def backward(self: Any, other: Any) -> Any:
-        return compute(other, self) if _computable(self, other) else NotImplemented
+        return compute(other, self) if _is_operand(self, other) else NotImplemented
 
     return forward, backward
 
 
-def _computable(self: Any, other: Any) -> bool:
+def _is_operand(self: Any, other: Any) -> bool:
     if is_number(other) or isinstance(other, Array | np.ndarray):
         return True
     return isinstance(other, list | tuple) and (isinstance(self, Array) or self.python is False)
 
 
-def augmented(compute: Operation) -> Callable[[Array, Any], Array]:
+def in_place_method(compute: Operation) -> Callable[[Array, Any], Array]:
     """Return the method of an operator that changes an array in place."""
 
     def change(self: Array, other: Any) -> Array:
         made = compute(self, other)
         if not isinstance(made, Array) or made.shape != self.shape:
             if not self.ndim:
-                made = Array(lonely(made))
+                made = Array(scalar_array(made))
             else:
-                raise _own(ValueError("operands cannot be broadcast in place"))
+                raise program_error(ValueError("operands cannot be broadcast in place"))
         if "bisf".index(made.kind) > "bisf".index(self.kind) and (made.kind, self.kind) != (
             "f",
             "s",
         ):
-            raise _own(TypeError("cannot cast in place"))
+            raise program_error(TypeError("cannot cast in place"))
         self.data[...] = cast(made, self.dtype).data
         return self
 
@@ -720,9 +733,9 @@ _ARITHMETIC = {
 _COMPARISONS = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
 
 _OTHERS: dict[str, Callable[..., Any]] = {
-    "__eq__": lambda self, other: op("equal", self, other) if _computable(self, other) else False,
+    "__eq__": lambda self, other: op("equal", self, other) if _is_operand(self, other) else False,
     "__ne__": lambda self, other: (
-        op("not_equal", self, other) if _computable(self, other) else True
+        op("not_equal", self, other) if _is_operand(self, other) else True
     ),
     "__neg__": lambda self: op("negative", self),
     "__pos__": lambda self: self if type(self) is Number else self.copy(),
@@ -734,12 +747,12 @@ _OTHERS: dict[str, Callable[..., Any]] = {
 
 for _class in (Number, Array):
     for _short, _name in _ARITHMETIC.items():
-        _forward, _backward = binary(partial(op, _name))
+        _forward, _backward = binary_methods(partial(op, _name))
         setattr(_class, f"__{_short}__", _forward)
         setattr(_class, f"__r{_short}__", _backward)
     for _short, _name in _COMPARISONS.items():
-        setattr(_class, f"__{_short}__", binary(partial(op, _name))[0])
+        setattr(_class, f"__{_short}__", binary_methods(partial(op, _name))[0])
     for _name, _function in _OTHERS.items():
         setattr(_class, _name, _function)
 for _short, _name in _ARITHMETIC.items():
-    setattr(Array, f"__i{_short}__", augmented(partial(op, _name)))
+    setattr(Array, f"__i{_short}__", in_place_method(partial(op, _name)))

@@ -1,69 +1,74 @@
-"""Paths through a program: decisions are tried both ways, what is decided becomes known."""
+"""Symbolic execution: both outcomes of an open decision are explored, each on its own path.
+
+On a path, decisions become facts about symbolic numbers, and comparisons narrow their ranges
+(interval arithmetic).
+"""
 
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from cwm_cli.translation.expressions import Graph, Refused, TraceNode
+from cwm_cli.translation.expressions import Graph, TraceNode, Unsupported
 
-MOST_PATHS, MOST_DECISIONS, MOST_VALUES = 256, 200, 64
-"""Of a region of a program; decisions of one path; values of a whole number to fork over."""
+MAX_PATHS = 256  # through a region of a program
+MAX_DECISIONS = 200  # on one path
+MAX_VALUES = 64  # of an integer, for a fork with one path per value
 
+# Larger numbers of states, observations and actions are left to the program. So no product of a
+# few of them exceeds the range of double precision, single precision or 64-bit integers.
 LIMITS = {"f": 1e30, "s": 1e9, "i": 2.0**31, "b": 1.0}
-"""Numbers of states, observations and actions are below this by kind, or the program answers.
-
-So no product of a few of them leaves the range of doubles, of singles or of 64 bits.
-"""
 
 _LARGEST_SINGLE = 3.4e38
 
 Range = tuple[float, float]
 T = TypeVar("T")
 Decision = tuple[TraceNode, bool]
-Found = tuple[list[Decision], tuple[TraceNode | None, TraceNode | None], Any]
-"""The decisions of a path, where it is left to the program, and its result or exception."""
+# The decisions of a path, its two fallback conditions, and its result or exception.
+PathResult = tuple[list[Decision], tuple[TraceNode | None, TraceNode | None], Any]
 
-ROUNDED = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "rint": round}
+ROUNDINGS = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "rint": round}
 
 
-class Abandoned(BaseException):
-    """A path that is left to the program."""
+class AbandonedPath(BaseException):
+    """The program itself computes this path."""
 
 
 class Path:
-    """What is known on the way to where a program is being traced.
+    """The facts on one path through a program that is being traced.
 
-    `odd` is where the program does something else, `soft` where plain numbers
-    fail and arrays go on. `known` is what regions came to on this path and those that
-    began like it.
+    `fallback` is the condition under which the program raises or behaves differently.
+    `numeric_fallback` is the condition under which plain numbers fail but arrays continue. Under
+    both conditions the program itself computes the step. `cache` contains the results of regions
+    on this path and on paths with the same first decisions.
     """
 
     def __init__(
         self, prefix: Sequence[bool], parent: "Path | None", known: dict[Any, Any] | None = None
     ) -> None:
-        self.prefix, self.taken = prefix, list[Decision]()
-        self.known = {} if known is None else known
-        self._regions = 0
+        self.prefix, self.decisions = prefix, list[Decision]()
+        self.cache = {} if known is None else known
+        self._region_count = 0
+        # A path inside a region starts with the facts of the path around it.
         self.facts: dict[TraceNode, bool] = dict(parent.facts) if parent else {}
         self.bounds: dict[TraceNode, Range] = dict(parent.bounds) if parent else {}
         self.ranges: dict[TraceNode, Range] = dict(parent.ranges) if parent else {}
         self.counts: Counter[int] = Counter(parent.counts) if parent else Counter()
-        self.odd: TraceNode | None = None
-        self.soft: TraceNode | None = None
+        self.fallback: TraceNode | None = None
+        self.numeric_fallback: TraceNode | None = None
 
-    def region(self) -> Any:
-        """Return the name of the next region: other paths come by the same one until they part."""
-        self._regions += 1
-        return self._regions, tuple([choice for _, choice in self.taken])
+    def next_region(self) -> Any:
+        """Return a key for the next region; paths share it until their decisions differ."""
+        self._region_count += 1
+        return self._region_count, tuple([choice for _, choice in self.decisions])
 
 
 class Tracer:
-    """The graph, and the path on which a program is.
+    """The graph of a program, and the path that is being traced.
 
-    `constants` are the identities of containers that nobody may change. Where
-    `exact_types` are asked for, numbers of Python and of numpy are never merged:
-    beside single precision they are rounded in other ways.
+    `constants` are the identities of containers that the program must not change. With
+    `exact_types`, numbers of Python and of NumPy are never merged, because they are rounded
+    differently in operations with single precision.
     """
 
     def __init__(
@@ -79,33 +84,33 @@ class Tracer:
         self._assumed: dict[TraceNode, Range] = {}
 
     def assume(self, node: TraceNode, low: float, high: float) -> None:
-        """Trace on as if a number lay between bounds; where it does not has been noted."""
+        """Assume a range on this path; the caller has added a fallback for values outside it."""
         self._assumed[node] = low, high
-        self._limit(node, low, high)
+        self._narrow(node, low, high)
 
     def bound(self, symbol: TraceNode, low: float, high: float) -> None:
-        """Say between what a symbol lies."""
+        """Set the range of a symbol."""
         self.bounds[symbol] = low, high
         self._ranges = {}
 
     def range(self, node: TraceNode) -> Range:
-        """Return between what a number lies, infinite where that is possible."""
+        """Return the lowest and highest possible value of a number, which may be infinite."""
         if node.op == "const":
             return node.value, node.value
         memo = self.path.ranges if self.path else self._ranges
-        found = memo.get(node)
-        if found is None:
-            for each in _unknown(node, memo):
+        results = memo.get(node)
+        if results is None:
+            for each in _nodes_without_range(node, memo):
                 self.graph.count()
-                memo[each] = self._found(each)
-            found = memo[node]
-        return found
+                memo[each] = self._compute_range(each)
+            results = memo[node]
+        return results
 
-    def unassumed(self, node: TraceNode) -> Range:
-        """Return the range of a number without what was assumed elsewhere."""
+    def range_before_assumptions(self, node: TraceNode) -> Range:
+        """Return the range of a number, without the one assumed for the number itself."""
         ranges = [self.range(arg) for arg in node.args]
         try:
-            low, high = computed(node, ranges)
+            low, high = compute_range(node, ranges)
         except (ArithmeticError, ValueError):
             low, high = -math.inf, math.inf
         if math.isnan(low) or math.isnan(high):
@@ -115,14 +120,13 @@ class Tracer:
                 low, high = max(low, known[0]), min(high, known[1])
         return low, high
 
-    def _found(self, node: TraceNode) -> Range:
-        """Return the range of a node of which those of the operands are known."""
-        low, high = self.unassumed(node)
+    def _compute_range(self, node: TraceNode) -> Range:
+        low, high = self.range_before_assumptions(node)
         assumed = self._assumed.get(node) if self.path else None
         return (max(low, assumed[0]), min(high, assumed[1])) if assumed else (low, high)
 
     def truth(self, node: TraceNode) -> bool | None:
-        """Return whether something holds, None where that is not known."""
+        """Return whether a condition holds on this path, or None if both are possible."""
         if node.op == "const":
             return bool(node.value)
         facts = self.path.facts if self.path else {}
@@ -137,10 +141,9 @@ class Tracer:
             if deciding in known:
                 return deciding
             return None if None in known else not deciding
-        return self._compared(node) if node.op in ("less", "equal") else None
+        return self._decide_comparison(node) if node.op in ("less", "equal") else None
 
-    def _compared(self, node: TraceNode) -> bool | None:
-        """Decide a comparison by ranges."""
+    def _decide_comparison(self, node: TraceNode) -> bool | None:
         (a, b), (c, d) = self.range(node.args[0]), self.range(node.args[1])
         if node.op == "less":
             return True if b < c else False if a >= d else None
@@ -149,7 +152,7 @@ class Tracer:
         return True if a == b == c == d else None
 
     def learn(self, node: TraceNode, value: bool) -> None:
-        """Take a truth for known on this path."""
+        """Add a fact to this path, with the facts that follow from it."""
         path = self.path
         assert path is not None
         path.facts[node] = value
@@ -167,26 +170,26 @@ class Tracer:
         (low, high), (low2, high2) = self.range(x), self.range(y)
         if value:
             both = max(low, low2), min(high, high2)
-            self._limit(x, *both)
-            self._limit(y, *both)
+            self._narrow(x, *both)
+            self._narrow(y, *both)
         elif y.op == "const" and x.kind == "i":  # a whole number at the end of its range
-            self._limit(x, low + (low == y.value), high - (high == y.value))
+            self._narrow(x, low + (low == y.value), high - (high == y.value))
 
     def _learn_less(self, x: TraceNode, y: TraceNode, value: bool) -> None:
         (low, high), (low2, high2) = self.range(x), self.range(y)
         if value:
             gap = 1 if x.kind == y.kind == "i" else 0
-            self._limit(x, low, min(high, high2 - gap))
-            self._limit(y, max(low2, low + gap), high2)
+            self._narrow(x, low, min(high, high2 - gap))
+            self._narrow(y, max(low2, low + gap), high2)
             assert self.path is not None
             self.path.facts[self.graph.apply("less", y, x)] = False
             self.path.facts[self.graph.apply("equal", x, y)] = False
         else:
-            self._limit(x, max(low, low2), high)
-            self._limit(y, low2, min(high2, high))
+            self._narrow(x, max(low, low2), high)
+            self._narrow(y, low2, min(high2, high))
 
-    def _limit(self, node: TraceNode, low: float, high: float) -> None:
-        """Narrow a range, and forget the ranges that follow from it."""
+    def _narrow(self, node: TraceNode, low: float, high: float) -> None:
+        """Narrow a range, and discard the ranges that were computed from it."""
         path = self.path
         assert path is not None
         if node.op == "const" or (low, high) == path.ranges.get(node):
@@ -201,97 +204,110 @@ class Tracer:
                 stack += [user for user in each.users if user in ranges]
 
     def decide(self, node: TraceNode) -> bool:
-        """Return whether something holds; where that is open, on each of two paths."""
+        """Return whether a condition holds; if both are possible, fork the path."""
         node = self.graph.cast(node, "b")
         known = self.truth(node)
         if known is not None:
             return known
         path = self.path
         if path is None:
-            raise Refused("a decision outside of a step")
-        number = len(path.taken)
+            raise Unsupported("a decision outside of a step")
+        number = len(path.decisions)
         choice = path.prefix[number] if number < len(path.prefix) else True
-        path.taken.append((node, choice))
-        if number >= MOST_DECISIONS:
-            raise Refused("too many decisions")
+        path.decisions.append((node, choice))
+        if number >= MAX_DECISIONS:
+            raise Unsupported("too many decisions")
         self.learn(node, choice)
         return choice
 
-    def value_of(self, node: TraceNode) -> int:
-        """Fork over the values of a whole number; the program goes on with a plain one."""
+    def fork_on_value(self, node: TraceNode) -> int:
+        """Return an integer as a plain value, after forking over all possible values."""
         if node.op == "const" and node.kind in "bi":
             return int(node.value)
         if node.kind not in "bi":
-            raise Refused("a real number is an index or key")
+            raise Unsupported("a real number is an index or key")
         if node.op == "gather":
             values: Sequence[int] = sorted(set(node.value))
         else:
             low, high = self.range(node)
-            if not high - low < MOST_VALUES:
-                raise Refused("a whole number without small bounds is an index or key")
+            if not high - low < MAX_VALUES:
+                raise Unsupported("a whole number without small bounds is an index or key")
             values = range(int(low), int(high) + 1)
         for value in values:
             if self.decide(self.graph.apply("equal", node, self.graph.const(value))):
                 return value
-        raise Abandoned("no value is left")
+        raise AbandonedPath("no value is left")
 
     def explore(
         self, run: Callable[[], Any], before: Callable[[], None] = lambda: None
-    ) -> list[Found]:
-        """Run a function on all paths through it."""
-        found: list[Found] = []
+    ) -> list[PathResult]:
+        """Run a function on every path through it.
+
+        Args:
+            run: The function.
+            before: Called before each run, for example to restore containers.
+        """
+        results: list[PathResult] = []
         waiting: list[list[bool]] = [[]]
         parent, known = self.path, dict[Any, Any]()
         while waiting:
             prefix = waiting.pop()
             self.graph.count(50)
-            if len(found) >= MOST_PATHS:
-                raise Refused("too many paths")
+            if len(results) >= MAX_PATHS:
+                raise Unsupported("too many paths")
             self.path = path = Path(prefix, parent, known)
             try:
                 before()
                 result = run()
-            except (Exception, Abandoned) as error:  # noqa: BLE001  # what the program raises
+            except (Exception, AbandonedPath) as error:  # noqa: BLE001  # what the program raises
                 result = error
             finally:
                 self.path = parent
-            for number in range(len(prefix), len(path.taken)):
-                decisions = [choice for _, choice in path.taken[: number + 1]]
+            # Each new decision of this run took the first outcome: queue a run for the other one.
+            for number in range(len(prefix), len(path.decisions)):
+                decisions = [choice for _, choice in path.decisions[: number + 1]]
                 waiting.append([*decisions[:-1], not decisions[-1]])
-            found.append((path.taken, (path.odd, path.soft), result))
-        return found
+            results.append((path.decisions, (path.fallback, path.numeric_fallback), result))
+        return results
 
-    def note(self, where: TraceNode | None, *, soft: bool = False) -> None:
-        """Leave some of what comes this way to the program."""
+    def fall_back_if(self, where: TraceNode | None, *, numeric: bool = False) -> None:
+        """Leave the step to the program if a condition holds.
+
+        Args:
+            where: The condition; None means never.
+            numeric: Plain numbers fail under the condition, but arrays continue.
+        """
         if where is None or self.path is None or self.truth(where) is False:
             return
-        if soft:
-            self.leave(where)
+        if numeric:
+            self.fall_back_regardless(where)
         else:
-            self.path.odd = self.graph.either(self.path.odd, where)
+            self.path.fallback = self.graph.either(self.path.fallback, where)
 
-    def leave(self, where: TraceNode) -> None:
-        """Leave it to the program where arrays would go on, whatever was assumed before."""
+    def fall_back_regardless(self, where: TraceNode) -> None:
+        """Add a numeric fallback condition, even if assumed ranges exclude it."""
         assert self.path is not None
-        self.path.soft = self.graph.either(self.path.soft, where)
+        self.path.numeric_fallback = self.graph.either(self.path.numeric_fallback, where)
 
 
-def merged_by_decisions(
-    found: Sequence[tuple[list[Decision], T]], merge: Callable[[TraceNode, T, T], T], depth: int = 0
+def merge_by_decisions(
+    results: Sequence[tuple[list[Decision], T]],
+    merge: Callable[[TraceNode, T, T], T],
+    depth: int = 0,
 ) -> T:
-    """Merge what belongs to paths, from the leaves of the tree of their decisions."""
-    if len(found) == 1:
-        return found[0][1]
-    node = found[0][0][depth][0]
-    sides = [[each for each in found if each[0][depth][1] is side] for side in (True, False)]
+    """Merge the results of paths, from the leaves of the tree of their decisions."""
+    if len(results) == 1:
+        return results[0][1]
+    node = results[0][0][depth][0]
+    sides = [[each for each in results if each[0][depth][1] is side] for side in (True, False)]
     if not all(sides):
-        return merged_by_decisions(sides[0] or sides[1], merge, depth + 1)
-    one, other = (merged_by_decisions(side, merge, depth + 1) for side in sides)
+        return merge_by_decisions(sides[0] or sides[1], merge, depth + 1)
+    one, other = (merge_by_decisions(side, merge, depth + 1) for side in sides)
     return merge(node, one, other)
 
 
-def _unknown(node: TraceNode, memo: dict[TraceNode, Range]) -> list[TraceNode]:
-    """Return the nodes under one whose ranges are not known, operands first."""
+def _nodes_without_range(node: TraceNode, memo: dict[TraceNode, Range]) -> list[TraceNode]:
+    """Return a node and its operands that have no range yet, operands first."""
     out, stack, seen = [], [(node, False)], set()
     while stack:
         each, done = stack.pop()
@@ -304,7 +320,7 @@ def _unknown(node: TraceNode, memo: dict[TraceNode, Range]) -> list[TraceNode]:
     return out
 
 
-def computed(  # noqa: C901, PLR0912  # a case for each operation
+def compute_range(  # noqa: C901, PLR0912  # a case for each operation
     node: TraceNode, ranges: Sequence[Range]
 ) -> Range:
     """Return the range of an operation; rounding never crosses a bound of the exact result.
@@ -319,7 +335,7 @@ def computed(  # noqa: C901, PLR0912  # a case for each operation
     if op == "multiply" and node.args[0] is node.args[1]:
         low, high = (0.0 if a < 0 < b else min(a * a, b * b)), max(a * a, b * b)
     elif op in ("add", "subtract", "multiply"):
-        low, high = _arithmetic(op, (a, b), (c, d))
+        low, high = _arithmetic_range(op, (a, b), (c, d))
     elif op == "divide" and (c > 0 or d < 0):
         corners = [x / y for x in (a, b) for y in (c, d)]
         low, high = min(corners), max(corners)
@@ -328,7 +344,7 @@ def computed(  # noqa: C901, PLR0912  # a case for each operation
     elif op == "power" and node.args[1].op == "const" and node.args[1].value % 2 == 0:
         low = 0.0
     elif op in ("negative", "absolute", "sign"):
-        low, high = _signed(op, a, b)
+        low, high = _signed_range(op, a, b)
     elif op == "remainder" and c == d > 0:
         low, high = 0.0, d - (node.kind == "i")
     elif op == "floor_divide" and c == d > 0 and node.kind == "i":
@@ -342,8 +358,8 @@ def computed(  # noqa: C901, PLR0912  # a case for each operation
         low, high = min(a, c), max(b, d)
     elif op == "gather":
         low, high = min(node.value), max(node.value)
-    elif op in ("real", "whole", *ROUNDED):
-        turn: Any = {"real": float, "whole": math.trunc, **ROUNDED}[op]
+    elif op in ("real", "whole", *ROUNDINGS):
+        turn: Any = {"real": float, "whole": math.trunc, **ROUNDINGS}[op]
         low, high = (x if math.isinf(x) else turn(x) for x in (a, b))
     elif op in ("sin", "cos", "tanh"):
         low, high = -1.0, 1.0
@@ -352,13 +368,14 @@ def computed(  # noqa: C901, PLR0912  # a case for each operation
     elif op in ("arctan2", "arctan"):
         low, high = -3.1415927411, 3.1415927411  # pi, also in single precision
     if node.kind == "s":
-        margin = 1e-6 * max(abs(low), abs(high), 1e-30)  # of rounding to 24 bits
+        # Single precision rounds the bounds to 24 bits.
+        margin = 1e-6 * max(abs(low), abs(high), 1e-30)
         low = low - margin if low > -_LARGEST_SINGLE else -math.inf
         high = high + margin if high < _LARGEST_SINGLE else math.inf
     return low, high
 
 
-def _arithmetic(op: str, left: Range, right: Range) -> Range:
+def _arithmetic_range(op: str, left: Range, right: Range) -> Range:
     (a, b), (c, d) = left, right
     if op == "add":
         return a + c, b + d
@@ -368,7 +385,7 @@ def _arithmetic(op: str, left: Range, right: Range) -> Range:
     return min(corners), max(corners)
 
 
-def _signed(op: str, a: float, b: float) -> Range:
+def _signed_range(op: str, a: float, b: float) -> Range:
     if op == "negative":
         return -b, -a
     if op == "absolute":

@@ -1,8 +1,8 @@
-"""Regions of a program at work: all their paths are run, and what came of them is merged.
+"""Exploration of the regions of a program, and the functions that rewritten programs call.
 
-Around a region everything that can change in place is remembered and put back
-for each path. What existed before keeps its identity; where that cannot be, or
-results have no common shape, the paths stay apart.
+A region is run on all paths through it, and the results are merged into one. For each path,
+everything that can change in place is restored first, and it keeps its identity afterwards. If
+results have no common shape, or an old value would have to be replaced, the paths stay separate.
 """
 
 import sys
@@ -13,71 +13,76 @@ from typing import Any
 
 import numpy as np
 
-from cwm_cli.translation.expressions import Refused, TraceNode
-from cwm_cli.translation.functions import BUILTINS, Type, chosen
+from cwm_cli.translation.expressions import TraceNode, Unsupported
+from cwm_cli.translation.functions import BUILTINS, Type, select_number
 from cwm_cli.translation.numbers import (
     Array,
     Number,
     is_number,
     is_python,
+    is_symbolic,
     node_of,
     number,
-    numpys,
     op,
     raw,
-    symbolic,
+    to_numpy,
     tracer,
 )
-from cwm_cli.translation.paths import Abandoned, merged_by_decisions
-from cwm_cli.translation.rewriting import PREFIX, rewritten
-from cwm_cli.translation.values import ATOMS, cells, changeable, flatten, owner, visited
+from cwm_cli.translation.paths import AbandonedPath, merge_by_decisions
+from cwm_cli.translation.rewriting import PREFIX, rewrite
+from cwm_cli.translation.values import (
+    ATOMS,
+    closure_values,
+    collect_reachable,
+    flatten,
+    memory_owner,
+    select_mutable,
+)
 
-MOST_ROUNDS = 3
-"""Rounds of a loop whose end is not known; more are left to the program."""
+MAX_LOOP_ROUNDS = 3  # of a loop with a symbolic condition; the program computes longer ones
+MAX_DEPTH = 60  # of nested regions; a deeper recursion has no known end
+MIN_CACHED_WORK = 150  # of a region whose results are worth a cache entry
+MAX_CHOICES = 16  # in a chain of selections that replaces a table
 
-MOST_DEPTH = 60
-"""Regions within regions: beyond this a program recurs without a known end."""
-
-CHEAP = 150
-"""Work of a region that is done again rather than remembered."""
-
-MOST_CHOICES = 16
-"""Things of which one is chosen by a place without a table of numbers."""
-
-FILE = "<traced>"
-"""The file name of programs that are traced."""
+FILE = "<traced>"  # file name of traced programs
 
 UNBOUND = SimpleNamespace(what="a variable without a value")
-UNKNOWN = SimpleNamespace(what="what a path that failed would have had")
+UNKNOWN = SimpleNamespace(what="the result of a path that failed")
 
 
-class Unmergeable(BaseException):
-    """Results of paths that cannot become one value."""
+class MergeError(BaseException):
+    """Results of paths cannot become one value."""
 
 
-class _Known:
-    """What the paths of a region came to, to be used again where the same region comes up.
+class _CachedResults:
+    """A copy of the results of a region, for other paths that reach the same region.
 
-    Nothing in it is used itself: whoever gets a copy may change that.
+    Args:
+        around: The values that the region could reach.
+        found: The results of its paths.
     """
 
     def __init__(self, around: list[Any], found: Sequence[Any]) -> None:
         self._around = around
-        self._found = self._copied(found, {id(each): each for each in around})
+        self._found = self._copy_results(found, {id(each): each for each in around})
 
-    def again(self, around: list[Any]) -> list[Any] | None:
-        """Return it for things that took the place of those before."""
+    def replay(self, around: list[Any]) -> list[Any] | None:
+        """Return a copy for other values in place of `around`, or None if types differ."""
         if list(map(type, around)) != list(map(type, self._around)):
             return None
         pairs = zip(self._around, around, strict=True)
-        return self._copied(self._found, {id(old): new for old, new in pairs})
+        return self._copy_results(self._found, {id(old): new for old, new in pairs})
 
-    def _copied(self, found: Sequence[Any], memo: dict[int, Any]) -> list[Any]:
-        return [(taken, odd, _copy(result, memo)) for taken, odd, result in found]
+    def _copy_results(self, found: Sequence[Any], memo: dict[int, Any]) -> list[Any]:
+        return [(taken, fallback, _copy(result, memo)) for taken, fallback, result in found]
 
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:  # noqa: PLR0911  # a case for each kind
-    """Return a copy; what has a counterpart is not copied. `Unmergeable` where that cannot be."""
+    """Return a deep copy, with values replaced by `memo`.
+
+    Raises:
+        MergeError: The value has a type that cannot be copied, or is a view of an array.
+    """
     if is_number(value) or isinstance(value, ATOMS):
         return value
     if id(value) in memo:
@@ -93,22 +98,22 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:  # noqa: PLR0911  # a case f
         table.update({key: _copy(each, memo) for key, each in value.items()})
         return table
     if isinstance(value, np.ndarray) and value.dtype == object and value.base is None:
-        return value.copy()  # the contents of an array: numbers
+        return value.copy()  # the contents of an `Array`: numbers
     if isinstance(value, Array) and value.data.base is None:
         memo[id(value)] = array = value.copy()
         return array
     if type(value) is set:
         return set(value)
-    raise Unmergeable
+    raise MergeError
 
 
-def _contents(value: Any) -> Any:
+def _copy_contents(value: Any) -> Any:
     return value.data.copy() if isinstance(value, Array) else value.copy()
 
 
 def _restore(value: Any, saved: Any) -> None:
     if isinstance(value, Array):
-        if value.data.flags.writeable:  # what cannot be written has not changed
+        if value.data.flags.writeable:  # a read-only array has not changed
             value.data[...] = saved
     elif isinstance(value, list):
         list.__setitem__(value, slice(None), saved)
@@ -117,77 +122,78 @@ def _restore(value: Any, saved: Any) -> None:
         value.update(saved)
 
 
-class _Merging:
-    """Merges values of two paths; `old` are the identities of what existed before."""
+class _Merger:
+    """A function that merges the values of two paths.
+
+    Args:
+        old: Identities of values that existed before the region; they are never replaced.
+    """
 
     def __init__(self, old: set[int]) -> None:
         self._old = old
         self._memo: dict[Any, Any] = {}
 
-    def merged(self, condition: TraceNode, x: Any, y: Any) -> Any:
-        """Return one value for two; `condition` says which."""
+    def merge(self, condition: TraceNode, x: Any, y: Any) -> Any:
+        """Return one value for two; `condition` selects the first."""
         if x is y or x is UNKNOWN:
             return y
         if y is UNKNOWN:
             return x
         if is_number(x) and is_number(y):
-            if tracer().exact_types and (is_python(x), node_of(x).kind) != (
-                is_python(y),
-                node_of(y).kind,
-            ):
-                raise Unmergeable
-            return chosen(condition, x, y) if not _same(x, y) else x
+            types = [(is_python(value), node_of(value).kind) for value in (x, y)]
+            if tracer().exact_types and types[0] != types[1]:
+                raise MergeError
+            return select_number(condition, x, y) if not _is_same(x, y) else x
         if x is UNBOUND or y is UNBOUND:
-            return UNBOUND  # whoever reads it is left to the program
+            return UNBOUND  # reading the variable raises NameError
         if isinstance(x, Array) and isinstance(y, Array):
-            if id(owner(x)) in self._old or id(owner(y)) in self._old:
-                alike = x.shape == y.shape and owner(x) is owner(y)
-                if not alike or not all(map(_same, x.data.flat, y.data.flat)):
-                    raise Unmergeable
+            if id(memory_owner(x)) in self._old or id(memory_owner(y)) in self._old:
+                alike = x.shape == y.shape and memory_owner(x) is memory_owner(y)
+                if not alike or not all(map(_is_same, x.data.flat, y.data.flat)):
+                    raise MergeError
                 return x
         elif id(x) in self._old or id(y) in self._old:
-            raise Unmergeable
+            raise MergeError
         key = condition, id(x), id(y)
-        if key not in self._memo:  # what was one thing stays one thing
-            self._memo[key] = self.contents(condition, x, y), x, y
+        if key not in self._memo:  # aliases stay aliases
+            self._memo[key] = self.merge_contents(condition, x, y), x, y
         return self._memo[key][0]
 
-    def contents(self, condition: TraceNode, x: Any, y: Any) -> Any:
-        """Return a new container for two of one shape."""
+    def merge_contents(self, condition: TraceNode, x: Any, y: Any) -> Any:
+        """Return a new container that merges two of the same shape."""
         if isinstance(x, Array | np.ndarray) and isinstance(y, Array | np.ndarray):
             return self._array(condition, x, y)
         if type(x) is type(y):
             if isinstance(x, list | tuple) and len(x) == len(y):
-                made = [self.merged(condition, a, b) for a, b in zip(x, y, strict=True)]
+                made = [self.merge(condition, a, b) for a, b in zip(x, y, strict=True)]
                 return made if isinstance(x, list) else _tuple(x, made)
             if isinstance(x, dict) and list(x) == list(y):
-                return {key: self.merged(condition, x[key], y[key]) for key in x}
+                return {key: self.merge(condition, x[key], y[key]) for key in x}
             if isinstance(x, str | bytes | set | frozenset | range) and x == y:
                 return x
-        raise Unmergeable
+        raise MergeError
 
     def _array(self, condition: TraceNode, x: Any, y: Any) -> Array:
-        kind = (
-            x.kind if isinstance(x, Array) and isinstance(y, Array) and x.kind == y.kind else None
-        )
-        if isinstance(x, Array) and isinstance(y, Array) and kind is None:
-            raise Unmergeable
+        kind = None
+        if isinstance(x, Array) and isinstance(y, Array):
+            kind = x.kind
+            if kind != y.kind:
+                raise MergeError
         one, other = raw(x), raw(y)
         if one.shape != other.shape:
-            raise Unmergeable
+            raise MergeError
         made = np.empty(one.shape, object)
         for place in np.ndindex(one.shape):
-            made[place] = self.merged(condition, one[place], other[place])
+            made[place] = self.merge(condition, one[place], other[place])
         return Array(made, kind)
 
 
 def _tuple(like: Any, parts: list[Any]) -> Any:
-    """Return a tuple of the kind of another."""
+    """Return a tuple, or a named tuple of the type of `like`."""
     return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
 
 
-def _same(x: Any, y: Any) -> bool:
-    """Whether two elements are one."""
+def _is_same(x: Any, y: Any) -> bool:
     if x is y:
         return True
     if type(x) is not type(y) or not is_number(x):
@@ -197,294 +203,303 @@ def _same(x: Any, y: Any) -> bool:
     return node_of(x) is node_of(y)
 
 
-def rejoined(
+def run_and_merge(
     run: Callable[[], Any],
     roots: Iterable[Any],
     others: Iterable[Any] = (),
     *,
     tagged: bool = False,
 ) -> Any:
-    """Run all paths of a region and go on with one result; where that fails, they stay apart.
+    """Run a region on all its paths and return one result; if that fails, fork the current path.
 
-    What can be reached from `roots` may change; `others` existed before, too.
-    Results that are `tagged` are merged with those of the same tag only.
+    Args:
+        run: The region.
+        roots: Values from which the region can reach everything that it may change.
+        others: Further values that existed before the region.
+        tagged: Merge only results with the same first element.
     """
     current = tracer()
-    around = visited(roots)
-    things = changeable(around)
-    saved = [_contents(thing) for thing in things]
+    around = collect_reachable(roots)
+    mutable = select_mutable(around)
+    saved = [_copy_contents(thing) for thing in mutable]
     fresh = [True]
 
     def before() -> None:
         if not fresh[0]:
-            for thing, content in zip(things, saved, strict=True):
+            for thing, content in zip(mutable, saved, strict=True):
                 _restore(thing, content)
         fresh[0] = False
 
-    def explored() -> list[Any]:
+    def explore() -> list[Any]:
         current.depth += 1
         try:
-            if current.depth > MOST_DEPTH:
-                raise Refused("it recurs too deeply")
-            return current.explore(lambda: (run(), tuple(map(_contents, things))), before)
+            if current.depth > MAX_DEPTH:
+                raise Unsupported("it recurs too deeply")
+            return current.explore(lambda: (run(), tuple(map(_copy_contents, mutable))), before)
         finally:
             current.depth -= 1
 
-    found = _remembered(around, explored)
+    found = _explore_cached(around, explore)
     if len(found) == 1:
-        _, (odd, soft), result = found[0]
-        if isinstance(result, BaseException):
-            raise result
-        for thing, content in zip(things, result[1], strict=True):
-            _restore(thing, content)
-        current.note(odd)
-        current.note(soft, soft=True)
-        return result[0]
-    numbers = all(is_number(each[2][0]) for each in found if type(each[2]) is tuple)
-    before_it = things if numbers else [*things, *changeable(visited(others))]
-    outcome = _Outcome(found, things, before_it, tagged=tagged)
-    if not outcome.good:
-        before()
-        raise found[0][2]
-    odd, soft, result, *after = outcome.merged()
-    for thing, content in zip(things, after, strict=True):
+        _, (fallback, numeric), outcome = found[0]
+        if isinstance(outcome, BaseException):
+            raise outcome
+        result, after = outcome
+    else:
+        numbers = all(is_number(each[2][0]) for each in found if type(each[2]) is tuple)
+        old = mutable if numbers else [*mutable, *select_mutable(collect_reachable(others))]
+        results = _RegionResults(found, mutable, old, tagged=tagged)
+        if not results.succeeded:
+            before()
+            raise found[0][2]
+        fallback, numeric, result, *after = results.merge()
+    for thing, content in zip(mutable, after, strict=True):
         _restore(thing, content.data if isinstance(content, Array) else content)
-    current.note(odd)
-    current.note(soft, soft=True)
+    current.fall_back_if(fallback)
+    current.fall_back_if(numeric, numeric=True)
     return result
 
 
-def _remembered(around: list[Any], explored: Callable[[], list[Any]]) -> list[Any]:
-    """Return what the paths of a region came to, from a path that began like this one."""
+def _explore_cached(around: list[Any], explore: Callable[[], list[Any]]) -> list[Any]:
+    """Return the results of the paths of a region, cached by the decisions before it."""
     current = tracer()
     path = current.path
     assert path is not None
-    name = path.region()
-    known = path.known.get(name)
-    again: list[Any] | None = known.again(around) if known else None
-    if again is not None:
-        return again
+    key = path.next_region()
+    cached = path.cache.get(key)
+    copies: list[Any] | None = cached.replay(around) if cached else None
+    if copies is not None:
+        return copies
     work = current.graph.work
-    found = explored()
-    if current.graph.work - work > CHEAP:
-        with suppress(Unmergeable):
-            path.known[name] = _Known(around, found)
+    found = explore()
+    if current.graph.work - work > MIN_CACHED_WORK:
+        with suppress(MergeError):
+            path.cache[key] = _CachedResults(around, found)
     return found
 
 
-class _Outcome:
-    """What came of the paths of a region."""
+class _RegionResults:
+    """The results of the paths of a region, to be merged."""
 
     def __init__(
-        self, found: Sequence[Any], things: Sequence[Any], old: Sequence[Any], *, tagged: bool
+        self, found: Sequence[Any], mutable: Sequence[Any], old: Sequence[Any], *, tagged: bool
     ) -> None:
-        self._found, self._things, self._old, self._tagged = found, things, old, tagged
-        self.good = [
+        self._found, self._mutable, self._old, self._tagged = found, mutable, old, tagged
+        self.succeeded = [
             place for place, each in enumerate(found) if not isinstance(each[2], BaseException)
         ]
 
-    def merged(self) -> list[Any]:
-        """Return where it is odd, where soft, the result, and the contents of what can change."""
-        group = self._chosen(
-            self.good, lambda place: self._result(place)[0] if self._tagged else None
+    def merge(self) -> list[Any]:
+        """Return both fallback conditions, the result, and the new contents of mutable values."""
+        group = self._fork_by(
+            self.succeeded, lambda place: self._found[place][2][0][0] if self._tagged else None
         )
+        # Merge as many paths as possible: all of them, those of equal shape, or none.
         try:
-            return self._of(group)
-        except Unmergeable:
-            group = self._chosen(group, self._shape)
+            return self._merge_group(group)
+        except MergeError:
+            group = self._fork_by(group, self._shape)
         try:
-            return self._of(group)
-        except Unmergeable:
-            return self._of(self._chosen(group, lambda place: place))
+            return self._merge_group(group)
+        except MergeError:
+            return self._merge_group(self._fork_by(group, lambda place: place))
 
-    def _result(self, place: int) -> Any:
-        return self._found[place][2][0]
-
-    def _chosen(self, group: Sequence[int], name: Callable[[int], Any]) -> Sequence[int]:
-        """Fork by what became of the paths, not by the paths."""
-        kinds: dict[Any, list[int]] = {}
+    def _fork_by(self, group: Sequence[int], label: Callable[[int], Any]) -> Sequence[int]:
+        """Fork the current path by labels of results; return the results with one label."""
+        groups: dict[Any, list[int]] = {}
         for place in group:
-            kinds.setdefault(name(place), []).append(place)
-        *first, last = kinds.values()
+            groups.setdefault(label(place), []).append(place)
+        *first, last = groups.values()
         graph = tracer().graph
         for part in first:
             rows = [(each[0], graph.const(at in part)) for at, each in enumerate(self._found)]
             if tracer().decide(
-                merged_by_decisions(rows, lambda c, x, y: graph.apply("select", c, x, y))
+                merge_by_decisions(rows, lambda c, x, y: graph.apply("select", c, x, y))
             ):
                 return part
         return last
 
-    def _of(self, group: Sequence[int]) -> list[Any]:
-        """Merge the paths of a group; those that failed are odd, others do not come here."""
+    def _merge_group(self, group: Sequence[int]) -> list[Any]:
+        """Merge the results of a group; failed paths become a fallback condition."""
         graph = tracer().graph
         old = tracer().constants | {id(thing) for thing in self._old}
-        old |= {id(owner(thing)) for thing in self._old if isinstance(thing, Array)}
-        merging = _Merging(old)
+        old |= {id(memory_owner(thing)) for thing in self._old if isinstance(thing, Array)}
+        merger = _Merger(old)
         rows = []
-        for place, (taken, (odd, soft), outcome) in enumerate(self._found):
+        for place, (taken, (fallback, numeric), outcome) in enumerate(self._found):
             if place in group:
-                row = [odd or graph.false, soft or graph.false, outcome[0], *outcome[1]]
-            else:
-                failed = graph.const(place not in self.good)
-                row = [failed, graph.false, *[UNKNOWN] * (1 + len(self._things))]
+                row = [fallback or graph.false, numeric or graph.false, outcome[0], *outcome[1]]
+            else:  # a failed path, or one that `_fork_by` has excluded
+                failed = graph.const(place not in self.succeeded)
+                row = [failed, graph.false, *[UNKNOWN] * (1 + len(self._mutable))]
             rows.append((taken, row))
 
         def both(condition: TraceNode, x: list[Any], y: list[Any]) -> list[Any]:
-            notes = [
+            conditions = [
                 graph.apply("select", condition, a, b) for a, b in zip(x[:2], y[:2], strict=True)
             ]
-            merged = merging.merged(condition, x[2], y[2])
+            merged = merger.merge(condition, x[2], y[2])
             contents = [
-                _content(merging, condition, a, b) for a, b in zip(x[3:], y[3:], strict=True)
+                _merge_content(merger, condition, a, b) for a, b in zip(x[3:], y[3:], strict=True)
             ]
-            return [*notes, merged, *contents]
+            return [*conditions, merged, *contents]
 
-        return merged_by_decisions(rows, both)
+        return merge_by_decisions(rows, both)
 
     def _shape(self, place: int) -> Any:
-        """Return the shape of what a path left behind."""
+        """Return a label that is equal for results of equal shape."""
         result, contents = self._found[place][2]
         parts = [Array(each) if isinstance(each, np.ndarray) else each for each in contents]
         try:
             return repr(flatten([result, *parts], []))
-        except Refused:
+        except Unsupported:
             return place
 
 
-def _content(merging: _Merging, condition: TraceNode, x: Any, y: Any) -> Any:
-    """Merge the contents of one thing on two paths."""
+def _merge_content(merger: _Merger, condition: TraceNode, x: Any, y: Any) -> Any:
+    """Merge the contents that one mutable value has on two paths."""
     if x is UNKNOWN or y is UNKNOWN:
         return y if x is UNKNOWN else x
-    made = merging.contents(condition, x, y)
-    return made.data if isinstance(made, Array) else made
+    merged = merger.merge_contents(condition, x, y)
+    return merged.data if isinstance(merged, Array) else merged
 
 
-# --- what rewritten programs call
-
-
-def region(run: Callable[[], Any], calls: bool) -> Any:
-    """Do an expression with all its paths; without calls nothing can change in place."""
+# Functions that rewritten programs call, under their names with the prefix `_w_`.
+def run_region(run: Callable[[], Any], calls: bool) -> Any:
+    """Evaluate an expression on all paths; without `calls` it cannot change anything in place."""
     if tracer().path is None:
         return run()
     around = _locals(sys._getframe(1))
-    return rejoined(run, around) if calls else rejoined(run, (), around)
+    return run_and_merge(run, around) if calls else run_and_merge(run, (), around)
 
 
 def _locals(frame: Any) -> list[Any]:
-    """Return the variables of a function, without iterators that are the interpreter's."""
+    """Return the local variables of a frame, without the interpreter's hidden iterators."""
     return [value for name, value in frame.f_locals.items() if not name.startswith((".", PREFIX))]
 
 
-def statement(run: Any, given: Sequence[Any]) -> Any:
-    """Do a statement with all its paths."""
+def run_statement(run: Any, given: Sequence[Any]) -> Any:
+    """Run a statement, as a function of the variables that it assigns to, on all paths."""
     if tracer().path is None:
         return run(*given)
-    roots = [*_locals(sys._getframe(1)), *given, *cells(run)]
-    return rejoined(lambda: run(*given), roots, tagged=True)
+    roots = [*_locals(sys._getframe(1)), *given, *closure_values(run)]
+    return run_and_merge(lambda: run(*given), roots, tagged=True)
 
 
-def function(made: Any) -> Any:
-    """Make a function of a program a region; `step` and `set_state` stay apart by path."""
-    if not isinstance(made, FunctionType):
-        return made
+def wrap_function(function: Any) -> Any:
+    """Make a function of a program a region.
+
+    The outermost call of `step` or `set_state` is none: `Trace` merges its paths.
+    """
+    if not isinstance(function, FunctionType):
+        return function
 
     def call(*args: Any, **options: Any) -> Any:
-        outermost = tracer().depth == 0 and made.__name__ in ("step", "set_state")
+        outermost = tracer().depth == 0 and function.__name__ in ("step", "set_state")
         if tracer().path is None or outermost:
-            return made(*args, **options)
-        return rejoined(lambda: made(*args, **options), [*args, *options.values(), *cells(made)])
+            return function(*args, **options)
+        return run_and_merge(
+            lambda: function(*args, **options),
+            [*args, *options.values(), *closure_values(function)],
+        )
 
-    call.__name__ = made.__name__
-    call.__traced_function__ = made  # type: ignore[attr-defined]
+    call.__name__ = function.__name__
+    call.__traced_function__ = function  # type: ignore[attr-defined]
     return call
 
 
-def value(read: Callable[[], Any]) -> Any:
-    """Return the value of a variable, if it has one."""
+def read_variable(read: Callable[[], Any]) -> Any:
+    """Return the value of a variable, or `UNBOUND`."""
     try:
         return read()
     except NameError:
         return UNBOUND
 
 
-def unbound(value: Any) -> bool:
-    """Whether a variable has no value."""
+def is_unbound(value: Any) -> bool:
+    """Return whether a variable has no value."""
     return value is UNBOUND
 
 
-def going_on(test: Any, number: int) -> Any:
-    """Return whether a loop goes on; after a few rounds that depend on numbers it is left alone."""
+def continue_loop(test: Any, number: int) -> Any:
+    """Return whether a loop continues; abandon the path after a few rounds with open conditions."""
     current = tracer()
     if type(test) is Number and current.path and current.truth(test.node) is None:
         current.path.counts[number] += 1
         going = bool(test)
-        if going and current.path.counts[number] > MOST_ROUNDS:
-            raise Abandoned("a long loop")
+        if going and current.path.counts[number] > MAX_LOOP_ROUNDS:
+            raise AbandonedPath("a long loop")
         return going
     return test
 
 
-def caught() -> None:
-    """Refuse that a program catches what it would not have raised."""
+def check_caught() -> None:
+    """Refuse to catch an exception that the program itself would not have raised.
+
+    An exception is the program's own if it is marked, or if it comes from the program's text or
+    from a function without symbolic arguments.
+    """
     error = sys.exc_info()[1]
     trace = error.__traceback__ if error else None
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     plain = trace is not None and (
         trace.tb_frame.f_code.co_filename == FILE
-        or not symbolic(list(trace.tb_frame.f_locals.values()))
+        or not is_symbolic(list(trace.tb_frame.f_locals.values()))
     )
     if tracer().path is not None and not plain and not hasattr(error, "__traced__"):
-        raise Refused("an exception that is caught")
+        raise Unsupported("an exception that is caught")
 
 
-def contained(value: Any, container: Any, negated_: bool) -> Any:
-    """Do `in` and `not in`."""
+def contains(value: Any, container: Any, negated: bool) -> Any:
+    """Evaluate `in` and `not in`."""
     known = isinstance(value, str) or isinstance(container, str | range)
-    if isinstance(container, range) and symbolic(value):
+    if isinstance(container, range) and is_symbolic(value):
         container, known = list(container), False
-    if known or not (symbolic(value) or symbolic(container)):
-        return (value in container) is not negated_
+    if known or not (is_symbolic(value) or is_symbolic(container)):
+        return (value in container) is not negated
     items: Any = container
     if isinstance(container, dict | set | frozenset):
-        items = sorted(container, key=repr) if not symbolic(list(container)) else list(container)
+        items = sorted(container, key=repr) if not is_symbolic(list(container)) else list(container)
     out: Any = False
     for item in items:
-        out = _either(out, equal(value, item, False))
-    return negated(out) if negated_ else out
+        out = _logical_or(out, equal(value, item, False))
+    return negate(out) if negated else out
 
 
-def _either(one: Any, other: Any) -> Any:
+def _logical_or(one: Any, other: Any) -> Any:
     return number(node_of(op("logical_or", one, other)), True)
 
 
-def equal(x: Any, y: Any, negated_: bool) -> Any:
-    """Do `==` and `!=`; lists and tuples are compared element by element."""
-    if isinstance(x, tuple | list) and isinstance(y, tuple | list) and symbolic([x, y]):
+def equal(x: Any, y: Any, negated: bool) -> Any:
+    """Evaluate `==` and `!=`; lists and tuples are compared element by element."""
+    if isinstance(x, tuple | list) and isinstance(y, tuple | list) and is_symbolic([x, y]):
         out: Any = len(x) == len(y) and isinstance(x, list) is isinstance(y, list)
         for a, b in zip(x, y, strict=False):
             if out is False:
                 break
             each = equal(a, b, False)
             out = number(node_of(op("logical_and", out, each)), True)
-        return negated(out) if negated_ else out
-    return x != y if negated_ else x == y
+        return negate(out) if negated else out
+    return x != y if negated else x == y
 
 
-def same(x: Any, y: Any, negated_: bool) -> Any:
-    """Do `is` and `is not`: numbers that are not known are no known object, but for truths."""
+def is_same_object(x: Any, y: Any, negated: bool) -> Any:
+    """Evaluate `is` and `is not`.
+
+    A symbolic number is no known object. Only a truth can be True or False itself.
+    """
     for one, other in ((x, y), (y, x)):
         if type(one) is Number and is_number(other):
             if one.node.kind != "b" or one.python is None or not isinstance(other, bool):
-                raise Refused("`is` with numbers")
+                raise Unsupported("`is` with numbers")
             out = op("equal", one, other) if one.python else False
-            return negated(out) if negated_ else out
-    return (x is y) is not negated_
+            return negate(out) if negated else out
+    return (x is y) is not negated
 
 
-def negated(value: Any) -> Any:
-    """Do `not`."""
+def negate(value: Any) -> Any:
+    """Evaluate `not`."""
     if isinstance(value, Array) and value.size == 1:
         value = value.item()
     if type(value) is Number:
@@ -492,66 +507,66 @@ def negated(value: Any) -> Any:
     return not value
 
 
-def item(container: Any, place: Any) -> Any:
-    """Look something up."""
-    if not symbolic(place):
+def get_item(container: Any, place: Any) -> Any:
+    """Evaluate a subscript."""
+    if not is_symbolic(place):
         return container[place]
     if isinstance(container, dict):
         return get(container, place, missing=True)
     if isinstance(container, np.ndarray) and container.dtype.kind in "US":
         container = container.tolist()
     if isinstance(container, Array):
-        return _element(container, place)
+        return _array_element(container, place)
     if isinstance(container, list | tuple | str | range) and type(place) is Number:
-        return _picked(list(container), _inside(place, len(container)))
+        return _select_item(list(container), _normalize_index(place, len(container)))
     return container[place]
 
 
-def items(container: Any, *places: Any) -> Any:
-    """Look something up in what is looked up; rows are no values of their own."""
+def get_nested_item(container: Any, *places: Any) -> Any:
+    """Evaluate nested subscripts, as in `grid[y][x]`, without a view of the row."""
     first, *rest = places
     if rest and type(first) is Number and isinstance(container, list | tuple) and container:
         try:
-            found = [items(row, *rest) for row in container]
+            found = [get_nested_item(row, *rest) for row in container]
         except (LookupError, TypeError):
-            return items(item(container, first), *rest)
-        return _picked(found, _inside(first, len(container)))
-    found = item(container, first)
-    return items(found, *rest) if rest else found
+            return get_nested_item(get_item(container, first), *rest)
+        return _select_item(found, _normalize_index(first, len(container)))
+    found = get_item(container, first)
+    return get_nested_item(found, *rest) if rest else found
 
 
-def _element(array: Array, place: Any) -> Any:
-    """Look up elements of an array: by a table where all is known, else by choices or forks."""
+def _array_element(array: Array, place: Any) -> Any:
+    """Return elements of an array: from a table of known numbers, else by selections or forks."""
     parts = place if isinstance(place, tuple) else (place,)
     single = all(type(p) is Number or isinstance(p, int | np.integer) for p in parts)
     if any(type(p) is Number and p.node.kind == "b" for p in parts) or not single:
         return array[place]
     if len(parts) > array.ndim:
-        return array[tuple(0 for _ in parts)]  # which fails
+        return array[tuple(0 for _ in parts)]  # raises the IndexError of the program
     at: Any = 0
     for part, size in zip(parts, array.shape, strict=False):
-        at = at * size + _inside(part, size)
+        at = at * size + _normalize_index(part, size)
     rest = array.shape[len(parts) :]
     if not rest:
-        return numpys(_picked(list(array.data.reshape(-1)), at))
-    if id(owner(array)) not in tracer().constants:
-        return array[place]  # a view, of each row on a path of its own
+        return to_numpy(_select_item(list(array.data.reshape(-1)), at))
+    if id(memory_owner(array)) not in tracer().constants:
+        return array[place]  # a view that the program may write to, so fork over the rows
     made = np.empty(rest, object)
     for cell in np.ndindex(rest):
         column = array.data.reshape(-1, *rest)[(slice(None), *cell)]
-        made[cell] = numpys(_picked(list(column), at))
+        made[cell] = to_numpy(_select_item(list(column), at))
     made.flags.writeable = False
     return Array(made, array.kind)
 
 
-def _inside(place: Any, size: int) -> Any:
-    """Return a place from 0 to the size; where there is none the program answers."""
+def _normalize_index(place: Any, size: int) -> Any:
+    """Return an index from 0 to `size - 1`; outside this range the program computes the step."""
     if type(place) is not Number and not isinstance(place, int | np.integer):
-        raise Refused("an index that is not a number")
+        raise Unsupported("an index that is not a number")
     graph, current = tracer().graph, tracer()
     node = node_of(place)
     if node.kind in "sf" or (node.kind == "b" and not is_python(place)):
-        raise Refused("something other than a whole number is an index or key")
+        raise Unsupported("something other than a whole number is an index or key")
     if not size:
         raise IndexError("nothing is there")
     node = graph.cast(node, "i")
@@ -563,55 +578,55 @@ def _inside(place: Any, size: int) -> Any:
     if low < 0 or high >= size:
         below = graph.apply("less", node, graph.const(0))
         above = graph.apply("less", graph.const(size - 1), node)
-        current.note(graph.apply("logical_or", below, above))
+        current.fall_back_if(graph.apply("logical_or", below, above))
         least = graph.apply("maximum", node, graph.const(0))
         node = graph.apply("minimum", least, graph.const(size - 1))
     return number(node, True)
 
 
-def _picked(items: list[Any], place: Any) -> Any:
-    """Return what is at a place."""
+def _select_item(items: list[Any], place: Any) -> Any:
+    """Return the item at an index, by a table or selections if possible, else by a fork."""
     node = node_of(place)
     if node.op == "const":
         return items[int(node.value)]
     try:
-        return _gathered(items, node)
-    except Unmergeable:
-        return items[tracer().value_of(node)]
+        return _gather_items(items, node)
+    except MergeError:
+        return items[tracer().fork_on_value(node)]
 
 
-def _gathered(items: list[Any], place: TraceNode) -> Any:
-    """Return one thing that is what is at a place; things of different shapes are not one."""
+def _gather_items(items: list[Any], place: TraceNode) -> Any:
+    """Return the items at an index as one value; raise `MergeError` if their shapes differ."""
     graph, first = tracer().graph, items[0]
     if all(map(is_number, items)):
-        plain = [type(each) is not Number for each in items]
-        kinds = {node_of(each).kind for each in items}
-        flags = {isinstance(each, np.generic) for each in items} if all(plain) else {None}
-        python = (
-            not flags.pop() if len(flags) == 1 and None not in flags and len(kinds) == 1 else None
-        )
-        if all(plain) and len(kinds) > 1 and kinds != {"i", "f"}:
-            raise Unmergeable
-        if all(plain):
+        if all(type(each) is not Number for each in items):
+            kinds = {node_of(each).kind for each in items}
+            if len(kinds) > 1 and kinds != {"i", "f"}:
+                raise MergeError
+            of_numpy = {isinstance(each, np.generic) for each in items}
+            python = not of_numpy.pop() if len(of_numpy) == len(kinds) == 1 else None
             return number(graph.gather(items, place), python)
-        if len(items) > MOST_CHOICES:
-            raise Unmergeable
+        if len(items) > MAX_CHOICES:
+            raise MergeError
         out = items[-1]
         for at in range(len(items) - 2, -1, -1):
-            out = chosen(graph.apply("equal", place, graph.const(at)), items[at], out)
+            out = select_number(graph.apply("equal", place, graph.const(at)), items[at], out)
         return out
     if any(type(each) is not type(first) for each in items):
-        raise Unmergeable
+        raise MergeError
     if isinstance(first, tuple) and all(len(each) == len(first) for each in items):
         return _tuple(
-            first, [_gathered(list(column), place) for column in zip(*items, strict=True)]
+            first, [_gather_items(list(column), place) for column in zip(*items, strict=True)]
         )
-    raise Unmergeable
+    raise MergeError
 
 
 def get(container: Any, *args: Any, missing: bool = False) -> Any:
-    """Do `get` of a dict, or what has that name; `missing` keys raise for an index."""
-    if not isinstance(container, dict) or not symbolic(args[0]):
+    """Call `get` of a dict, or another method of that name.
+
+    With `missing`, an unknown key raises KeyError, as for a subscript.
+    """
+    if not isinstance(container, dict) or not is_symbolic(args[0]):
         return container[args[0]] if missing else container.get(*args)
 
     def run() -> Any:
@@ -622,15 +637,15 @@ def get(container: Any, *args: Any, missing: bool = False) -> Any:
             raise KeyError(args[0])
         return args[1] if len(args) > 1 else None
 
-    return rejoined(run, ())
+    return run_and_merge(run, ())
 
 
 def index(container: Any, *args: Any) -> Any:
-    """Do `index` of a list, or what has that name."""
-    if not isinstance(container, list | tuple) or not symbolic([container, *args]):
+    """Call `index` of a list, or another method of that name."""
+    if not isinstance(container, list | tuple) or not is_symbolic([container, *args]):
         return container.index(*args)
     if len(args) > 1:
-        raise Refused("index between bounds")
+        raise Unsupported("index between bounds")
 
     def run() -> Any:
         for place, found in enumerate(container):
@@ -638,12 +653,12 @@ def index(container: Any, *args: Any) -> Any:
                 return place
         raise ValueError("not in the list")
 
-    return rejoined(run, ())
+    return run_and_merge(run, ())
 
 
 def count(container: Any, *args: Any) -> Any:
-    """Do `count` of a list, or what has that name."""
-    if not isinstance(container, list | tuple) or not symbolic([container, *args]):
+    """Call `count` of a list, or another method of that name."""
+    if not isinstance(container, list | tuple) or not is_symbolic([container, *args]):
         return container.count(*args)
     out: Any = 0
     for found in container:
@@ -652,11 +667,11 @@ def count(container: Any, *args: Any) -> Any:
 
 
 def _junction(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `any` or `all` of values that all were computed."""
+    """Return `any` or `all` for values that were all computed before."""
 
     def call(items: Any) -> Any:
         values = list(items)
-        if not symbolic(values):
+        if not is_symbolic(values):
             return plain(values)
         out: Any = name == "logical_and"
         for each in values:
@@ -667,40 +682,21 @@ def _junction(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_HELPERS = {
-    name: globals()[name]
-    for name in [
-        "region",
-        "statement",
-        "function",
-        "value",
-        "unbound",
-        "going_on",
-        "caught",
-        "contained",
-        "equal",
-        "same",
-        "negated",
-        "item",
-        "items",
-        "get",
-        "index",
-        "count",
-    ]
-} | {"any": any, "all": all, "next": next, "iter": iter}
+_FUNCTIONS = (
+    *(run_region, run_statement, wrap_function, read_variable, is_unbound, continue_loop),
+    *(check_caught, contains, equal, is_same_object, negate, get_item, get_nested_item),
+    *(get, index, count, any, all, next, iter),
+)
 
 
-def loaded(text: str) -> dict[str, Any]:
-    """Return the namespace of a program that takes numbers that are not known."""
-    names: dict[str, Any] = {PREFIX + name: helper for name, helper in _HELPERS.items()}
+def load(text: str) -> dict[str, Any]:
+    """Return the namespace of a program that computes with symbolic numbers."""
+    names: dict[str, Any] = {PREFIX + function.__name__: function for function in _FUNCTIONS}
     junctions = {"any": _junction("logical_or", any), "all": _junction("logical_and", all)}
     names |= {"__builtins__": BUILTINS | junctions, "__name__": "world_model"}
-    exec(compile(rewritten(text), FILE, "exec"), names)  # noqa: S102  # the program, in regions
-    for each in names.values():
-        if (
-            isinstance(each, type)
-            and not isinstance(each, Type)
-            and each.__module__ == "world_model"
-        ):
-            each.__traced__ = True  # type: ignore[attr-defined]
+    exec(compile(rewrite(text), FILE, "exec"), names)  # noqa: S102  # in the sandbox
+    for value in names.values():
+        own = isinstance(value, type) and not isinstance(value, Type)
+        if own and value.__module__ == "world_model":
+            value.__traced__ = True
     return names

@@ -1,4 +1,4 @@
-"""A translated program as a model, one state at a time."""
+"""A translated program as a model of one state at a time."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -13,18 +13,18 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import LARGEST, Here, Model, Step
 from cwm_cli.planning.program import Anew, Program
 
-FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
-"""What plain arithmetic raises where the program has to answer, and where it has no state."""
+# Emitted code raises these if the program has to compute the step, or if there is no state.
+ARITHMETIC_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError)
 
 _REPEATABLE = (bytes, list, tuple, np.ndarray)
 
 
-class Translated(Model):
-    """Does what a program does, and asks the program where that cannot be.
+class TranslatedModel(Model):
+    """A model that computes steps of a program, and calls the program if it cannot.
 
-    After `play` it stands where it stood before. It has no state of its own where
-    an episode has ended and where the program had to answer; `redone` counts the
-    latter.
+    `play` leaves the model at the state from which it started. The model has no state of its own
+    after the end of an episode and after a step of the program; the program then computes the
+    next step. `fallbacks` counts how often the program was called.
     """
 
     deterministic = True
@@ -37,16 +37,16 @@ class Translated(Model):
         self.counter = program.counter
         self.batch = program.batch
         self.used = program.used
-        self.redone = 0
+        self.fallbacks = 0
 
     @cached_property
     def anew(self) -> Model:
-        """The program that is stood at its last observation before every step, in this form."""
+        """The same form, with the state set from the last observation before every step."""
         return Anew(self, self._program)
 
     def stand(self, state: Any) -> None:
-        """Stand at an observation, or where `here` said."""
-        self._here = state if type(state) is Here else Here(state, self._entered(state))
+        """Set the state by an observation or by a result of `here`."""
+        self._here = state if type(state) is Here else Here(state, self._enter_state(state))
 
     def here(self) -> Any:
         """Return the observation and the state."""
@@ -54,11 +54,11 @@ class Translated(Model):
 
     def step(self, action: Any) -> Step:
         """Take an action."""
-        answer = self._taken(self._here.state, action)
+        answer = self._take_step(self._here.state, action)
         if answer is None:
-            self._place()
+            self._restore_program()
             step = self._program.step(action)
-            state = None if step.terminated else self._entered(step.observation)
+            state = None if step.terminated else self._enter_state(step.observation)
             self._here = Here(step.observation, state)
             return step
         self.counter[0] += 1
@@ -69,10 +69,11 @@ class Translated(Model):
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until they or the episode end; return the discounted sum of rewards."""
-        taken, again = (actions, actions) if type(actions) in _REPEATABLE else tee(actions)
-        answer = self._played(self._here.state, taken, discount)
+        # The program needs the actions again if the translation fails halfway.
+        first, again = (actions, actions) if type(actions) in _REPEATABLE else tee(actions)
+        answer = self._play_actions(self._here.state, first, discount)
         if answer is None or not isfinite(answer[0]):
-            self._place()
+            self._restore_program()
             return self._program.play(again, discount)
         total, count = answer
         self.counter[0] += count
@@ -80,41 +81,42 @@ class Translated(Model):
         return total
 
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
-        """Return what the program answers, which steps many at once where it can."""
+        """Return the returns of plans from the program, which uses its batch if it has one."""
         return self._program.returns(states, plans)
 
-    def _place(self) -> None:
-        """Let the program stand where we stand."""
-        self.redone += 1
+    def _restore_program(self) -> None:
+        self.fallbacks += 1
         self._program.stand(self._here.observation)
 
     @abstractmethod
-    def _entered(self, observation: Any) -> Any:
-        """Return the state at an observation, None where there is none."""
+    def _enter_state(self, observation: Any) -> Any:
+        """Return the state for an observation, or None if the program has to be called."""
 
     @abstractmethod
-    def _taken(self, state: Any, action: Any) -> tuple[Any, float, bool, Any] | None:
-        """Return observation, reward, end and the next state, None where the program has to."""
+    def _take_step(self, state: Any, action: Any) -> tuple[Any, float, bool, Any] | None:
+        """Return observation, reward, terminated and next state; None to call the program."""
 
     @abstractmethod
-    def _played(
+    def _play_actions(
         self, state: Any, actions: Iterable[Any], discount: float
     ) -> tuple[float, int] | None:
-        """Return the return of some actions and how many were taken, None as above."""
+        """Return the return of actions and the number of steps; None to call the program."""
 
 
-class Functions(NamedTuple):
-    """Plain arithmetic: enter a state, take a step, play actions."""
+class ScalarFunctions(NamedTuple):
+    """Emitted functions on plain numbers: enter a state, take a step, play actions."""
 
     enter: Callable[[Sequence[Any]], Any]
     step: Callable[[Any, Any], tuple[Any, Sequence[Any], float, bool]]
     play: Callable[[Any, Iterable[Any], float], tuple[float, int, bool]]
 
 
-class Arithmetic(Translated):
-    """Does with plain numbers what a program does."""
+class ArithmeticModel(TranslatedModel):
+    """A program as plain arithmetic on Python numbers."""
 
-    def __init__(self, program: Program, functions: Functions, observation_space: Space) -> None:
+    def __init__(
+        self, program: Program, functions: ScalarFunctions, observation_space: Space
+    ) -> None:
         super().__init__(program)
         self._enter, self._step, self._play = functions
         self._takes_integers = program.action_space.kind == "discrete"
@@ -123,39 +125,36 @@ class Arithmetic(Translated):
         self._dtype = np.float64 if observation_space.is_float else np.int64
         self._shape = observation_space.shape
 
-    def _entered(self, observation: Any) -> Any:
+    def _enter_state(self, observation: Any) -> Any:
         try:
             return self._enter(np.ravel(observation).tolist())
-        except FAILURES:
+        except ARITHMETIC_ERRORS:
             return None
 
-    def _taken(self, state: Any, action: Any) -> tuple[Any, float, bool, Any] | None:
-        taken = action if self._takes_integers else np.ravel(action).tolist()
+    def _take_step(self, state: Any, action: Any) -> tuple[Any, float, bool, Any] | None:
         try:
-            state, observed, reward, terminated = self._step(state, taken)
-            if not (-LARGEST < reward < LARGEST and isfinite(sum(observed))):
+            state, components, reward, terminated = self._step(
+                state, action if self._takes_integers else np.ravel(action).tolist()
+            )
+            if not (-LARGEST < reward < LARGEST and isfinite(sum(components))):
                 return None
-        except FAILURES:
+        except ARITHMETIC_ERRORS:
             return None
         if self._observes_integers:
-            return int(observed[0]), reward, terminated, state
-        observation = np.array(observed, self._dtype)
+            return int(components[0]), reward, terminated, state
+        observation = np.array(components, self._dtype)
         if len(self._shape) != 1:
             observation = observation.reshape(self._shape)
         return observation, reward, terminated, state
 
-    def _played(
+    def _play_actions(
         self, state: Any, actions: Iterable[Any], discount: float
     ) -> tuple[float, int] | None:
-        if not self._takes_integers:
-            vectors = self._takes_vectors
-            actions = map(np.ndarray.tolist, actions) if vectors else map(_plain, actions)
+        if self._takes_vectors:
+            actions = map(np.ndarray.tolist, actions)
+        elif not self._takes_integers:
+            actions = (np.ravel(action).tolist() for action in actions)
         try:
             return self._play(state, actions, discount)[:2]
-        except FAILURES:
+        except ARITHMETIC_ERRORS:
             return None
-
-
-def _plain(action: Any) -> list[Any]:
-    numbers: list[Any] = np.ravel(action).tolist()
-    return numbers

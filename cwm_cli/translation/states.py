@@ -1,8 +1,8 @@
-"""What a program computes: the state that it enters, and what a step does with it.
+"""Tracing of a program: the numbers of its state, and the results of a step as nodes.
 
-Attributes are flattened to a shape and numbers. Numbers that can differ are
-symbols named by their place; shapes that differ are variants of the state. To
-find them, steps are traced from all variants until no new ones come up.
+Attributes are flattened to a shape and numbers. Numbers that can differ are symbols named after
+their place in the shape. Shapes that differ are variants of the state. To find all variants,
+steps are traced from every variant until no new one appears.
 """
 
 import math
@@ -15,7 +15,13 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import LARGEST
 from cwm_cli.translation.actions import Unifier
-from cwm_cli.translation.expressions import Inexact, Refused, TraceNode, joined, ordered
+from cwm_cli.translation.expressions import (
+    AmbiguousType,
+    TraceNode,
+    Unsupported,
+    promote_kinds,
+    topological_order,
+)
 from cwm_cli.translation.numbers import (
     Array,
     Current,
@@ -26,28 +32,28 @@ from cwm_cli.translation.numbers import (
     number,
     tracer,
 )
-from cwm_cli.translation.paths import LIMITS, Found, Range, Tracer, merged_by_decisions
-from cwm_cli.translation.regions import loaded
+from cwm_cli.translation.paths import LIMITS, PathResult, Range, Tracer, merge_by_decisions
+from cwm_cli.translation.regions import load
 from cwm_cli.translation.rewriting import PREFIX
 from cwm_cli.translation.values import (
-    Forgotten,
     Shape,
-    changeable,
+    WriteOnlyList,
+    collect_reachable,
     flatten,
-    owner,
+    memory_owner,
     places,
-    rebuilt,
-    visited,
+    rebuild,
+    select_mutable,
 )
 
-MOST_VARIANTS, MOST_ROUNDS, PATIENCE = 8, 12, 2
-"""Shapes of the state; rounds of tracing, after some of which ranges are widened to all numbers."""
+MAX_VARIANTS = 8
+MAX_ROUNDS = 12  # of tracing steps from all variants
+ROUNDS_BEFORE_WIDENING = 2  # then a range that still grows becomes unbounded
+MAX_ACTIONS = 64
 
-MOST_ACTIONS = 64
 
-
-class Variant:
-    """A shape of the state; what is always the same is a constant."""
+class StateVariant:
+    """A shape of the state; numbers that are always equal are constants."""
 
     def __init__(self, number: int, shape: Shape) -> None:
         self.number, self.shape, self.names = number, shape, places(shape)
@@ -62,15 +68,29 @@ class Variant:
             yield number(node, python)
 
 
-State = tuple[Shape, list[Any], list[Range]]
+State = tuple[Shape, list[Any], list[Range]]  # shape, numbers and their ranges
 
 
 class Trace:
-    """The nodes of what a program computes.
+    """The nodes of the results of a program.
 
-    `entered` and `following` are the numbers of the state (`slots`) after
-    `set_state` and after `step`; `odd` and `odd_entry` are where the program has
-    to answer.
+    Args:
+        text: The program.
+        observation_space: Its observation space: whole numbers, or a box of real numbers.
+        action_space: Its action space.
+        progress: Called at regular intervals of work.
+
+    Attributes:
+        observation, action: Symbols of the inputs.
+        slots: Symbols of the numbers of the state.
+        entry_state: The numbers of the state after `set_state`.
+        next_state: The numbers of the state after `step`.
+        next_observation, reward, terminated: The results of `step`.
+        entry_fallback, fallback: The conditions under which the program itself has to compute
+            `set_state` and `step`; None means never.
+
+    Raises:
+        Unsupported: The program cannot be traced.
     """
 
     def __init__(
@@ -80,24 +100,20 @@ class Trace:
         action_space: Space,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
-        self._progress = progress
-        self._text, self._observation_space, self._action_space = (
-            text,
-            observation_space,
-            action_space,
-        )
+        self._text, self._progress = text, progress
+        self._observation_space, self._action_space = observation_space, action_space
         self.discrete = action_space.kind == "discrete"
-        self._forgotten: set[str] = set()
+        self._write_only: set[str] = set()
         self._exact_types = False
         try:
-            while not self._traced():
+            while not self._trace():
                 pass
             self._finish()
         except RecursionError as error:
-            raise Refused("what it computes is nested too deeply") from error
+            raise Unsupported("its expressions are nested too deeply") from error
 
-    def _traced(self) -> bool:
-        """Trace until the state settles; not yet where more has to be forgotten."""
+    def _trace(self) -> bool:
+        """Trace the program; return False to repeat with write-only lists or exact types."""
         Current.tracer = self.tracer = Tracer(self._progress, exact_types=self._exact_types)
         self._load()
         self.observation = self._symbols(self._observation_space, "o")
@@ -105,27 +121,27 @@ class Trace:
             low, high = (
                 int(bound[0]) for bound in (self._action_space.low, self._action_space.high)
             )
-            if high - low >= MOST_ACTIONS:
-                raise Refused("too many actions")
+            if high - low >= MAX_ACTIONS:
+                raise Unsupported("too many actions")
             self.action = [self.tracer.graph.make("action", (), "i")]
             self._actions: list[Any] = list(range(low, high + 1))
         else:
             self.action, self._actions = self._symbols(self._action_space, "a"), [None]
-        self._variants: list[Variant] = []
-        self._stepped: dict[tuple[int, Any], list[Found]] = {}
+        self._variants: list[StateVariant] = []
+        self._stepped: dict[tuple[int, Any], list[PathResult]] = {}
         try:
-            return self._settled()
-        except Inexact:
+            return self._find_variants()
+        except AmbiguousType:
             if self._exact_types:
                 raise
             self._exact_types = True
             return False
 
     def _load(self) -> None:
-        """Load the program, and remember all that it could change besides its attributes."""
-        self._names = loaded(self._text)
+        """Load the program, and record everything that it could change besides its attributes."""
+        self._names = load(self._text)
         if not isinstance(self._names.get("Environment"), type):
-            raise Refused("it has no class `Environment`")
+            raise Unsupported("it has no class `Environment`")
         hidden = ("__builtins__", PREFIX)
         values = [value for key, value in self._names.items() if not key.startswith(hidden)]
         self._classes = [
@@ -135,46 +151,49 @@ class Trace:
         members = [member for names in self._class_names for member in names.values()]
         functions = [getattr(each, "__traced_function__", each) for each in [*values, *members]]
         defaults = [each.__defaults__ for each in functions if isinstance(each, FunctionType)]
-        plain = [each for key, each in self._iterate_members()]
-        self._shared = changeable(visited([*_changeable([*values, *plain]), *defaults]))
-        self._shared_contents = [self._content(each) for each in self._shared]
+        plain = [
+            each
+            for names in self._class_names
+            for key, each in names.items()
+            if not key.startswith("__")
+        ]
+        self._shared = select_mutable(
+            collect_reachable([*_may_change([*values, *plain]), *defaults])
+        )
+        self._shared_contents = [self._identities(each) for each in self._shared]
         self._globals = dict(self._names)
         arrays = (each for each in self._shared if isinstance(each, Array))
-        self.tracer.constants = {*map(id, self._shared), *map(id, map(owner, arrays))}
-
-    def _iterate_members(self) -> Iterator[tuple[str, Any]]:
-        for names in self._class_names:
-            yield from ((key, value) for key, value in names.items() if not key.startswith("__"))
+        self.tracer.constants = {*map(id, self._shared), *map(id, map(memory_owner, arrays))}
 
     @staticmethod
-    def _content(value: Any) -> list[int]:
-        """Return the identities of what a container holds."""
+    def _identities(value: Any) -> list[int]:
+        """Return the identities of the contents of a container."""
         if isinstance(value, Array):
             return [id(each) for each in value.data.flat]
-        parts = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
-        return (
-            [id(each) for each in parts] if not isinstance(value, set) else sorted(map(hash, parts))
-        )
+        if isinstance(value, set):
+            return sorted(map(hash, value))
+        parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+        return [id(each) for each in parts]
 
-    def _check_shared(self) -> None:
-        """Refuse programs that change more than their attributes."""
+    def _check_unchanged(self) -> None:
+        """Refuse a program that changes more than its attributes."""
         for each, names in zip(self._classes, self._class_names, strict=True):
             if any(
                 vars(each).get(key) is not value
                 for key, value in names.items()
                 if key != "__traced__"
             ):
-                raise Refused("a class changes")
-        if [self._content(each) for each in self._shared] != self._shared_contents:
-            raise Refused("a global changes")
+                raise Unsupported("a class changes")
+        if [self._identities(each) for each in self._shared] != self._shared_contents:
+            raise Unsupported("a global changes")
         if any(self._names.get(key) is not value for key, value in self._globals.items()):
-            raise Refused("a global changes")
+            raise Unsupported("a global changes")
 
     def _symbols(self, space: Space, letter: str) -> list[TraceNode]:
-        """Return a symbol for every component of a space."""
+        """Return a symbol for each component of a space."""
         whole = space.kind in ("discrete", "multidiscrete", "multibinary")
         if not whole and not (space.kind == "box" and space.is_float):
-            raise Refused(f"a space of the kind {space.kind}")
+            raise Unsupported(f"a space of the kind {space.kind}")
         nodes = [
             tracer().graph.make("symbol", (), "i" if whole else "f", f"{letter}{place}")
             for place in range(space.size)
@@ -184,7 +203,7 @@ class Trace:
         return nodes
 
     def _value(self, space: Space, nodes: Sequence[TraceNode]) -> Any:
-        """Return what a program gets for a value of a space."""
+        """Return the symbolic value of a space, as the program receives it."""
         if space.kind == "discrete":
             return Number(nodes[0], True)
         data = np.empty(len(nodes), object)
@@ -192,89 +211,94 @@ class Trace:
             data[place] = Number(node, False)
         return Array(data.reshape(space.shape), nodes[0].kind if nodes else "f")
 
-    def _settled(self) -> bool:
-        """Find all variants of the state and what their numbers can be."""
-        self._entered = self.tracer.explore(self._entering)
+    def _find_variants(self) -> bool:
+        """Find all variants of the state, and the ranges of their numbers.
+
+        Returns False if there are too many, after making lists that grow write-only.
+        """
+        self._entered = self.tracer.explore(self._enter)
         for _, _, result in self._entered:
             if not isinstance(result, BaseException):
-                self._join(*result, widen=False)
+                self._add_state(*result, widen=False)
         if not self._variants:
-            raise Refused(f"set_state fails: {self._entered[0][2]!r}"[:300])
-        for round_ in range(MOST_ROUNDS):
+            raise Unsupported(f"set_state fails: {self._entered[0][2]!r}"[:300])
+        for round_ in range(MAX_ROUNDS):
             changed = False
             self._stepped = {}
             for variant in list(self._variants):
                 for action in self._actions:
-                    found = self.tracer.explore(self._step_of(variant, action))
+                    found = self.tracer.explore(self._make_step(variant, action))
                     self._stepped[variant.number, action] = found
                     for _, _, result in found:
                         if not isinstance(result, BaseException) and result[3] is not None:
-                            changed |= self._join(*result[3], widen=round_ >= PATIENCE)
-                if len(self._variants) > MOST_VARIANTS:
-                    self._forget()
+                            changed |= self._add_state(
+                                *result[3], widen=round_ >= ROUNDS_BEFORE_WIDENING
+                            )
+                if len(self._variants) > MAX_VARIANTS:
+                    self._forget_growing_lists()
                     return False
             if not changed:
                 return True
-        raise Refused("its attributes keep changing")
+        raise Unsupported("its attributes keep changing")
 
-    def _forget(self) -> None:
-        """Forget attributes whose shapes are different in every variant."""
+    def _forget_growing_lists(self) -> None:
+        """Make the lists write-only that have another length in most variants."""
         kinds: dict[str, set[str]] = {}
         for variant in self._variants:
             for name, shape in variant.shape[1:]:
                 kinds.setdefault(name, set()).add(repr(shape))
-        growing = {name for name, found in kinds.items() if len(found) > MOST_VARIANTS // 2}
+        growing = {name for name, found in kinds.items() if len(found) > MAX_VARIANTS // 2}
         lists = {name for name, shape in self._variants[-1].shape[1:] if shape[0] == "list"}
         if not growing & lists:
-            raise Refused("the state has too many shapes")
-        self._forgotten |= growing & lists
+            raise Unsupported("the state has too many shapes")
+        self._write_only |= growing & lists
 
-    def _entering(self) -> State:
+    def _enter(self) -> State:
         environment = self._names["Environment"]()
         environment.set_state(self._value(self._observation_space, self.observation))
-        return self._state(environment)
+        return self._read_state(environment)
 
-    def _state(self, environment: Any) -> State:
-        """Return the state of a program: shape, numbers and between what these are."""
-        self._check_shared()
+    def _read_state(self, environment: Any) -> State:
+        """Return the shape and numbers of the state of a program, and the ranges of the numbers."""
+        self._check_unchanged()
         numbers: list[Any] = []
         attributes = vars(environment)
         kept = {
-            name: Forgotten() if name in self._forgotten else value
+            name: WriteOnlyList() if name in self._write_only else value
             for name, value in attributes.items()
         }
         shape = flatten(kept, numbers)
         return shape, numbers, [self.tracer.range(node_of(each)) for each in numbers]
 
-    def _step_of(self, variant: Variant, action: Any) -> Callable[[], Any]:
-        """Return what takes an action from a variant of the state."""
+    def _make_step(self, variant: StateVariant, action: Any) -> Callable[[], Any]:
+        """Return a function that takes an action from a variant of the state."""
 
         def run() -> Any:
             environment = self._names["Environment"].__new__(self._names["Environment"])
-            vars(environment).update(rebuilt(variant.shape, variant.numbers()))
+            vars(environment).update(rebuild(variant.shape, variant.numbers()))
             taken = action if self.discrete else self._value(self._action_space, self.action)
-            observed, reward, end = self._answer(environment.step(taken))
+            observed, reward, end = self._check_answer(environment.step(taken))
             known = self.tracer.truth(end)
             if known:
                 return observed, reward, self.tracer.graph.const(True), None
-            shape, numbers, ranges = self._state(environment)
-            if known is None:  # nobody goes on from where it ended
+            shape, numbers, ranges = self._read_state(environment)
+            if known is None:  # a next state exists only if the episode continues
                 self.tracer.learn(end, False)
-                numbers = [self._decided(each) for each in numbers]
+                numbers = [self._apply_fact(each) for each in numbers]
             end = end if known is None else self.tracer.graph.false
             return observed, reward, end, (shape, numbers, ranges)
 
         return run
 
-    def _decided(self, value: Any) -> Any:
-        """Return a truth as it is where the episode goes on."""
+    def _apply_fact(self, value: Any) -> Any:
+        """Return a truth as a constant, if it is known because the episode continues."""
         if type(value) is not Number or value.node.kind != "b":
             return value
         known = self.tracer.truth(value.node)
         return value if known is None else number(self.tracer.graph.const(known), value.python)
 
-    def _answer(self, result: Any) -> tuple[list[TraceNode], TraceNode, TraceNode]:
-        """Return observation, reward and end; refuse what would not be accepted."""
+    def _check_answer(self, result: Any) -> tuple[list[TraceNode], TraceNode, TraceNode]:
+        """Return observation, reward and terminated; refuse the results that the sandbox refuses."""
         if not isinstance(result, tuple | list) or len(result) != 3:
             raise ValueError("step does not return three things")
         observed, space = result[0], self._observation_space
@@ -284,7 +308,7 @@ class Trace:
         if not isinstance(seen, Array) or seen.shape != tuple(space.shape):
             raise ValueError("the observation has another shape")
         if not space.is_float and seen.kind not in "bi":
-            raise Refused("an observation is a real number")
+            raise Unsupported("an observation is a real number")
         nodes = [node_of(each) for each in seen.data.flat]
         if not space.is_float:
             nodes = [self.tracer.graph.cast(node, "i") for node in nodes]
@@ -292,15 +316,17 @@ class Trace:
         if end.kind != "b":
             low, high = self.tracer.range(end)
             if end.kind != "i" or low < 0 or high > 1:
-                raise Refused("terminated is not a bool")
+                raise Unsupported("terminated is not a bool")
         return nodes, self.tracer.graph.cast(reward, "f"), self.tracer.graph.cast(end, "b")
 
-    def _join(self, shape: Shape, numbers: list[Any], ranges: list[Range], *, widen: bool) -> bool:
-        """Add what a state can be; return whether that is new."""
+    def _add_state(
+        self, shape: Shape, numbers: list[Any], ranges: list[Range], *, widen: bool
+    ) -> bool:
+        """Add a state to its variant; return whether the variant changed."""
         variant = next((each for each in self._variants if each.shape == shape), None)
         new = variant is None
         if variant is None:
-            variant = Variant(len(self._variants), shape)
+            variant = StateVariant(len(self._variants), shape)
             self._variants.append(variant)
         changed = new
         for place, (value, found) in enumerate(zip(numbers, ranges, strict=True)):
@@ -310,26 +336,22 @@ class Trace:
             elif variant.python[place] is not python and variant.python[place] is not None:
                 variant.python[place] = None
                 changed = True
-            changed |= self._join_number(variant, place, node_of(value), found, widen=widen)
+            changed |= self._add_number(variant, place, node_of(value), found, widen=widen)
         return changed
 
-    def _join_number(
-        self, variant: Variant, place: int, new: TraceNode, found: Range, *, widen: bool
+    def _add_number(
+        self, variant: StateVariant, place: int, new: TraceNode, found: Range, *, widen: bool
     ) -> bool:
-        """Add what a number of a state can be; return whether that is new."""
+        """Add a value of one number of a variant; return whether its kind or range changed."""
         old, before, current = variant.nodes[place], variant.bounds[place], self.tracer
         if new is old:
             return False
         if old is None and new.op == "const":
             variant.nodes[place] = new
             return False
-        kind = (
-            new.kind
-            if old is None
-            else new.kind
-            if new.kind == old.kind
-            else joined([new.kind, old.kind])
-        )
+        kind = new.kind
+        if old is not None and old.kind != kind:
+            kind = promote_kinds([kind, old.kind])
         if old is not None and old.op == "const":
             found = min(old.value, found[0]), max(old.value, found[1])
         elif before is not None:
@@ -348,10 +370,8 @@ class Trace:
         current.bound(symbol, min(low, found[0]), max(high, found[1]))
         return changed
 
-    # --- what all paths together compute
-
     def _finish(self) -> None:
-        """Merge paths, variants and actions; keep the numbers that outputs depend on."""
+        """Merge all paths, variants and actions; keep only the numbers on which results depend."""
         graph = self.tracer.graph
         slots, self._places = list[TraceNode](), dict[tuple[int, int], int]()
         for variant in self._variants:
@@ -361,70 +381,82 @@ class Trace:
                         slots.append(node)
                     self._places[variant.number, place] = slots.index(node)
         self._total, size = len(slots), len(self.observation)
+        # The state also has the number of its variant.
         tag = graph.make("symbol", (), "i", "tag")
         self.tracer.bound(tag, 0, len(self._variants) - 1)
-        entered = self._merged(self._entered, 1 + self._total, self._packed)
-        unifier = Unifier(graph, self.action[0], self._actions)
-        rows: list[TraceNode | None] = []
-        for variant in reversed(self._variants):
-            columns = [
-                self._merged(
-                    self._stepped[variant.number, action], size + 3 + self._total, self._row
-                )
-                for action in self._actions
-            ]
-            here = [unifier.one(tuple(column)) for column in zip(*columns, strict=True)]
-            is_here = graph.apply("equal", tag, graph.const(variant.number))
-            rows = (
-                [_choice(is_here, a, b) for a, b in zip(here, rows, strict=True)] if rows else here
-            )
-        odd = _either_of(rows[:2])
-        if odd is not None and odd.op == "const" and odd.value:
-            raise Refused(f"it always fails: {self._failure!r}"[:300])
-        outputs = [graph.const(0) if node is None else node for node in rows[2 : size + 4]]
-        slots = [tag, *slots]
-        self.observed, self.reward = outputs[:size], outputs[size]
+        entered = self._merge_paths(self._entered, 1 + self._total, self._pack_state)
+        stepped = self._merge_variants(tag)
+        fallback = graph.either(*stepped[:2])
+        if fallback is not None and fallback.op == "const" and fallback.value:
+            raise Unsupported(f"it always fails: {self._failure!r}"[:300])
+        outputs = [graph.const(0) if node is None else node for node in stepped[2 : size + 4]]
+        self.next_observation, self.reward = outputs[:size], outputs[size]
         self.terminated = graph.cast(outputs[size + 1], "b")
-        following = [self._filled(*pair) for pair in zip(rows[size + 4 :], slots, strict=True)]
-        first = [self._filled(*pair) for pair in zip(entered[2:], slots, strict=True)]
-        live = self._live(slots, following, [*self.observed, self.reward, self.terminated, odd])
-        self.slots, following, self.entered = (
-            [each[k] for k in live] for each in (slots, following, first)
+        slots = [tag, *slots]
+        next_state = [
+            self._fill_slot(*pair) for pair in zip(stepped[size + 4 :], slots, strict=True)
+        ]
+        entry_state = [self._fill_slot(*pair) for pair in zip(entered[2:], slots, strict=True)]
+        live = self._find_live_slots(
+            slots, next_state, [*self.next_observation, self.reward, self.terminated, fallback]
         )
-        self.following = following
-        self.odd = self._beyond(odd, following, self.terminated)
+        self.slots, self.next_state, self.entry_state = (
+            [nodes[place] for place in live] for nodes in (slots, next_state, entry_state)
+        )
+        self.fallback = self._add_overflow(fallback, self.next_state, self.terminated)
         low, high = self.tracer.range(self.reward)
         if not -LARGEST < low <= high < LARGEST:
-            absolute = graph.apply("absolute", self.reward)
-            few = graph.apply("less", absolute, graph.const(LARGEST))
-            self.odd = graph.either(self.odd, graph.negated(few))
-        self.odd_entry = self._beyond(_either_of(entered[:2]), self.entered, graph.false)
+            size_of_reward = graph.apply("absolute", self.reward)
+            small = graph.apply("less", size_of_reward, graph.const(LARGEST))
+            self.fallback = graph.either(self.fallback, graph.negate(small))
+        self.entry_fallback = self._add_overflow(
+            graph.either(*entered[:2]), self.entry_state, graph.false
+        )
 
-    def _row(self, result: Any) -> list[TraceNode | None]:
+    def _merge_variants(self, tag: TraceNode) -> list[TraceNode | None]:
+        """Return the merged results of steps from all variants with all actions."""
+        width = len(self.observation) + 3 + self._total
+        unifier = Unifier(self.tracer.graph, self.action[0], self._actions)
+        merged: list[TraceNode | None] = []
+        for variant in reversed(self._variants):
+            columns = [
+                self._merge_paths(self._stepped[variant.number, action], width, self._pack_step)
+                for action in self._actions
+            ]
+            row = [unifier.unify(tuple(nodes)) for nodes in zip(*columns, strict=True)]
+            is_variant = self.tracer.graph.apply(
+                "equal", tag, self.tracer.graph.const(variant.number)
+            )
+            if merged:
+                row = [_select(is_variant, a, b) for a, b in zip(row, merged, strict=True)]
+            merged = row
+        return merged
+
+    def _pack_step(self, result: Any) -> list[TraceNode | None]:
         observed, reward, end, state = result
-        return [*observed, reward, end, *self._packed(state)]
+        return [*observed, reward, end, *self._pack_state(state)]
 
-    def _merged(
-        self, found: Sequence[Found], width: int, pack: Callable[[Any], list[TraceNode | None]]
+    def _merge_paths(
+        self, found: Sequence[PathResult], width: int, pack: Callable[[Any], list[TraceNode | None]]
     ) -> list[TraceNode | None]:
-        """Return one row of nodes for all paths: where it is odd, soft, and the outputs."""
+        """Return nodes that merge all paths: fallback conditions, then the packed results."""
         graph = self.tracer.graph
         rows = []
-        for taken, (odd, soft), result in found:
+        for decisions, (fallback, numeric), result in found:
             if isinstance(result, BaseException):
                 self._failure = result
                 row: list[TraceNode | None] = [graph.const(True), graph.false, *[None] * width]
             else:
-                row = [odd or graph.false, soft or graph.false, *pack(result)]
-            rows.append((taken, row))
-        return merged_by_decisions(
-            rows, lambda c, x, y: [_choice(c, a, b) for a, b in zip(x, y, strict=True)]
+                row = [fallback or graph.false, numeric or graph.false, *pack(result)]
+            rows.append((decisions, row))
+        return merge_by_decisions(
+            rows, lambda c, x, y: [_select(c, a, b) for a, b in zip(x, y, strict=True)]
         )
 
     _failure: BaseException | None = None
 
-    def _packed(self, state: State | None) -> list[TraceNode | None]:
-        """Return the variant of a state and a node for each of the numbers of all variants."""
+    def _pack_state(self, state: State | None) -> list[TraceNode | None]:
+        """Return the number of a variant, and a node for each number of any variant."""
         out: list[TraceNode | None] = [None] * (1 + self._total)
         if state is None:
             return out
@@ -435,29 +467,30 @@ class Trace:
                 out[1 + self._places[variant.number, place]] = node_of(value)
         return out
 
-    def _filled(self, node: TraceNode | None, slot: TraceNode) -> TraceNode:
+    def _fill_slot(self, node: TraceNode | None, slot: TraceNode) -> TraceNode:
         return self.tracer.graph.cast(
             self.tracer.graph.const(0) if node is None else node, slot.kind
         )
 
     @staticmethod
-    def _live(
+    def _find_live_slots(
         slots: list[TraceNode], following: list[TraceNode], outputs: Sequence[TraceNode | None]
     ) -> list[int]:
-        """Return which slots the outputs of any later step depend on."""
+        """Return the positions of the slots on which the results of any later step depend."""
         place_of = {slot: place for place, slot in enumerate(slots)}
         live: set[int] = set()
         waiting = [node for node in outputs if node is not None]
         while waiting:
-            new = {place_of[node] for node in ordered(waiting) if node in place_of} - live
+            new = {place_of[node] for node in topological_order(waiting) if node in place_of} - live
             live |= new
             waiting = [following[place] for place in new]
         return sorted(live)
 
-    def _beyond(
-        self, odd: TraceNode | None, nodes: Sequence[TraceNode], ended: TraceNode
+    def _add_overflow(
+        self, fallback: TraceNode | None, nodes: Sequence[TraceNode], ended: TraceNode
     ) -> TraceNode | None:
-        """Add to where it is odd that a number leaves the bounds that tracing relied on."""
+        """Add to a fallback condition that a number exceeds the limits that tracing assumed."""
+        # One comparison of a sum of squares checks all numbers, each scaled by its limit.
         graph, squares, widest = self.tracer.graph, None, LIMITS["f"]
         for node, slot in zip(nodes, self.slots, strict=True):
             low, high = self.tracer.range(node)
@@ -471,23 +504,20 @@ class Trace:
             squares = square if squares is None else graph.apply("add", squares, square)
         if squares is not None:
             within = graph.apply("less", squares, graph.const(widest * widest))
-            beyond = graph.negated(graph.either(within, ended) or within)
-            odd = graph.either(odd, beyond)
-        return None if odd is not None and odd.op == "const" and not odd.value else odd
+            beyond = graph.negate(graph.either(within, ended) or within)
+            fallback = graph.either(fallback, beyond)
+        never = fallback is not None and fallback.op == "const" and not fallback.value
+        return None if never else fallback
 
 
-def _choice(condition: TraceNode, x: TraceNode | None, y: TraceNode | None) -> TraceNode | None:
-    """Return one of two nodes; None stands for anything."""
+def _select(condition: TraceNode, x: TraceNode | None, y: TraceNode | None) -> TraceNode | None:
+    """Return one of two nodes; None if the value does not matter."""
     if x is None or y is None:
         return x or y
     return tracer().graph.apply("select", condition, x, y)
 
 
-def _either_of(nodes: Sequence[TraceNode | None]) -> TraceNode | None:
-    return tracer().graph.either(nodes[0], nodes[1])
-
-
-def _changeable(values: Sequence[Any]) -> list[Any]:
-    """Return containers, functions and objects of the program."""
+def _may_change(values: Sequence[Any]) -> list[Any]:
+    """Return the containers, functions and objects of the program."""
     kinds = (list, dict, set, tuple, Array, FunctionType, staticmethod, classmethod)
     return [each for each in values if isinstance(each, kinds) or hasattr(type(each), "__traced__")]

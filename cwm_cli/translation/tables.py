@@ -1,4 +1,4 @@
-"""Programs of few observations as tables: every state and action is tried once, by the program."""
+"""Programs with few states as tables: the program takes every action once in every state."""
 
 import pickle
 import sys
@@ -12,22 +12,22 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import Unbatched, key
 from cwm_cli.planning.program import Program
-from cwm_cli.translation.scalar import Translated
+from cwm_cli.translation.scalar import TranslatedModel
 
-MOST_STEPS = 12_000
-"""Steps of the program that a table may take to fill: a tenth of a second or two."""
+# Steps of the program for filling a table; this many take one or two tenths of a second.
+MAX_STEPS = 12_000
 
-MOST_REMEMBERED = 3
-"""States for each observation; a program that counts its steps has more and more."""
+# A program that counts its steps has more states for each observation, without end.
+MAX_STATES_PER_OBSERVATION = 3
 
 _FIXED = (ModuleType, BuiltinFunctionType, np.ufunc, np.dtype, property, staticmethod, classmethod)
 
 
-class Table(Translated):
-    """Looks up what a program of few states answers.
+class TableModel(TranslatedModel):
+    """A lookup table of the steps of a program.
 
-    States are what the attributes of the program can be, so that what it
-    remembers beyond the observation counts.
+    A state is the attributes of the program. So the table contains everything that the program
+    remembers besides the observation.
     """
 
     form = "table"
@@ -37,20 +37,20 @@ class Table(Translated):
         self._low = int(program.action_space.low[0])
         self._count = program.action_space.count
         self._starts: dict[Any, int] = {}
-        filled = _Filling(program, range(self._low, self._low + self._count))
-        for observation in _values(observation_space):
-            number = filled.entered(observation)
+        builder = _TableBuilder(program, range(self._low, self._low + self._count))
+        for observation in _enumerate(observation_space):
+            number = builder.enter(observation)
             if number is not None:
                 self._starts[key(observation)] = number * self._count
-        self._rows = filled.rows()
+        self._rows = builder.build_rows()
 
-    def _entered(self, observation: Any) -> Any:
+    def _enter_state(self, observation: Any) -> Any:
         return self._starts.get(key(observation))
 
-    def _taken(self, state: Any, action: Any) -> tuple[Any, float, bool, Any] | None:
+    def _take_step(self, state: Any, action: Any) -> tuple[Any, float, bool, Any] | None:
         return None if state is None else self._rows[state + int(action) - self._low]
 
-    def _played(
+    def _play_actions(
         self, state: Any, actions: Iterable[Any], discount: float
     ) -> tuple[float, int] | None:
         rows, low, total, factor, count = self._rows, self._low, 0.0, 1.0, 0
@@ -69,10 +69,14 @@ class Table(Translated):
         return total, count
 
 
-class TableLanes:
-    """A table at many states at once."""
+class TableBatch:
+    """A table at many states at a time.
 
-    def __init__(self, table: Table, observation_space: Space) -> None:
+    Raises:
+        Unbatched: Observations are not arrays, or only the program itself can compute a row.
+    """
+
+    def __init__(self, table: TableModel, observation_space: Space) -> None:
         rows = table._rows
         self._discrete = observation_space.kind == "discrete"
         if not self._discrete and observation_space.kind in ("tuple", "dict"):
@@ -81,8 +85,8 @@ class TableLanes:
         known = [row for row in rows if row is not None]
         if not known:
             raise Unbatched("it always fails")
-        self._odd = np.array([row is None for row in rows])
-        self._any_odd = bool(self._odd.any())
+        self._fails = np.array([row is None for row in rows])
+        self._any_fails = bool(self._fails.any())
         answers = [known[0] if row is None else row for row in rows]
         self._observations = np.stack([np.asarray(row[0]) for row in answers], -1)
         self._rewards = np.array([row[1] for row in answers], float)
@@ -91,7 +95,7 @@ class TableLanes:
         self._state = np.zeros(0, np.int64)
 
     def stand(self, observations: np.ndarray) -> None:
-        """Stand at observations, the lane as the last axis."""
+        """Set the states by observations; the last axis is the lane."""
         lanes = np.moveaxis(np.asarray(observations), -1, 0)
         names = lanes.tolist() if self._discrete else [lane.tobytes() for lane in lanes]
         try:
@@ -100,107 +104,109 @@ class TableLanes:
             raise Unbatched("a row is in an unknown state") from None
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take actions; return observations, rewards and ends."""
-        places = self._places(actions)
+        """Take actions; return observations, rewards and terminated."""
+        places = self._row_indices(actions)
         self._state = self._next[places]
         return self._observations[..., places], self._rewards[places], self._ends[places]
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Take actions; return rewards and ends."""
-        places = self._places(actions)
+        """Take actions; return rewards and terminated."""
+        places = self._row_indices(actions)
         self._state = self._next[places]
         return self._rewards[places], self._ends[places]
 
     def keep(self, lanes: np.ndarray) -> None:
-        """Go on with some lanes only."""
+        """Keep only the given lanes, by number or by a mask."""
         self._state = self._state[lanes]
 
-    def _places(self, actions: np.ndarray) -> np.ndarray:
-        places: np.ndarray = self._state + actions - self._low
-        if self._any_odd and self._odd[places].any():
+    def _row_indices(self, actions: np.ndarray) -> np.ndarray:
+        indices: np.ndarray = self._state + actions - self._low
+        if self._any_fails and self._fails[indices].any():
             raise Unbatched("a row needs the interpreted program")
-        return places
+        return indices
 
 
-class _Filling:
-    """Tries every action in every state that comes up; a state is pickled attributes."""
+class _TableBuilder:
+    """An exploration of all states of a program; a state is its pickled attributes."""
 
     def __init__(self, program: Program, actions: range) -> None:
         environment = program.environment
         try:
             self._attributes: dict[str, Any] = vars(environment)
-            self._fresh = pickle.dumps(self._attributes)
-        except Exception as error:  # noqa: BLE001  # programs keep what they like
+            self._initial = pickle.dumps(self._attributes)
+        except Exception as error:  # noqa: BLE001  # attributes of any type
             raise Unbatched(f"its attributes cannot be copied: {error}") from None
         self._program, self._type, self._actions = program, type(environment), actions
-        self._outside = _outside(self._type)
+        self._external_state = _external_state(self._type)
         self._numbers: dict[bytes, int] = {}
         self._states: list[bytes] = []
-        self._most = 0
+        self._max_states = 0
 
-    def entered(self, observation: Any) -> int | None:
-        """Return the number of the state at an observation, None where the program fails."""
-        self._most += MOST_REMEMBERED
+    def enter(self, observation: Any) -> int | None:
+        """Return the number of the state for an observation, or None if the program fails."""
+        self._max_states += MAX_STATES_PER_OBSERVATION
         self._program.counter[0] += 1
-        self._become(self._fresh)
+        self._set_attributes(self._initial)
         try:
             self._program.stand(observation)
-        except Exception:  # noqa: BLE001  # it will say so when it is asked
+        except Exception:  # noqa: BLE001  # raised again when the step is used
             return None
-        return self._number()
+        return self._state_number()
 
-    def rows(self) -> list[tuple[Any, float, bool, int | None] | None]:
-        """Return what every action leads to in every state; None where the program fails."""
+    def build_rows(self) -> list[tuple[Any, float, bool, int | None] | None]:
+        """Return the results of every action in every state; None if the program fails.
+
+        A row has observation, reward, terminated and the first row of the next state. The row
+        of an action is the first row of the state plus the position of the action.
+        """
         rows: list[tuple[Any, float, bool, int | None] | None] = []
-        count, at = len(self._actions), 0
-        while at < len(self._states):
+        count = len(self._actions)
+        for state in self._states:  # grows during the loop
             for action in self._actions:
-                self._become(self._states[at])
+                self._set_attributes(state)
                 try:
                     observation, reward, terminated, _ = self._program.step(action)
-                except Exception:  # noqa: BLE001  # it will say so when it is asked
+                except Exception:  # noqa: BLE001  # raised again when the step is used
                     rows.append(None)
                     continue
-                following = None if terminated else self._number() * count
-                rows.append((observation, reward, terminated, following))
-            at += 1
-        self._become(self._fresh)
-        if _outside(self._type) != self._outside:
+                first_row = None if terminated else self._state_number() * count
+                rows.append((observation, reward, terminated, first_row))
+        self._set_attributes(self._initial)
+        if _external_state(self._type) != self._external_state:
             raise Unbatched("more changes than its attributes")
         return rows
 
-    def _become(self, state: bytes) -> None:
-        """Give the program the attributes of a state."""
+    def _set_attributes(self, state: bytes) -> None:
         self._attributes.clear()
-        self._attributes.update(pickle.loads(state))  # noqa: S301  # written a moment ago, here
+        self._attributes.update(pickle.loads(state))  # noqa: S301  # our own pickle
 
-    def _number(self) -> int:
-        """Return the number of the state that the program is in."""
+    def _state_number(self) -> int:
+        """Return the number of the current state; a new state gets the next number."""
         try:
             state = pickle.dumps(self._attributes)
-        except Exception as error:  # noqa: BLE001  # programs keep what they like
+        except Exception as error:  # noqa: BLE001  # attributes of any type
             raise Unbatched(f"its attributes cannot be copied: {error}") from None
         number = self._numbers.setdefault(state, len(self._states))
         if number == len(self._states):
-            if number > self._most or number * len(self._actions) > MOST_STEPS:
+            if number > self._max_states or number * len(self._actions) > MAX_STEPS:
                 raise Unbatched("its memory is too large")
             self._states.append(state)
         return number
 
 
-def countable(observation_space: Space, action_space: Space) -> bool:
-    """Whether a table of all observations and actions is small enough to be filled."""
+def is_enumerable(observation_space: Space, action_space: Space) -> bool:
+    """Return whether a table of all observations and actions is small enough to be filled."""
     if action_space.kind != "discrete":
         return False
-    return observation_space.cardinality * action_space.count <= MOST_STEPS
+    return observation_space.cardinality * action_space.count <= MAX_STEPS
 
 
-def _values(space: Space) -> Iterator[Any]:
-    """Yield all values of a space, as programs get them."""
+def _enumerate(space: Space) -> Iterator[Any]:
+    """Yield all values of a finite space, in the types that programs receive."""
     if space.kind == "tuple":
-        yield from product(*map(list, map(_values, space.children)))
+        yield from product(*map(list, map(_enumerate, space.children)))
     elif space.kind == "dict":
-        for parts in product(*map(list, map(_values, space.children))):
+        for parts in product(*map(list, map(_enumerate, space.children))):
             yield dict(zip(space.keys, parts, strict=True))
     elif space.kind == "discrete":
         yield from range(int(space.low[0]), int(space.high[0]) + 1)
@@ -210,27 +216,26 @@ def _values(space: Space) -> Iterator[Any]:
             yield np.array(numbers, np.int64).reshape(space.shape)
 
 
-def _outside(program: type) -> str:
-    """Return all that a program could remember outside of its attributes, as text."""
+def _external_state(program: type) -> str:
+    """Return everything that a program could change besides its attributes, as text."""
     names = getattr(program.__dict__.get("step"), "__globals__", None)
     if names is None:
         raise Unbatched("its step is not a plain function")
     seen: set[int] = set()
-    return repr(_content({k: v for k, v in names.items() if not k.startswith("__")}, seen))
+    return repr(_describe({k: v for k, v in names.items() if not k.startswith("__")}, seen))
 
 
-def _content(value: Any, seen: set[int]) -> Any:
-    """Return what is in a value, in parts that can be printed."""
+def _describe(value: Any, seen: set[int]) -> Any:
+    """Return a value as nested lists that can be printed."""
     if isinstance(value, bool | int | float | complex | str | bytes | None | np.generic):
         return value
     if isinstance(value, _FIXED) or id(value) in seen:
         return ""
     seen.add(id(value))
-    return [_content(part, seen) for part in _parts(value)]
+    return [_describe(part, seen) for part in _contained_values(value)]
 
 
-def _parts(value: Any) -> Iterable[Any]:
-    """Return what a value is made of."""
+def _contained_values(value: Any) -> Iterable[Any]:
     if isinstance(value, np.ndarray):
         return [value.tolist()] if value.dtype == object else [value.tobytes()]
     if isinstance(value, dict):
@@ -238,16 +243,16 @@ def _parts(value: Any) -> Iterable[Any]:
     if isinstance(value, list | tuple | set | frozenset | range):
         return value
     if isinstance(value, FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        return value.__defaults__, value.__kwdefaults__, *cells
+        closure_values = [cell.cell_contents for cell in value.__closure__ or ()]
+        return value.__defaults__, value.__kwdefaults__, *closure_values
     if isinstance(value, type):
-        return _parts(_own(value))
+        return _contained_values(_own_attributes(value))
     if not hasattr(value, "__dict__"):
         raise Unbatched(f"it keeps a {type(value).__name__} outside its attributes")
     return list(vars(value).values())
 
 
-def _own(value: type) -> dict[str, Any]:
-    """Return what a class of a program has; others do not change."""
+def _own_attributes(value: type) -> dict[str, Any]:
+    """Return the attributes of a class of the program; other classes do not change."""
     known = value.__module__ in sys.modules
     return {} if known else {k: v for k, v in vars(value).items() if not k.startswith("__")}

@@ -1,4 +1,4 @@
-"""Whether a form of a program does what the program does, on real observations and actions."""
+"""Comparison of a form with its program, on real observations and actions."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -6,59 +6,68 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cwm_cli.planning.model import Batch, Model, Step, Unbatched, close
-from cwm_cli.translation.scalar import Translated
+from cwm_cli.translation.scalar import TranslatedModel
 
-RELATIVE, ABSOLUTE = 1e-5, 1e-6
-"""Tolerances; the absolute one is relative to the largest value of a component."""
+# The absolute tolerance is a fraction of the largest value of a component.
+RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-5, 1e-6
 
-LANES = 509
-"""At least so many lanes are asked at once: a number that no axis of an array has."""
+# The smallest batch. No axis of an array has this length, so a program that confuses the
+# lane with another axis fails.
+MIN_LANES = 509
 
-TRAJECTORIES, LENGTH = 16, 30
-"""Trajectories that lanes take side by side, and their steps."""
+TRAJECTORIES, TRAJECTORY_STEPS = 16, 30  # compared side by side in a batch
+SCALAR_TRAJECTORIES = 4
 
-ALONE = 4
-"""Trajectories that are taken one after the other."""
+# If the program computes more rows than this, the form is no faster.
+MAX_FALLBACK_FRACTION = 0.1
 
-SELDOM = 0.1
-"""Share of rows on which the program may have to answer: with more, the form is no faster."""
+# A difference is due to rounding if perturbing the observation by this fraction changes the
+# result of the program by at least 1/20 of the difference.
+_PERTURBATIONS = (2.0**-22, -(2.0**-22))
+_MAX_AMPLIFICATION = 20.0
 
-_NUDGES = (2.0**-22, -(2.0**-22))
-_AMPLIFIED = 20.0
-_FEW = 0.05
+_MAX_DIFFERENT_FRACTION = 0.05
 
 
-class Answers(NamedTuple):
-    """Observations, rewards and ends, a row for each."""
+class StepArrays(NamedTuple):
+    """Observations, rewards and terminated, with one row for each step."""
 
     observations: np.ndarray
     rewards: np.ndarray
     terminated: np.ndarray
 
-    def but(self, rows: Any) -> "Answers":
-        """Return some rows."""
-        return Answers(*(column[rows] for column in self))
+    def at(self, rows: Any) -> "StepArrays":
+        """Return the given rows."""
+        return StepArrays(*(column[rows] for column in self))
 
 
-def verified_alone(
-    form: Translated, program: Model, observations: Sequence[Any], actions: Sequence[Any]
+def verify_model(
+    form: TranslatedModel, program: Model, observations: Sequence[Any], actions: Sequence[Any]
 ) -> None:
-    """Refuse a form that takes other steps than the program, from rows and along trajectories."""
+    """Check that a form takes the same steps as its program.
+
+    Compares a step from every observation, some trajectories, and their returns.
+
+    Raises:
+        Unbatched: The form differs, or calls the program for more than `MAX_FALLBACK_FRACTION`
+            of the rows.
+    """
     for observation, action in zip(observations, actions, strict=True):
-        _compare(*(list(_trajectory(model, observation, [action])) for model in (form, program)))
-    for start in range(0, len(actions), max(1, len(actions) // ALONE)):
-        plan = actions[start : start + LENGTH]
-        steps = [list(_trajectory(model, observations[start], plan)) for model in (form, program)]
-        _compare(*steps)
+        _check_steps(
+            *(list(_play_steps(model, observation, [action])) for model in (form, program))
+        )
+    for start in range(0, len(actions), max(1, len(actions) // SCALAR_TRAJECTORIES)):
+        plan = actions[start : start + TRAJECTORY_STEPS]
+        steps = [list(_play_steps(model, observations[start], plan)) for model in (form, program)]
+        _check_steps(*steps)
         form.stand(observations[start])
         if not close(form.play(plan), float(sum(step.reward for step in steps[1]))):
             raise Unbatched("the returns differ")
-    if form.redone > SELDOM * len(observations):
+    if form.fallbacks > MAX_FALLBACK_FRACTION * len(observations):
         raise Unbatched("too many rows need the interpreted program")
 
 
-def _compare(here: Sequence[Step], there: Sequence[Step]) -> None:
-    """Refuse steps that differ."""
+def _check_steps(here: Sequence[Step], there: Sequence[Step]) -> None:
     if [step.terminated for step in here] != [step.terminated for step in there]:
         raise Unbatched("the ends of episodes differ")
     for one, other in zip(here, there, strict=True):
@@ -68,68 +77,74 @@ def _compare(here: Sequence[Step], there: Sequence[Step]) -> None:
             raise Unbatched("the observations differ")
 
 
-def verified(
+def verify_batch(
     batch: Batch, model: Model, observations: Sequence[Any], actions: Sequence[Any]
 ) -> None:
-    """Refuse a batch that answers other than its program; no steps are counted.
+    """Check that a batch computes the same steps as its program, without counting the steps.
 
-    Every observation is asked about with its action, then some trajectories go
-    on with the actions that follow, then some rows once more, in case the
-    program remembers. Rounding is allowed for, also as the program amplifies it.
+    Compares a step from every observation, then trajectories with the following actions, then some
+    rows once more, in case the program remembers earlier steps. Differences that rounding explains
+    are accepted, also if the program amplifies them.
+
+    Raises:
+        Unbatched: The batch differs, or there are no rows.
     """
     if not len(observations):
         raise Unbatched("there are no rows to compare it with the program")
     counted = model.counter[0]
     starts = range(0, len(observations), -(-len(observations) // TRAJECTORIES))
     try:
-        _compare_rows(batch, model, observations, actions)
-        _compare_trajectories(batch, model, observations, actions, starts)
-        _compare_rows(batch, model, [observations[row] for row in starts], actions[:: starts.step])
+        _check_rows(batch, model, observations, actions)
+        _check_trajectories(batch, model, observations, actions, starts)
+        _check_rows(batch, model, [observations[row] for row in starts], actions[:: starts.step])
     finally:
         model.counter[0] = counted
 
 
-def _compare_rows(
+def _check_rows(
     batch: Batch, model: Model, observations: Sequence[Any], actions: Sequence[Any]
 ) -> None:
-    """Compare one step from every observation."""
     count = len(observations)
-    lanes = np.arange(max(count, LANES)) % count
-    batch.stand(np.take(_stacked(observations), lanes, -1))
-    found = _rows(batch.step(np.take(_stacked(actions), lanes, -1))).but(slice(count))
+    lanes = np.arange(max(count, MIN_LANES)) % count
+    batch.stand(np.take(_stack_lanes(observations), lanes, -1))
+    found = _lanes_to_rows(batch.step(np.take(_stack_lanes(actions), lanes, -1))).at(slice(count))
     pairs = zip(observations, actions, strict=True)
-    expected = _joined([next(_trajectory(model, start, [action])) for start, action in pairs])
-    wrong = np.flatnonzero(~_alike(found, expected))
-    if len(wrong) > max(1, _FEW * count):
-        raise Unbatched(_difference(found, expected, wrong))
+    expected = _to_arrays([next(_play_steps(model, start, [action])) for start, action in pairs])
+    wrong = np.flatnonzero(~_find_equal(found, expected))
+    if len(wrong) > max(1, _MAX_DIFFERENT_FRACTION * count):
+        raise Unbatched(_describe_difference(found, expected, wrong))
     for row in wrong.tolist():
-        if not _is_rounding(model, found.but([row]), observations[row], [actions[row]]):
-            raise Unbatched(_difference(found, expected, wrong))
+        if not _is_rounding(model, found.at([row]), observations[row], [actions[row]]):
+            raise Unbatched(_describe_difference(found, expected, wrong))
 
 
-def _compare_trajectories(
+def _check_trajectories(
     batch: Batch,
     model: Model,
     observations: Sequence[Any],
     actions: Sequence[Any],
     starts: Sequence[int],
 ) -> None:
-    """Compare trajectories until they end; lanes that have ended are left out of the batch."""
-    plans = [[actions[(row + step) % len(actions)] for step in range(LENGTH)] for row in starts]
+    """Compare trajectories until they end; ended lanes are removed from the batch."""
+    plans = [
+        [actions[(row + step) % len(actions)] for step in range(TRAJECTORY_STEPS)] for row in starts
+    ]
     expected = [
-        list(_trajectory(model, observations[row], plan))
+        list(_play_steps(model, observations[row], plan))
         for row, plan in zip(starts, plans, strict=True)
     ]
     lanes = np.arange(len(starts))
-    batch.stand(_stacked([observations[row] for row in starts]))
-    for step in range(LENGTH):
-        found = _rows(batch.step(_stacked([plans[lane][step] for lane in lanes])))
-        there = _joined([expected[lane][step] for lane in lanes])
-        alike = _alike(found, there)
+    batch.stand(_stack_lanes([observations[row] for row in starts]))
+    for step in range(TRAJECTORY_STEPS):
+        found = _lanes_to_rows(batch.step(_stack_lanes([plans[lane][step] for lane in lanes])))
+        there = _to_arrays([expected[lane][step] for lane in lanes])
+        alike = _find_equal(found, there)
         for place in np.flatnonzero(~alike):
             start, plan = observations[starts[lanes[place]]], plans[lanes[place]][: step + 1]
-            if not _is_rounding(model, found.but([place]), start, plan):
-                raise Unbatched(f"{_difference(found, there, [place])}, {step + 1} steps on")
+            if not _is_rounding(model, found.at([place]), start, plan):
+                raise Unbatched(
+                    f"{_describe_difference(found, there, [place])}, {step + 1} steps on"
+                )
         living = alike & ~there.terminated
         if not living.any():
             return
@@ -138,8 +153,8 @@ def _compare_trajectories(
             lanes = lanes[living]
 
 
-def _trajectory(model: Model, start: Any, actions: Sequence[Any]) -> Iterator[Step]:
-    """Yield what the program answers, one step after the other."""
+def _play_steps(model: Model, start: Any, actions: Sequence[Any]) -> Iterator[Step]:
+    """Yield the steps of a model for actions, up to the end of the episode."""
     try:
         model.stand(start)
         for action in actions:
@@ -147,73 +162,74 @@ def _trajectory(model: Model, start: Any, actions: Sequence[Any]) -> Iterator[St
             yield step
             if step.terminated:
                 return
-    except Exception as error:  # noqa: BLE001  # whatever the program raises
+    except Exception as error:  # noqa: BLE001  # programs raise anything
         raise Unbatched(f"the program itself fails: {type(error).__name__}: {error}") from None
 
 
-def _is_rounding(model: Model, found: Answers, start: Any, actions: Sequence[Any]) -> bool:
-    """Whether a rounding error in the observation changes the last answer by as much."""
+def _is_rounding(model: Model, found: StepArrays, start: Any, actions: Sequence[Any]) -> bool:
+    """Return whether a rounding error in the observation explains the last difference."""
     if not isinstance(start, np.ndarray):
         return False
-    expected = _joined(list(_trajectory(model, start, actions))[-1:])
+    expected = _to_arrays(list(_play_steps(model, start, actions))[-1:])
     size = np.abs(start).max(initial=0.0)
-    for nudge in _NUDGES:
-        steps = list(_trajectory(model, start + (nudge * size).astype(start.dtype), actions))
+    for nudge in _PERTURBATIONS:
+        steps = list(_play_steps(model, start + (nudge * size).astype(start.dtype), actions))
         if len(steps) < len(actions) or steps[-1].terminated != expected.terminated[0]:
             return True
         wide, high = (
-            _AMPLIFIED * np.abs(nudged - plain)
-            for nudged, plain in zip(_joined(steps[-1:])[:2], expected[:2], strict=True)
+            _MAX_AMPLIFICATION * np.abs(nudged - plain)
+            for nudged, plain in zip(_to_arrays(steps[-1:])[:2], expected[:2], strict=True)
         )
-        if _alike(found, expected, wide, high).all():
+        if _find_equal(found, expected, wide, high).all():
             return True
     return False
 
 
-def _alike(found: Answers, expected: Answers, wide: Any = 0.0, high: Any = 0.0) -> np.ndarray:
-    """Return which rows are equal but for rounding, or for some more."""
-    observations = _near(found.observations, expected.observations, wide)
-    rewards = _near(found.rewards, expected.rewards, high)
+def _find_equal(
+    found: StepArrays, expected: StepArrays, wide: Any = 0.0, high: Any = 0.0
+) -> np.ndarray:
+    """Return which rows are equal, apart from rounding and additional tolerances."""
+    observations = _find_close(found.observations, expected.observations, wide)
+    rewards = _find_close(found.rewards, expected.rewards, high)
     if observations.ndim > 1:
         observations = np.asarray(observations.all(1))
     return np.asarray(observations & rewards & (found.terminated == expected.terminated))
 
 
-def _near(found: np.ndarray, expected: np.ndarray, more: Any) -> np.ndarray:
-    """Return where numbers are equal but for rounding."""
+def _find_close(found: np.ndarray, expected: np.ndarray, more: Any) -> np.ndarray:
     if expected.dtype.kind in "biu":
         return np.asarray(found == expected)
     size = np.abs(expected)
     scale = np.maximum(size.max(0), 0.1)
-    return np.asarray(np.abs(found - expected) <= RELATIVE * size + ABSOLUTE * scale + more)
+    return np.asarray(
+        np.abs(found - expected) <= RELATIVE_TOLERANCE * size + ABSOLUTE_TOLERANCE * scale + more
+    )
 
 
-def _difference(found: Answers, expected: Answers, rows: Any) -> str:
-    """Say what differs."""
+def _describe_difference(found: StepArrays, expected: StepArrays, rows: Any) -> str:
     count = len(found.rewards)
-    found, expected = found.but(rows), expected.but(rows)
+    found, expected = found.at(rows), expected.at(rows)
     where = f"on {len(rows)} of {count} rows"
     if (found.terminated != expected.terminated).any():
         return f"terminated differs {where}"
     for name in ("rewards", "observations"):
         gap = np.abs(getattr(found, name) - getattr(expected, name).astype(float))
-        if not _near(getattr(found, name), getattr(expected, name), 0.0).all():
+        if not _find_close(getattr(found, name), getattr(expected, name), 0.0).all():
             return f"{name} differ by up to {gap.max():.2g} {where}"
     return f"answers differ {where}"
 
 
-def _rows(answer: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Answers:
-    """Return what a batch answers with a row for each lane."""
+def _lanes_to_rows(answer: tuple[np.ndarray, np.ndarray, np.ndarray]) -> StepArrays:
+    """Convert the result of a batch step, whose last axis is the lane."""
     observations, rewards, terminated = answer
-    return Answers(np.moveaxis(observations, -1, 0), rewards, terminated)
+    return StepArrays(np.moveaxis(observations, -1, 0), rewards, terminated)
 
 
-def _joined(steps: Sequence[Step]) -> Answers:
-    """Return steps as rows."""
+def _to_arrays(steps: Sequence[Step]) -> StepArrays:
     observations, rewards, terminated, _ = zip(*steps, strict=True)
-    return Answers(np.array(observations), np.array(rewards, float), np.array(terminated))
+    return StepArrays(np.array(observations), np.array(rewards, float), np.array(terminated))
 
 
-def _stacked(values: Sequence[Any]) -> np.ndarray:
-    """Return observations or actions with the lane as the last axis."""
+def _stack_lanes(values: Sequence[Any]) -> np.ndarray:
+    """Stack observations or actions, with the lane as the last axis."""
     return np.stack([np.asarray(value) for value in values], -1)

@@ -29,7 +29,7 @@ from cwm_cli.sandbox.handlers import (
     writer,
 )
 from cwm_cli.sandbox.job import ModelJob, slot_type
-from cwm_cli.translation import Form, Rows, Source, fastest
+from cwm_cli.translation import Form, Rows, Source, find_fastest_form
 from cwm_cli.worlds.messages import (
     KEY_SIZE,
     LONGEST_NOTE,
@@ -89,7 +89,7 @@ def formed(environment: Any, job: ModelJob, form: str, counter: Any) -> Form:
         program.notes.append("scalar: it has a memory")
         return Form(program, program)
     source = Source(job.program, job.observation_space)
-    return fastest(program, source, rows_of(job), form)
+    return find_fastest_form(program, source, rows_of(job), form)
 
 
 def _reply(decider: Decider, form: Form, moments: list[Moment]) -> PlanningReply:

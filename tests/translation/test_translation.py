@@ -15,14 +15,14 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.planning.model import LARGEST, Unbatched
 from cwm_cli.planning.program import Checks, Program, returns
 from cwm_cli.sandbox.handlers import Complaint
-from cwm_cli.translation import Rows, Source, fastest
-from cwm_cli.translation.emission import plain
-from cwm_cli.translation.expressions import Refused
-from cwm_cli.translation.forms import Lanes
-from cwm_cli.translation.scalar import FAILURES, Arithmetic
+from cwm_cli.translation import Rows, Source, find_fastest_form
+from cwm_cli.translation.emission import emit_scalar
+from cwm_cli.translation.expressions import Unsupported
+from cwm_cli.translation.forms import TraceBatch
+from cwm_cli.translation.scalar import ARITHMETIC_ERRORS, ArithmeticModel
 from cwm_cli.translation.states import Trace
-from cwm_cli.translation.tables import Table, TableLanes, countable
-from cwm_cli.translation.verification import verified, verified_alone
+from cwm_cli.translation.tables import TableBatch, TableModel, is_enumerable
+from cwm_cli.translation.verification import verify_batch, verify_model
 from folders import WORLD_MODELS
 from world_models import expressions
 from world_models.random_programs import Author
@@ -94,13 +94,13 @@ def trace(program: str, observed: Space = POINT, acting: Space = THREE) -> Trace
     return Trace(program, observed, acting)
 
 
-def arithmetic(program: str, observed: Space = POINT, acting: Space = THREE) -> Arithmetic:
-    functions = plain(trace(program, observed, acting))
-    return Arithmetic(model(program, observed, acting), functions, observed)
+def arithmetic(program: str, observed: Space = POINT, acting: Space = THREE) -> ArithmeticModel:
+    functions = emit_scalar(trace(program, observed, acting))
+    return ArithmeticModel(model(program, observed, acting), functions, observed)
 
 
-def batch(program: str, observed: Space = POINT, acting: Space = THREE) -> Lanes:
-    return Lanes(trace(program, observed, acting), observed)
+def batch(program: str, observed: Space = POINT, acting: Space = THREE) -> TraceBatch:
+    return TraceBatch(trace(program, observed, acting), observed)
 
 
 def drawn(space: Space, count: int, scale: float | None, rng: np.random.Generator) -> list[Any]:
@@ -125,16 +125,16 @@ def test_programs_of_many_styles_answer_the_same_in_every_form(name: str) -> Non
     one = model(text, observed, acting)
     forms: list[Any] = [arithmetic(text, observed, acting)]
     batches: list[Any] = [batch(text, observed, acting)]
-    if countable(observed, acting) and name not in REMEMBERS:
-        forms.append(Table(model(text, observed, acting), observed))
-        batches.append(TableLanes(forms[-1], observed))
+    if is_enumerable(observed, acting) and name not in REMEMBERS:
+        forms.append(TableModel(model(text, observed, acting), observed))
+        batches.append(TableBatch(forms[-1], observed))
     for form in forms:
-        verified_alone(form, model(text, observed, acting), *rows)
-        assert form.redone <= 10
+        verify_model(form, model(text, observed, acting), *rows)
+        assert form.fallbacks <= 10
     plans = np.array([[drawn(acting, 15, None, rng) for _ in range(20)] for _ in range(3)])
     expected = one.returns(rows[0][:3], plans)
     for many in batches:
-        verified(many, model(text, observed, acting), *rows)
+        verify_batch(many, model(text, observed, acting), *rows)
         found = returns(many, rows[0][:3], plans)
         np.testing.assert_allclose(found.returns, expected, rtol=1e-4, atol=1e-4)
         assert found.steps == one.counter[0]
@@ -142,7 +142,7 @@ def test_programs_of_many_styles_answer_the_same_in_every_form(name: str) -> Non
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_programs_that_draw_numbers_are_refused(name: str) -> None:
-    with pytest.raises(Refused, match=REFUSED[name]):
+    with pytest.raises(Unsupported, match=REFUSED[name]):
         trace(source(name), number(9), number(2))
 
 
@@ -159,15 +159,15 @@ def outcome(program: str, starts: np.ndarray, plan: np.ndarray) -> str:
         ]
     try:
         found = trace(program)
-    except Refused:
+    except Unsupported:
         return "refused"
     alone(found, starts, plan, expected)
-    return side_by_side(Lanes(found, POINT), starts, plan, expected)
+    return side_by_side(TraceBatch(found, POINT), starts, plan, expected)
 
 
 def alone(found: Trace, starts: np.ndarray, plan: np.ndarray, expected: list[list[Any]]) -> None:
     """Assert that plain arithmetic answers the same, or fails so that the program is asked."""
-    functions = plain(found)
+    functions = emit_scalar(found)
     for lane, start in enumerate(starts.T):
         try:
             state = functions.enter(start.tolist())
@@ -177,12 +177,12 @@ def alone(found: Trace, starts: np.ndarray, plan: np.ndarray, expected: list[lis
                 np.testing.assert_allclose(seen, answer[0], 1e-7, 1e-7)
                 np.testing.assert_allclose(reward, answer[1], 1e-7, 1e-7)
                 assert bool(end) == answer[2]
-        except FAILURES:
+        except ARITHMETIC_ERRORS:
             continue
 
 
 def side_by_side(
-    many: Lanes, starts: np.ndarray, plan: np.ndarray, expected: list[list[Any]]
+    many: TraceBatch, starts: np.ndarray, plan: np.ndarray, expected: list[list[Any]]
 ) -> str:
     """Assert that lanes answer the same, or are refused; say which."""
     alive = np.arange(starts.shape[1])
@@ -383,9 +383,9 @@ def test_a_program_that_remembers_earlier_episodes_is_refused() -> None:
     program = COUNTING.format(reset="pass")
     rows = [np.zeros(2)] * 20, [1] * 20
     with pytest.raises(Unbatched, match="rewards differ by up to 19 on 19 of 20 rows"):
-        verified(batch(program), model(program), *rows)
+        verify_batch(batch(program), model(program), *rows)
     with pytest.raises(Unbatched, match="rewards differ"):
-        verified_alone(arithmetic(program), model(program), *rows)
+        verify_model(arithmetic(program), model(program), *rows)
 
 
 @pytest.mark.parametrize(
@@ -400,9 +400,9 @@ def test_a_program_that_remembers_earlier_episodes_is_refused() -> None:
 def test_a_form_of_another_program_is_refused(old: str, new: str, reason: str) -> None:
     wrong, rows = RESET.replace(old, new), (list(np.zeros((40, 2))), [1, 0] * 20)
     with pytest.raises(Unbatched, match=reason):
-        verified(batch(wrong), model(RESET), *rows)
+        verify_batch(batch(wrong), model(RESET), *rows)
     with pytest.raises(Unbatched, match=reason):
-        verified_alone(arithmetic(wrong), model(RESET), *rows)
+        verify_model(arithmetic(wrong), model(RESET), *rows)
 
 
 def test_single_precision_is_taken_for_what_it_is() -> None:
@@ -418,7 +418,7 @@ class Environment:
 """
     rng = np.random.default_rng(0)
     starts, plan = rng.normal(size=(2, 60)), rng.integers(0, 3, (8, 60))
-    functions, many = plain(trace(text)), batch(text)
+    functions, many = emit_scalar(trace(text)), batch(text)
     many.stand(starts)
     observations, rewards, _ = many.step(plan[0])
     for lane, start in enumerate(starts.T):
@@ -434,7 +434,7 @@ class Environment:
     [space_of(spaces.Tuple((spaces.Discrete(2),))), space_of(spaces.Text(3))],
 )
 def test_other_spaces_are_refused(space: Space) -> None:
-    with pytest.raises(Refused, match="a space of the kind"):
+    with pytest.raises(Unsupported, match="a space of the kind"):
         trace(RESET, space, THREE)
 
 
@@ -465,9 +465,9 @@ class Environment:
     observed, acting = number(9), number(5, -2)
     for form in (
         arithmetic(text, observed, acting),
-        Table(model(text.replace("20", "3"), observed, acting), observed),
+        TableModel(model(text.replace("20", "3"), observed, acting), observed),
     ):
-        last = 19 if isinstance(form, Arithmetic) else 2
+        last = 19 if isinstance(form, ArithmeticModel) else 2
         form.stand(0)
         for _ in range(last):
             assert not form.step(0).terminated
@@ -477,7 +477,7 @@ class Environment:
         assert form.step(-1).terminated
         form.stand(0)
         assert not form.step(0).terminated
-        assert form.redone == 0
+        assert form.fallbacks == 0
 
 
 def test_attributes_that_no_step_needs_are_no_part_of_the_state() -> None:
@@ -521,7 +521,7 @@ class Environment:
         each.stand(np.array([0.6, 0.0]))
     assert form.play([0] * 5) == reference.play([0] * 5)
     assert form.counter[0] == reference.counter[0] == 10
-    assert form.redone > 0
+    assert form.fallbacks > 0
 
 
 @pytest.mark.parametrize("factor", ["1e302", "1e308 * 1e3"])
@@ -551,7 +551,7 @@ def test_what_a_program_fails_with_comes_from_the_program(factor: str) -> None:
 )
 def test_what_cannot_be_traced_is_refused(answer: str) -> None:
     text = RESET.split("        return")[0] + f"        return {answer}\n"
-    with pytest.raises(Refused):
+    with pytest.raises(Unsupported):
         trace(text)
 
 
@@ -571,7 +571,7 @@ class Environment:
     for each in (form, reference):
         each.stand(np.array([200.0, 1.0]))
     assert form.step(1).observation == pytest.approx(reference.step(1).observation)
-    assert form.redone == 1
+    assert form.fallbacks == 1
 
 
 @pytest.mark.parametrize(
@@ -595,7 +595,7 @@ class Environment:
         {step}
         return [self.x, 0.0], 1.0, False
 """
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(Unsupported, match=reason):
         trace(text)
 
 
@@ -629,8 +629,8 @@ class Environment:
         one = Program(
             made(program), Checks(tuple, float, bool, lambda value: value), action_space=THREE
         )
-        found = fastest(one, Source(program, observed), Rows(rows, [0, 1, 2] * 20), "")
-        assert isinstance(found.model, Table), one.notes
+        found = find_fastest_form(one, Source(program, observed), Rows(rows, [0, 1, 2] * 20), "")
+        assert isinstance(found.model, TableModel), one.notes
 
 
 def test_a_program_that_changes_what_is_around_it_is_no_table() -> None:
@@ -644,4 +644,4 @@ class Environment:
         return self.o, float(len(SEEN)), False
 """
     with pytest.raises(Unbatched, match="more changes than its attributes"):
-        Table(model(text, number(3)), number(3))
+        TableModel(model(text, number(3)), number(3))
