@@ -273,7 +273,7 @@ def counting(count: int = 6, length: int = 12) -> Dataset:
 
 HIDDEN = counting()
 
-REPEATED = HIDDEN.extended(
+REPEATED = HIDDEN.concatenate(
     replace(HIDDEN, columns=HIDDEN.columns | {"episodes": HIDDEN.columns["episodes"] + 6})
 )
 """The same episodes twice: who has seen one of them knows the other."""
