@@ -22,7 +22,7 @@ from cwm_cli.commands.data_export import Exporter, check_room, written_whole
 from cwm_cli.commands.data_import import Importer, Origin, TransitionShape
 from cwm_cli.data.dataset import DONE, VALID, Dataset
 from cwm_cli.data.reading import parse_json, read_json
-from cwm_cli.data.spaces import Columns, Space, refuse
+from cwm_cli.data.spaces import Columns, Space, raise_for_values
 from cwm_cli.envs.spec import EnvironmentSpec, gym_space_of, space_of
 from cwm_cli.envs.variants import HIDE, NOISE, SHIFT
 from cwm_cli.errors import CwmError
@@ -629,7 +629,9 @@ def _infos_of(episodes: list[ReadEpisode], name: str, lengths: list[int]) -> np.
         values = np.asarray(infos[name]) if isinstance(infos, dict) and name in infos else None
         if values is None or values.shape[:1] != (length + 1,) or values.dtype.kind not in "biu":
             return None
-        refuse((values != 0) & (values != 1), values, f"infos[{name!r}]: {{}} is neither 0 nor 1")
+        raise_for_values(
+            (values != 0) & (values != 1), values, f"infos[{name!r}]: {{}} is neither 0 nor 1"
+        )
         found.append(values[1:].astype(np.bool_))
     return np.concatenate(found)
 
