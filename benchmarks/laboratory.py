@@ -29,7 +29,7 @@ from benchmarks.world_models import PROGRAMS
 from cwm_cli.commands.recording import record
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.registry import Owner, environment, find, provided, read_options
+from cwm_cli.registry import Owner, environment, find, iterate_parts, read_options
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import Backend, Completion, Request, Strategy
 from cwm_cli.search.loop import Search
@@ -160,7 +160,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     """Read the command line."""
-    known = {name for _, entries in provided("strategy") for name in entries}
+    known = {name for _, entries in iterate_parts("strategy") for name in entries}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=200, help="per strategy")
     parser.add_argument("--first", type=int, default=0, help="number, and seed, of the first run")

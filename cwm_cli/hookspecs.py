@@ -1,10 +1,10 @@
-"""The hooks a plugin may implement: what each yields, and what its user gets.
+"""The hooks that a plugin may implement.
 
-Every hook but `cwm_commands` yields names and the factories behind them. The top level of a plugin
-imports nothing heavy (no numpy, no pydantic, no gymnasium), because `cwm --help` loads every
-plugin: instead of a class a hook may give its address, `"my_package.strategy:MyStrategy"`, which
-is imported when it is first used. The base class of each kind tells its contract; what is given is
-checked by `pytest --pyargs cwm_cli.testing`.
+Every hook except `cwm_commands` returns a mapping, in most cases from names to factories. The top
+level of a plugin must not import heavy packages (numpy, pydantic, gymnasium), because `cwm --help`
+loads every plugin. Instead of a class, a hook may therefore return its address, such as
+`"my_package.strategy:MyStrategy"`, which is imported on first use. The base class of each kind
+documents its methods; `pytest --pyargs cwm_cli.testing` checks every part that plugins provide.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ CORE: Mapping[Kind, Mapping[str, str] | str] = {
         "wandb": "cwm_cli.commands.trackers:WandbTracker",
     },
 }
-"""The parts that the core provides, or the address of such a mapping, by the rules for plugins."""
+"""The parts that the core provides, by kind, or the address of such a mapping."""
 
 CORE_EXAMPLES: Mapping[str, str] = {
     "world model program": "cwm_cli.testing.examples:program_model",
@@ -95,11 +95,11 @@ CORE_EXAMPLES: Mapping[str, str] = {
 
 
 class Hooks(Protocol):
-    """What plugins may provide."""
+    """The hooks with their signatures; a plugin defines any of them as functions of its module."""
 
     @hookspec
     def cwm_extension_points(self) -> Mapping[str, ExtensionPoint]:
-        """Add kinds of parts that other plugins can provide, each by a hook of its own.
+        """Add kinds of parts that other plugins can provide, each through its own hook.
 
         The hook of each kind returns names and factories or their addresses, like the hooks
         below. A plugin that compares explorers could offer::
@@ -113,10 +113,10 @@ class Hooks(Protocol):
 
     @hookspec
     def cwm_test_examples(self) -> Mapping[str, str]:
-        """Offer examples for `pytest --pyargs cwm_cli.testing`, by kind and name of the part.
+        """Provide examples for `pytest --pyargs cwm_cli.testing`, by kind and name of the part.
 
-        The suite calls the function with `cwm_cli.testing.conftest.Material`. A part without an
-        example is made without arguments::
+        The suite calls the function with `cwm_cli.testing.conftest.Material`. It constructs a part
+        without an example without arguments::
 
             return {"world model table": "my_package.examples:table_model"}
         """
@@ -127,75 +127,85 @@ class Hooks(Protocol):
 
     @hookspec
     def cwm_environments(self) -> Mapping[str, Callable[[], object]]:
-        """Offer environments for `--env`, by id: functions that return an `EnvironmentSpec`.
+        """Provide environments for `--env`, by id: functions that return an `EnvironmentSpec`.
 
-        The mapping may serve ids that it does not list, by its `__contains__` and
-        `__getitem__`. One with the attribute `gives_way` set serves what no other plugin does::
+        The mapping may contain ids that it does not list, by its `__contains__` and
+        `__getitem__`. If the mapping has the attribute `gives_way` set, it is used only for ids
+        that no other plugin provides::
 
             return {"Maze-v0": "mazes.env:specify"}
         """
 
     @hookspec
     def cwm_backends(self) -> Parts:
-        """Offer who answers (`--backend`): subclasses of `search.contracts.Backend`."""
+        """Provide backends of completions (`--backend`): subclasses of `contracts.Backend`."""
 
     @hookspec
     def cwm_strategies(self) -> Parts:
-        """Offer searches (`--strategy`): dataclasses, subclasses of `search.contracts.Strategy`."""
+        """Provide search strategies (`--strategy`).
+
+        The parts are dataclasses and subclasses of `search.contracts.Strategy`.
+        """
 
     @hookspec
     def cwm_refiners(self) -> Parts:
-        """Offer what betters a candidate without a completion: `search.contracts.Refiner`."""
+        """Provide refiners: subclasses of `search.contracts.Refiner`.
+
+        A refiner improves a candidate without a completion.
+        """
 
     @hookspec
     def cwm_problems(self) -> Parts:
-        """Offer what is searched for: dataclasses, subclasses of `search.contracts.Problem`."""
+        """Provide search problems: dataclasses, subclasses of `search.contracts.Problem`."""
 
     @hookspec
     def cwm_world_models(self) -> Parts:
-        """Offer kinds of world model: subclasses of `worlds.WorldModel`, by their `kind`."""
+        """Provide kinds of world model: subclasses of `worlds.WorldModel`, by their `kind`."""
 
     @hookspec
     def cwm_contracts(self) -> Parts:
-        """Offer what a program's class has to define: subclasses of `worlds.Contract`."""
+        """Provide contracts: subclasses of `worlds.Contract`.
+
+        A contract defines the methods that the class of a program must have.
+        """
 
     @hookspec
     def cwm_metrics(self) -> Parts:
-        """Offer scores of predictions (`--metric`): subclasses of `evaluation.Metric`."""
+        """Provide metrics of predictions (`--metric`): subclasses of `evaluation.Metric`."""
 
     @hookspec
     def cwm_planners(self) -> Parts:
-        """Offer planners (`--planner`): dataclasses, subclasses of `planning.Planner`."""
+        """Provide planners (`--planner`): dataclasses, subclasses of `planning.Planner`."""
 
     @hookspec
     def cwm_policies(self) -> Parts:
-        """Offer ways to act while data are collected (`--policy`): subclasses of `Policy`."""
+        """Provide policies of data collection (`--policy`): subclasses of `policies.Policy`."""
 
     @hookspec
     def cwm_executors(self) -> Parts:
-        """Offer where the jobs of a benchmark run: subclasses of `bench.executor.Executor`."""
+        """Provide executors of benchmark jobs: subclasses of `bench.executor.Executor`."""
 
     @hookspec
     def cwm_importers(self) -> Parts:
-        """Offer formats for `cwm data import`: subclasses of `commands.data_import.Importer`."""
+        """Provide formats for `cwm data import`: subclasses of `commands.data_import.Importer`."""
 
     @hookspec
     def cwm_exporters(self) -> Parts:
-        """Offer formats for `cwm data export`: subclasses of `commands.data_export.Exporter`."""
+        """Provide formats for `cwm data export`: subclasses of `commands.data_export.Exporter`."""
 
     @hookspec
     def cwm_trackers(self) -> Parts:
-        """Offer where numbers of runs are kept (`--tracker`): `commands.trackers.Tracker`."""
+        """Provide experiment trackers (`--tracker`): subclasses of `commands.trackers.Tracker`."""
 
     @hookspec
     def cwm_run_kinds(self) -> Parts:
-        """Offer kinds of run, by the `kind` in their header: subclasses of `runs.store.Run`."""
+        """Provide kinds of run, by the `kind` in their header: subclasses of `runs.store.Run`."""
 
     @hookspec
     def cwm_storages(self) -> Parts:
-        """Offer stores for runs at URLs, by URL scheme: subclasses of `runs.storage.Storage`.
+        """Provide storage for runs at URLs, by URL scheme: subclasses of `runs.storage.Storage`.
 
-        Like environments, the mapping may serve schemes that it does not list, and may set
+        As for environments, the mapping may contain schemes that it does not list, and may set
         `gives_way`::
 
             return {"ftp": "my_package.ftp:FtpStorage"}  # --run ftp://host/folder
@@ -203,11 +213,11 @@ class Hooks(Protocol):
 
     @hookspec
     def cwm_defaults(self) -> Mapping[str, str]:
-        """Name what is taken where the user names nothing, by role.
+        """Return the default part of each role, used if the user names none.
 
-        The roles: `strategy`, `backend` (no model was named), `model` (the backend that is asked
-        when one was), of `cwm theorize` the `method` and the backends `theorist` and
-        `statistician`, and of `cwm train` the `trainer`::
+        Roles are `strategy`, `backend` (without `--model`) and `model` (the backend with
+        `--model`); for `cwm theorize` the `method` and the backends `theorist` and
+        `statistician`; for `cwm train` the `trainer`::
 
             return {"strategy": "greedy"}
         """
@@ -216,9 +226,13 @@ class Hooks(Protocol):
     def cwm_commands(self, app: typer.Typer, api: ModuleType) -> None:
         """Add commands to the `cwm` command line.
 
-        `api` is the module `cwm_cli.cli.shared`: options that commands share, output as text or
-        JSON, and `guarded`, which expands groups of options and reports errors in one line. A
-        hook may leave it out. `rich_help_panel` names the panel of `cwm --help`::
+        Args:
+            app: The Typer application. `rich_help_panel` names the panel of `cwm --help`.
+            api: The module `cwm_cli.cli.shared`: options that commands share, output as text or
+                JSON, and `guarded`, which expands groups of options and reports errors in one
+                line. A hook may omit this parameter.
+
+        Example::
 
             @hookimpl
             def cwm_commands(app):

@@ -1,7 +1,7 @@
-"""Options whose values a preset gives where nobody sets them.
+"""Presets: named sets of option values, used for options that the user does not set.
 
-A preset is a name for values of several options: of whoever has it, and, by `OWNER.KEY`, of what
-stands beside it, as a published strategy asks for certain prompts and for a certain sampling.
+A preset sets options of its owner and, with keys `OWNER.KEY`, options of other parts of the run.
+For example, the preset of a published strategy also sets the prompts and the sampling parameters.
 """
 
 from collections.abc import Mapping
@@ -9,28 +9,28 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 FROM_PRESET: Any = None
-"""Default of an option whose value the preset gives."""
+"""Default of an option whose value comes from the preset."""
 
 PUBLISHED_SAMPLING: Mapping[str, Any] = MappingProxyType(
     {"backend.temperature": 0.6, "backend.top_p": 0.8, "backend.max_tokens": 4096}
 )
-"""How Dainese et al. (2024) sampled from models of OpenAI."""
+"""Sampling parameters of Dainese et al. (2024) for models of OpenAI."""
 
 PUBLISHED_ALONE: Mapping[str, Any] = MappingProxyType(
     {"search.start": "none", "search.refine": "none", **PUBLISHED_SAMPLING}
 )
-"""How every program came to be: it was sampled, and nothing else had a part in it."""
+"""As published, all programs are sampled: no start program, and no refinement."""
 
 PUBLISHED_ASKING: Mapping[str, Any] = MappingProxyType(
     {"problem.feedback": "paper", "problem.prefill": True, **PUBLISHED_ALONE}
 )
-"""How their searches asked: by one counterexample, and in an answer that is begun."""
+"""As published, prompts contain one counterexample and the beginning of the completion."""
 
 
 class WithPresets:
-    """A base of dataclasses whose option `preset` names a line of `PRESETS`.
+    """A base of dataclasses whose option `preset` selects an entry of `PRESETS`.
 
-    An option whose value a preset gives has the default `FROM_PRESET`::
+    An option whose value comes from the preset has the default `FROM_PRESET`::
 
         @dataclass
         class Greedy(Strategy):
@@ -44,7 +44,7 @@ class WithPresets:
     """
 
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
-    """Values by the option `preset`: of options of this owner, and of others by `OWNER.KEY`."""
+    """Option values by name of the preset; `OWNER.KEY` is an option of another owner."""
 
     def __post_init__(self) -> None:
         for name, value in preset_values(type(self), getattr(self, "preset", "")).items():
@@ -53,12 +53,12 @@ class WithPresets:
 
 
 def preset_values(owner: Any, preset: str) -> dict[str, Any]:
-    """Return what a preset of an owner says of its own options."""
+    """Return the values that a preset sets for the options of its owner."""
     given = getattr(owner, "PRESETS", {}).get(preset, {})
     return {name: value for name, value in given.items() if "." not in name}
 
 
-def asked_of_others(owner: Any, preset: str) -> dict[tuple[str, str], Any]:
-    """Return what a preset asks of the options of others, by owner and name."""
+def values_for_others(owner: Any, preset: str) -> dict[tuple[str, str], Any]:
+    """Return the values that a preset sets for options of other owners, by owner and name."""
     given = getattr(owner, "PRESETS", {}).get(preset, {})
     return {tuple(name.split(".", 1)): value for name, value in given.items() if "." in name}

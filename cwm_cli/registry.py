@@ -1,4 +1,4 @@
-"""Find plugins, look up what they provide, and read the options of what was found."""
+"""Load plugins, look up the parts that they provide, and parse the options of parts."""
 
 import ast
 import inspect
@@ -37,8 +37,8 @@ from cwm_cli.hookspecs import (
     Kind,
     hookspec,
 )
-from cwm_cli.presets import asked_of_others, preset_values
-from cwm_cli.text import read_value, wanted_instead
+from cwm_cli.presets import preset_values, values_for_others
+from cwm_cli.text import describe_requirement, read_value
 
 if TYPE_CHECKING:
     from cwm_cli.envs.spec import EnvironmentSpec
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("cwm.plugins")
 
 Role = str
-"""A choice that a user may leave open: see the hook `cwm_defaults`."""
+"""A choice for which plugins define a default; see the hook `cwm_defaults`."""
 
 ELSEWHERE = "run `cwm plugins` for the known ones, or name your own: MODULE:NAME or FILE.py"
 
 
 class Plugin(NamedTuple):
-    """An installed plugin: its entry point's name, and the package that it comes from."""
+    """An installed plugin: the name of its entry point, its package, and its module."""
 
     name: str
     package: str
@@ -60,7 +60,7 @@ class Plugin(NamedTuple):
 
 
 class Plugins(NamedTuple):
-    """The plugins that could be loaded, and the warnings about those that could not."""
+    """The loaded plugins, with a warning for each plugin that failed to load."""
 
     manager: pluggy.PluginManager
     loaded: tuple[Plugin, ...]
@@ -70,7 +70,7 @@ class Plugins(NamedTuple):
 
 @cache
 def plugins() -> Plugins:
-    """Load every installed plugin once; one that fails to import is left out with a warning."""
+    """Load all installed plugins once; a plugin that fails to import only adds a warning."""
     manager = pluggy.PluginManager("cwm")
     manager.add_hookspecs(Hooks)
     loaded, warnings, points = [], [], dict(CORE_POINTS)
@@ -80,7 +80,7 @@ def plugins() -> Plugins:
             added_points: Mapping[Kind, ExtensionPoint] = getattr(
                 module, "cwm_extension_points", dict
             )()
-        except Exception as error:  # noqa: BLE001  # plugins raise any exception
+        except Exception as error:  # noqa: BLE001  # third-party code may raise anything
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             warnings.append(f"the plugin {entry.name!r} ({_package(entry)}) is left out: {reason}")
             continue
@@ -106,37 +106,40 @@ def extension_points() -> Mapping[Kind, ExtensionPoint]:
 
 def functions() -> Mapping[str, str]:
     """Return the addresses of the functions that plugins add to the Python API."""
-    return _offers("cwm_functions")
+    return _merge_mappings("cwm_functions")
 
 
 def option_groups() -> Mapping[str, Any]:
-    """Return the groups of options that plugins add, by name."""
-    return {name: _resolve(entry) for name, entry in _offers("cwm_option_groups").items()}
+    """Return the option groups that plugins add, by name."""
+    return {name: _resolve(entry) for name, entry in _merge_mappings("cwm_option_groups").items()}
 
 
 def conformance_example(kind: Kind, name: str) -> Any:
-    """Return the function that makes an example of a part, `plugin:name`, None without one."""
-    label, _, bare = name.partition(":")
+    """Return the function that makes an example of the part `plugin:name`, or None."""
+    label, _, part = name.partition(":")
     hooks = (
-        getattr(each.module, "cwm_test_examples", dict)
-        for each in plugins().loaded
-        if each.name == label
+        getattr(plugin.module, "cwm_test_examples", dict)
+        for plugin in plugins().loaded
+        if plugin.name == label
     )
-    offered = CORE_EXAMPLES if label == "core" else next(hooks, dict)()
-    return _resolve(offered.get(f"{kind} {bare}"))
+    examples = CORE_EXAMPLES if label == "core" else next(hooks, dict)()
+    return _resolve(examples.get(f"{kind} {part}"))
 
 
-def _offers(hook: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _merge_mappings(hook: str) -> dict[str, str]:
+    merged: dict[str, str] = {}
     for plugin in plugins().loaded:
-        if offer := getattr(plugin.module, hook, None):
-            found |= offer()
-    return found
+        merged |= getattr(plugin.module, hook, dict)()
+    return merged
 
 
 @cache
 def check_hooks() -> None:
-    """Refuse a plugin whose hook is misspelt; checked when plugins are first used."""
+    """Check the names of the hooks of all plugins, once.
+
+    Raises:
+        CwmError: A plugin has a hook with an unknown name or signature.
+    """
     try:
         plugins().manager.check_pending()
     except pluggy.PluginValidationError as error:
@@ -146,8 +149,8 @@ def check_hooks() -> None:
         ) from error
 
 
-def provided(kind: Kind) -> Iterator[tuple[Plugin, Mapping[str, Any]]]:
-    """Yield what the core and each plugin provide of one kind."""
+def iterate_parts(kind: Kind) -> Iterator[tuple[Plugin, Mapping[str, Any]]]:
+    """Yield the core and each plugin with the parts of a kind that it provides, by name."""
     check_hooks()
     if kind in CORE:
         yield Plugin("core", core_package(), None), _resolve(CORE[kind])
@@ -158,25 +161,24 @@ def provided(kind: Kind) -> Iterator[tuple[Plugin, Mapping[str, Any]]]:
 
 
 def names(kind: Kind) -> list[str]:
-    """Return the names that are known of one kind; where two plugins share one, `package:name`."""
-    offers: dict[str, list[tuple[Plugin, Mapping[str, Any]]]] = {}
-    for plugin, entries in provided(kind):
-        for name in entries:
-            offers.setdefault(name, []).append((plugin, entries))
-    owners = {name: [plugin for plugin, _ in _first(each, name)] for name, each in offers.items()}
-    labelled = (
-        [name] if len(having) == 1 else [f"{label}:{name}" for label in _labels(having)]
-        for name, having in owners.items()
-    )
-    return sorted(name for group in labelled for name in group)
+    """Return the sorted names of a kind; a name of two plugins is listed as `package:name`."""
+    providers: dict[str, list[tuple[Plugin, Mapping[str, Any]]]] = {}
+    for plugin, parts in iterate_parts(kind):
+        for name in parts:
+            providers.setdefault(name, []).append((plugin, parts))
+    found: list[str] = []
+    for name, candidates in providers.items():
+        owners = [plugin for plugin, _ in _prefer_primary(candidates, name)]
+        found += [name] if len(owners) == 1 else [f"{each}:{name}" for each in _labels(owners)]
+    return sorted(found)
 
 
-def _first(
-    offers: Sequence[tuple[Plugin, Mapping[str, Any]]], name: str
+def _prefer_primary(
+    candidates: Sequence[tuple[Plugin, Mapping[str, Any]]], name: str
 ) -> list[tuple[Plugin, Any]]:
-    """Return who provides a name, without those who give way to others."""
-    chosen = [offer for offer in offers if not getattr(offer[1], "gives_way", False)] or offers
-    return [(plugin, entries[name]) for plugin, entries in chosen]
+    """Return the plugins with their part; mappings with `gives_way` count only without others."""
+    primary = [pair for pair in candidates if not getattr(pair[1], "gives_way", False)]
+    return [(plugin, parts[name]) for plugin, parts in primary or candidates]
 
 
 def is_known(kind: Kind, name: str) -> bool:
@@ -185,28 +187,33 @@ def is_known(kind: Kind, name: str) -> bool:
 
 
 def _owners(kind: Kind, name: str) -> list[tuple[Plugin, Any]]:
-    given = list(provided(kind))
-    label, _, rest = name.partition(":")
+    providers = list(iterate_parts(kind))
+    label, _, part = name.partition(":")
     return [
-        (plugin, entries[rest])
-        for plugin, entries in given
-        if label in (plugin.name, plugin.package.split()[0]) and rest in entries
-    ] or _first([(plugin, entries) for plugin, entries in given if name in entries], name)
+        (plugin, parts[part])
+        for plugin, parts in providers
+        if label in (plugin.name, plugin.package.split()[0]) and part in parts
+    ] or _prefer_primary([(plugin, parts) for plugin, parts in providers if name in parts], name)
 
 
 def find(kind: Kind, name: str) -> Any:
-    """Return the part called `name` or `package:name`.
+    """Return the part `name` or `package:name`, imported if a plugin gave its address.
 
     The package is the distribution of the plugin, or the name of its entry point.
+
+    Raises:
+        UnknownNameError: No plugin provides the part.
+        CwmError: Several plugins provide it, or it cannot be imported, or it does not have the
+            base class or the arguments of its kind.
     """
     owners = _owners(kind, name)
     if len(owners) > 1:
-        having = [plugin for plugin, _ in owners]
-        packages = " and ".join(sorted({plugin.package for plugin in having}))
-        choices = " or ".join(f"{label}:{name}" for label in _labels(having))
+        providers = [plugin for plugin, _ in owners]
+        packages = " and ".join(sorted({plugin.package for plugin in providers}))
+        choices = " or ".join(f"{label}:{name}" for label in _labels(providers))
         raise CwmError(f"{packages} both provide the {kind} {name!r}: write {choices}")
     if not owners:
-        known = (n for _, entries in provided(kind) for n in entries)
+        known = (n for _, parts in iterate_parts(kind) for n in parts)
         raise UnknownNameError(kind, name, known, ELSEWHERE if kind == "environment" else "")
     plugin, entry = owners[0]
     _log_owner(kind, name, f"{plugin.package} ({plugin.name})")
@@ -234,18 +241,18 @@ def find(kind: Kind, name: str) -> Any:
 
 @cache
 def _log_owner(kind: Kind, name: str, owner: str) -> None:
-    """Log whose something is, once: it may be looked up often."""
+    """Log the owner of a part; the cache keeps repeated look-ups from logging it again."""
     log.debug("the %s %r is provided by %s", kind, name, owner)
 
 
 def base_of(kind: Kind) -> type | None:
-    """Return the base class of a kind, None of environments: those are functions."""
+    """Return the base class of a kind, None for environments, which are functions."""
     base: type | None = _resolve(extension_points()[kind].base)
     return base
 
 
 def environment(name: str) -> "EnvironmentSpec":
-    """Return the environment called `name`; its `make` takes `shift`, `hide` and `noise`, too."""
+    """Return an environment by name; its `make` also accepts `shift`, `hide` and `noise`."""
     spec = find("environment", name)()
     from cwm_cli.envs.checking import with_checks  # imports gymnasium, as the plugins do
 
@@ -253,7 +260,7 @@ def environment(name: str) -> "EnvironmentSpec":
 
 
 def default(role: Role) -> str:
-    """Return the name that stands where the user names nothing."""
+    """Return the name of the default part of a role; `CwmError` if no plugin defines one."""
     check_hooks()
     for plugin in plugins().loaded:
         hook = getattr(plugin.module, "cwm_defaults", None)
@@ -264,7 +271,7 @@ def default(role: Role) -> str:
 
 
 class Option(NamedTuple):
-    """One key that `-o` takes: its type, what it is when nobody sets it, and what it means."""
+    """A key that `-o` accepts: its name, type, default value and meaning."""
 
     name: str
     type: str
@@ -273,10 +280,10 @@ class Option(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Something with options: what it is called in `-o strategy.KEY=VALUE`, and its dataclass.
+    """A dataclass with options, and its label in `-o LABEL.KEY=VALUE`.
 
-    Its options are the fields that have a default, except `model`, which has
-    a flag of its own, and those with the metadata `{"option": False}`.
+    The options are the fields with a default, except `model`, which has its own flag, and fields
+    with the metadata `{"option": False}`.
     """
 
     label: str
@@ -284,7 +291,7 @@ class Owner(NamedTuple):
 
     @property
     def options(self) -> "dict[str, Field[Any]]":
-        """The fields that a user may set."""
+        """The fields that a user may set, by name."""
         if not is_dataclass(self.factory):
             return {}
         return {
@@ -297,22 +304,29 @@ class Owner(NamedTuple):
         }
 
     def identity(self, made: Any) -> dict[str, Any]:
-        """Return the options that tell one run from another; metadata may exempt a field."""
-        chosen = {n: f for n, f in self.options.items() if f.metadata.get("identity", True)}
-        return {name: getattr(made, name) for name in chosen}
+        """Return the option values that identify a run: all without metadata `{"identity": False}`.
+
+        Args:
+            made: An instance of the dataclass.
+        """
+        return {
+            name: getattr(made, name)
+            for name, field in self.options.items()
+            if field.metadata.get("identity", True)
+        }
 
     def defaults(self) -> dict[str, Any]:
-        """Return what the options are when nobody sets them; the usual preset may give some."""
+        """Return the default values of the options, including values of the default preset."""
         values = {
             name: field.default if field.default_factory is MISSING else field.default_factory()
             for name, field in self.options.items()
         }
         return values | preset_values(self.factory, str(values.get("preset")))
 
-    def described(self) -> list[Option]:
-        """Return every option with its meaning, which is the docstring under the field.
+    def describe_options(self) -> list[Option]:
+        """Return every option with its meaning, which is the docstring below the field.
 
-        That of a preset names the values that it gives.
+        The meaning of the option `preset` also lists the values that each preset sets.
         """
         hints = get_type_hints(self.factory) if self.options else {}
         meanings, defaults = field_docstrings(self.factory), self.defaults()
@@ -327,17 +341,17 @@ class Owner(NamedTuple):
 
 
 def field_docstrings(kind: type) -> dict[str, str]:
-    """Return the docstring under each field of a class and of its bases, in one line."""
+    """Return the docstring below each field of a class and of its bases, in one line."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__[:-1]):
         try:
             source = textwrap.dedent(inspect.getsource(base))
         except (OSError, TypeError):
-            continue  # built in, or typed at a prompt
+            continue  # a built-in class, or one from an interactive prompt
         body = ast.parse(source).body[0]
-        lines = body.body if isinstance(body, ast.ClassDef) else []
-        for line, below in pairwise(lines):
-            match line, below:
+        statements = body.body if isinstance(body, ast.ClassDef) else []
+        for statement, below in pairwise(statements):
+            match statement, below:
                 case (
                     ast.AnnAssign(target=ast.Name(id=name)),
                     ast.Expr(value=ast.Constant(value=str(words))),
@@ -349,70 +363,75 @@ def field_docstrings(kind: type) -> dict[str, str]:
 def read_options(
     given: Sequence[str] | Mapping[str, Any], owners: list[Owner]
 ) -> dict[str, dict[str, Any]]:
-    """Give each `[OWNER.]KEY=VALUE` to the owner that has the option, read as its type.
+    """Parse options as the types of their fields.
 
-    In Python the options may come as a mapping from `[OWNER.]KEY` to values.
+    Args:
+        given: Texts `[OWNER.]KEY=VALUE`, or a mapping from `[OWNER.]KEY` to values.
+        owners: The parts that may have the options.
+
+    Returns:
+        Values by label of the owner and name of the option.
+
+    Raises:
+        CwmError: An option is unknown or ambiguous, or its value is invalid.
     """
-    pairs = list(given.items()) if isinstance(given, Mapping) else [_pair(text) for text in given]
+    pairs = list(given.items()) if isinstance(given, Mapping) else [_split(text) for text in given]
     values: dict[str, dict[str, Any]] = {owner.label: {} for owner in owners}
     for key, value in pairs:
-        owner, name = _owner(key, owners)
-        values[owner.label][name] = _read(owner, name, value)
+        owner, name = _find_owner(key, owners)
+        values[owner.label][name] = _parse_value(owner, name, value)
     return values
 
 
 def with_presets(
     chosen: Mapping[str, Mapping[str, Any]], owners: list[Owner]
 ) -> dict[str, dict[str, Any]]:
-    """Add what presets ask of other owners that have such an option, where nobody chose it."""
+    """Add the values that presets set for other owners, if the user did not set them."""
     values = {label: dict(options) for label, options in chosen.items()}
     others = {owner.label: owner for owner in owners}
     for owner in owners:
         preset = values[owner.label].get("preset", owner.defaults().get("preset"))
-        for (label, name), value in asked_of_others(owner.factory, str(preset)).items():
+        for (label, name), value in values_for_others(owner.factory, str(preset)).items():
             if label in others and name in others[label].options:
                 values[label].setdefault(name, value)
     return values
 
 
-def _pair(text: str) -> tuple[str, str]:
-    """Cut `KEY=VALUE` in two."""
+def _split(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator:
         raise CwmError(f"the option {text!r} has no value: write -o {key}=VALUE")
     return key, value
 
 
-def _owner(key: str, owners: list[Owner]) -> tuple[Owner, str]:
-    """Find whom an option belongs to."""
+def _find_owner(key: str, owners: list[Owner]) -> tuple[Owner, str]:
     label, dot, name = key.rpartition(".")
-    having = [owner for owner in owners if name in owner.options and label in ("", owner.label)]
-    if len(having) == 1:
-        return having[0], name
-    if having:
-        choices = " or ".join(f"-o {owner.label}.{name}=" for owner in having)
+    found = [owner for owner in owners if name in owner.options and label in ("", owner.label)]
+    if len(found) == 1:
+        return found[0], name
+    if found:
+        choices = " or ".join(f"-o {owner.label}.{name}=" for owner in found)
         raise CwmError(f"the option {name!r} is ambiguous: write {choices}")
     known = [f"{owner.label}.{n}" if dot else n for owner in owners for n in owner.options]
     raise UnknownNameError("option", key, known)
 
 
-def _read(owner: Owner, name: str, value: Any) -> Any:
-    """Read an option as the type of its field; what has no type of its own as a literal."""
+def _parse_value(owner: Owner, name: str, value: Any) -> Any:
     from pydantic import TypeAdapter, ValidationError
 
     hint = get_type_hints(owner.factory, include_extras=True)[name]
     try:
-        return TypeAdapter(hint).validate_python(_typed(hint, value))
+        return TypeAdapter(hint).validate_python(_parse_literal(hint, value))
     except ValidationError as error:
-        wanted = wanted_instead(error.errors()[0], _type_words(hint))
-        raise CwmError(f"invalid option {name}={value}: {wanted}") from error
+        requirement = describe_requirement(error.errors()[0], _type_words(hint))
+        raise CwmError(f"invalid option {name}={value}: {requirement}") from error
     except ValueError as error:
         quoted = shlex.quote(f"{name}={json.dumps(value, ensure_ascii=False)}")
         raise CwmError(f"{error}: write text in quotes, -o {quoted}") from error
 
 
-def _typed(hint: Any, value: Any) -> Any:
-    """Read what was typed as a literal, but for text, paths and words that can be chosen."""
+def _parse_literal(hint: Any, value: Any) -> Any:
+    """Parse a typed value as a literal, except for text, paths and choices of words."""
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     kinds = {hint, *get_args(hint)}
@@ -423,16 +442,17 @@ def _typed(hint: Any, value: Any) -> Any:
     if kinds & {str, Path} and get_origin(hint) is not dict:
         return value
     try:
-        read = read_value(value)
+        literal = read_value(value)
     except ValueError:
         if kinds & {bool, int, float}:
-            return value  # such as yes, or wrong: pydantic knows
+            return value  # pydantic converts or rejects words such as "yes"
         raise
-    return value if isinstance(read, bool) and kinds & {int, float} else read
+    # pydantic would convert True to the number 1, but rejects the text "True".
+    return value if isinstance(literal, bool) and kinds & {int, float} else literal
 
 
 def _type_words(hint: Any) -> str:
-    """Write a type as `-o` takes its values."""
+    """Return a type in the words of the command line, such as "int | none"."""
     if hint is type(None):
         return "none"
     if get_origin(hint) is Annotated:
@@ -446,15 +466,15 @@ def _type_words(hint: Any) -> str:
     return getattr(hint, "__name__", str(hint))
 
 
-def _labels(having: Sequence[Plugin]) -> list[str]:
-    """Tell plugins apart: by package where that does, else by the name of the entry point."""
-    packages = [plugin.package.split()[0] for plugin in having]
+def _labels(owners: Sequence[Plugin]) -> list[str]:
+    """Return distinct labels: the packages, or the names of entry points if packages repeat."""
+    packages = [plugin.package.split()[0] for plugin in owners]
     unique = len(set(packages)) == len(packages)
-    return sorted(packages if unique else [plugin.name for plugin in having])
+    return sorted(packages if unique else [plugin.name for plugin in owners])
 
 
 def _resolve(entry: Any) -> Any:
-    """Import what a plugin gave by its address, `module:name`."""
+    """Import the object at an address `module:name`; other values are returned as they are."""
     if not isinstance(entry, str):
         return entry
     module, _, name = entry.partition(":")
@@ -462,7 +482,6 @@ def _resolve(entry: Any) -> Any:
 
 
 def _package(entry: EntryPoint) -> str:
-    """Name the distribution of an entry point."""
     return _named(entry.dist) if entry.dist else "unknown package"
 
 
@@ -474,5 +493,5 @@ def core_package() -> str:
 
 @cache
 def _named(distribution: Distribution) -> str:
-    """Name a distribution with its version; each of the two parses all of its metadata."""
+    """Return name and version; the cache avoids parsing the metadata again for each of them."""
     return f"{distribution.name} {distribution.version}"

@@ -1,4 +1,4 @@
-"""Plugins: found through entry points, without privilege for those that are built in."""
+"""Plugins are found through entry points, and built-in plugins have no privileges."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 
 STRATEGY = '''
-"""A stranger's strategy, in the twenty lines of the README."""
+"""A third-party strategy, in the twenty lines of the README."""
 from dataclasses import dataclass
 from cwm_cli import hookimpl
 from cwm_cli.search.contracts import Strategy
@@ -50,7 +50,7 @@ def cwm_commands(app):
     @app.command("hello")
     def hello():
         "Greet."
-        print("hello from a stranger")
+        print("hello from a plugin")
 """
 
 
@@ -64,7 +64,7 @@ def names(shell, kind):
     return {name for row in rows(shell) if row["kind"] == kind for name in row["names"]}
 
 
-def test_the_list_names_the_package_of_every_plugin(cwm):
+def test_plugins_command_lists_the_package_of_every_plugin(cwm):
     answer = cwm("plugins", "--json")
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout)
@@ -75,7 +75,7 @@ def test_the_list_names_the_package_of_every_plugin(cwm):
     assert "CartPole-v1" in names(cwm, "environment")
 
 
-def test_a_strangers_package_adds_a_strategy_and_a_command(cwm):
+def test_third_party_package_adds_a_strategy_and_a_command(cwm):
     cwm.install("greedy_plugin", STRATEGY)
     cwm.install("hello_plugin", COMMAND)
     assert "greedy" in names(cwm, "strategy")
@@ -84,11 +84,11 @@ def test_a_strangers_package_adds_a_strategy_and_a_command(cwm):
         "package": "hello_plugin 1.0 (hello_plugin)",
         "names": ["hello"],
     } in rows(cwm)
-    assert cwm("hello").stdout == "hello from a stranger\n"
+    assert cwm("hello").stdout == "hello from a plugin\n"
     assert "hello" in cwm("--help").stdout
 
 
-def test_uninstalling_an_entry_point_removes_the_feature(cwm):
+def test_removing_an_entry_point_removes_its_strategy(cwm):
     info = cwm.packages / "cwm_cli-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: cwm-cli\nVersion: 0.1.0\n")
@@ -102,7 +102,7 @@ def test_uninstalling_an_entry_point_removes_the_feature(cwm):
 
 
 @pytest.mark.long
-def test_two_plugins_with_one_name_are_told_apart_by_package(cwm):
+def test_name_of_two_plugins_needs_a_package_as_prefix(cwm):
     cwm.install("greedy_plugin", STRATEGY.replace('"greedy"', '"gif-mcts"'))
     assert "gif-mcts" in names(cwm, "strategy")
     fast = ["synthesize", "--env", "CartPole-v1", "--budget", "1", "--json", "--strategy"]
@@ -115,7 +115,7 @@ def test_two_plugins_with_one_name_are_told_apart_by_package(cwm):
         assert json.loads(answer.stdout)["solved"], (label, answer.stderr)
 
 
-def test_options_of_a_name_that_two_plugins_share_are_listed_for_both(cwm):
+def test_options_lists_both_plugins_that_share_a_name(cwm):
     cwm.install("greedy_plugin", STRATEGY.replace('"greedy"', '"gif-mcts"'))
 
     def listed(name):
@@ -130,14 +130,14 @@ def test_options_of_a_name_that_two_plugins_share_are_listed_for_both(cwm):
     assert "strategy cwm-cli:gif-mcts" in titles
 
 
-def test_options_accept_the_package_of_a_name_that_no_other_plugin_has(cwm):
+def test_options_accepts_a_package_prefix_for_a_unique_name(cwm):
     cwm.install("greedy_plugin", STRATEGY)
     answer = cwm.inside("options", "greedy_plugin:greedy", "--json")
     assert [each["name"] for each in json.loads(answer.stdout)["options"]] == ["patience"]
     assert cwm.inside("options", "greedy_plugin:gif-mcts").returncode == 1
 
 
-def test_a_plugin_whose_class_is_of_no_kind_is_refused_in_one_line(cwm):
+def test_part_without_the_base_class_of_its_kind_is_an_error(cwm):
     cwm.install("greedy_plugin", STRATEGY.replace("class Greedy(Strategy)", "class Greedy"))
     refused = cwm.inside("synthesize", "--env", "CartPole-v1", "--strategy", "greedy")
     assert refused.returncode == 1
@@ -145,7 +145,7 @@ def test_a_plugin_whose_class_is_of_no_kind_is_refused_in_one_line(cwm):
     assert len(refused.stderr.strip().splitlines()) <= 2
 
 
-def test_a_misspelt_hook_is_an_error(cwm):
+def test_misspelt_hook_is_an_error(cwm):
     cwm.install("greedy_plugin", STRATEGY.replace("cwm_strategies", "cwm_strategy"))
     refused = cwm.inside("plugins")
     assert refused.returncode == 1
@@ -153,7 +153,7 @@ def test_a_misspelt_hook_is_an_error(cwm):
     assert len(refused.stderr.splitlines()) == 1
 
 
-def test_a_plugin_that_fails_to_import_is_named_and_the_rest_works(cwm):
+def test_plugin_that_fails_to_import_only_causes_a_warning(cwm):
     cwm.install("broken_plugin", "import module_that_is_not_there")
     answer = cwm("plugins", "--json")
     assert answer.returncode == 0
@@ -171,7 +171,7 @@ def test_a_plugin_that_fails_to_import_is_named_and_the_rest_works(cwm):
         ("environment", "zzz", "or name your own: MODULE:NAME or FILE.py"),
     ],
 )
-def test_an_unknown_name_gets_a_suggestion(kind, name, suggestion):
+def test_unknown_name_gets_a_suggestion(kind, name, suggestion):
     with pytest.raises(CwmError, match=f"unknown {kind} '{name}'") as caught:
         registry.find(kind, name)
     assert suggestion in str(caught.value)
@@ -184,7 +184,7 @@ def owners():
     ]
 
 
-def test_a_bare_option_goes_to_the_owner_that_has_it():
+def test_option_without_prefix_goes_to_the_owner_that_has_it():
     values = registry.read_options(["exploration=0.2", "backend.top_p=0.8"], owners())
     assert values == {"strategy": {"exploration": 0.2}, "backend": {"top_p": 0.8}}
 
@@ -203,13 +203,13 @@ def test_a_bare_option_goes_to_the_owner_that_has_it():
         ),
     ],
 )
-def test_a_wrong_option_is_refused_in_one_line(pair, message):
+def test_invalid_option_is_an_error(pair, message):
     with pytest.raises(CwmError) as caught:
         registry.read_options([pair], owners())
     assert message in str(caught.value)
 
 
-def test_an_option_of_two_owners_has_to_name_one():
+def test_option_of_two_owners_needs_a_prefix():
     twice = [registry.Owner(label, registry.find("strategy", "gif-mcts")) for label in "ab"]
     with pytest.raises(CwmError, match=r"write -o a\.exploration= or -o b\.exploration="):
         registry.read_options(["exploration=1"], twice)
@@ -236,7 +236,7 @@ class Always(Policy):
 
 
 def conformance(shell, packages):
-    """Run the tests of what plugs in on packages, as their authors would."""
+    """Run the conformance tests on packages, as their authors would."""
     chosen = ["--pyargs", "cwm_cli.testing", "-k", packages, "-q", "-p", "no:cacheprovider"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *chosen],
@@ -259,24 +259,26 @@ def test_conformance_tests_name_the_packages_if_none_matches(cwm):
 
 
 @pytest.mark.slow
-def test_a_strangers_package_is_held_to_the_promises_of_its_seams(cwm):
-    told = '    patience: int = 3\n    "Nodes without progress that are borne."\n'
-    kept = STRATEGY.replace("class Greedy(Strategy):\n", 'class Greedy(Strategy):\n    "Greedy."\n')
-    cwm.install("greedy_plugin", kept.replace("    patience: int = 3\n", told))
+def test_conformance_tests_find_an_undocumented_option_and_unseeded_randomness(cwm):
+    documented = '    patience: int = 3\n    "Maximal number of nodes without progress."\n'
+    valid = STRATEGY.replace(
+        "class Greedy(Strategy):\n", 'class Greedy(Strategy):\n    "Greedy."\n'
+    )
+    cwm.install("greedy_plugin", valid.replace("    patience: int = 3\n", documented))
     cwm.install("always_plugin", POLICY)
     passed = conformance(cwm, "greedy_plugin or always_plugin")
     assert "6 passed" in passed.stdout, passed.stdout
-    random = kept.replace(
+    random = valid.replace(
         "best = max(self.nodes", "import random; best = random.choice(self.nodes)"
     )
     cwm.install("greedy_plugin", random.replace(", key=lambda node: node.verdict.score)", ""))
     failed = conformance(cwm, "greedy_plugin")
-    assert "patience" in failed.stdout  # whose meaning is told nowhere
+    assert "patience" in failed.stdout  # it has no docstring
     assert "another tree" in failed.stdout or "searched(name, seed=2).nodes" in failed.stdout
     assert "2 failed, 2 passed" in failed.stdout, failed.stdout
 
 
-def test_a_strangers_policy_records_and_takes_options(cwm):
+def test_third_party_policy_records_data_and_has_options(cwm):
     cwm.install("always_plugin", POLICY)
     answer = cwm.inside(
         "collect", "--env", "CartPole-v1", "--policy", "always", "-o", "action=1", "--episodes", "2"
@@ -302,10 +304,10 @@ def cwm_planners():
 
 @dataclass(frozen=True)
 class First(Planner):
-    "Takes the first action that there is, some places on."
+    "Takes the first action after a number of skipped ones."
     NEEDS: ClassVar[str] = "discrete actions"
     skip: int = 0
-    "Actions that are passed over."
+    "Number of skipped actions."
 
     @classmethod
     def serves(cls, action_space):
@@ -326,15 +328,15 @@ class Environment:
 
 
 @pytest.mark.slow
-def test_a_strangers_planner_plays_in_the_sandbox_and_in_the_environment(cwm):
+def test_third_party_planner_plans_in_the_sandbox_and_in_the_environment(cwm):
     cwm.install("first_plugin", PLANNER)
     (cwm.folder / "still.py").write_text(STILL)
     asked = ["--env", "CartPole-v1", "--program", "still.py", "--episodes", "2", "--json"]
     answer = cwm("plan", *asked, "--planner", "first", "--oracle", "-o", "skip=1")
     assert answer.returncode == 0, answer.stderr
-    told = json.loads(answer.stdout)
-    assert told["planner"] == "first" and not told["failures"] and told["model_steps"] == 0
-    assert told["returns"] == told["oracle_returns"], "always pushed to the right"
-    assert max(told["lengths"]) <= 12, "which no other planner does"
+    result = json.loads(answer.stdout)
+    assert result["planner"] == "first" and not result["failures"] and result["model_steps"] == 0
+    assert result["returns"] == result["oracle_returns"], "always pushed to the right"
+    assert max(result["lengths"]) <= 12, "which no other planner does"
     answer = cwm.inside("plan", *asked, "--planner", "first_plugin:first", "--max-steps", "3")
     assert json.loads(answer.stdout)["planner"] == "first_plugin:first", answer.stderr

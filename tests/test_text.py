@@ -1,4 +1,4 @@
-"""What is typed is read as it was meant, and numbers say no more than what is true."""
+"""Parsing of typed values, formatting of numbers, and outputs of commands that use both."""
 
 import json
 import re
@@ -45,14 +45,14 @@ SPELLINGS = {
 NEITHER = ("8x8", "yes", "", "is true", "NaN", "1e999", "{1: 2}", "{1, 2}", "b'x'", "1j", "...")
 
 
-def test_arguments_are_read_in_the_spelling_of_json_and_of_python():
+def test_environment_arguments_accept_json_and_python_literals():
     read = {text: parse_env_args([f"k={text}"])["k"] for text in SPELLINGS}
     assert {k: (type(v), v) for k, v in read.items()} == {
         k: (type(v), v) for k, v in SPELLINGS.items()
     }
 
 
-def test_an_argument_that_is_neither_is_refused_by_a_line_that_shows_how_to_quote_it():
+def test_invalid_argument_reports_how_to_quote_it():
     for text in (*NEITHER, "it's", 'say "hi"', "[" * 10_000):
         with pytest.raises(CwmError) as caught:
             parse_env_args([f"name={text}"])
@@ -62,7 +62,7 @@ def test_an_argument_that_is_neither_is_refused_by_a_line_that_shows_how_to_quot
         assert (flag, parse_env_args([quoted])) == ("--env-arg", {"name": text})
 
 
-def test_data_recorded_with_false_and_with_False_are_the_same_bytes(cwm):
+def test_both_spellings_of_false_record_equal_files(cwm):
     lake = ("collect", "--env", "FrozenLake-v1", "--policy", "random", "--episodes", "2")
     for spelling in ("false", "False"):
         words = ("--env-arg", f"is_slippery={spelling}", "--out", f"{spelling}.npz")
@@ -90,7 +90,7 @@ def read(pair):
     return read_options([pair], [Owner("it", Knobs)])["it"]
 
 
-def test_options_are_read_by_their_type_and_those_without_one_as_literals():
+def test_options_are_parsed_as_their_type_or_as_literals():
     cases = {
         "share=.25": 0.25,
         "count=1_000": 1000,
@@ -109,7 +109,7 @@ def test_options_are_read_by_their_type_and_those_without_one_as_literals():
     assert {pair: read(pair)[pair.partition("=")[0]] for pair in cases} == cases
 
 
-def test_a_value_that_an_option_does_not_take_is_refused_in_words_of_the_user():
+def test_invalid_option_value_reports_the_accepted_values():
     cases = {
         "share=much": "it takes a number",
         "share=2": "it must be at most 1",
@@ -132,7 +132,7 @@ def test_a_value_that_an_option_does_not_take_is_refused_in_words_of_the_user():
 @example(1 - 2**-53)
 @example(0.0004)
 @example(5e-324)
-def test_only_all_is_written_as_1_and_only_nothing_as_0(value):
+def test_only_exact_bounds_are_formatted_as_0_and_1(value):
     written = share(value)
     assert (written == "1.000") == (value == 1)
     assert (written == "0.000") == (value <= 1e-12)
@@ -141,13 +141,13 @@ def test_only_all_is_written_as_1_and_only_nothing_as_0(value):
     assert (float(percent(value)[:-1]) == 0) == (value <= 1e-12)
 
 
-def test_shares_below_nothing_and_above_all_and_unknown_ones_are_written_as_well():
+def test_share_formats_values_outside_0_to_1_and_unknown_values():
     written = {-0.0: "0.000", -0.0004: "-0.001", 1.0004: "1.001", 1.9996: "2.000", None: UNKNOWN}
     written[1 + 2**-52] = "1.000"  # a mean of exact results, rounded
     assert {value: share(value) for value in written} == written
 
 
-def test_read_value_gives_back_what_json_can_hold():
+def test_read_value_inverts_json():
     for value in SPELLINGS.values():
         assert read_value(json.dumps(value)) == value
 
@@ -169,7 +169,7 @@ class Environment:
 
 
 def printed_sums(table):
-    """Compute the headline of each column from the rows under it, as a reader would."""
+    """Return the sum of the products in each column of a printed score table."""
     rows = {line.split("  ")[0].strip(): line for line in table.splitlines()}
     terms = {
         name: re.findall("([\\d.]+) \N{MULTIPLICATION SIGN} ([\\d.]+)", line)
@@ -179,35 +179,35 @@ def printed_sums(table):
     return [sum(float(a) * float(b) for a, b in column) for column in zip(*summed, strict=True)]
 
 
-def test_the_headline_is_the_sum_of_the_rows_under_it_printed_and_in_json(cwm):
+def test_accuracy_is_the_weighted_sum_of_the_parts_in_table_and_json(cwm):
     for env, reward in (("CliffWalking-v1", -1), ("Taxi-v4", -1), ("Pendulum-v1", 0)):
         (cwm.folder / "lazy.py").write_text(LAZY.format(reward=reward))
         done = cwm.inside("--verbose", "evaluate", "lazy.py", "--env", env, "--json")
         scores = [json.loads(done.stdout)[part] for part in ("train", "test")]
-        for score, told in zip(scores, printed_sums(done.stderr), strict=True):
+        for score, printed in zip(scores, printed_sums(done.stderr), strict=True):
             parts = score["weighed"].values()
             assert sum(part["weight"] for part in parts) == pytest.approx(1)
             exact = sum(part["right"] * part["weight"] for part in parts)
             assert score["accuracy"] == pytest.approx(exact)
-            assert score["accuracy"] == pytest.approx(told, abs=0.003)
+            assert score["accuracy"] == pytest.approx(printed, abs=0.003)
 
 
-def test_the_prompt_says_how_rows_are_weighed_but_not_the_published_one(sandbox):
+def test_prompt_states_row_weights_except_with_published_feedback(sandbox):
     data = Dataset.load(default_dataset(environment("CliffWalking-v1"))[0])
     metric = AccuracyMetric.of(data.train)
     rewards = data.train.columns["rewards"]
     common, rare = (int((rewards == value).sum()) for value in (-1.0, -100.0))
-    told = f"by its reward: -100: {common / rare:.3g}, -1: 1."
+    weights = f"by its reward: -100: {common / rare:.3g}, -1: 1."
     for feedback, times in (("full", 1), ("paper", 0)):
         problem = WorldModelProblem("A cliff.", data.train, sandbox, metric, feedback=feedback)
         for action in (GENERATE, IMPROVE):
             text = "".join(m.content for m in problem.messages(Move(action, program="pass")))
-            assert text.count(told) == times
+            assert text.count(weights) == times
     even = AccuracyMetric.of(Dataset.load(default_dataset(environment("Pendulum-v1"))[0]).train)
     assert even.words(data.train).endswith("All transitions weigh the same.")
 
 
-def test_below_the_floor_nobody_is_sent_to_plan(cwm):
+def test_program_below_the_baseline_gets_no_suggestion_to_plan(cwm):
     (cwm.folder / "answers").mkdir()
     (cwm.folder / "answers" / "0.md").write_text(f"```python\n{LAZY.format(reward=7)}```")
     words = ("synthesize", "--env", "CliffWalking-v1", "--backend", "replay", "--model", "answers")
@@ -217,17 +217,17 @@ def test_below_the_floor_nobody_is_sent_to_plan(cwm):
     assert "repeat with --run r --budget 2 (no better than the baseline)" in done.stdout
 
 
-def test_evaluate_of_a_program_that_does_not_load_reports_and_exits_1(poles_npz):
+def test_evaluate_reports_a_program_that_does_not_load(poles_npz):
     (poles_npz.folder / "broken.py").write_text("import nothing_of_that_name")
     words = ("evaluate", "broken.py", "--env", "CartPole-v1", "--dataset", "p.npz")
-    told, plain = poles_npz.inside(*words, "--json"), poles_npz.inside(*words)
-    assert (told.returncode, plain.returncode) == (1, 1)
-    assert json.loads(told.stdout)["failure"]["line"] == 1
+    as_json, plain = poles_npz.inside(*words, "--json"), poles_npz.inside(*words)
+    assert (as_json.returncode, plain.returncode) == (1, 1)
+    assert json.loads(as_json.stdout)["failure"]["line"] == 1
     assert "the program failed: load error, line 1" in plain.stdout
     assert "all parts    0.000" in plain.stdout
 
 
-def test_a_plan_whose_every_decision_failed_reports_and_exits_1(cwm):
+def test_plan_exits_with_1_only_if_every_decision_failed(cwm):
     half = cartpole().replace(
         "def step(self, action):", "def step(self, action):\n        1 / {}", 1
     )

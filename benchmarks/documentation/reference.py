@@ -163,7 +163,7 @@ def options() -> str:
             last = heading
         rows = [
             (code(o.name), code(o.type), code(_plain(o.default)), prose(o.meaning))
-            for o in owner.described()
+            for o in owner.describe_options()
         ]
         parts.append(
             f"### {name} {{ #{(kind + '-' if kind != name else '') + name} }}\n".replace(" -", "-")

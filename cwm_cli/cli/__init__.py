@@ -30,7 +30,7 @@ from cwm_cli.cli.plugins import plugins
 from cwm_cli.cli.runs import runs
 from cwm_cli.cli.synthesize import synthesize
 from cwm_cli.errors import CwmError
-from cwm_cli.text import wanted_instead
+from cwm_cli.text import describe_requirement
 from cwm_cli.views.lines import complain, speak
 
 COMMAND_PANELS: Mapping[str, tuple[str, ...]] = {
@@ -74,7 +74,7 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except typer.BadParameter as error:
             if reasons := getattr(error.__cause__, "errors", None):  # from pydantic
-                error.message = wanted_instead(reasons()[0])
+                error.message = describe_requirement(reasons()[0])
             raise
 
 

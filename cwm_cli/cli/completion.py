@@ -255,7 +255,7 @@ def _describe_options(kind: str | None) -> list[dict[str, str]]:
             "meaning": option.meaning[:80],
         }
         for each in option_owners(kind=kind)
-        for option in each.owner.described()
+        for option in each.owner.describe_options()
     ]
 
 

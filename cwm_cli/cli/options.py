@@ -37,7 +37,7 @@ def options(
 
     from cwm_cli.commands.option_lists import option_owners
 
-    found = [(each, each.owner.described()) for each in option_owners(name)]
+    found = [(each, each.owner.describe_options()) for each in option_owners(name)]
     if json:
         rows = [
             {"kind": each.kind, "name": each.name, **_json(option)}

@@ -98,7 +98,7 @@ def _rows() -> Iterator[tuple[str, str, list[str]]]:
     from cwm_cli.cli import shared
 
     for kind in registry.extension_points():
-        for plugin, entries in registry.provided(kind):
+        for plugin, entries in registry.iterate_parts(kind):
             yield kind, f"{plugin.package} ({plugin.name})", sorted(entries)
     for plugin in registry.plugins().loaded:
         if hook := getattr(plugin.module, "cwm_commands", None):

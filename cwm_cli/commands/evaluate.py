@@ -19,7 +19,7 @@ from cwm_cli.evaluation import (
     Rollout,
     Score,
     baseline,
-    failed,
+    failed_evaluation,
     rollouts,
     trajectories,
 )
@@ -159,7 +159,7 @@ def evaluate(
     truth = EnvironmentModel(about.spec, about.env_args)
     measure = kind.of(data.train)
     if not abilities_of(about.text or "").remembers:  # memory knows more than one observation shows
-        measure = measure.knowing(truth, seed=seed)
+        measure = measure.with_environment(truth, seed=seed)
     parts: dict[Part, Dataset] = {"train": data.train, "test": data.test}
     chosen = {part: rows for part, rows in parts.items() if split in (None, part) and len(rows)}
     bounds = Limits.chosen({**about.limits, **limits})
@@ -174,7 +174,7 @@ def evaluate(
         failure = None
         for part, rows in chosen.items():
             if failure is not None and failure.is_timeout:  # one limit is enough to wait for
-                found[part] = failed(rows, measure, failure)
+                found[part] = failed_evaluation(rows, measure, failure)
             else:
                 found[part] = score(model, rows, measure, seed=seed)
             failure = failure or found[part].failure

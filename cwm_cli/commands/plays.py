@@ -79,7 +79,7 @@ def wrong_rows(folder: Path) -> Dataset | None:
     found = [Dataset.load(file) for file in sorted(folder.glob(f"**/{WRONG}/*.npz"))]
     for number, rows in enumerate(found):
         rows.columns["episodes"][:] = number
-    return found[0].extended(*found[1:]) if found else None
+    return found[0].concatenate(*found[1:]) if found else None
 
 
 def mismatches_of(folder: Path) -> Mismatches:

@@ -326,7 +326,7 @@ class Recording:
                 observation_space=observed,
                 action_space=acted,
                 metadata=metadata,
-            ).checked()
+            ).validate()
         except ValueError as error:
             raise CwmError(f"{self.spec.id} does not match its spaces: {error}") from error
 

@@ -629,7 +629,9 @@ def _measure(order: Order, contract: ContractName) -> Metric:
     metric: Metric = find("metric", name).of(order.dataset.train)
     if contract != "chance":
         return metric
-    return metric.knowing(EnvironmentModel(order.spec, order.env_args), seed=order.choices.seed)
+    return metric.with_environment(
+        EnvironmentModel(order.spec, order.env_args), seed=order.choices.seed
+    )
 
 
 def _search(

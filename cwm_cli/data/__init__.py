@@ -1,1 +1,1 @@
-"""Rows and the spaces of their values: what everything else is about."""
+"""Spaces, datasets of transitions, and safe reading of files."""

@@ -1,4 +1,4 @@
-"""Transitions of an environment and the datasets that hold them."""
+"""Transitions of an environment, and datasets of transitions."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from cwm_cli.data.reading import UnreadableError, parsed, read_arrays
-from cwm_cli.data.spaces import Columns, Leaf, Space, UnfitError, refuse
+from cwm_cli.data.reading import UnreadableError, parse_json, read_arrays
+from cwm_cli.data.spaces import Columns, Leaf, Space, UnfitError, raise_for_values
 from cwm_cli.errors import CwmError
 
 VALIDATION_SHARE = 0.3
-"""Share of the train trajectories that nothing is fitted to."""
+"""Fraction of the train trajectories to hold out from fitting."""
 
 VECTORS = {
     "rewards": np.float64,
@@ -27,33 +27,34 @@ VECTORS = {
     "episodes": np.int64,
     "split": np.int8,
 }
-
+"""Columns with one number per row, and their types."""
 
 VALID = "valid_actions"
-"""Column of the actions that are allowed after a transition, one element per action."""
+"""Column of the actions that are valid after a transition: a mask with one element per action."""
 
 DONE = "dones"
-"""Column of an imported file whose one mark for an end stands at limits of time, too."""
+"""Column of an imported file that does not distinguish termination from time limits."""
 
 ALL_FITTED = {"fitted": "all"}
-"""Metadata of rows of which none is kept from fitting: an agent that acts on them needs all."""
+"""Metadata of rows that are all fitted, because an agent that acts on them needs all."""
 
 
 def is_fitted(places: np.ndarray) -> np.ndarray:
-    """Whether trajectories are fitted to, by their places, counted from 0."""
+    """Return whether trajectories are fitted, by their indices, counted from 0."""
     position = (places + 1) * VALIDATION_SHARE
+    # A trajectory is held out if the held-out count, rounded down, increases with it.
     mask: np.ndarray = np.floor(position + 1e-9) <= np.floor(position - VALIDATION_SHARE + 1e-9)
     return mask
 
 
 def write_arrays(path: Path, arrays: Columns) -> None:
-    """Write arrays to a file at once or not at all; equal arrays give equal bytes."""
+    """Write arrays to a `.npz` file atomically; equal arrays give equal bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.part")
     try:
         with zipfile.ZipFile(partial, "w") as archive:
             for name, array in arrays.items():
-                member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, whatever the day
+                member = zipfile.ZipInfo(f"{name}.npy")  # always dated 1980
                 member.compress_type = zipfile.ZIP_DEFLATED
                 with archive.open(member, "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, array, allow_pickle=False)
@@ -63,10 +64,10 @@ def write_arrays(path: Path, arrays: Columns) -> None:
 
 
 class Transition(NamedTuple):
-    """One step of an environment: what was seen, what was done, what followed.
+    """One step of an environment.
 
-    `split` is 0 for train and 1 for test (held out). `valid` are the actions that
-    are allowed afterwards, where the environment says so.
+    `split` is 0 for train and 1 for test (held out). `valid` has the actions that are valid after
+    the transition, if the environment reports them.
     """
 
     observation: Any
@@ -81,7 +82,7 @@ class Transition(NamedTuple):
 
 
 class ColumnError(ValueError):
-    """A value that a column of a dataset cannot hold, with its place."""
+    """An invalid value in a column of a dataset, with its row and column."""
 
     def __init__(self, column: str, error: UnfitError) -> None:
         super().__init__(f"{error.reason} (row {error.row}, counted from 0, column {column})")
@@ -91,13 +92,12 @@ class ColumnError(ValueError):
 class Dataset:
     """Transitions as numpy columns of equal length, one `.npz` file on disk, without pickle.
 
-    The columns are `observations`, `actions` and `next_observations` (one per
-    leaf of their space, see `packing`), `rewards` (float64), `terminations`,
-    `truncations`, `episodes` (the number of the trajectory) and `split`. Where the
-    environment says which actions are allowed there is `valid_actions`: for each
-    action whether it may follow the transition. Where an imported file marks limits of
-    time as ends, its marks are kept in `dones`.
-    `metadata` says where the data came from.
+    The columns are `observations`, `actions` and `next_observations` (one per leaf of their space,
+    see `spaces`), `rewards` (float64), `terminations`, `truncations`, `episodes` (the number of
+    the trajectory) and `split`. If the environment reports valid actions, `valid_actions` is a
+    mask of the actions that are valid after the transition. If an imported file does not
+    distinguish time limits from termination, `dones` has its marks. `metadata` describes the
+    source of the data.
     """
 
     columns: Columns
@@ -114,7 +114,10 @@ class Dataset:
         action_space: Space,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Gather transitions into columns; where some name what is allowed, others allow all."""
+        """Return transitions as columns.
+
+        If some transitions have valid actions, all actions are valid after the other transitions.
+        """
         names = ("observation", "action", "next_observation")
         spaces = (observation_space, action_space, observation_space)
         columns: Columns = {}
@@ -123,19 +126,19 @@ class Dataset:
         fields = ("reward", "terminated", "truncated", "episode", "split")
         for (column, dtype), name in zip(VECTORS.items(), fields, strict=True):
             columns[column] = np.array([getattr(row, name) for row in transitions], dtype=dtype)
-        allowed = [row.valid for row in transitions]
-        if action_space.kind == "discrete" and any(actions is not None for actions in allowed):
+        valid = [row.valid for row in transitions]
+        if action_space.kind == "discrete" and any(actions is not None for actions in valid):
             every = np.ones(action_space.count, np.bool_)
-            masks = (every if some is None else action_space.mask(some) for some in allowed)
+            masks = (every if actions is None else action_space.mask(actions) for actions in valid)
             columns[VALID] = np.array(list(masks))
         return cls(columns, observation_space, action_space, dict(metadata or {}))
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file written by `save`; anything else is refused in one line."""
+        """Read a file written by `save`; `CwmError` if it is missing or invalid."""
         try:
             columns = read_arrays(path)
-            header = parsed(str(columns.pop("metadata", np.array("{}"))), finite=True)
+            header = parse_json(str(columns.pop("metadata", np.array("{}"))), finite=True)
             if not isinstance(header, dict) or not header.keys() >= {"observation_space"}:
                 raise ValueError("it has no observation space")
             for name, kind in {"env": str, "env_args": dict, "note": str}.items():
@@ -143,7 +146,7 @@ class Dataset:
                     raise ValueError(f"its {name} has the wrong type")
             observation = Space.from_json(header.pop("observation_space"))
             action = Space.from_json(header.pop("action_space", None))
-            return cls(columns, observation, action, header).checked()
+            return cls(columns, observation, action, header).validate()
         except ColumnError as error:
             raise CwmError(f"{path}: {error}; correct the value or remove the row") from error
         except (UnreadableError, ValueError) as error:
@@ -155,7 +158,7 @@ class Dataset:
             raise CwmError(f"{words}: record one with `cwm collect`") from error
 
     def save(self, path: Path) -> None:
-        """Write the file at once or not at all; equal data gives equal bytes."""
+        """Write the file atomically; equal data gives equal bytes."""
         spaces = {
             "observation_space": self.observation_space.to_json(),
             "action_space": self.action_space.to_json(),
@@ -165,7 +168,7 @@ class Dataset:
 
     @property
     def digest(self) -> str:
-        """Hash of the transitions: what a search can learn from is all in it."""
+        """SHA-256 of all columns, in hexadecimal; metadata do not count."""
         digest = sha256()
         for name in sorted(self.columns):
             column = np.ascontiguousarray(self.columns[name])
@@ -175,25 +178,25 @@ class Dataset:
 
     @property
     def train(self) -> Self:
-        """The rows a search may see."""
+        """The rows that a search may use."""
         return self[self.columns["split"] == 0]
 
     @property
     def test(self) -> Self:
-        """The held-out rows, which no search ever sees."""
+        """The held-out rows, which no search uses."""
         return self[self.columns["split"] == 1]
 
     @property
     def has_valid_actions(self) -> bool:
-        """Whether programs have to say which actions are allowed after a step."""
+        """Whether programs must return the valid actions after a step."""
         return VALID in self.columns
 
     @property
     def fitted(self) -> np.ndarray:
         """Mask of the rows that may be fitted to and shown in prompts.
 
-        70 % of the trajectories, spread evenly, the first among them always; or all, where the
-        metadata say so.
+        By default 70 % of the trajectories, spread evenly, always with the first one; all rows if
+        the metadata contain `ALL_FITTED`.
         """
         if self.metadata.items() >= ALL_FITTED.items():
             return np.ones(len(self), np.bool_)
@@ -226,23 +229,26 @@ class Dataset:
         return row._replace(valid=self.action_space.masked(self.columns[VALID][index]))
 
     def __getitem__(self, rows: np.ndarray) -> Self:
-        """Select rows by mask or by index."""
+        """Select rows by a mask or by indices."""
         columns = {name: column[rows] for name, column in self.columns.items()}
         return type(self)(columns, self.observation_space, self.action_space, self.metadata)
 
-    def extended(self, *others: Self) -> Self:
-        """Add the rows of others behind these; they have to have the same columns."""
+    def concatenate(self, *others: Self) -> Self:
+        """Append the rows of other datasets, which must have the same columns."""
         columns = {
             name: np.concatenate([column, *(rows.columns[name] for rows in others)])
             for name, column in self.columns.items()
         }
         return type(self)(columns, self.observation_space, self.action_space, self.metadata)
 
-    def like(self, rows: Self) -> Self:
-        """Return these with the columns of other rows, so that they can be added to those."""
+    def with_columns_of(self, rows: Self) -> Self:
+        """Return the dataset with the same columns as other rows, to concatenate them.
+
+        A missing mask of valid actions becomes true for all actions.
+        """
         columns = {name: column for name, column in self.columns.items() if name in rows.columns}
         for name, column in rows.columns.items():
-            if name not in columns:  # of what is allowed: everything
+            if name not in columns:
                 columns[name] = np.ones((len(self), *column.shape[1:]), column.dtype)
         return replace(self, columns=columns)
 
@@ -252,8 +258,8 @@ class Dataset:
     def __iter__(self) -> Iterator[Transition]:
         return (self.row(index) for index in range(len(self)))
 
-    def checked(self) -> Self:
-        """Check all columns, and add `split` if it is missing.
+    def validate(self) -> Self:
+        """Check all columns, convert their types, and add `split` if it is missing.
 
         Raises:
             ColumnError: A value is outside its space, not finite or not allowed.
@@ -267,9 +273,9 @@ class Dataset:
         shapes = self._shapes()
         if missing := [name for name in shapes if name not in columns]:
             raise ValueError(f"the column {missing[0]} is missing")
-        if odd := [name for name in columns if columns[name].shape[:1] != rows]:
+        if wrong := [name for name in columns if columns[name].shape[:1] != rows]:
             raise ValueError(
-                f"the column {odd[0][:40]} and the column rewards have different lengths"
+                f"the column {wrong[0][:40]} and the column rewards have different lengths"
             )
         for name, shape in shapes.items():
             if columns[name].shape != (*rows, *shape):
@@ -277,11 +283,11 @@ class Dataset:
         for name, dtype in VECTORS.items():
             if not np.can_cast(columns[name].dtype, dtype, "same_kind"):
                 raise ValueError(f"the column {name} has the wrong type")
-            with _of_column(name):
+            with _name_column(name):
                 _check_vector(name, columns[name])
             columns[name] = columns[name].astype(dtype, copy=False)
         for leaf in self._leaves():
-            with _of_column(leaf.name):
+            with _name_column(leaf.name):
                 leaf.space.check(columns[leaf.name])
         for name in (VALID, DONE):
             if name in columns and columns[name].dtype.kind != "b":
@@ -289,14 +295,13 @@ class Dataset:
         return self
 
     def _leaves(self) -> list[Leaf]:
-        """Return the columns with what was observed and done."""
         observations, actions = self.observation_space, self.action_space
-        named = {"observations": observations, "actions": actions}
-        named["next_observations"] = observations
-        return [leaf for name, space in named.items() for leaf in space.leaves(name)]
+        spaces = {"observations": observations, "actions": actions}
+        spaces["next_observations"] = observations
+        return [leaf for name, space in spaces.items() for leaf in space.leaves(name)]
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the columns that there have to be, with the shape of a row of each."""
+        """Return the required columns, each with the shape of a row."""
         shapes = {leaf.name: leaf.space.shape for leaf in self._leaves()}
         if self.has_valid_actions:
             shapes[VALID] = (self.action_space.count,)
@@ -305,8 +310,8 @@ class Dataset:
 
 
 @contextmanager
-def _of_column(name: str) -> Iterator[None]:
-    """Add the name of the column to an error about one of its values."""
+def _name_column(name: str) -> Iterator[None]:
+    """Add the name of the column to errors about its values."""
     try:
         yield
     except UnfitError as error:
@@ -314,11 +319,12 @@ def _of_column(name: str) -> Iterator[None]:
 
 
 def _check_vector(name: str, column: np.ndarray) -> None:
-    """Check the values of a column of `VECTORS`, before a cast hides the wrong ones."""
+    """Check the values of a column of `VECTORS`, before a cast hides invalid ones."""
     if name == "rewards" and column.dtype.kind == "f":
-        refuse(~np.isfinite(column), column, "{} is not a finite number")
+        raise_for_values(~np.isfinite(column), column, "{} is not a finite number")
     elif name == "split":
-        refuse((column != 0) & (column != 1), column, "{} is neither 0 (train) nor 1 (test)")
+        wrong = (column != 0) & (column != 1)
+        raise_for_values(wrong, column, "{} is neither 0 (train) nor 1 (test)")
     elif name == "episodes":
         wrong = (column < 0) | (column > np.iinfo(np.int64).max)
-        refuse(wrong, column, "{} is not a valid episode number")
+        raise_for_values(wrong, column, "{} is not a valid episode number")

@@ -1,8 +1,8 @@
-"""Observations as objects: a table of whole numbers, a row per object, and what they stand for.
+"""Observations as tables of objects, with a schema that gives the numbers their meaning.
 
 An environment with an object view has the observation `{"mission": text, "objects": table}`. Each
-object keeps its row for a whole episode, the agent the first. A row in which every number is 0
-is free.
+object keeps its row (slot) for a whole episode; the agent has the first one. A row of zeros is
+free.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any, Self
 import numpy as np
 
 MISSION, OBJECTS = "mission", "objects"
-"""The keys of an observation: what is asked for, in words, and the objects."""
+"""The keys of an observation: the goal in words, and the table of objects."""
 
 
 @dataclass(frozen=True)
 class ObjectField:
-    """A property of objects: a whole number, or one of some named `values`, counted from 0.
+    """A property of objects: a whole number, or an index of named `values`, counted from 0.
 
-    The first value of a property that not every object has says so: "none".
+    If not every object has the property, its first value is "none".
     """
 
     name: str
     values: tuple[str, ...] = ()
 
     def read(self, number: int) -> int | str:
-        """Return what a number stands for."""
+        """Return the value that a number represents."""
         return self.values[number] if self.values else number
 
     def write(self, value: int | str) -> int:
-        """Return the number that stands for a value; ValueError where there is none."""
+        """Return the number that represents a value; `ValueError` for an unknown value."""
         return self.values.index(str(value)) if self.values else int(value)
 
 
@@ -49,12 +49,12 @@ class Thing:
 
 @dataclass(frozen=True)
 class ObjectSchema:
-    """What the numbers of an object table (slots, fields) stand for.
+    """The meaning of the numbers of an object table (slots, fields).
 
-    The first field is the class, an index of `classes`, of which the first means that the row
-    is free. The place of an object is in fields named x (to the right) and y (downwards).
-    `directions` are the (dx, dy) of a field `direction` that is counted from 1, where
-    there is one. The field `held` is 1 while an object is carried, by the agent.
+    The first field is the class, an index of `classes`; class 0 is a free row. The position of an
+    object is in fields named x (to the right) and y (downwards). If there is a field `direction`,
+    it is an index of `directions`, counted from 1, which are pairs (dx, dy). The field `held` is 1
+    while the agent carries the object.
     """
 
     classes: tuple[str, ...]
@@ -63,11 +63,11 @@ class ObjectSchema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The fields of the table by name, the class first."""
-        return "class", *(each.name for each in self.fields)
+        """The names of the fields of the table, the class first."""
+        return "class", *(field.name for field in self.fields)
 
     def column(self, name: str) -> int:
-        """Return the place of a field in the table."""
+        """Return the index of a field in the table."""
         return self.names.index(name)
 
     def decode(self, table: np.ndarray) -> list[Thing]:
@@ -76,8 +76,8 @@ class ObjectSchema:
             Thing(
                 self.classes[row[0]],
                 {
-                    each.name: each.read(number)
-                    for each, number in zip(self.fields, row[1:], strict=True)
+                    field.name: field.read(number)
+                    for field, number in zip(self.fields, row[1:], strict=True)
                 },
             )
             for row in np.asarray(table).tolist()
@@ -85,54 +85,59 @@ class ObjectSchema:
         ]
 
     def encode(self, things: Iterable[Thing], slots: int) -> np.ndarray:
-        """Return the table (slots, fields) of some objects; ValueError where they do not fit."""
+        """Return the table (slots, fields) of objects; `ValueError` if they do not fit."""
         table = np.zeros((slots, 1 + len(self.fields)), np.int64)
         for place, thing in enumerate(things):
             if place == slots:
                 raise ValueError(f"more than {slots} objects")
             table[place, 0] = self.classes.index(thing.kind)
-            table[place, 1:] = [each.write(thing[each.name]) for each in self.fields]
+            table[place, 1:] = [field.write(thing[field.name]) for field in self.fields]
         return table
 
-    def carried(self, tables: np.ndarray, into: ObjectSchema, slots: int) -> np.ndarray:
-        """Return tables (rows, slots, fields) as another schema writes them, in so many slots.
+    def convert(self, tables: np.ndarray, into: ObjectSchema, slots: int) -> np.ndarray:
+        """Convert tables (rows, slots, fields) to another schema and number of slots.
 
-        Objects keep their slots. ValueError where it has no place, class or value for them.
+        Objects keep their slots.
+
+        Raises:
+            ValueError: The other schema has other properties, or lacks a class, value or slot.
         """
         tables = np.asarray(tables)
-        named = [{each.name: bool(each.values) for each in one.fields} for one in (self, into)]
-        if named[0] != named[1] or self.directions != into.directions:
+        ours, theirs = (
+            {field.name: bool(field.values) for field in schema.fields} for schema in (self, into)
+        )
+        if ours != theirs or self.directions != into.directions:
             raise ValueError("the objects have different properties")
         if tables[:, slots:].any():
             raise ValueError(f"more than {slots} objects")
-        said = {"class": self.classes} | {each.name: each.values for each in self.fields}
-        meant = {"class": into.classes} | {each.name: each.values for each in into.fields}
+        old = {"class": self.classes} | {field.name: field.values for field in self.fields}
+        new = {"class": into.classes} | {field.name: field.values for field in into.fields}
         tables = tables[:, :slots]
-        there = tables[..., 0] > 0
+        exists = tables[..., 0] > 0
         found = np.zeros((len(tables), slots, len(into.names)), np.int64)
         for place, name in enumerate(into.names):
             numbers = tables[..., self.column(name)]
-            if said[name] != meant[name]:
-                known = np.zeros(len(said[name]), np.int64)
-                for number in np.unique(numbers[there]):
-                    if (value := said[name][number]) not in meant[name]:
+            if old[name] != new[name]:
+                converted = np.zeros(len(old[name]), np.int64)
+                for number in np.unique(numbers[exists]):
+                    if (value := old[name][number]) not in new[name]:
                         raise ValueError(f"{name} {value} is unknown in the other environment")
-                    known[number] = meant[name].index(value)
-                numbers = known[numbers]
-            found[:, : tables.shape[1], place] = np.where(there, numbers, 0)
+                    converted[number] = new[name].index(value)
+                numbers = converted[numbers]
+            found[:, : tables.shape[1], place] = np.where(exists, numbers, 0)
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data, as the metadata of a dataset holds it."""
+        """Return plain data for the metadata of a dataset."""
         return {
             "classes": list(self.classes),
-            "fields": [[each.name, list(each.values)] for each in self.fields],
-            "directions": [list(each) for each in self.directions],
+            "fields": [[field.name, list(field.values)] for field in self.fields],
+            "directions": [list(direction) for direction in self.directions],
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read what `to_json` returned."""
+        """Return the schema that `to_json` wrote."""
         return cls(
             tuple(map(str, data["classes"])),
             tuple(
@@ -143,21 +148,21 @@ class ObjectSchema:
 
 
 SIDES = {"right": (1, 0), "down": (0, 1), "left": (-1, 0), "up": (0, -1)}
-"""The neighbours of a place, as (dx, dy)."""
-
-FEWEST, NEVER, FAR = 4, -1, 1 << 20
-"""Objects that a class may have for its distances to be told: walls have more. The distance
-of a class that has none, or more, and a place that no object has."""
+"""Offsets (dx, dy) of the neighbours of a cell."""
 
 
 def relations(schema: ObjectSchema, tables: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """Return what the objects of tables (rows, slots, fields) are to one another, in few numbers.
+    """Return spatial relations of the objects of tables (rows, slots, fields) as whole numbers.
 
-    A name for each of k relations, and whole numbers (rows, k): the class of what the agent
-    carries, stands on and has before it (or on every side, where it faces no way), and behind that,
-    whether it is like what is carried; for each class its properties together, and how far it is
-    from the agent and from each other class. Which relations there are depends on the
-    schema alone; many never vary.
+    Relations describe the carried object, the object in the agent's cell, and the objects one and
+    two cells ahead (on all four sides if the agent has no direction): class, properties, and
+    whether each property equals that property of the carried object. Further relations are a
+    number for the properties of all objects of each class, and the distances between the agent
+    and each class and between each two classes.
+
+    Returns:
+        The names of k relations, which depend on the schema only, and their values (rows, k).
+        Many relations are constant.
     """
     tables = np.asarray(tables)
     kinds, x, y = tables[..., 0], tables[..., schema.column("x")], tables[..., schema.column("y")]
@@ -166,13 +171,16 @@ def relations(schema: ObjectSchema, tables: np.ndarray) -> tuple[list[str], np.n
     if "held" in schema.names:
         held = (tables[..., schema.column("held")] == 1) & (kinds > 0)
     agent = np.arange(kinds.shape[1]) == 0
-    lying = (kinds > 0) & ~held & ~agent
-    named = [n for n, each in enumerate(schema.fields, 1) if each.values and each.name != "held"]
-    named = [n for n in named if schema.names[n] != "direction"]
+    on_floor = (kinds > 0) & ~held & ~agent
+    named = [
+        number
+        for number, field in enumerate(schema.fields, 1)
+        if field.values and field.name not in ("held", "direction")
+    ]
     found: dict[str, np.ndarray] = {}
 
-    def tell(name: str, mask: np.ndarray) -> np.ndarray:
-        """Tell the class and the properties of the last object in a mask; return these."""
+    def add_object(name: str, mask: np.ndarray) -> np.ndarray:
+        """Add class and properties of the last object in a mask; return its table row."""
         slot = mask.shape[1] - 1 - mask[:, ::-1].argmax(1)
         chosen = np.where(mask.any(1, keepdims=True), tables[rows, slot], 0)
         found[name] = chosen[:, 0]
@@ -180,23 +188,24 @@ def relations(schema: ObjectSchema, tables: np.ndarray) -> tuple[list[str], np.n
             found[f"{name} {schema.names[field]}"] = chosen[:, field]
         return chosen
 
-    carried = tell("held", held)
-    tell("here", lying & (x == x[:, :1]) & (y == y[:, :1]))
+    carried = add_object("held", held)
+    add_object("here", on_floor & (x == x[:, :1]) & (y == y[:, :1]))
     if schema.directions and "direction" in schema.names:
-        ways = np.array([(0, 0), *schema.directions])[tables[:, 0, schema.column("direction")]]
-        places = {"front": ways, "beyond": 2 * ways}
+        ahead = np.array([(0, 0), *schema.directions])[tables[:, 0, schema.column("direction")]]
+        offsets = {"front": ahead, "beyond": 2 * ahead}
     else:
-        ways = {name: np.tile(way, (len(tables), 1)) for name, way in SIDES.items()}
-        places = ways | {f"beyond {name}": 2 * way for name, way in ways.items()}
-    for name, way in places.items():
-        there = (x == x[:, :1] + way[:, :1]) & (y == y[:, :1] + way[:, 1:])
-        chosen = tell(name, lying & there)
-        like = (chosen[:, named] == carried[:, named]) & (chosen[:, named] > 0)
-        for field, same in zip(named, like.T, strict=True):
+        sides = {name: np.tile(side, (len(tables), 1)) for name, side in SIDES.items()}
+        offsets = sides | {f"beyond {name}": 2 * side for name, side in sides.items()}
+    for name, offset in offsets.items():
+        is_there = (x == x[:, :1] + offset[:, :1]) & (y == y[:, :1] + offset[:, 1:])
+        chosen = add_object(name, on_floor & is_there)
+        equal = (chosen[:, named] == carried[:, named]) & (chosen[:, named] > 0)
+        for field, same in zip(named, equal.T, strict=True):
             found[f"{name} {schema.names[field]} as held"] = same
     for number, kind in enumerate(schema.classes[1:], 1):
-        for field in named:  # a number for each set of values, whatever the order of the slots
+        for field in named:
             values = np.where(kinds[:, 1:] == number, tables[:, 1:, field], 0)
+            # The sum of squares does not depend on the order of the slots.
             found[f"{kind} {schema.names[field]}"] = (values**2).sum(1)
     found |= _distances(schema, kinds, np.stack([x, y], -1))
     return list(found), np.stack(list(found.values()), 1).astype(np.int64)
@@ -205,19 +214,24 @@ def relations(schema: ObjectSchema, tables: np.ndarray) -> tuple[list[str], np.n
 def _distances(
     schema: ObjectSchema, kinds: np.ndarray, places: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return how far the nearest objects of each two classes are apart, the agent a class too."""
+    """Return the Manhattan distance between the nearest objects of each two classes.
+
+    The agent is a class of its own. The distance is -1 if a class has no objects, or more than 4,
+    as walls have.
+    """
+    max_objects, nowhere = 4, 1 << 20
     points = {"agent": places[:, :1]}
     for number, kind in enumerate(schema.classes[1:], 1):
         mask = kinds[:, 1:] == number
-        order = np.argsort(~mask, axis=1, kind="stable")[:, :FEWEST]
-        few = np.take_along_axis(mask, order, 1) & (mask.sum(1) <= FEWEST)[:, None]
-        each = np.take_along_axis(places[:, 1:], order[..., None], 1)
-        points[kind] = np.where(few[..., None], each, FAR)
+        order = np.argsort(~mask, axis=1, kind="stable")[:, :max_objects]
+        counts = np.take_along_axis(mask, order, 1) & (mask.sum(1) <= max_objects)[:, None]
+        positions = np.take_along_axis(places[:, 1:], order[..., None], 1)
+        points[kind] = np.where(counts[..., None], positions, nowhere)
     names, found = list(points), {}
     for index, one in enumerate(names):
         for two in names[:index]:
-            apart = np.abs(points[one][:, :, None] - points[two][:, None]).sum(-1)
-            either = (points[one][:, :, None] == FAR) | (points[two][:, None] == FAR)
-            nearest = np.where(either.any(-1), FAR, apart).min((1, 2))
-            found[f"{two} to {one}"] = np.where(nearest < FAR, nearest, NEVER)
+            distance = np.abs(points[one][:, :, None] - points[two][:, None]).sum(-1)
+            missing = (points[one][:, :, None] == nowhere) | (points[two][:, None] == nowhere)
+            nearest = np.where(missing.any(-1), nowhere, distance).min((1, 2))
+            found[f"{two} to {one}"] = np.where(nearest < nowhere, nearest, -1)
     return found

@@ -1,10 +1,8 @@
-"""Spaces in plain data, and nested values of a space as named numpy columns.
+"""Spaces as plain data, and nested values of a space as named numpy columns.
 
-The sandboxed worker must not import Gymnasium, and what is written to disk
-must not need it either, so spaces are described here by a small dataclass of
-their own that is kept as JSON. A nested value has one column per leaf: an
-observation of `Tuple(Discrete, Box)` becomes `observations.0` and
-`observations.1`.
+Neither the sandboxed worker nor files on disk may depend on Gymnasium, so a space is a small
+dataclass here, which is stored as JSON. A nested value has one column per leaf: an observation of
+`Tuple(Discrete, Box)` becomes the columns `observations.0` and `observations.1`.
 """
 
 import re
@@ -19,49 +17,46 @@ from cwm_cli.errors import CwmError
 
 Kind = Literal["box", "discrete", "multidiscrete", "multibinary", "text", "tuple", "dict"]
 Columns = dict[str, np.ndarray]
+"""Arrays with a row per transition, by name."""
 
 LARGEST, MOST_AXES = 1 << 22, 32
-"""Components of a value that is read: those of a photograph, so that its bounds fit into memory;
-and its axes, of which arrays had no more before numpy 2."""
-
-SMALLEST_PICTURE = 16
-"""Bytes in three dimensions are pixels from this height and width on; below, they are a board."""
+"""Maximal number of components of a value (a photograph has fewer, and the bounds fit into
+memory), and of its axes (the limit of numpy 1)."""
 
 _DTYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64|96|128)")
-_BOUNDS = {int, float, bool, type(None)}
 
 
 class UnfitError(ValueError):
-    """A value outside its space: `row` is the first row that has one, counted from 0."""
+    """A value outside its space; `row` is the first row with such a value, counted from 0."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(f"{reason} (row {row})")
         self.row, self.reason = row, reason
 
 
-def refuse(wrong: np.ndarray, column: np.ndarray, words: str) -> None:
-    """Raise an error that names the first wrong value of a column.
+def raise_for_values(wrong: np.ndarray, column: np.ndarray, reason: str) -> None:
+    """Raise an error for the first invalid value of a column.
 
     Args:
-        wrong: Mask of the wrong values, in the shape of the column.
+        wrong: Mask of the invalid values, in the shape of the column.
         column: Values, a row for each transition.
-        words: The reason, a template with one `{}` for the value.
+        reason: A template with one `{}` for the value.
 
     Raises:
         UnfitError: The mask has a true element.
     """
     if wrong.any():
         place = tuple(np.argwhere(wrong)[0].tolist())
-        raise UnfitError(place[0], words.format(column[place]))
+        raise UnfitError(place[0], reason.format(column[place]))
 
 
 @dataclass(frozen=True)
 class Space:
     """A set of observations or actions.
 
-    `low` and `high` are inclusive bounds, one per component in C order, and
-    infinite where there is none: `Discrete(3)` has low (0,) and high (2,).
-    `children` are the parts of a tuple or, in the order of `keys`, of a dict.
+    `low` and `high` are inclusive bounds, one per component in C order, infinite for unbounded
+    components: `Discrete(3)` has low (0,) and high (2,). `children` are the parts of a tuple or,
+    in the order of `keys`, of a dict.
     """
 
     kind: Kind
@@ -80,9 +75,12 @@ class Space:
 
     @property
     def is_picture(self) -> bool:
-        """Whether values are pixels: bytes in three dimensions, of some height and width."""
-        layered = self.kind == "box" and self.dtype == "uint8" and len(self.shape) == 3
-        return layered and min(self.shape[:2]) >= SMALLEST_PICTURE
+        """Whether values are pixels: bytes in 3 dimensions, with height and width of at least 16.
+
+        Smaller arrays are boards.
+        """
+        has_layers = self.kind == "box" and self.dtype == "uint8" and len(self.shape) == 3
+        return has_layers and min(self.shape[:2]) >= 16
 
     @property
     def size(self) -> int:
@@ -98,7 +96,7 @@ class Space:
 
     @property
     def cardinality(self) -> float:
-        """How many values there are: infinitely many real numbers, and texts."""
+        """Number of values, infinite for real numbers and texts."""
         if self.kind in ("tuple", "dict"):
             return prod(child.cardinality for child in self.children)
         if self.is_float or self.kind == "text":
@@ -106,37 +104,36 @@ class Space:
         return prod(high - low + 1 for low, high in zip(self.low, self.high, strict=True))
 
     def mask(self, values: Iterable[int]) -> np.ndarray:
-        """Return for each value of a discrete space whether it is among some of its values."""
+        """Return the mask over all values of a discrete space that is true for the given ones."""
         mask = np.zeros(self.count, np.bool_)
         mask[np.array(sorted(values), np.int64) - int(self.low[0])] = True
         return mask
 
     def masked(self, mask: np.ndarray) -> tuple[int, ...]:
-        """Return the values of a discrete space that a mask admits."""
+        """Return the values of a discrete space at the true elements of a mask."""
         return tuple((np.flatnonzero(mask) + int(self.low[0])).tolist())
 
     def leaves(self, name: str) -> Iterator["Leaf"]:
-        """Yield the columns that values of this space have under `name`."""
+        """Yield the columns of values of this space, with names that begin with `name`."""
         if self.kind not in ("tuple", "dict"):
             yield Leaf(name, self)
         for part, child in self.parts():
             yield from child.leaves(f"{name}.{part}")
 
     def pack(self, name: str, values: Sequence[Any]) -> Columns:
-        """Turn values into columns of `len(values)` rows."""
+        """Return values as columns of `len(values)` rows; `ValueError` if they do not fit."""
         if self.kind not in ("tuple", "dict"):
             return {name: self._column(name, values)}
         columns: Columns = {}
-        for index, (part, child) in enumerate(zip(self._parts(), self.children, strict=True)):
+        for index, (part, child) in enumerate(self.parts()):
             key: Any = index if self.kind == "tuple" else self.keys[index]
             columns |= child.pack(f"{name}.{part}", [value[key] for value in values])
         return columns
 
     def unpack(self, name: str, columns: Mapping[str, np.ndarray], row: int) -> Any:
-        """Read the value that `pack` stored at `row`; arrays are copies."""
+        """Return the value that `pack` stored in a row; arrays are copies."""
         if self.kind in ("tuple", "dict"):
-            parts = zip(self._parts(), self.children, strict=True)
-            values = [child.unpack(f"{name}.{part}", columns, row) for part, child in parts]
+            values = [child.unpack(f"{name}.{part}", columns, row) for part, child in self.parts()]
             return (
                 tuple(values) if self.kind == "tuple" else dict(zip(self.keys, values, strict=True))
             )
@@ -146,26 +143,26 @@ class Space:
         return str(value) if self.kind == "text" else np.array(value)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; infinite bounds become null, equal bounds a single number."""
+        """Return plain data; infinite bounds become null, equal bounds one number."""
         data: dict[str, Any] = {"kind": self.kind}
         if self.children:
             data["children"] = [child.to_json() for child in self.children]
             return data | ({"keys": list(self.keys)} if self.kind == "dict" else {})
         if self.kind == "text":
             return data | {"max_length": self.max_length}
-        bounds = {"low": _short(self.low), "high": _short(self.high)}
+        bounds = {"low": _shorten(self.low), "high": _shorten(self.high)}
         return data | {"dtype": self.dtype, "shape": list(self.shape)} | bounds
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        """Read what `to_json` wrote; anything else is a `ValueError`."""
+        """Return the space that `to_json` wrote; `ValueError` for other data."""
         data = data if isinstance(data, Mapping) else {}
         kind, dtype = data.get("kind"), data.get("dtype", "int64")
         if kind not in get_args(Kind) or not _DTYPE.fullmatch(str(dtype)):
             raise ValueError("its space has an unknown kind")
-        shape, keys, parts = (_listed(data.get(name, ())) for name in ("shape", "keys", "children"))
-        longest = data.get("max_length", 0)
-        if not all(type(n) is int and n >= 0 for n in (longest, *shape)) or len(shape) > MOST_AXES:
+        shape, keys, parts = (_tuple(data.get(name, ())) for name in ("shape", "keys", "children"))
+        length = data.get("max_length", 0)
+        if not all(type(n) is int and n >= 0 for n in (length, *shape)) or len(shape) > MOST_AXES:
             raise ValueError("its space has no valid shape")
         if (size := prod(shape)) > LARGEST:
             raise ValueError(
@@ -175,8 +172,8 @@ class Space:
             all(isinstance(k, str) for k in keys) and len(keys) == len(parts)
         ):
             raise ValueError("its space has no valid keys")
-        low = _long(data.get("low", ()), size, -np.inf)
-        high = _long(data.get("high", ()), size, np.inf)
+        low = _lengthen(data.get("low", ()), size, -np.inf)
+        high = _lengthen(data.get("high", ()), size, np.inf)
         if kind == "discrete" and not (len(low) == len(high) == size == 1 and low <= high):
             raise ValueError("its space has no valid bounds")
         return cls(
@@ -185,13 +182,13 @@ class Space:
             shape=shape,
             low=low,
             high=high,
-            max_length=longest,
+            max_length=length,
             keys=keys,
             children=tuple(cls.from_json(child) for child in parts),
         )
 
     def check(self, column: np.ndarray) -> None:
-        """Check that a column holds values of this leaf; numbers of a box may exceed its bounds.
+        """Check the values of a column of this leaf; numbers of a box may exceed its bounds.
 
         Raises:
             UnfitError: A value is not finite, is fractional or out of bounds.
@@ -201,45 +198,42 @@ class Space:
         if column.dtype.kind not in kinds:
             raise ValueError(f"a column of kind {self.kind} has the wrong type")
         if column.dtype.kind == "f":
-            refuse(~np.isfinite(column), column, "{} is not a finite number")
+            raise_for_values(~np.isfinite(column), column, "{} is not a finite number")
             if not self.is_float:
-                refuse(column != np.rint(column), column, "{} is not a whole number")
+                raise_for_values(column != np.rint(column), column, "{} is not a whole number")
         if self.kind not in ("box", "text") and self.low and self.high:
             low, high = (np.reshape(bound, self.shape) for bound in (self.low, self.high))
             words = (
                 f"is not from {int(low)} to {int(high)}" if not self.shape else "is out of bounds"
             )
-            refuse((column < low) | (column > high), column, "{} " + words)
+            raise_for_values((column < low) | (column > high), column, "{} " + words)
 
     def parts(self) -> list[tuple[str, "Space"]]:
-        """Return the children of a tuple or a dict, each with the last word of its columns."""
-        return list(zip(self._parts(), self.children, strict=True))
-
-    def _parts(self) -> list[str]:
-        """Return the last word of each child's column name."""
-        if self.kind == "dict":
-            return [key.replace("%", "%25").replace(".", "%2E") for key in self.keys]
-        return [str(index) for index in range(len(self.children))]
+        """Return the children of a tuple or a dict, each with the last part of its column name."""
+        names = (str(index) for index in range(len(self.children)))
+        if self.kind == "dict":  # a dot in a key must not look like a nested column
+            names = (key.replace("%", "%25").replace(".", "%2E") for key in self.keys)
+        return list(zip(names, self.children, strict=True))
 
     def _column(self, name: str, values: Sequence[Any]) -> np.ndarray:
-        """Stack the values of a leaf, keeping a wider type that the values came in."""
+        """Stack the values of a leaf; a wider type than the declared one is kept."""
         try:
-            column = self._stacked(values)
+            column = self._stack(values)
         except (TypeError, ValueError, OverflowError):
             column = None
         if column is None:
-            odd = next((s for s in map(_shape, values) if s not in (None, self.shape)), None)
-            if self.kind != "text" and odd is not None:
+            wrong = next((s for s in map(_shape, values) if s not in (None, self.shape)), None)
+            if self.kind != "text" and wrong is not None:
                 raise ValueError(
-                    f"the shape {odd} of {name} does not match their space {self.shape}"
+                    f"the shape {wrong} of {name} does not match their space {self.shape}"
                 )
             kind = f"{self.kind} of shape {self.shape}, {self.dtype}" if self.shape else self.kind
             raise ValueError(f"{name} do not fit their space ({kind})")
         return column
 
-    def _stacked(self, values: Sequence[Any]) -> np.ndarray | None:
-        """Stack values; nothing where the column would not give them back as they were."""
-        if self.kind == "text":
+    def _stack(self, values: Sequence[Any]) -> np.ndarray | None:
+        """Stack values; None if the column would change them."""
+        if self.kind == "text":  # numpy strips NUL at the end of a text
             column = np.array([str(value) for value in values], dtype=np.str_)
             return None if any(str(value).endswith("\0") for value in values) else column
         dtype = np.dtype(self.dtype)
@@ -270,7 +264,7 @@ def refuse_pictures(space: Space, who: str) -> None:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Return the shape of a value, None if its parts have different lengths."""
+    """Return the shape of a value, None for nested lists of different lengths."""
     try:
         shape: tuple[int, ...] = np.shape(value)
     except ValueError:
@@ -278,22 +272,22 @@ def _shape(value: Any) -> tuple[int, ...] | None:
     return shape
 
 
-def _short(bounds: tuple[float, ...]) -> Any:
-    """Write bounds as JSON numbers, once when they are all the same."""
+def _shorten(bounds: tuple[float, ...]) -> Any:
+    """Return bounds for JSON, as one number if all are equal."""
     values = [None if isinf(bound) else bound for bound in bounds]
     return values[0] if len(values) > 1 and len(set(values)) == 1 else values
 
 
-def _long(bounds: Any, size: int, infinite: float) -> tuple[float, ...]:
-    """Read what `_short` wrote."""
+def _lengthen(bounds: Any, size: int, infinite: float) -> tuple[float, ...]:
+    """Invert `_shorten`; `infinite` replaces null."""
     values = bounds if isinstance(bounds, list | tuple) else [bounds] * size
-    if len(values) not in (0, size) or not {type(value) for value in values} <= _BOUNDS:
+    types = {type(value) for value in values}
+    if len(values) not in (0, size) or not types <= {int, float, bool, type(None)}:
         raise ValueError("its space has no valid bounds")
     return tuple(infinite if value is None else value for value in values)
 
 
-def _listed(values: Any) -> tuple[Any, ...]:
-    """Return the parts of a list."""
+def _tuple(values: Any) -> tuple[Any, ...]:
     if not isinstance(values, list | tuple):
         raise ValueError("its space is damaged")
     return tuple(values)

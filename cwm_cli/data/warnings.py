@@ -1,4 +1,4 @@
-"""Warnings about datasets that can be used but probably do not hold what the user wants."""
+"""Warnings about valid datasets that are probably not what the user wants."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,11 +8,8 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Leaf
 
-FEW_ROWS = 20
-"""Warn below this number of transitions: most programs fit so few by chance."""
-
-ROUNDING = 1e-5
-"""Bounds may be exceeded by this fraction, because many environments compute in float32."""
+MIN_ROWS = 20
+"""Warn below this number of transitions, because many wrong programs fit so few."""
 
 
 class Outside(NamedTuple):
@@ -27,9 +24,9 @@ class Outside(NamedTuple):
 
 def dataset_warnings(dataset: Dataset) -> Iterator[str]:
     """Yield one line for each problem of a dataset: too few rows, values outside their space."""
-    if len(dataset) < FEW_ROWS:
+    if len(dataset) < MIN_ROWS:
         yield (
-            f"only {len(dataset)} transitions, which many wrong programs fit: record {FEW_ROWS} or "
+            f"only {len(dataset)} transitions, which many wrong programs fit: record {MIN_ROWS} or "
             "more, with --episodes or --min-rows of cwm collect"
         )
     if words := outside_space(dataset):
@@ -38,10 +35,16 @@ def dataset_warnings(dataset: Dataset) -> Iterator[str]:
 
 def outside_space(dataset: Dataset) -> str:
     """Return a warning if observations exceed the bounds of their space, or ""."""
-    found = [each for leaf in _bounded(dataset) if (each := _outside(dataset, leaf))]
+    found = [
+        outside
+        for name in ("observations", "next_observations")
+        for leaf in dataset.observation_space.leaves(name)
+        if leaf.space.kind == "box" and leaf.space.low and leaf.space.high
+        if (outside := _find_outside(dataset, leaf))
+    ]
     if not found:
         return ""
-    count = int(np.logical_or.reduce([each.rows for each in found]).sum())
+    count = int(np.logical_or.reduce([outside.rows for outside in found]).sum())
     _, value, low, high, component = found[0]
     return (
         f"{count} of {len(dataset)} transitions have observations outside observation_space "
@@ -49,19 +52,11 @@ def outside_space(dataset: Dataset) -> str:
     )
 
 
-def _bounded(dataset: Dataset) -> Iterator[Leaf]:
-    """Yield the columns of observations that have bounds of a Box."""
-    for name in ("observations", "next_observations"):
-        for leaf in dataset.observation_space.leaves(name):
-            if leaf.space.kind == "box" and leaf.space.low and leaf.space.high:
-                yield leaf
-
-
-def _outside(dataset: Dataset, leaf: Leaf) -> Outside | None:
-    """Return the rows of a column that exceed the bounds of its space."""
+def _find_outside(dataset: Dataset, leaf: Leaf) -> Outside | None:
     space, column = leaf.space, dataset.columns[leaf.name]
     low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))
-    slack = ROUNDING * np.maximum(1, np.abs(column))
+    # Many environments compute in float32, so that rounding may exceed a bound.
+    slack = 1e-5 * np.maximum(1, np.abs(column))
     wrong = (column < low - slack) | (column > high + slack)
     if not wrong.any():
         return None

@@ -1,7 +1,8 @@
-"""How well a world model predicts recorded transitions.
+"""Evaluation of world models on recorded transitions.
 
-`metric` scores predictions beside what was recorded, and says what could be reached at all;
-`rollouts` has a model live on its own predictions.
+`metric` and `skill` score one-step predictions, `rollouts` multi-step ones, `mismatches` compares
+plans with the environment, `finding` tests rows for randomness and hidden state, and `support`
+reports which predictions the data support.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from cwm_cli.evaluation.metric import (
     close,
     components,
     evaluate,
-    failed,
+    failed_evaluation,
     log_error,
     match,
     unseen,
@@ -40,7 +41,7 @@ __all__ = [
     "close",
     "components",
     "evaluate",
-    "failed",
+    "failed_evaluation",
     "log_error",
     "match",
     "rollouts",
@@ -53,4 +54,4 @@ METRICS: Mapping[str, str] = {
     "paper": "cwm_cli.evaluation.metric:PaperMetric",
     "skill": "cwm_cli.evaluation.skill:SkillMetric",
 }
-"""Addresses of the metrics by name, the usual one first."""
+"""Addresses of the metrics by name, the default first."""

@@ -1,4 +1,4 @@
-"""Calibration: whether what a model says is so likely comes about so often."""
+"""Calibration: whether predicted probabilities agree with observed frequencies."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,22 +13,19 @@ if TYPE_CHECKING:
     from cwm_cli.worlds import Predictions
 
 BINS = 10
-"""Bins of probabilities, and of the ranks of what came about."""
-
-LEAST_SPREAD = 1e-4
-"""Answers that lie closer, of the number's deviation in the rows, are one: float32 rounds so."""
-
-LEAST_RANKED = 20
-"""Rows below which a test of uniformity says nothing."""
+"""Number of bins of probabilities and of ranks."""
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """How often something came about, by how likely it was said to be.
+    """Predicted probabilities and observed frequencies of a part of the outcome.
 
-    For each bin of probabilities: their mean, the share of what came about, and how many there
-    are; bins in which nothing is are left out. `brier` is the mean over rows of squared
-    differences, summed over the values that there are.
+    Attributes:
+        what: The part: "reward" or "terminated".
+        brier: Brier score: squared error, summed over possible values, mean over rows.
+        said: Mean predicted probability in each bin that is not empty.
+        came: Observed frequency in the same bins.
+        counts: Number of predictions in the same bins.
     """
 
     what: str
@@ -40,11 +37,15 @@ class Reliability:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where a real number came about in the distribution that was said: the integral transform.
+    """Ranks of recorded values in the predicted distribution: the probability integral transform.
 
-    `shares` are those of the rows in each tenth. Where the distribution is right all tenths are
-    equally likely, and `uniformity` is the chance that their like deviates as much (Kolmogorov
-    and Smirnov; None for a few rows).
+    For a correct distribution all ranks are equally likely.
+
+    Attributes:
+        what: Name of the number.
+        shares: Share of the rows in each tenth.
+        rows: Number of rows.
+        uniformity: p-value of a Kolmogorov-Smirnov test for uniform ranks; None below 20 rows.
     """
 
     what: str
@@ -55,7 +56,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class ForecastCalibration:
-    """How probabilities of rewards and ends, and distributions of real numbers, came true."""
+    """Calibration of the probabilities of rewards and termination, and of real numbers."""
 
     reliability: tuple[Reliability, ...]
     ranks: tuple[Ranks, ...]
@@ -63,144 +64,146 @@ class ForecastCalibration:
     @property
     def brier(self) -> dict[str, float]:
         """The Brier score of each part."""
-        return {one.what: one.brier for one in self.reliability}
+        return {part.what: part.brier for part in self.reliability}
 
     @property
     def uniformity(self) -> float | None:
-        """The least chance among the numbers, times how many there are; None without one."""
-        found = [one.uniformity for one in self.ranks if one.uniformity is not None]
-        return min(1.0, min(found) * len(found)) if found else None
+        """The smallest p-value, corrected for the number of tests (Bonferroni), or None."""
+        p_values = [part.uniformity for part in self.ranks if part.uniformity is not None]
+        return min(1.0, min(p_values) * len(p_values)) if p_values else None
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the calibration as plain data."""
         return {
-            "reliability": [vars(one) for one in self.reliability],
-            "ranks": [vars(one) for one in self.ranks],
+            "reliability": [vars(part) for part in self.reliability],
+            "ranks": [vars(part) for part in self.ranks],
         }
 
 
 def calibration(predictions: "Predictions", rows: Dataset) -> ForecastCalibration:
-    """Compare what was said with what came about, where the model had an answer."""
+    """Compare predictions with recorded outcomes, in the rows that have a prediction."""
     if (answered := predictions.answered) is not None:
         predictions, rows = predictions[answered], rows[answered]
     if not len(rows):
         return ForecastCalibration((), ())
     return ForecastCalibration(
-        tuple(_reliabilities(predictions, rows)), tuple(_ranks(predictions, rows, seed=0))
+        tuple(_reliabilities(predictions, rows)), tuple(_ranks(predictions, rows))
     )
 
 
 def uniformity(values: np.ndarray) -> float:
-    """Return the chance that so many uniform numbers deviate as much (Kolmogorov and Smirnov).
+    """Return the p-value of a Kolmogorov-Smirnov test that values are uniform in [0, 1].
 
-    By the limit of many, with the correction of Stephens (1970) for few.
+    It is the asymptotic one, with the correction of Stephens (1970) for small samples.
     """
     from scipy.special import kolmogorov
 
     count, ordered = len(values), np.sort(values)
     places = np.arange(count)
-    far = max(np.max((places + 1) / count - ordered), np.max(ordered - places / count))
+    deviation = max(np.max((places + 1) / count - ordered), np.max(ordered - places / count))
     root = np.sqrt(count)
-    return float(kolmogorov((root + 0.12 + 0.11 / root) * far))
+    return float(kolmogorov((root + 0.12 + 0.11 / root) * deviation))
 
 
 def _reliabilities(predictions: "Predictions", rows: Dataset) -> Iterator[Reliability]:
-    """Yield how often rewards, where they are few, and ends came about as they were said to."""
+    """Yield the reliability of rewards, if they have few values, and of termination."""
     values = np.unique(rows.columns["rewards"].round(9))
     if len(values) <= MOST_CLASSES:
-        said = np.zeros((len(rows), len(values)))
+        probabilities = np.zeros((len(rows), len(values)))
         for columns, shares in predictions.answers():
             for place, value in enumerate(values):
-                known = close(columns["rewards"], np.full(len(rows), value))
-                said[:, place] += shares * known
-        came = close(np.broadcast_to(values, said.shape), rows.columns["rewards"][:, None])
-        yield _reliability("reward", said, came)
+                matches = close(columns["rewards"], np.full(len(rows), value))
+                probabilities[:, place] += shares * matches
+        recorded = np.broadcast_to(values, probabilities.shape)
+        occurred = close(recorded, rows.columns["rewards"][:, None])
+        yield _reliability("reward", probabilities, occurred)
     ends = np.zeros((len(rows), 1))
     for columns, shares in predictions.answers():
         ends[:, 0] += shares * columns["terminations"]
     yield _reliability("terminated", ends, rows.columns["terminations"][:, None])
 
 
-def _reliability(what: str, said: np.ndarray, came: np.ndarray) -> Reliability:
-    """Put probabilities and what came about into bins."""
-    said = said.clip(0, 1)
-    bins = np.minimum((said * BINS).astype(int), BINS - 1).ravel()
+def _reliability(what: str, probabilities: np.ndarray, occurred: np.ndarray) -> Reliability:
+    """Return the reliability of predictions (rows, values)."""
+    probabilities = probabilities.clip(0, 1)
+    bins = np.minimum((probabilities * BINS).astype(int), BINS - 1).ravel()
     counts = np.bincount(bins, minlength=BINS)
     filled = np.flatnonzero(counts)
     means = [
-        np.bincount(bins, each.ravel().astype(float), BINS)[filled] / counts[filled]
-        for each in (said, came)
+        np.bincount(bins, values.ravel().astype(float), BINS)[filled] / counts[filled]
+        for values in (probabilities, occurred)
     ]
     return Reliability(
         what,
-        float(((said - came) ** 2).sum(axis=1).mean()),
+        float(((probabilities - occurred) ** 2).sum(axis=1).mean()),
         tuple(means[0].tolist()),
         tuple(means[1].tolist()),
         tuple(counts[filled].tolist()),
     )
 
 
-def _ranks(predictions: "Predictions", rows: Dataset, *, seed: int) -> Iterator[Ranks]:
-    """Yield where each real number that the model lets vary came about."""
+def _ranks(predictions: "Predictions", rows: Dataset) -> Iterator[Ranks]:
+    """Yield the ranks of each real number that varies between the answers."""
     if predictions.shape == "certain":
         return
-    for what, name, terms in _numbers(rows):
-        drawn = predictions.columns[name].reshape(*predictions.columns["rewards"].shape, -1)
+    columns = {
+        name: name.removeprefix("next_").replace("observations", "observation")
+        for name, space in rows.observation_space.leaves("next_observations")
+        if space.is_float
+    }
+    if len(np.unique(rows.columns["rewards"].round(9))) > MOST_CLASSES:
+        columns["rewards"] = "reward"
+    for name, title in columns.items():
+        answers = predictions.columns[name].reshape(*predictions.columns["rewards"].shape, -1)
         recorded = rows.columns[name].reshape(len(rows), -1)
+        # Terminal rows have a reward but no next observation.
+        counted = np.full(len(rows), name == "rewards") | ~rows.columns["terminations"]
         for place in range(recorded.shape[1]):
-            rng = np.random.default_rng([seed, place])
-            found = _transform(predictions, rows, drawn[..., place], recorded[:, place], rng, terms)
-            if not len(found):
+            rng = np.random.default_rng([0, place])
+            ranks = _rank_values(
+                predictions, rows, answers[..., place], recorded[:, place], counted, rng
+            )
+            if not len(ranks):
                 continue
-            counts = np.histogram(found, BINS, (0, 1))[0]
+            counts = np.histogram(ranks, BINS, (0, 1))[0]
             yield Ranks(
-                f"{what}[{place}]" if recorded.shape[1] > 1 else what,
-                tuple((counts / len(found)).tolist()),
-                len(found),
-                uniformity(found) if len(found) >= LEAST_RANKED else None,
+                f"{title}[{place}]" if recorded.shape[1] > 1 else title,
+                tuple((counts / len(ranks)).tolist()),
+                len(ranks),
+                uniformity(ranks) if len(ranks) >= 20 else None,
             )
 
 
-def _numbers(rows: Dataset) -> Iterator[tuple[str, str, bool]]:
-    """Yield the names of what holds real numbers, its column, and whether it needs no end."""
-    for name, space in rows.observation_space.leaves("next_observations"):
-        if space.is_float:
-            yield name.removeprefix("next_").replace("observations", "observation"), name, True
-    if len(np.unique(rows.columns["rewards"].round(9))) > MOST_CLASSES:
-        yield "reward", "rewards", False
-
-
-def _transform(
+def _rank_values(
     predictions: "Predictions",
     rows: Dataset,
-    drawn: np.ndarray,
+    answers: np.ndarray,
     recorded: np.ndarray,
+    counted: np.ndarray,
     rng: np.random.Generator,
-    goes_on: bool,
 ) -> np.ndarray:
-    """Return the share of the distribution below what came about, in rows where it varies.
+    """Return the probability below each recorded value, in counted rows whose answers vary.
 
-    Among equal values, and between draws, the place is drawn, so that it is uniform exactly where
-    what came about is one more draw. Answers count that end where the recording does.
+    Only answers with the recorded termination count. Ties are broken at random, so that ranks are
+    uniform if the recorded value has the distribution of the answers.
     """
-    terminal = rows.columns["terminations"]
-    chances = predictions.probabilities
-    shares = (predictions.columns["terminations"] == terminal[:, None]) * (
-        1.0 if chances is None else chances
-    )
-    least = LEAST_SPREAD * (float(np.std(recorded)) or 1.0)
-    seen = np.where(shares > 0, drawn, np.nan)
-    usable = np.isfinite(seen).any(axis=1) & ~np.isinf(seen).any(axis=1) & np.isfinite(recorded)
-    usable &= ~(goes_on & terminal)
-    seen, shares, recorded = seen[usable], shares[usable], recorded[usable]
-    if not len(seen):
+    shares = predictions.columns["terminations"] == rows.columns["terminations"][:, None]
+    if predictions.probabilities is not None:
+        shares = shares * predictions.probabilities
+    # Answers closer than this are equal: the environment may round to float32.
+    min_spread = 1e-4 * (float(np.std(recorded)) or 1.0)
+    values = np.where(shares > 0, answers, np.nan)
+    usable = np.isfinite(values).any(axis=1) & ~np.isinf(values).any(axis=1)
+    usable &= np.isfinite(recorded) & counted
+    values, shares, recorded = values[usable], shares[usable], recorded[usable]
+    if not len(values):
         return np.zeros(0)
-    varies = np.nanmax(seen, axis=1) - np.nanmin(seen, axis=1) > least
-    seen, shares, recorded = seen[varies], shares[varies], recorded[varies]
-    equal = close(seen, recorded[:, None])
-    below = (shares * ((seen < recorded[:, None]) & ~equal)).sum(axis=1)
+    varies = np.nanmax(values, axis=1) - np.nanmin(values, axis=1) > min_spread
+    values, shares, recorded = values[varies], shares[varies], recorded[varies]
+    equal = close(values, recorded[:, None])
+    below = (shares * ((values < recorded[:, None]) & ~equal)).sum(axis=1)
     tied, total = (shares * equal).sum(axis=1), shares.sum(axis=1)
-    if chances is None:
-        tied, total = tied + 1, total + 1  # what came about is itself one of the draws
-    found: np.ndarray = (below + rng.uniform(size=len(seen)) * tied) / total
-    return found
+    if predictions.probabilities is None:
+        tied, total = tied + 1, total + 1  # the recorded value is one of the n + 1 draws
+    ranks: np.ndarray = (below + rng.uniform(size=len(values)) * tied) / total
+    return ranks

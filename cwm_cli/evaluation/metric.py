@@ -1,4 +1,4 @@
-"""Metrics: which parts of predicted transitions are right, what each row weighs, and the score."""
+"""Metrics: compare predictions with recorded transitions, weigh the rows, and score them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from cwm_cli.worlds import Predictions, WorldModel
 
 TOLERANCE = 1e-5
-"""Numbers are equal when they differ by at most this much, absolutely plus relatively."""
-
-ALMOST = 1.0 - 1e-6
-"""The highest score of a model with a known fault that its skill does not show."""
+"""Numbers are equal if |a - b| <= TOLERANCE + TOLERANCE * |b|."""
 
 MOST_CLASSES = 20
-"""With more distinct rewards than this, all rows weigh the same."""
+"""Rewards with more distinct values than this count as real numbers, and all rows weigh equally."""
+
+FURTHEST = 1e5
+"""Upper bound of scaled errors, also used for infinite and undefined ones."""
 
 
 class WeighedPart(BaseModel):
-    """How right a part is where rows weigh what they weigh, and how much of the accuracy it is."""
+    """The weighted accuracy of a part of the outcome, and its weight in the total accuracy."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -35,27 +35,37 @@ class WeighedPart(BaseModel):
 
 
 class Score(BaseModel):
-    """How right predictions are, in [0, 1].
+    """The score of predictions. Accuracies are in [0, 1]; values that do not apply are None.
 
-    `accuracy` is weighted; `observation` (None without a row that goes on),
-    `reward` and `terminated` are plain means of each part, and so is
-    `valid_actions` where programs have to name them. `exact` is the
-    share of rows right in every part. `floor` is the accuracy of a program
-    that says "nothing changes, the most common reward, never terminated" (and
-    the most common valid actions), and `normalised` is the accuracy above it
-    (None when the floor is 1). `paper` is the published score, where it was
-    asked for. Over the parts in `weighed`, right times weight adds up to the accuracy.
-
-    Where the skill was asked for, `proper` is the mean proper score of a row, the
-    `log_likelihood` in nats less the `energy` (None without real numbers), between that of what
-    is usual, `proper_floor`, and that of the true environment, `proper_ceiling` (None where it
-    cannot tell); `skill` is how much of that way was gone, with its standard error over
-    episodes. `reached` is True at the ceiling (None without a ceiling); if it is False, `open_gap`
-    is the reason. `log_evidence` is the
-    log-likelihood of a whole episode. Of `impossible` rows the model had said that this cannot
-    follow; of `uncertain` ones the same observation and action came out otherwise as well.
-    `brier` has the squared error of the probabilities of rewards and ends, `uniformity` the
-    chance that numbers drawn truly would rank as unevenly among those that the model draws.
+    Attributes:
+        accuracy: Weighted mean over rows of the share of correct parts.
+        observation: Unweighted mean accuracy of observations, without terminal rows.
+        reward: Unweighted mean accuracy of rewards.
+        terminated: Unweighted mean accuracy of termination.
+        exact: Share of rows that are correct in every part.
+        floor: Accuracy of the baseline: nothing changes, the most common reward, no termination
+            (and the most common valid actions).
+        normalised: (accuracy - floor) / (1 - floor); None if the floor is 1.
+        transitions: Number of rows.
+        paper: The published score, if it is the metric.
+        valid_actions: Unweighted mean accuracy of valid actions, if programs must return them.
+        weighed: Accuracy and weight of each part; the products add up to `accuracy`.
+        skill: (proper - proper_floor) / (proper_ceiling - proper_floor), if skill is the metric.
+            The following values exist only then.
+        skill_stderr: Standard error of the skill over episodes.
+        reached: Whether the score reaches the ceiling; None without a measured ceiling.
+        open_gap: The reason if the ceiling is not reached.
+        proper: Mean proper score of a row: `log_likelihood` minus `energy`.
+        proper_floor: Proper score of the baseline.
+        proper_ceiling: Proper score of the true environment, if it was measured.
+        log_likelihood: Mean log-likelihood of a row, in nats.
+        energy: Mean energy score of a row; None without real numbers.
+        log_evidence: Mean log-likelihood of a whole episode; None with real numbers.
+        impossible: Number of rows whose outcome has probability 0 in the model.
+        uncertain: Number of rows whose observation and action also had another outcome.
+        brier: Brier scores of the probabilities of rewards and of termination.
+        uniformity: Probability that draws from the true distribution would have ranks at least as
+            uneven as the draws of the model have.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -88,21 +98,21 @@ class Score(BaseModel):
 
     @property
     def value(self) -> float:
-        """The score that counts, in [0, 1]: the published one or the skill where it was asked for.
+        """The main score, in [0, 1]: the skill, the published score or the accuracy.
 
         A negative skill counts as 0. A skill counts as 1 only if no row is known to be wrong.
         """
         if self.skill is not None:
-            return min(max(self.skill, 0.0), ALMOST if self.reached is False else 1.0)
+            return min(max(self.skill, 0.0), 1.0 - 1e-6 if self.reached is False else 1.0)
         return self.accuracy if self.paper is None else self.paper
 
     @property
     def refuted(self) -> bool:
-        """Whether some row shows that the model is wrong.
+        """Whether a row shows that the model is wrong.
 
-        Without a known ceiling, only an outcome with probability 0 in the model does. The
-        published score alone does not: it compares doubles with stored float32 numbers, so that it
-        is below 1 for programs that are exact.
+        For a skill without a ceiling, only an outcome with probability 0 in the model shows it.
+        The published score alone does not show it, because it is below 1 even for exact programs:
+        it compares doubles with stored float32 numbers.
         """
         if self.skill is not None:
             return bool(self.impossible) if self.reached is None else not self.reached
@@ -110,29 +120,30 @@ class Score(BaseModel):
 
     @property
     def least(self) -> float:
-        """What a model gets of the score that counts that says what is most common."""
+        """The value of `value` for the baseline."""
         return self.floor if self.skill is None else 0.0
 
     @model_serializer(mode="wrap")
     def _plain(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what was not asked for and what there is not."""
+        """Omit fields that are None, except two that have a meaning when they are null."""
         data: dict[str, Any] = handler(self)
         always = ("observation", "normalised")
         return {name: value for name, value in data.items() if value is not None or name in always}
 
 
 class Ceiling(NamedTuple):
-    """What the true environment scores, and for how many rows it has no answer."""
+    """The score of the true environment, and the number of rows that it could not predict."""
 
     score: Score
     unanswered: int
 
 
 class Matches(NamedTuple):
-    """What is right in each row: a share of the observation, the reward, the termination.
+    """The correctness of each part of each row, in [0, 1].
 
-    And the valid actions, where programs have to name them. Of predictions that are no
-    single answer, each is the share of the chance that is right.
+    For an observation it is the share of correct components. For predictions with several answers
+    it is the expectation over the answers. `valid_actions` is None if programs need not return
+    them.
     """
 
     observation: np.ndarray
@@ -140,29 +151,26 @@ class Matches(NamedTuple):
     terminated: np.ndarray
     valid_actions: np.ndarray | None = None
 
-    def scaled(self, shares: np.ndarray) -> "Matches":
-        """Count only a share of what is right in each row."""
-        valid = None if self.valid_actions is None else self.valid_actions * shares
-        return Matches(
-            self.observation * shares, self.reward * shares, self.terminated * shares, valid
-        )
+    def scale(self, shares: np.ndarray) -> "Matches":
+        """Multiply the correctness of each row by a share."""
+        return Matches._make(None if part is None else part * shares for part in self)
 
     def losses(self, terminal: np.ndarray) -> np.ndarray:
-        """Return one minus the score of each row; 0.0 exactly where all that counts is right.
+        """Return the mean loss of the parts of each row, in [0, 1]; exactly 0 for correct rows.
 
-        What is seen after the end has no consequence, so rows in `terminal`
-        are scored by reward and termination alone.
+        Rows in the mask `terminal` are scored by reward and termination only, because the
+        observation after the end has no consequence.
         """
-        ends = 2.0 - self.reward - self.terminated
-        goes_on, parts = ends + 1.0 - self.observation, 3
+        loss = 2.0 - self.reward - self.terminated
+        full_loss, parts = loss + 1.0 - self.observation, 3
         if self.valid_actions is not None:
-            goes_on, parts = goes_on + 1.0 - self.valid_actions, 4
-        losses: np.ndarray = np.where(terminal, ends / 2, goes_on / parts)
+            full_loss, parts = full_loss + 1.0 - self.valid_actions, 4
+        losses: np.ndarray = np.where(terminal, loss / 2, full_loss / parts)
         return losses
 
 
 def close(predicted: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return where numbers are finite and equal within the tolerance."""
+    """Return the mask of numbers that are finite and equal within the tolerance."""
     target = np.asarray(target, dtype=np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         near = np.abs(predicted - target) <= TOLERANCE + TOLERANCE * np.abs(target)
@@ -171,7 +179,7 @@ def close(predicted: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def components(predictions: Columns, dataset: Dataset) -> list[np.ndarray]:
-    """Return for each leaf of the observation which components are right, one line per row."""
+    """Return for each leaf of the observation the mask (rows, size) of correct components."""
     right = []
     for name, space in dataset.observation_space.leaves("next_observations"):
         predicted, target = predictions[name], dataset.columns[name]
@@ -181,7 +189,7 @@ def components(predictions: Columns, dataset: Dataset) -> list[np.ndarray]:
 
 
 def match(predictions: Columns, dataset: Dataset) -> Matches:
-    """Compare one answer for each row with what was recorded."""
+    """Compare predictions, one answer per row, with the recorded outcomes."""
     shares = [right.mean(axis=1) for right in components(predictions, dataset)]
     valid = None
     if dataset.has_valid_actions:
@@ -194,45 +202,37 @@ def match(predictions: Columns, dataset: Dataset) -> Matches:
     )
 
 
-FURTHEST = 1e5
-"""Errors beyond so many typical changes count as this large: infinities, and what is no number."""
-
-
 def log_error(predictions: Columns, rows: Dataset) -> float | None:
-    """Return how far numbers are off: the mean decimal logarithm of the error in typical changes.
+    """Return the mean decimal logarithm of the errors of real numbers, in mean changes.
 
-    What is right within the tolerance counts as -5, what is no finite number as 5. Where rewards
-    take few values only the observation counts; None where nothing that counts is a real number.
+    The unit of a component is its mean absolute change in one step; the unit of rewards is their
+    mean absolute deviation. Logarithms are between -5 (equal within the tolerance) and 5 (also for
+    values that are not finite). Rewards count only if they have more than 20 distinct values.
+
+    Returns:
+        The mean, rounded to 9 decimals; None if no real number counts.
     """
-    goes_on = ~rows.columns["terminations"]
+    going = ~rows.columns["terminations"]
     parts = []
     for name, space in rows.observation_space.leaves("next_observations"):
-        if space.is_float and goes_on.any():
-            before = rows.columns[name.removeprefix("next_")][goes_on].reshape(goes_on.sum(), -1)
-            after = rows.columns[name][goes_on].reshape(before.shape).astype(np.float64)
-            predicted = predictions[name][goes_on].reshape(before.shape)
-            parts.append(_logarithms(predicted, after, _typical(after - before)))
+        if space.is_float and going.any():
+            before = rows.columns[name.removeprefix("next_")][going].reshape(going.sum(), -1)
+            after = rows.columns[name][going].reshape(before.shape).astype(np.float64)
+            predicted = predictions[name][going].reshape(before.shape)
+            parts.append(_logarithms(predicted, after, after - before))
     rewards = rows.columns["rewards"]
     if len(np.unique(rewards)) > MOST_CLASSES:
-        parts.append(
-            _logarithms(predictions["rewards"], rewards, _typical(rewards - rewards.mean()))
-        )
+        parts.append(_logarithms(predictions["rewards"], rewards, rewards - rewards.mean()))
     if not parts:
         return None
     return float(np.round(np.mean(np.concatenate([part.reshape(-1) for part in parts])), 9))
 
 
-def _typical(changes: np.ndarray) -> np.ndarray:
-    """Return the mean size of changes, 1 where there are none."""
+def _logarithms(predicted: np.ndarray, target: np.ndarray, changes: np.ndarray) -> np.ndarray:
+    """Return the bounded decimal logarithm of each error in units of the mean absolute change."""
     size = np.abs(changes).mean(axis=0)
-    typical: np.ndarray = np.where(np.isfinite(size) & (size > 0), size, 1.0)
-    return typical
-
-
-def _logarithms(predicted: np.ndarray, target: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """Return the decimal logarithm of each error in this unit, within bounds."""
     with np.errstate(invalid="ignore", over="ignore"):
-        error = np.abs(predicted - target) / unit
+        error = np.abs(predicted - target) / np.where(np.isfinite(size) & (size > 0), size, 1.0)
     error = np.where(close(predicted, target), TOLERANCE, error)
     error = np.nan_to_num(error, nan=FURTHEST, posinf=FURTHEST)
     logarithms: np.ndarray = np.log10(np.clip(error, TOLERANCE, FURTHEST))
@@ -240,18 +240,16 @@ def _logarithms(predicted: np.ndarray, target: np.ndarray, unit: np.ndarray) -> 
 
 
 class Metric:
-    """Scores the predictions of recorded transitions.
+    """A score of predictions of recorded transitions.
 
-    In the order of its life: it is learned from the train rows (`of`); `score` judges
-    predictions of any rows, `losses` each row of them, `failed` a model that gave none.
-    `floor` is what a model gets that knows nothing but the most common, `ceiling` (where too
-    much is hidden none, which `reach` counts) what the true environment gets that knows
-    nothing but the observations.
+    `of` fits a metric to the train rows. `score` scores predictions of any rows, `losses` each of
+    the rows, and `failed` a model without predictions. `floor` is the score of the baseline,
+    `ceiling` the score of the true environment if it is restored to each observation.
 
-    Predictions are one answer for each row (columns as they are), or `Predictions`, which
-    may be draws or outcomes with probabilities: what is right then counts by its share.
+    Predictions are columns with one answer per row, or `Predictions`, which may be draws or
+    outcomes with probabilities. The score is then the expectation over the answers.
 
-    A metric by which every row weighs the same:
+    A metric that weighs all rows equally:
 
         class EvenMetric(AccuracyMetric):
             def weights(self, rows):
@@ -259,11 +257,11 @@ class Metric:
     """
 
     draws: ClassVar[int] = 1
-    """How many draws of each row are asked of a model that draws."""
+    """Number of predictions to draw for each row from a stochastic model."""
 
     @classmethod
     def of(cls, train: Dataset) -> Self:
-        """Learn from the train rows what rows weigh; `CwmError` where there are none."""
+        """Fit the metric to train rows; `CwmError` if there are none."""
         raise NotImplementedError
 
     def score(self, predictions: "Predictions | Columns", rows: Dataset) -> Score:
@@ -271,42 +269,46 @@ class Metric:
         raise NotImplementedError
 
     def failed(self, rows: Dataset) -> Score:
-        """Score a model that failed: nothing is right."""
+        """Return the score of a model without predictions."""
         raise NotImplementedError
 
     def losses(self, predictions: "Predictions | Columns", rows: Dataset) -> np.ndarray:
-        """Return what each row lacks, unweighted: 0.0 exactly where all that counts is right."""
-        return match_all(predictions, rows).losses(rows.columns["terminations"])
+        """Return the unweighted loss of each row, in [0, 1]; exactly 0 for correct rows."""
+        return match_answers(predictions, rows).losses(rows.columns["terminations"])
 
     def weights(self, rows: Dataset) -> np.ndarray:
-        """Return what each row weighs, all the same unless a metric says otherwise."""
+        """Return the weight of each row, by default 1."""
         return np.ones(len(rows))
 
-    def knowing(self, environment: "WorldModel", *, seed: int = 0) -> Self:
-        """Return the metric that measures against what the true environment reaches, if it does."""
+    def with_environment(self, environment: "WorldModel", *, seed: int = 0) -> Self:
+        """Return the metric with the true environment, if its score depends on the ceiling."""
         return self
 
     def words(self, rows: Dataset) -> str:
-        """Say how rows are weighed, as far as these show it, to whoever writes a program."""
+        """Return a description of scoring and row weights for prompts."""
         return "All transitions weigh the same."
 
     def floor(self, rows: Dataset) -> float:
-        """Return the score of a model that says nothing but the most common."""
+        """Return the score of the baseline, which predicts the most common outcome."""
         raise NotImplementedError
 
     def ceiling(self, environment: "WorldModel", rows: Dataset, *, seed: int = 0) -> Score | None:
-        """Return the score of the true environment, None where observations hide its state."""
+        """Return the score of the true environment.
+
+        None if it cannot predict more than half of the rows from their observations.
+        """
         reached = self.reach(environment, rows, seed=seed)
         return None if reached is None or 2 * reached.unanswered > len(rows) else reached.score
 
     def reach(self, environment: "WorldModel", rows: Dataset, *, seed: int = 0) -> Ceiling | None:
-        """Score what the true environment answers where it is stood at each observation.
+        """Score the true environment, restored to the observation of each row.
 
-        A row for which it has no answer counts as wrong in every part. What
-        chance decides is drawn once, from `seed`: the score is that of one draw, and
-        a program that always says what is likeliest may well score more. It is
-        below 1 where chance decides or where an observation hides what matters.
-        None where nothing restores it, or there is no row.
+        A row that it cannot predict counts as wrong in every part. Random outcomes are drawn once
+        from `seed`, so that a program that predicts the most likely outcome may score more. The
+        score is below 1 if outcomes are random or if observations hide relevant state.
+
+        Returns:
+            The score; None if the environment cannot be restored, or if there are no rows.
         """
         predictions = environment.predict(rows, seed=seed) if len(rows) else None
         if predictions is None or predictions.failure is not None:
@@ -316,38 +318,41 @@ class Metric:
         return Ceiling(self.score(predictions, rows), unanswered)
 
 
-def match_all(
+def match_answers(
     predictions: "Predictions | Columns",
     rows: Dataset,
     compare: Callable[[Columns, Dataset], Matches] = match,
 ) -> Matches:
-    """Compare predictions of any shape with what was recorded; what chance decides by its share."""
+    """Compare predictions, also draws and distributions, with the recorded outcomes.
+
+    Args:
+        predictions: One or several answers per row.
+        rows: The recorded rows.
+        compare: Compares one answer per row.
+
+    Returns:
+        The expected correctness over the answers; 0 for rows without an answer.
+    """
     if isinstance(predictions, dict):
         return compare(predictions, rows)
     answers = [(compare(columns, rows), shares) for columns, shares in predictions.answers()]
-    matches = answers[0][0] if len(answers) == 1 else _expected(answers)
-    return matches if predictions.answered is None else matches.scaled(predictions.answered)
-
-
-def _expected(answers: list[tuple[Matches, np.ndarray]]) -> Matches:
-    """Return what is right of several answers to each row, by the share of each.
-
-    Rounded, so that what is right in every answer counts as exactly right.
-    """
-    every = [matches.scaled(shares) for matches, shares in answers]
-    parts = zip(*every, strict=True)
-    sums = [None if part[0] is None else np.round(np.sum(part, axis=0), 12) for part in parts]
-    return Matches._make(sums)
+    matches = answers[0][0]
+    if len(answers) > 1:
+        parts = zip(*(one.scale(shares) for one, shares in answers), strict=True)
+        # Rounded, so that shares which add up to 0.9999999999999999 count as exactly correct.
+        sums = (None if part[0] is None else np.round(np.sum(part, axis=0), 12) for part in parts)
+        matches = Matches._make(sums)
+    return matches if predictions.answered is None else matches.scale(predictions.answered)
 
 
 @dataclass(frozen=True)
 class AccuracyMetric(Metric):
-    """The share of what is right, in which rare rewards count as much as frequent ones.
+    """The share of correct parts, with equal total weight for rare and frequent rewards.
 
-    Rewards that are equal within the tolerance form a class, given by its
-    centre and its number of train rows. With at most 20 classes each weighs
-    the same in total: rare events decide whether a model is worth planning with.
-    `valid` is the most common mask of valid actions.
+    Rewards that are equal within the tolerance form a class, given by its centre and its number
+    of train rows. With at most 20 classes, each has the same total weight, because rare events
+    decide whether a model is useful for planning. `valid` is the most common mask of valid
+    actions.
     """
 
     classes: tuple[float, ...]
@@ -356,7 +361,7 @@ class AccuracyMetric(Metric):
 
     @classmethod
     def of(cls, train: Dataset) -> Self:
-        """Learn the reward classes of the train rows."""
+        """Find the reward classes of the train rows."""
         if not len(train):
             raise CwmError("the dataset has no train rows: record some with `cwm collect`")
         rewards = train.columns["rewards"]
@@ -370,11 +375,11 @@ class AccuracyMetric(Metric):
 
     @property
     def most_common_reward(self) -> float:
-        """The reward that the floor predicts."""
+        """The reward that the baseline predicts."""
         return self.classes[int(np.argmax(self.counts))]
 
     def weights(self, rows: Dataset) -> np.ndarray:
-        """Return what each row weighs; an unseen reward weighs as the rarest one."""
+        """Return the weight of each row; an unseen reward weighs as much as the rarest one."""
         rewards = rows.columns["rewards"]
         if len(self.classes) > MOST_CLASSES:
             return np.ones(len(rewards))
@@ -385,15 +390,15 @@ class AccuracyMetric(Metric):
         return weights
 
     def words(self, rows: Dataset) -> str:
-        """Return the scoring and the weight of a transition, for the rewards in these rows."""
+        """Return a description of the scoring, with weights for the rewards in these rows."""
         names = "next observation, reward, terminated"
         names += ", valid actions" if rows.has_valid_actions else ""
         parts = f"A transition scores the share of its right parts ({names})."
         if len(self.classes) > MOST_CLASSES:
             return f"{parts} {super().words(rows)}"
         rewards, weights = rows.columns["rewards"], self.weights(rows)
-        first = {c: np.flatnonzero(close(rewards, np.full(len(rows), c))) for c in self.classes}
-        found = {c: weights[places[0]] for c, places in first.items() if len(places)}
+        masks = {c: close(rewards, np.full(len(rows), c)) for c in self.classes}
+        found = {c: weights[mask][0] for c, mask in masks.items() if mask.any()}
         if len(set(found.values())) < 2:
             return f"{parts} {super().words(rows)}"
         least = min(found.values())
@@ -405,21 +410,21 @@ class AccuracyMetric(Metric):
 
     def score(self, predictions: "Predictions | Columns", rows: Dataset) -> Score:
         """Score predictions of all rows of a dataset."""
-        return self._score_of(match_all(predictions, rows), rows)
+        return self._score_of(match_answers(predictions, rows), rows)
 
     def failed(self, rows: Dataset) -> Score:
-        """Score a model that failed: nothing is right."""
-        nothing = np.zeros(len(rows))
-        valid = nothing if rows.has_valid_actions else None
-        return self._score_of(Matches(nothing, nothing, nothing, valid), rows)
+        """Return the score of a model without predictions: every part is wrong."""
+        wrong = np.zeros(len(rows))
+        valid = wrong if rows.has_valid_actions else None
+        return self._score_of(Matches(wrong, wrong, wrong, valid), rows)
 
     def floor(self, rows: Dataset) -> float:
-        """Return the score of what is usual."""
-        losses = match(self.commonest(rows), rows).losses(rows.columns["terminations"])
-        return _share(losses, self.weights(rows))
+        """Return the accuracy of the baseline."""
+        losses = match(self.predict_baseline(rows), rows).losses(rows.columns["terminations"])
+        return _accuracy(losses, self.weights(rows))
 
-    def commonest(self, rows: Dataset) -> Columns:
-        """Predict that nothing changes, the most common reward, and never an end."""
+    def predict_baseline(self, rows: Dataset) -> Columns:
+        """Predict no change, the most common reward, and no termination."""
         columns = {f"next_{name}": column for name, column in rows.select("observations").items()}
         columns["rewards"] = np.full(len(rows), self.most_common_reward)
         columns["terminations"] = np.zeros(len(rows), dtype=np.bool_)
@@ -428,10 +433,9 @@ class AccuracyMetric(Metric):
         return columns
 
     def _score_of(self, matches: Matches, rows: Dataset) -> Score:
-        """Put a score together."""
         terminal = rows.columns["terminations"]
         losses, valid = matches.losses(terminal), matches.valid_actions
-        accuracy, floor = _share(losses, self.weights(rows)), self.floor(rows)
+        accuracy, floor = _accuracy(losses, self.weights(rows)), self.floor(rows)
         return Score(
             accuracy=accuracy,
             observation=None if terminal.all() else float(matches.observation[~terminal].mean()),
@@ -446,52 +450,58 @@ class AccuracyMetric(Metric):
         )
 
     def _weighed(self, matches: Matches, rows: Dataset) -> dict[str, WeighedPart]:
-        """Take the accuracy apart; what is seen after the end of an episode has no weight in it."""
+        """Split the accuracy into parts; observations after the end of an episode weigh nothing."""
         terminal, weights = rows.columns["terminations"], self.weights(rows)
         parts = {name: right for name, right in matches._asdict().items() if right is not None}
-        of_a_part = weights / weights.sum() / np.where(terminal, 2, len(parts))
+        part_weights = weights / weights.sum() / np.where(terminal, 2, len(parts))
         found = {}
         for name, right in parts.items():
-            own = of_a_part if name in ("reward", "terminated") else of_a_part * ~terminal
+            own = part_weights if name in ("reward", "terminated") else part_weights * ~terminal
             if (weight := float(own.sum())) > 0:
-                lost = float((own * (1.0 - right)).sum()) / weight
-                found[name] = WeighedPart(right=1.0 - lost, weight=weight)
+                loss = float((own * (1.0 - right)).sum()) / weight
+                found[name] = WeighedPart(right=1.0 - loss, weight=weight)
         return found
 
 
 @dataclass(frozen=True)
 class PaperMetric(AccuracyMetric):
-    """The score as published (Dainese et al., 2024), beside the others.
+    """The published score (Dainese et al., 2024), in addition to the accuracy.
 
-    The end is what the data call `done`, and a time limit only where an imported file does not
-    tell the two apart. Of a tuple each part is right as a whole or not at all, a reward counts
-    when the double equals the one stored as float32, each exact reward value weighs the same in
-    total however many there are, and some of the valid actions are enough.
+    It differs from the accuracy: the end of an episode is the `done` of the data, which includes
+    time limits if an imported file does not distinguish the two. Each element of an observation
+    is correct only as a whole. A predicted double must equal the reward stored as float32. Each
+    exact reward value has the same total weight, however many values there are. A non-empty
+    subset of the valid actions is correct.
     """
 
     def words(self, rows: Dataset) -> str:
-        """Say what a transition weighs by its reward."""
+        """Return a description of the weights of transitions."""
         if len(self.classes) <= MOST_CLASSES:
             return super().words(rows)
         return "Every exact value of the reward counts the same in total, however rare it is."
 
     def score(self, predictions: "Predictions | Columns", rows: Dataset) -> Score:
         """Score predictions of all rows of a dataset."""
-        stored = _stored(rows)
-        _, value, count = np.unique(stored, return_inverse=True, return_counts=True)
-        losses = match_all(predictions, rows, _match_as_published).losses(_done(rows))
-        paper = _share(losses, 1.0 / count[value.reshape(-1)])
+        rewards = _float32_rewards(rows)
+        _, value, count = np.unique(rewards, return_inverse=True, return_counts=True)
+        losses = match_answers(predictions, rows, _match_as_published).losses(_done(rows))
+        paper = _accuracy(losses, 1.0 / count[value.reshape(-1)])
         return super().score(predictions, rows).model_copy(update={"paper": paper})
 
     def failed(self, rows: Dataset) -> Score:
-        """Score a model that failed: nothing is right."""
+        """Return the score of a model without predictions: every part is wrong."""
         return super().failed(rows).model_copy(update={"paper": 0.0})
 
 
 class Evaluation(NamedTuple):
-    """A model's predictions, the score of each row and of all, and why there are no predictions.
+    """The predictions of a model with their score, or its failure.
 
-    `predictions` hold one answer for each row, the likeliest; `answers` all that the model said.
+    Attributes:
+        predictions: The most likely answer for each row.
+        rows: Score of each row, in [0, 1].
+        score: Score of all rows.
+        failure: The reason if there are no predictions.
+        answers: All answers, with their probabilities.
     """
 
     predictions: Columns
@@ -504,78 +514,83 @@ class Evaluation(NamedTuple):
 def evaluate(
     model: "WorldModel", rows: Dataset, metric: Metric, *, seed: int = 0, audited: bool = True
 ) -> Evaluation:
-    """Score a world model on every row of a dataset; one that fails scores 0.
+    """Score a world model on every row of a dataset.
 
-    So does one whose predictions do not stand up to its audit, without which no score counts.
+    A model that fails scores 0, and so does a model whose predictions do not pass the audit.
+
+    Args:
+        model: The world model.
+        rows: Recorded transitions.
+        metric: The metric.
+        seed: Seed of the draws of a stochastic model.
+        audited: Whether to audit the predictions, which is required before a score counts.
     """
     predictions = model.predict(rows, seed=seed, draws=metric.draws)
     if audited and predictions.failure is None:
         predictions = model.audit(rows, predictions, seed=seed)
     if predictions.failure is not None:
-        return failed(rows, metric, predictions.failure)
+        return failed_evaluation(rows, metric, predictions.failure)
     right = 1.0 - metric.losses(predictions, rows)
     score = metric.score(predictions, rows)
     return Evaluation(predictions.likeliest(), right, score, None, predictions)
 
 
-def failed(rows: Dataset, metric: Metric, failure: Failure) -> Evaluation:
-    """Score a world model that failed."""
+def failed_evaluation(rows: Dataset, metric: Metric, failure: Failure) -> Evaluation:
+    """Return the evaluation of a world model that failed."""
     return Evaluation({}, np.zeros(len(rows)), metric.failed(rows), failure)
 
 
 def baseline(rows: Dataset | None, train: Dataset) -> Score | None:
-    """Return the score of a prediction without a model; None without rows.
+    """Return the score of the baseline; None without rows.
 
-    The prediction: nothing changes, the most common reward of the training rows, and no end.
+    The baseline predicts no change, the most common reward of the train rows and no termination.
     """
     metric = AccuracyMetric.of(train)
-    return metric.score(metric.commonest(rows), rows) if rows else None
+    return metric.score(metric.predict_baseline(rows), rows) if rows else None
 
 
 def unseen(rows: Dataset, known: Dataset) -> np.ndarray:
     """Return the mask of rows whose observation and action do not occur together in `known`.
 
-    Where all real numbers differ it says nothing, so it is empty where no row is known.
+    If no row occurs in `known`, as with real numbers, the mask has no true element.
     """
-    familiar = set(known.situations())
-    mask = np.array([one not in familiar for one in rows.situations()], dtype=bool)
+    known_keys = set(known.situations())
+    mask = np.array([key not in known_keys for key in rows.situations()], dtype=bool)
     return mask & ~mask.all()
 
 
-def _share(losses: np.ndarray, weights: np.ndarray) -> float:
-    """Return the weighted mean of what is right; from the losses, so that perfect is exactly 1."""
+def _accuracy(losses: np.ndarray, weights: np.ndarray) -> float:
+    """Return 1 minus the weighted mean loss, which is exactly 1 for perfect predictions."""
     return 1.0 - float((weights * losses).sum() / weights.sum())
 
 
 def _done(rows: Dataset) -> np.ndarray:
-    """Return which rows are stored as the end of an episode."""
     return rows.columns.get(DONE, rows.columns["terminations"])
 
 
-def _stored(rows: Dataset) -> np.ndarray:
-    """Return the rewards as they were published: as float32."""
-    stored: np.ndarray = rows.columns["rewards"].astype(np.float32).astype(np.float64)
-    return stored
+def _float32_rewards(rows: Dataset) -> np.ndarray:
+    rewards: np.ndarray = rows.columns["rewards"].astype(np.float32).astype(np.float64)
+    return rewards
 
 
 def _match_as_published(predictions: Columns, rows: Dataset) -> Matches:
-    """Compare one answer for each row by the published rules."""
     valid = None
     if rows.has_valid_actions:
         named, allowed = predictions[VALID], rows.columns[VALID]
         valid = np.logical_and((named <= allowed).all(axis=1), named.any(axis=1))
     return Matches(
-        _elements(predictions, rows),
-        predictions["rewards"] == _stored(rows),
+        _match_elements(predictions, rows),
+        predictions["rewards"] == _float32_rewards(rows),
         predictions["terminations"] == _done(rows),
         valid,
     )
 
 
-def _elements(predictions: Columns, rows: Dataset) -> np.ndarray:
-    """Return the share of each observation's elements that are right as a whole.
+def _match_elements(predictions: Columns, rows: Dataset) -> np.ndarray:
+    """Return the share of elements of each observation that are correct as a whole.
 
-    They are what `len` counts: the parts of a tuple, such as a board, or the lines of an array.
+    `len` of the observation is the number of elements: parts of a tuple, such as a board, or
+    rows of an array.
     """
     right, space = components(predictions, rows), rows.observation_space
     if space.children:
@@ -589,7 +604,7 @@ def _elements(predictions: Columns, rows: Dataset) -> np.ndarray:
 
 
 def _centres(rewards: np.ndarray) -> tuple[float, ...]:
-    """Cut sorted rewards into classes no wider than the tolerance; return the middle of each."""
+    """Split sorted rewards into classes at most as wide as the tolerance; return their middles."""
     centres, start = [], 0
     while start < len(rewards):
         first = rewards[start]

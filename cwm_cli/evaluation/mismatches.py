@@ -131,7 +131,7 @@ class Comparing:
         """Predict the steps of several episodes at once; where that fails, one by one."""
         if not episodes:
             return []
-        together = episodes[0].extended(*episodes[1:])
+        together = episodes[0].concatenate(*episodes[1:])
         predictions = self.model.predict(together, seed=self.seed, draws=DRAWS)
         if predictions.failure is None:  # a program could look ahead in rows that lie near
             predictions = self.model.audit(together, predictions, seed=self.seed)
@@ -209,7 +209,7 @@ class Comparing:
             return np.zeros(len(rows), bool)
         every = _bare(rows)
         if self.known is not None:
-            every = every.extended(_bare(self.known))
+            every = every.concatenate(_bare(self.known))
         outcomes: dict[bytes, set[bytes]] = {}
         situations = every.situations()
         results = every.select("next_observations", "rewards", "terminations").values()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from cwm_cli.data.reading import UnreadableError, adding_to, read_lines
+from cwm_cli.data.reading import UnreadableError, open_for_appending, read_lines
 from cwm_cli.runs.files import modelled
 from cwm_cli.search.contracts import Backend, Completion, Node, Request, Turn, Usage
 from cwm_cli.search.wrapper import BackendWrapper
@@ -83,7 +83,7 @@ class RecordedAnswers(BackendWrapper):
             lacking=completion.lacking,
             log_probability=completion.log_probability,
         )
-        with self._lock, adding_to(self._file) as file:
+        with self._lock, open_for_appending(self._file) as file:
             size = file.seek(0, os.SEEK_END)
             if size and not _ends_a_line(file.fileno(), size):
                 file.write(b"\n")

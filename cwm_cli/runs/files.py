@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from cwm_cli.data.reading import LARGEST_TEXT, UnreadableError, parsed, read_bytes, read_json
+from cwm_cli.data.reading import LARGEST_TEXT, UnreadableError, parse_json, read_bytes, read_json
 from cwm_cli.errors import CwmError
 from cwm_cli.text import clean
 
@@ -29,7 +29,7 @@ def read_header(file: Path, header: type[M], missing: str) -> M:
 
 def modelled(model: type[M], content: bytes) -> M:
     """Read JSON of a known form; whatever is wrong with it is a `ValueError` in few words."""
-    parsed(content)
+    parse_json(content)
     try:
         return model.model_validate_json(content)
     except ValidationError as error:

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from cwm_cli.data.reading import UnreadableError, adding_to, parsed, read_lines
+from cwm_cli.data.reading import UnreadableError, open_for_appending, parse_json, read_lines
 from cwm_cli.search.contracts import Message, prompt_hash
 
 PROMPTS = "prompts.jsonl"
@@ -50,7 +50,7 @@ class PromptFile:
 
     def keep(self, key: str, messages: Sequence[Message]) -> None:
         """Write a prompt down, unless it is there; `key` is its hash."""
-        with adding_to(self.file) as file:
+        with open_for_appending(self.file) as file:
             if self._known is None:
                 self._known = self._read()
                 file.truncate(_whole(file.read()))
@@ -110,7 +110,7 @@ class PromptFile:
         with suppress(UnreadableError):
             for line in read_lines(self.file):
                 with suppress(ValueError):
-                    found = parsed(line)
+                    found = parse_json(line)
                     if isinstance(found, dict):
                         yield found
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.reading import UnreadableError, opened, parsed
+from cwm_cli.data.reading import UnreadableError, open_for_reading, parse_json
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score, baseline
 from cwm_cli.evaluation.finding import ContractName, Finding
@@ -330,7 +330,7 @@ class JournalTail:
     def read(self) -> None:
         """Take in the lines that are new and whole; a damaged one is for others to complain of."""
         try:
-            with opened(self.run / JOURNAL) as journal:
+            with open_for_reading(self.run / JOURNAL) as journal:
                 journal.seek(self._offset)
                 added = journal.read()
         except UnreadableError:
@@ -339,7 +339,7 @@ class JournalTail:
         self._offset += len(whole)
         for line in whole.splitlines():
             try:
-                record = parsed(line)
+                record = parse_json(line)
                 if record.get("kind") == "switch":
                     scores = [float(each["score"]) for each in record["verdicts"].values()]
                     self.best = max(scores, default=None)

@@ -39,7 +39,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from cwm_cli._version import __version__, code_version
 from cwm_cli.credentials import without_credentials
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.reading import UnreadableError, adding_to, read_lines
+from cwm_cli.data.reading import UnreadableError, open_for_appending, read_lines
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.files import flat, modelled, read_header, read_object, replace
 from cwm_cli.runs.observer import Observer
@@ -341,7 +341,7 @@ class Run(Generic[H, R]):
     def _open(self) -> None:
         """Open the journal for writing, once it is whole."""
         file = self.folder / self.journal_name
-        self._journal = adding_to(file)
+        self._journal = open_for_appending(file)
         self._journal.truncate(_complete(self._journal))
         if self._is_whole:
             return
@@ -401,7 +401,7 @@ class Run(Generic[H, R]):
         replace(path, "".join(event.model_dump_json() + "\n" for event in events))
         if self._journal:
             self._journal.close()
-            self._journal = adding_to(path)
+            self._journal = open_for_appending(path)
         self._send(self.journal_name)
 
     def update(self, header: H) -> None:
@@ -418,7 +418,7 @@ class Run(Generic[H, R]):
     def log(self, text: str) -> None:
         """Add a line to the log, with the time."""
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(text.split())}\n"
-        with adding_to(self.folder / LOG) as file:
+        with open_for_appending(self.folder / LOG) as file:
             file.write(line.encode("utf-8", "replace"))
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -479,7 +479,7 @@ class Run(Generic[H, R]):
     def dataset(self) -> Dataset:
         """Return the transitions of this run, with all rows that came while it ran."""
         added = [self.added(event) for event in self.events() if isinstance(event, RowsAdded)]
-        return Dataset.load(self.folder / DATASET).extended(*added)
+        return Dataset.load(self.folder / DATASET).concatenate(*added)
 
     def added(self, event: RowsAdded) -> Dataset:
         """Return the rows that a line of the journal speaks of."""
@@ -679,7 +679,7 @@ def _locked(folder: Path, patience: float = 0.0) -> IO[bytes]:
     """Lock a folder; closing the file releases it."""
     path, deadline = folder / LOCK, time.monotonic() + patience
     while True:
-        file = adding_to(path)
+        file = open_for_appending(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:

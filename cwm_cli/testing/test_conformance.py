@@ -27,7 +27,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.hookspecs import Kind
 from cwm_cli.planning import Decider, Moment
 from cwm_cli.planning.model import Counter, Model, Step
-from cwm_cli.registry import Owner, find, provided
+from cwm_cli.registry import Owner, find, iterate_parts
 from cwm_cli.runs.observer import SILENT
 from cwm_cli.runs.storage import HEADER, BusyError
 from cwm_cli.runs.store import RunHeader
@@ -65,7 +65,7 @@ def every(kind: Kind) -> pytest.MarkDecorator:
     """Run a test on everything of one kind, named by its plugin and its name."""
     given = [
         pytest.param(f"{plugin.name}:{name}", id=f"{plugin.package.split()[0]}-{name}")
-        for plugin, entries in provided(kind)
+        for plugin, entries in iterate_parts(kind)
         for name in entries
     ]
     return pytest.mark.parametrize("name", given)
@@ -85,7 +85,7 @@ def make(kind: Kind, name: str, material: Material) -> Any:
     [
         pytest.param(kind, f"{plugin.name}:{name}", id=f"{plugin.package.split()[0]}-{kind}-{name}")
         for kind in CLASSES
-        for plugin, entries in provided(kind)
+        for plugin, entries in iterate_parts(kind)
         for name in entries
     ],
 )
@@ -95,7 +95,7 @@ def test_a_class_is_of_its_kind_and_its_options_say_what_they_mean(kind: Kind, n
     has_options = registry.extension_points()[kind].has_options
     if has_options and not is_dataclass(factory):
         wrong.append("is no dataclass")
-    options = Owner("it", factory).described() if has_options else []
+    options = Owner("it", factory).describe_options() if has_options else []
     wrong += [f"does not say what {option.name} means" for option in options if not option.meaning]
     defaults = {option.name: option.default for option in options if option.default is not None}
     try:

@@ -23,7 +23,7 @@ from cwm_cli.data.reading import (
     LARGEST,
     UnreadableError,
     open_file,
-    opened,
+    open_for_reading,
     read_bytes,
     read_json,
 )
@@ -275,7 +275,7 @@ def _opened(source: Path) -> BinaryIO:
     if source.suffix != ".gz":
         return open_file(source, LARGEST_DATA)
     file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as what reads it
-    with opened(source, LARGEST_DATA) as packed, gzip.open(packed) as unpacked:
+    with open_for_reading(source, LARGEST_DATA) as packed, gzip.open(packed) as unpacked:
         while part := unpacked.read(1 << 20):
             if file.tell() > LARGEST_DATA:
                 raise UnreadableError(source, f"it unpacks to more than {LARGEST_DATA:,} bytes")

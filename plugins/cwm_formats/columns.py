@@ -9,7 +9,7 @@ import numpy as np
 
 from cwm_cli.commands.data_import import TransitionShape
 from cwm_cli.data.dataset import DONE, VALID, Dataset
-from cwm_cli.data.spaces import Columns, Space, UnfitError, refuse
+from cwm_cli.data.spaces import Columns, Space, UnfitError, raise_for_values
 from cwm_cli.runs.observer import Observer
 
 MOST_NUMBERS = 100_000_000
@@ -36,19 +36,19 @@ def fitted(space: Space, values: Any) -> np.ndarray:
                 f"expected shape {across(space.shape)}, found {across(column.shape[1:])}"
             )
         column = column.reshape(len(column), *space.shape)
-    refuse(~np.isfinite(column), column, "{} is not a finite number")
+    raise_for_values(~np.isfinite(column), column, "{} is not a finite number")
     wanted = np.dtype(space.dtype)
     if column.dtype.kind != wanted.kind:
         with np.errstate(invalid="ignore"):  # of numbers too large, which are refused below
             cast = column.astype(wanted)
         if wanted.kind != "f":
-            refuse(column != np.rint(column), column, "{} is not a whole number")
-            refuse(cast != column, column, f"{{}} does not fit into {wanted}")
+            raise_for_values(column != np.rint(column), column, "{} is not a whole number")
+            raise_for_values(cast != column, column, f"{{}} does not fit into {wanted}")
         column = cast
     if space.kind != "box":
         low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))
         words = f"is not from {int(low)} to {int(high)}" if not space.shape else "is out of bounds"
-        refuse((column < low) | (column > high), column, "{} " + words)
+        raise_for_values((column < low) | (column > high), column, "{} " + words)
     return column
 
 

@@ -21,8 +21,8 @@ from cwm_cli._version import __version__
 from cwm_cli.commands.data_export import Exporter, check_room, written_whole
 from cwm_cli.commands.data_import import Importer, Origin, TransitionShape
 from cwm_cli.data.dataset import DONE, VALID, Dataset
-from cwm_cli.data.reading import parsed, read_json
-from cwm_cli.data.spaces import Columns, Space, refuse
+from cwm_cli.data.reading import parse_json, read_json
+from cwm_cli.data.spaces import Columns, Space, raise_for_values
 from cwm_cli.envs.spec import EnvironmentSpec, gym_space_of, space_of
 from cwm_cli.envs.variants import HIDE, NOISE, SHIFT
 from cwm_cli.errors import CwmError
@@ -471,7 +471,7 @@ def _origin(metadata: Mapping[str, Any]) -> Origin | None:
     if about := _ours(metadata):
         return Origin(about["env"], about.get("env_args", {}))
     try:
-        spec = parsed(metadata.get("env_spec", ""), finite=True)
+        spec = parse_json(metadata.get("env_spec", ""), finite=True)
         name, kwargs = spec["id"], spec.get("kwargs") or {}
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -497,7 +497,7 @@ def _check_spaces(metadata: Mapping[str, Any], file: Path) -> None:
                 f"{file} lacks the space of its {what}s: write it again with a current Minari"
             )
         try:
-            space = parsed(text) if isinstance(text, str) else text
+            space = parse_json(text) if isinstance(text, str) else text
         except ValueError:
             space = None
         for kind in _kinds(space):
@@ -629,7 +629,9 @@ def _infos_of(episodes: list[ReadEpisode], name: str, lengths: list[int]) -> np.
         values = np.asarray(infos[name]) if isinstance(infos, dict) and name in infos else None
         if values is None or values.shape[:1] != (length + 1,) or values.dtype.kind not in "biu":
             return None
-        refuse((values != 0) & (values != 1), values, f"infos[{name!r}]: {{}} is neither 0 nor 1")
+        raise_for_values(
+            (values != 0) & (values != 1), values, f"infos[{name!r}]: {{}} is neither 0 nor 1"
+        )
         found.append(values[1:].astype(np.bool_))
     return np.concatenate(found)
 

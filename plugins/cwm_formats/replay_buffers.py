@@ -16,7 +16,7 @@ import numpy as np
 
 from cwm_cli.commands.data_import import Importer, TransitionShape
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.reading import UnreadableError, opened, read_bytes
+from cwm_cli.data.reading import UnreadableError, open_for_reading, read_bytes
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
@@ -78,7 +78,7 @@ class StableBaselines3Buffer(Importer):
         if file.suffix not in (".pkl", ".pickle"):
             return False
         try:
-            with opened(file) as stream:
+            with open_for_reading(file) as stream:
                 return LIBRARY in stream.read(HEAD)
         except UnreadableError:
             return False

@@ -19,7 +19,7 @@ import numpy as np
 from cwm_cli.commands.data_export import Exporter, written_whole
 from cwm_cli.commands.data_import import Importer, Origin, TransitionShape
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.reading import UnreadableError, parsed, read_bytes, read_json, read_text
+from cwm_cli.data.reading import UnreadableError, parse_json, read_bytes, read_json, read_text
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import Observer
@@ -258,7 +258,7 @@ def _kept(file: Path) -> dict[str, Any]:
     with _opened(file) as source:
         kept = (source.schema_arrow.metadata or {}).get(KEY)
     try:
-        about = parsed(kept, finite=True) if kept else {}
+        about = parse_json(kept, finite=True) if kept else {}
     except ValueError as error:
         raise _unreadable(file, f"metadata {KEY.decode()!r}: {error}") from error
     kinds = {"env": str, "env_args": dict, "note": str}

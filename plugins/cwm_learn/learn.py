@@ -371,7 +371,7 @@ def _begun(start: RunOrRows | None) -> _Begun:
     rows = found.dataset().train
     if wrong is not None:  # of plans that were made with its program
         wrong.columns["episodes"][:] += 1 + rows.columns["episodes"].max(initial=-1)
-        rows = rows.extended(wrong)
+        rows = rows.concatenate(wrong)
     return _Begun(rows, found.best_program())
 
 
@@ -493,7 +493,7 @@ def carried(rows: Dataset, into: Dataset) -> Dataset:
         space = into.observation_space
         slots = space.children[space.keys.index(OBJECTS)].shape[0]
         sides = (
-            mine.carried(np.stack([each[OBJECTS] for each in side]), theirs, slots)
+            mine.convert(np.stack([each[OBJECTS] for each in side]), theirs, slots)
             for side in zip(*((r.observation, r.next_observation) for r in kept), strict=True)
         )
         kept = [

@@ -295,7 +295,7 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
             return dataset
         columns = {n: np.concatenate([part[n] for part in taken]) for n in taken[0]}
         own = Dataset(columns, dataset.observation_space, dataset.action_space, dataset.metadata)
-        return dataset.extended(own) if len(dataset) else own
+        return dataset.concatenate(own) if len(dataset) else own
 
     def save_program(self, record: ProgramRecord, program: str) -> None:
         """Write the file of a program, which precedes its line of the journal."""

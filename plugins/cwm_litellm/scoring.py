@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self
 import httpx
 from openai import OpenAIError
 
-from cwm_cli.data.reading import UnreadableError, parsed, read_text
+from cwm_cli.data.reading import UnreadableError, parse_json, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.search import threads
 from cwm_cli.search.contracts import Message, Request, ScoreRequest, Usage, total
@@ -402,7 +402,7 @@ def _read_template(file: Path) -> Callable[[list[dict[str, str]]], str]:
     try:
         text = read_text(file)
         if file.suffix == ".json":
-            settings = parsed(text, values=len(text))  # tokenizers list many words
+            settings = parse_json(text, values=len(text))  # tokenizers list many words
             text = settings["chat_template"]
             for name in ("bos_token", "eos_token"):
                 mark = settings.get(name) or ""

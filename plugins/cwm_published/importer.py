@@ -9,7 +9,7 @@ from typing import Any
 from cwm_cli.commands.collect import find_environment
 from cwm_cli.commands.data_import import Importer
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.reading import UnreadableError, opened
+from cwm_cli.data.reading import UnreadableError, open_for_reading
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.observer import Observer
@@ -35,7 +35,7 @@ class PublishedBuffer(Importer):
         if file.suffix not in (".pkl", ".pickle"):
             return False
         try:
-            with opened(file) as stream:
+            with open_for_reading(file) as stream:
                 return b"stable_baselines3" not in stream.read(HEAD)
         except UnreadableError:
             return True  # to say why

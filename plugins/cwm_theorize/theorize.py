@@ -344,7 +344,7 @@ class Theorizing:
             first=self._episodes,
             earlier=self._earlier,
         )
-        self.run.grow(dataset_of(self.stage, rows).like(self.begins_with))
+        self.run.grow(dataset_of(self.stage, rows).with_columns_of(self.begins_with))
         self._observe(self.number + 1, rows)
         self.observer.advanced(self.gathered)
 

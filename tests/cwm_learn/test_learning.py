@@ -242,11 +242,11 @@ def test_objects_of_one_schema_are_written_as_those_of_another() -> None:
     fields = (ObjectField("hue", ("none", "b", "a")), ObjectField("x"))
     new = ObjectSchema(("free", "box", "agent"), fields)
     tables = np.array([[[1, 4, 0], [0, 0, 0], [2, 5, 1]]])
-    assert old.carried(tables, new, 4).tolist() == [[[2, 2, 4], [0, 0, 0], [1, 1, 5], [0, 0, 0]]]
+    assert old.convert(tables, new, 4).tolist() == [[[2, 2, 4], [0, 0, 0], [1, 1, 5], [0, 0, 0]]]
     with pytest.raises(ValueError, match="more than 2 objects"):
-        old.carried(tables, new, 2)
+        old.convert(tables, new, 2)
     with pytest.raises(ValueError, match="class box is unknown"):
-        old.carried(tables, replace(new, classes=("free", "agent")), 4)
+        old.convert(tables, replace(new, classes=("free", "agent")), 4)
 
 
 @pytest.mark.long

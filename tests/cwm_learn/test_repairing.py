@@ -126,7 +126,7 @@ def test_of_real_numbers_nothing_is_looked_up_as_no_row_is_met_again(sandbox):
 
 def test_rows_that_contradict_each_other_are_named(sandbox):
     rows = acted(gym.make("CliffWalking-v1"), 12)
-    twice = rows.extended(rows)
+    twice = rows.concatenate(rows)
     twice.columns["rewards"][12] = 5.0
     written = ProgramWriter(sandbox).write(twice)
     assert not written.is_exact

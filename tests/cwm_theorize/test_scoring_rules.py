@@ -367,7 +367,7 @@ def test_rules_and_a_program_are_found_from_the_same_transitions(door, tmp_path)
     parts = TheoryChoices("metropolis", "random", NamedBackend("grammar"), NamedBackend("symbolic"))
     found = compare_with_program(
         "Door-v0",
-        shown.extended(held_out),
+        shown.concatenate(held_out),
         parts=parts,
         folder=tmp_path / "run",
         phases=4,

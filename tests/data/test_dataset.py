@@ -1,4 +1,4 @@
-"""Datasets, in memory and as files."""
+"""Datasets in memory and on disk."""
 
 import io
 import json
@@ -42,7 +42,7 @@ def members(path: Path) -> dict[str, np.ndarray]:
         return dict(archive)
 
 
-def test_a_dataset_comes_back_from_its_file(tmp_path: Path) -> None:
+def test_load_inverts_save(tmp_path: Path) -> None:
     dataset = walk(3, 2)
     dataset.save(tmp_path / "new" / "walk.npz")
     loaded = Dataset.load(tmp_path / "new" / "walk.npz")
@@ -55,13 +55,13 @@ def test_a_dataset_comes_back_from_its_file(tmp_path: Path) -> None:
     assert loaded.digest == dataset.digest
 
 
-def test_rows_are_plain_values() -> None:
+def test_row_has_python_values() -> None:
     row = walk(2).row(1)
     assert row == Transition(1, 1, 2, 0.1, True)
     assert [type(value) for value in row[:-1]] == [int, int, int, float, bool, bool, int, int]
 
 
-def test_equal_data_gives_equal_bytes_whatever_the_day(tmp_path: Path) -> None:
+def test_equal_data_gives_equal_bytes_on_any_date(tmp_path: Path) -> None:
     for name in ("one.npz", "other.npz"):
         walk(3).save(tmp_path / name)
     assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "other.npz").read_bytes()
@@ -69,14 +69,14 @@ def test_equal_data_gives_equal_bytes_whatever_the_day(tmp_path: Path) -> None:
         assert {member.date_time[:3] for member in archive.infolist()} == {(1980, 1, 1)}
 
 
-def test_the_digest_tells_data_apart_and_ignores_where_it_came_from() -> None:
+def test_digest_depends_on_columns_and_not_on_metadata() -> None:
     dataset = walk(3)
     renamed = Dataset(dataset.columns, STATES, ACTIONS, {"env": "Other-v0"})
     assert renamed.digest == dataset.digest
     assert walk(3, split=1).digest != dataset.digest
 
 
-def test_a_file_that_cannot_be_written_leaves_the_old_one_and_no_other(tmp_path: Path) -> None:
+def test_failed_save_keeps_the_old_file_and_leaves_no_other(tmp_path: Path) -> None:
     path = tmp_path / "walk.npz"
     walk(3).save(path)
     before = path.read_bytes()
@@ -90,7 +90,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one_and_no_other(tmp_path:
 
 @given(st.integers(1, 40))
 @settings(max_examples=20, deadline=None)
-def test_a_file_without_a_split_is_split_by_trajectory(tmp_path_factory, episodes: int) -> None:
+def test_load_adds_a_split_by_trajectory(tmp_path_factory, episodes: int) -> None:
     path = tmp_path_factory.mktemp("split") / "walk.npz"
     walk(*[2] * episodes).save(path)
     arrays = members(path)
@@ -106,7 +106,7 @@ def test_a_file_without_a_split_is_split_by_trajectory(tmp_path_factory, episode
 
 @given(st.integers(1, 40))
 @settings(max_examples=20, deadline=None)
-def test_about_seventy_percent_of_the_trajectories_may_be_fitted(episodes: int) -> None:
+def test_seventy_percent_of_the_trajectories_are_fitted(episodes: int) -> None:
     dataset = walk(*[2] * episodes)
     fitted, held = dataset[dataset.fitted], dataset[~dataset.fitted]
     assert not set(fitted.columns["episodes"]) & set(held.columns["episodes"])
@@ -115,7 +115,7 @@ def test_about_seventy_percent_of_the_trajectories_may_be_fitted(episodes: int) 
 
 
 class Trap:
-    """Unpickling this makes a folder."""
+    """An object that creates a folder when it is unpickled."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -125,7 +125,7 @@ class Trap:
 
 
 def refused(path: Path) -> str:
-    """Return the one line in which a file is refused."""
+    """Return the one-line error of loading a file."""
     with pytest.raises(CwmError) as refusal:
         Dataset.load(path)
     assert "\n" not in str(refusal.value)
@@ -134,7 +134,7 @@ def refused(path: Path) -> str:
     return str(refusal.value)
 
 
-def test_pickled_arrays_are_refused_and_not_run(tmp_path: Path) -> None:
+def test_load_never_unpickles(tmp_path: Path) -> None:
     path = tmp_path / "walk.npz"
     walk(2).save(path)
     trap = np.array([Trap(tmp_path / "sprung"), None], dtype=object)
@@ -145,7 +145,7 @@ def test_pickled_arrays_are_refused_and_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
-def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
+def test_load_rejects_truncated_files(tmp_path: Path) -> None:
     path = tmp_path / "walk.npz"
     walk(2).save(path)
     content = path.read_bytes()
@@ -154,11 +154,11 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
         refused(path)
 
 
-def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_load_reports_a_missing_file(tmp_path: Path) -> None:
     assert "there is no dataset" in refused(tmp_path / "none.npz")
 
 
-def test_foreign_files_are_refused(tmp_path: Path) -> None:
+def test_load_rejects_other_files(tmp_path: Path) -> None:
     path = tmp_path / "walk.npz"
     walk(2).save(path)
     arrays = members(path)
@@ -181,7 +181,7 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
 
 
 def npz(arrays: dict[str, np.ndarray] | None, **changes: np.ndarray | None) -> bytes:
-    """Return a file of arrays, some replaced or left out."""
+    """Return an archive of arrays, with changes; None removes an array."""
     file = io.BytesIO()
     changed = {**(arrays or {}), **changes}
     np.savez(file, **{name: array for name, array in changed.items() if array is not None})
@@ -201,7 +201,7 @@ WRONG_VALUES = {
 
 
 @pytest.mark.parametrize("column, value, dtype, reason", WRONG_VALUES.values(), ids=WRONG_VALUES)
-def test_a_wrong_value_is_named_by_row_and_column(
+def test_load_reports_row_and_column_of_an_invalid_value(
     tmp_path: Path, column: str, value: float, dtype: type, reason: str
 ) -> None:
     path = tmp_path / "walk.npz"
@@ -217,7 +217,7 @@ def test_a_wrong_value_is_named_by_row_and_column(
 
 
 @pytest.mark.parametrize("dtype, value", [("float32", np.nan), ("int8", 0.5)])
-def test_an_observation_has_numbers_of_its_box(tmp_path: Path, dtype: str, value: float) -> None:
+def test_load_rejects_invalid_numbers_of_a_box(tmp_path: Path, dtype: str, value: float) -> None:
     box = Space("box", dtype, (2,), (0.0, 0.0), (1.0, 1.0))
     row = Transition(np.zeros(2, dtype), 0, np.zeros(2, dtype), 0.0, False)
     rows = Dataset.of([row] * 3, observation_space=box, action_space=ACTIONS)
@@ -230,7 +230,7 @@ def test_an_observation_has_numbers_of_its_box(tmp_path: Path, dtype: str, value
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "1e999"])
-def test_metadata_that_could_not_be_written_again_are_refused(tmp_path: Path, value: str) -> None:
+def test_load_rejects_metadata_that_are_not_finite(tmp_path: Path, value: str) -> None:
     path = tmp_path / "walk.npz"
     walk(2).save(path)
     arrays = members(path)
@@ -240,10 +240,10 @@ def test_metadata_that_could_not_be_written_again_are_refused(tmp_path: Path, va
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_every_vector_has_its_type(name: str) -> None:
+def test_vectors_have_fixed_types(name: str) -> None:
     assert walk(2).columns[name].dtype == VECTORS[name]
 
 
-def test_no_transitions_are_a_dataset_too(tmp_path: Path) -> None:
+def test_empty_dataset_can_be_saved_and_loaded(tmp_path: Path) -> None:
     walk().save(tmp_path / "none.npz")
     assert len(Dataset.load(tmp_path / "none.npz")) == 0

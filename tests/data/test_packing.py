@@ -1,4 +1,4 @@
-"""Values of a space become columns and come back as they were."""
+"""Packing of nested values into columns, and unpacking."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from random_spaces import SPACES, quickly, same
 
 @quickly
 @given(SPACES, st.integers(0, 2**31))
-def test_values_of_any_space_come_back_exactly(space: gym.Space, seed: int) -> None:
+def test_unpack_inverts_pack(space: gym.Space, seed: int) -> None:
     space.seed(seed)
     values = [space.sample() for _ in range(3)]
     plain = space_of(space)
@@ -30,14 +30,14 @@ def test_values_of_any_space_come_back_exactly(space: gym.Space, seed: int) -> N
 
 @quickly
 @given(SPACES)
-def test_a_space_comes_back_from_json(space: gym.Space) -> None:
+def test_from_json_inverts_to_json(space: gym.Space) -> None:
     plain = space_of(space)
     assert Space.from_json(json.loads(json.dumps(plain.to_json(), allow_nan=False))) == plain
 
 
 @quickly
 @given(hnp.arrays(st.sampled_from([np.float32, np.float64]), (2, 3)))
-def test_not_a_number_and_infinity_are_numbers_too(values: np.ndarray) -> None:
+def test_pack_keeps_nan_and_infinity(values: np.ndarray) -> None:
     space = Space("box", str(values.dtype), (3,), (-np.inf,) * 3, (np.inf,) * 3)
     columns = space.pack("observations", list(values))
     assert columns["observations"].tobytes() == values.tobytes()
@@ -45,19 +45,19 @@ def test_not_a_number_and_infinity_are_numbers_too(values: np.ndarray) -> None:
 
 @quickly
 @given(st.lists(st.text(st.characters(exclude_characters="\0"), max_size=30), max_size=4))
-def test_texts_come_back_exactly(texts: list[str]) -> None:
+def test_unpack_inverts_pack_for_texts(texts: list[str]) -> None:
     space = Space("text", max_length=30)
     columns = space.pack("observations", texts)
     assert [space.unpack("observations", columns, row) for row in range(len(texts))] == texts
 
 
-def test_a_wider_type_than_the_declared_one_is_kept() -> None:
+def test_pack_keeps_a_wider_type_than_that_of_the_space() -> None:
     space = space_of(spaces.Box(-1, 1, (2,), np.float32))
     values = [np.array([0.1, 0.2]), np.array([0.3, 0.4], np.float32)]
     assert space.pack("observations", values)["observations"].dtype == np.float64
 
 
-def test_values_read_are_copies() -> None:
+def test_unpack_returns_copies() -> None:
     space = space_of(spaces.Box(0, 9, (2,), np.float64))
     columns = space.pack("observations", [np.zeros(2)])
     space.unpack("observations", columns, 0)[:] = 5
@@ -82,7 +82,7 @@ def test_values_read_are_copies() -> None:
         (spaces.Text(5), "end\0", "observations do not fit their space (text)"),
     ],
 )
-def test_values_that_would_be_changed_are_refused(
+def test_pack_rejects_values_that_it_would_change(
     space: gym.Space, value: object, message: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -99,20 +99,18 @@ def test_values_that_would_be_changed_are_refused(
         (spaces.Dict({1: spaces.Discrete(2)}), "actions have keys that are not text"),
     ],
 )
-def test_a_space_that_cannot_be_served_is_refused_with_the_reason(
-    space: gym.Space, reason: str
-) -> None:
+def test_unsupported_space_is_an_error(space: gym.Space, reason: str) -> None:
     with pytest.raises(CwmError) as refusal:
         space_of(spaces.Tuple([space]), "actions")
     assert str(refusal.value).startswith(reason)
     assert "\n" not in str(refusal.value)
 
 
-def test_a_small_board_of_bytes_is_no_picture() -> None:
+def test_small_board_of_bytes_is_not_a_picture() -> None:
     assert space_of(spaces.Box(0, 255, (7, 7, 3), np.uint8)).size == 147
 
 
-def test_a_dot_in_a_key_does_not_make_two_columns_one() -> None:
+def test_dot_in_a_key_gives_its_own_column() -> None:
     space = space_of(
         spaces.Dict({"a.b": spaces.Discrete(2), "a": spaces.Dict(b=spaces.Discrete(3))})
     )

@@ -1,4 +1,4 @@
-"""Files are read as what they are, with no more memory than they need, or refused in few words."""
+"""Readers of untrusted files: limits of memory, and short reasons for errors."""
 
 import io
 import os
@@ -16,8 +16,8 @@ from cwm_cli.data.reading import (
     LARGEST,
     LARGEST_TEXT,
     MOST_VALUES,
-    adding_to,
-    parsed,
+    open_for_appending,
+    parse_json,
     read_arrays,
     read_bytes,
     read_json,
@@ -33,7 +33,7 @@ READERS = (
     read_text,
     read_json,
     read_arrays,
-    adding_to,
+    open_for_appending,
     Dataset.load,
     read_buffer,
     lambda file: list(read_lines(file)),
@@ -49,21 +49,21 @@ NO_FILES = {
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("reason", NO_FILES)
-def test_what_is_no_file_is_refused_at_once(tmp_path, reader, reason):
+def test_readers_reject_everything_but_regular_files(tmp_path, reader, reason):
     NO_FILES[reason](tmp_path / "file")
     with pytest.raises(CwmError, match=reason):
         reader(tmp_path / "file")
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_file_of_a_terabyte_is_not_read(tmp_path, reader):
+def test_readers_reject_a_huge_file(tmp_path, reader):
     (tmp_path / "file").touch()
     os.truncate(tmp_path / "file", 1 << 40)
     with pytest.raises(CwmError, match="1,099,511,627,776 bytes; the limit is"):
         reader(tmp_path / "file")
 
 
-def test_a_program_has_plain_ends_of_lines_and_no_mark(tmp_path):
+def test_read_text_normalises_line_ends_and_removes_the_byte_order_mark(tmp_path):
     (tmp_path / "a.py").write_bytes(b"\xef\xbb\xbfx = 1\r\ny = 2\rz = 3\n")
     assert read_text(tmp_path / "a.py") == "x = 1\ny = 2\nz = 3\n"
     (tmp_path / "a.py").write_bytes(b"\xff\xfe")
@@ -83,14 +83,14 @@ def test_a_program_has_plain_ends_of_lines_and_no_mark(tmp_path):
         (b"\xff", "not valid JSON"),
     ],
 )
-def test_json_that_nobody_would_write_is_refused_in_few_words(text, reason):
+def test_parse_json_rejects_extreme_and_invalid_documents(text, reason):
     with pytest.raises(ValueError, match=reason) as refused:
-        parsed(text)
+        parse_json(text)
     assert "\n" not in str(refused.value)
-    assert parsed("[" * DEEPEST + "]" * DEEPEST)
+    assert parse_json("[" * DEEPEST + "]" * DEEPEST)
 
 
-def test_a_line_that_is_too_long_costs_that_line(tmp_path):
+def test_read_lines_replaces_too_long_lines_and_omits_an_incomplete_one(tmp_path):
     file = tmp_path / "lines"
     file.write_bytes(b"a\n" + b"x" * 50 + b"\n\nb\n" + b"y" * 50)
     assert list(read_lines(file, most=10)) == [b"a", b"", b"", b"b"]
@@ -104,16 +104,16 @@ def archive(file, **members):
 
 
 def npy(array, shape=None):
-    """Write an array that says that it has another shape."""
+    """Return an array file, with another shape in its header if given."""
     content = io.BytesIO()
     np.lib.format.write_array(content, array)
-    said = content.getvalue()
+    data = content.getvalue()
     old = str(array.shape).encode()
-    return said if shape is None else said.replace(old, str(shape).encode().ljust(len(old)), 1)
+    return data if shape is None else data.replace(old, str(shape).encode().ljust(len(old)), 1)
 
 
 def peak(act, reason):
-    """Have something refused, and return how many bytes that took."""
+    """Return the peak memory, in bytes, of a call that raises an error."""
     tracemalloc.start()
     try:
         with pytest.raises(CwmError, match=reason) as refused:
@@ -127,7 +127,7 @@ def peak(act, reason):
 MEGABYTE = 1 << 20
 
 
-def test_archives_take_no_memory_for_what_they_only_claim(tmp_path):
+def test_archive_with_false_sizes_needs_no_memory(tmp_path):
     file = tmp_path / "x.npz"
     archive(file, observations=npy(np.zeros(3999), shape=(10**9,)))
     assert peak(lambda: Dataset.load(file), "a size that does not match its shape") < MEGABYTE
@@ -139,7 +139,7 @@ def test_archives_take_no_memory_for_what_they_only_claim(tmp_path):
     assert LARGEST_TEXT < LARGEST
 
 
-def test_metadata_cannot_ask_for_bounds_of_components_that_there_are_not(tmp_path):
+def test_space_with_too_many_components_needs_no_memory(tmp_path):
     space = '{"kind": "box", "dtype": "float64", "shape": [1000000000], "low": 0, "high": 1}'
     text = f'{{"observation_space": {space}, "action_space": {space}}}'
     archive(tmp_path / "x.npz", metadata=npy(np.array(text)))
@@ -148,11 +148,11 @@ def test_metadata_cannot_ask_for_bounds_of_components_that_there_are_not(tmp_pat
 
 
 @pytest.mark.parametrize("column", ["rewards", "dones", "traj_starts", "idx"])
-def test_a_short_pickle_of_pairs_of_pairs_takes_no_memory(tmp_path, column):
+def test_pickle_of_exponential_size_needs_no_memory(tmp_path, column):
     pairs = ()
     for _ in range(60):
         pairs = (pairs, pairs)
-    fields = pickle.loads(published(protocol=4))  # written a moment ago
+    fields = pickle.loads(published(protocol=4))  # trusted: made above
     count = fields["idx"]
     fields |= {"obs": [0] * count, "next_obs": [0] * count, "extra_info": [], "idx": 1}
     fields[column] = pairs if column == "idx" else [pairs]

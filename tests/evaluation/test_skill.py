@@ -1,4 +1,4 @@
-"""How what chance decides is scored: by hand on small distributions, and against the true ones."""
+"""Skill and calibration, compared with values computed by hand and with true distributions."""
 
 import json
 from dataclasses import replace
@@ -25,8 +25,8 @@ from worlds import ICE
 LINE = Space("box", "float64", (1,), (-np.inf,), (np.inf,))
 
 
-def told(rows, *answers):
-    """Say the same outcomes of every row: (probability, next, reward, terminated)."""
+def distribution(rows, *answers):
+    """Predict the same outcomes for every row: (probability, next, reward, terminated)."""
     leaf = next(iter(rows.observation_space.leaves("next_observations")))
     chances, after, rewards, ends = zip(*answers, strict=True)
     after = np.array(after, dtype=float if leaf.space.is_float else int)
@@ -40,75 +40,75 @@ def told(rows, *answers):
     return Predictions(columns, None, "outcomes", np.array([chances] * len(rows)))
 
 
-def drawn(rows, *answers):
-    """Draw from the same answers of every row, each once."""
-    found = told(rows, *((1 / len(answers), *answer) for answer in answers))
+def draws(rows, *answers):
+    """Predict each of the same answers once for every row: (next, reward, terminated)."""
+    found = distribution(rows, *((1 / len(answers), *answer) for answer in answers))
     return Predictions(found.columns, shape="draws")
 
 
 COIN = dataset([(0, 1, 0, False)] * 3 + [(0, 2, 0, False)])
-"""One comes about three times out of four, else two."""
+"""The next observation is 1 in three of four rows, else 2."""
 
 
 class TestWholeNumbers:
     metric = SkillMetric.of(COIN)
 
-    def score(self, said, rows=COIN):
-        return self.metric.score(said, rows)
+    def score(self, predicted, rows=COIN):
+        return self.metric.score(predicted, rows)
 
-    def test_a_row_scores_the_logarithm_of_its_probability_smoothed_towards_what_is_usual(self):
-        said = told(COIN, (0.5, 1, 0, False), (0.5, 2, 0, False))
-        found = self.score(said)
+    def test_log_likelihood_is_smoothed_towards_the_baseline(self):
+        predicted = distribution(COIN, (0.5, 1, 0, False), (0.5, 2, 0, False))
+        found = self.score(predicted)
         mean = (3 * np.log(0.999 * 0.5 + 0.001 * 0.75) + np.log(0.999 * 0.5 + 0.001 * 0.25)) / 4
         assert found.log_likelihood == pytest.approx(mean)
         assert (found.energy, found.impossible) == (None, 0)
 
-    def test_the_floor_is_how_often_each_outcome_follows_the_action(self):
-        found = self.score(told(COIN, (1.0, 1, 0, False)))
+    def test_floor_is_the_frequency_of_each_outcome_after_the_action(self):
+        found = self.score(distribution(COIN, (1.0, 1, 0, False)))
         assert found.proper_floor == pytest.approx((3 * np.log(0.75) + np.log(0.25)) / 4)
         new = dataset([(0, 9, 0, False)])
-        assert self.score(told(new, (1.0, 9, 0, False)), new).proper_floor == pytest.approx(
+        assert self.score(distribution(new, (1.0, 9, 0, False)), new).proper_floor == pytest.approx(
             np.log(1 / 5)
         )
 
-    def test_what_was_called_impossible_is_counted_and_costs_much_but_not_all(self):
+    def test_impossible_outcomes_are_counted_and_have_a_finite_cost(self):
         found = self.score(truth(COIN) | {"next_observations": np.ones(4, int)})
         assert found.impossible == 1
         right, wrong = np.log(0.999 + 0.00075), np.log(0.00025)
         assert found.log_likelihood == pytest.approx((3 * right + wrong) / 4)
-        drawn_once = drawn(COIN, (1, 0, False), (1, 0, False))
+        drawn_once = draws(COIN, (1, 0, False), (1, 0, False))
         assert self.score(drawn_once).impossible == 0
 
-    def test_whoever_says_what_is_usual_has_no_skill(self):
-        found = self.score(told(COIN, (0.75, 1, 0, False), (0.25, 2, 0, False)))
+    def test_baseline_distribution_has_skill_0(self):
+        found = self.score(distribution(COIN, (0.75, 1, 0, False), (0.25, 2, 0, False)))
         assert found.skill == pytest.approx(0, abs=1e-9)
-        assert self.score(told(COIN, (1.0, 7, 0, False))).value == 0.0
+        assert self.score(distribution(COIN, (1.0, 7, 0, False))).value == 0.0
 
-    def test_without_an_environment_the_ceiling_is_to_be_certain_and_right(self):
+    def test_exact_model_has_skill_1_without_an_environment(self):
         found = self.score(truth(COIN))
         assert (found.skill, found.value, found.proper_ceiling, found.reached) == (1, 1, None, None)
 
-    def test_the_reward_and_the_end_belong_to_the_outcome_and_nothing_is_seen_after_it(self):
+    def test_outcome_includes_reward_and_end_but_no_terminal_observation(self):
         ends = dataset([(0, 5, 1, True), (0, 0, 0, False)])
         metric = SkillMetric.of(ends)
-        said = told(ends, (0.25, 8, 1, True), (0.25, 9, 1, True), (0.5, 0, 1, False))
-        held = metric.row_scores(said, ends).likelihood
+        predicted = distribution(ends, (0.25, 8, 1, True), (0.25, 9, 1, True), (0.5, 0, 1, False))
+        held = metric.row_scores(predicted, ends).likelihood
         assert held[0] == pytest.approx(np.log(0.999 * 0.5 + 0.001 * 0.5))
         assert held[1] == pytest.approx(np.log(0.001 * 0.5))
 
-    def test_an_episode_has_the_evidence_of_all_that_came_about_in_it(self):
+    def test_log_evidence_is_the_sum_over_an_episode(self):
         two = replace(COIN, columns=COIN.columns | {"episodes": np.array([0, 0, 1, 1])})
-        found = self.score(told(two, (0.5, 1, 0, False), (0.5, 2, 0, False)), two)
+        found = self.score(distribution(two, (0.5, 1, 0, False), (0.5, 2, 0, False)), two)
         assert found.log_evidence == pytest.approx(2 * found.log_likelihood)
 
-    def test_a_certain_program_is_told_that_the_data_are_not(self):
+    def test_rows_with_several_recorded_outcomes_are_counted(self):
         assert self.score(truth(COIN)).uncertain == 4
         certain = dataset([(0, 1, 0, False), (1, 2, 0, False)])
         assert self.score(truth(certain), certain).uncertain == 0
 
-    def test_what_is_exact_stands_beside_it_and_a_plain_score_says_nothing_of_skill(self):
-        said = predictions(COIN, next_observations=[1, 1, 1, 1])
-        plain, found = AccuracyMetric.of(COIN).score(said, COIN), self.score(said)
+    def test_skill_score_contains_the_accuracy(self):
+        predicted = predictions(COIN, next_observations=[1, 1, 1, 1])
+        plain, found = AccuracyMetric.of(COIN).score(predicted, COIN), self.score(predicted)
         assert (found.accuracy, found.exact, found.floor) == (plain.accuracy, 0.75, plain.floor)
         assert not {"skill", "brier", "impossible"} & plain.model_dump().keys()
         assert {"skill", "brier", "impossible"} <= json.loads(found.model_dump_json()).keys()
@@ -116,7 +116,7 @@ class TestWholeNumbers:
 
 
 class TestRealNumbers:
-    """What follows is minus one or one away, and ends half of the time."""
+    """The next observation is -1 or 1, each in half of the rows."""
 
     rows = Dataset.of(
         [Transition([0.0], 0, [x], 0.0, False, False, n) for n, x in enumerate([-1.0, 1.0] * 10)],
@@ -125,39 +125,41 @@ class TestRealNumbers:
     )
     metric = SkillMetric.of(rows)
 
-    def energy(self, said, rows=None):
-        return self.metric.row_scores(said, self.rows if rows is None else rows).energy
+    def energy(self, predicted, rows=None):
+        return self.metric.row_scores(predicted, self.rows if rows is None else rows).energy
 
-    def test_one_number_scores_the_ranked_probability_in_units_of_its_usual_change(self):
-        both = told(self.rows, (0.5, -1, 0, False), (0.5, 1, 0, False))
-        # the mean distance from what came about is 1, between two answers 1: 1 - 1 / 2
+    def test_energy_of_one_number_is_in_units_of_its_deviation(self):
+        both = distribution(self.rows, (0.5, -1, 0, False), (0.5, 1, 0, False))
+        # mean distance from the recorded value 1, between two answers 1: 1 - 1 / 2
         assert self.energy(both) == pytest.approx(0.5)
         assert self.metric.score(both, self.rows).skill == pytest.approx(0, abs=1e-9)
-        assert self.energy(told(self.rows, (1.0, 0, 0, False))) == pytest.approx(1.0)
+        assert self.energy(distribution(self.rows, (1.0, 0, 0, False))) == pytest.approx(1.0)
         wide = replace(self.rows, columns=dict(self.rows.columns))
         wide.columns["next_observations"] = wide.columns["next_observations"] * 10
-        tens = told(wide, (0.5, -10, 0, False), (0.5, 10, 0, False))
+        tens = distribution(wide, (0.5, -10, 0, False), (0.5, 10, 0, False))
         assert SkillMetric.of(wide).row_scores(tens, wide).energy == pytest.approx(0.5)
 
-    def test_draws_are_judged_as_what_they_are_drawn_from(self):
+    def test_energy_of_draws_estimates_the_energy_of_their_distribution(self):
         # of two draws the mean distance between different ones is 2, not 1 as with itself
-        assert self.energy(drawn(self.rows, (-1, 0, False), (1, 0, False))) == pytest.approx(0.0)
+        assert self.energy(draws(self.rows, (-1, 0, False), (1, 0, False))) == pytest.approx(0.0)
         rng = np.random.default_rng(0)
         many = [
-            self.energy(drawn(self.rows, *((x, 0, False) for x in rng.choice([-1, 1], 8)))).mean()
+            self.energy(draws(self.rows, *((x, 0, False) for x in rng.choice([-1, 1], 8)))).mean()
             for _ in range(300)
         ]
         assert np.mean(many) == pytest.approx(0.5, abs=0.02)
 
-    def test_answers_that_end_otherwise_are_judged_by_their_probability_alone(self):
-        half = told(self.rows, (0.5, 99, 0, True), (0.25, -1, 0, False), (0.25, 1, 0, False))
+    def test_energy_counts_only_answers_with_the_recorded_termination(self):
+        half = distribution(
+            self.rows, (0.5, 99, 0, True), (0.25, -1, 0, False), (0.25, 1, 0, False)
+        )
         assert self.energy(half) == pytest.approx(0.5)
         found = self.metric.score(half, self.rows)
         assert found.log_likelihood == pytest.approx(np.log(0.999 * 0.5 + 0.001))
-        never = self.energy(told(self.rows, (1.0, 99, 0, True)))
-        assert never == pytest.approx(0.5), "what is usual stands in"
+        never = self.energy(distribution(self.rows, (1.0, 99, 0, True)))
+        assert never == pytest.approx(0.5), "the energy of the baseline"
 
-    def test_several_numbers_are_scored_together(self):
+    def test_energy_is_that_of_the_joint_distribution(self):
         plane = replace(LINE, shape=(2,))
         rows = Dataset.of(
             [
@@ -168,38 +170,44 @@ class TestRealNumbers:
             action_space=MOVES,
         )
         metric = SkillMetric.of(rows)
-        joint = told(rows, (0.5, [1, 1], 0, False), (0.5, [-1, -1], 0, False))
-        apart = told(rows, (0.5, [1, -1], 0, False), (0.5, [-1, 1], 0, False))
+        joint = distribution(rows, (0.5, [1, 1], 0, False), (0.5, [-1, -1], 0, False))
+        apart = distribution(rows, (0.5, [1, -1], 0, False), (0.5, [-1, 1], 0, False))
         assert metric.row_scores(joint, rows).energy == pytest.approx(np.sqrt(2) / 2)
         assert metric.row_scores(apart, rows).energy == pytest.approx(2 - np.sqrt(2) / 2)
 
-    def test_what_is_no_number_costs_and_does_not_break(self):
-        assert self.metric.score(told(self.rows, (1.0, np.nan, 0, False)), self.rows).value == 0.0
-        assert self.metric.score(told(self.rows, (1.0, np.inf, 0, False)), self.rows).value == 0.0
+    def test_infinite_and_undefined_numbers_have_no_skill(self):
+        assert (
+            self.metric.score(distribution(self.rows, (1.0, np.nan, 0, False)), self.rows).value
+            == 0.0
+        )
+        assert (
+            self.metric.score(distribution(self.rows, (1.0, np.inf, 0, False)), self.rows).value
+            == 0.0
+        )
 
-    def test_what_lies_among_the_draws_is_no_mistake(self):
-        near = drawn(self.rows, (-0.8, 0, False), (0.9, 0, False))
+    def test_values_in_the_range_of_the_draws_are_not_losses(self):
+        near = draws(self.rows, (-0.8, 0, False), (0.9, 0, False))
         assert self.metric.losses(near, self.rows).max() == 0
-        far = drawn(self.rows, (-0.1, 0, False), (0.1, 0, False))
+        far = draws(self.rows, (-0.1, 0, False), (0.1, 0, False))
         assert self.metric.losses(far, self.rows).min() > 0
 
 
-def expected(metric, rows, chances, said):
-    """Return the mean score of what is said where each row comes about with such a chance."""
-    return float(chances @ metric.row_scores(said, rows).proper)
+def expected(metric, rows, chances, predicted):
+    """Return the expected score of predictions if each row occurs with a probability."""
+    return float(chances @ metric.row_scores(predicted, rows).proper)
 
 
-def test_on_average_no_distribution_scores_more_than_the_true_one() -> None:
+def test_no_distribution_has_a_higher_expected_score_than_the_true_one() -> None:
     rng = np.random.default_rng(0)
     whole = [(n, n % 3, n == 4) for n in range(5)]
     real = [(float(x), 0.0, x > 1.5) for x in (-2, -0.5, 0, 0.25, 1, 2, 3)]
     gains = {}
     for answers, space in ((whole, COUNTER), (real, LINE)):
-        usual = [(0 if space is COUNTER else [0.0], *answer) for answer in answers]
-        usual = [(a, b if space is COUNTER else [b], *rest) for a, b, *rest in usual]
-        rows = dataset(usual, space)
+        possible = [(0 if space is COUNTER else [0.0], *answer) for answer in answers]
+        possible = [(a, b if space is COUNTER else [b], *rest) for a, b, *rest in possible]
+        rows = dataset(possible, space)
         metric = SkillMetric.of(
-            dataset([usual[n] for n in rng.integers(len(usual), size=50)], space)
+            dataset([possible[n] for n in rng.integers(len(possible), size=50)], space)
         )
         for trial in range(60):
             true, other = rng.dirichlet(np.ones(len(answers)), 2)
@@ -208,16 +216,16 @@ def test_on_average_no_distribution_scores_more_than_the_true_one() -> None:
             gains[space.kind, trial] = (
                 expected(metric, rows, true, _with(rows, mixed, answers)) - best
             )
-    assert max(gains.values()) <= SMOOTHING, "what smoothing gives away"
+    assert max(gains.values()) <= SMOOTHING, "the most that smoothing can be exploited for"
     assert np.mean([gain < 0 for gain in gains.values()]) > 0.95
 
 
 def _with(rows, chances, answers):
-    return told(rows, *((p, *answer) for p, answer in zip(chances, answers, strict=True)))
+    return distribution(rows, *((p, *answer) for p, answer in zip(chances, answers, strict=True)))
 
 
 class Dice(WorldModel):
-    """Says now 1, now 2, as often as it likes."""
+    """Predicts 1 with a probability, else 2."""
 
     kind = "dice"
 
@@ -226,12 +234,12 @@ class Dice(WorldModel):
 
     def predict(self, rows, *, seed=0, draws=1):
         self.asked.append((len(rows), draws))
-        said = told(rows, (self.one, 1, 0, False), (1 - self.one, 2, 0, False))
-        return replace(said, answered=np.full(len(rows), self.answers))
+        predicted = distribution(rows, (self.one, 1, 0, False), (1 - self.one, 2, 0, False))
+        return replace(predicted, answered=np.full(len(rows), self.answers))
 
 
 class CertainBeyond(Dice):
-    """Throws dice at 0, and always goes from 7 to 8."""
+    """Throws dice at 0, and moves from 7 to 8 with certainty."""
 
     def __init__(self):
         super().__init__(0.9)
@@ -250,14 +258,16 @@ class NoAnswerBeyond(CertainBeyond):
 
 def outcomes(rows, chances):
     """Predict outcomes by observation: {observation: ((probability, next), ...)}."""
-    said = [chances[seen] for seen in rows.columns["observations"].tolist()]
-    said = [[*each, (0.0, 0)][:2] for each in said]
+    predicted = [chances[seen] for seen in rows.columns["observations"].tolist()]
+    predicted = [[*each, (0.0, 0)][:2] for each in predicted]
     columns = {
-        "next_observations": np.array([[after for _, after in each] for each in said]),
+        "next_observations": np.array([[after for _, after in each] for each in predicted]),
         "rewards": np.zeros((len(rows), 2)),
         "terminations": np.zeros((len(rows), 2), bool),
     }
-    return Predictions(columns, None, "outcomes", np.array([[p for p, _ in each] for each in said]))
+    return Predictions(
+        columns, None, "outcomes", np.array([[p for p, _ in each] for each in predicted])
+    )
 
 
 def with_line(rows, episode=None):
@@ -273,33 +283,33 @@ class TestCeiling:
     rows = dataset([(0, 1, 0, False)] * 90 + [(0, 2, 0, False)] * 10)
     rows = replace(rows, columns=rows.columns | {"episodes": np.arange(100) % 20})
 
-    def score(self, said, one=0.9, answers=True, train=None):
-        """Score against dice, where half of what is usual are ones."""
-        usual = train or dataset([(0, 1, 0, False), (0, 2, 0, False)])
+    def score(self, predicted, one=0.9, answers=True, train=None):
+        """Score against dice; the baseline predicts 1 and 2 equally often."""
+        rows = train or dataset([(0, 1, 0, False), (0, 2, 0, False)])
         dice = Dice(one, answers)
-        return SkillMetric.of(usual).knowing(dice).score(said, self.rows), dice
+        return SkillMetric.of(rows).with_environment(dice).score(predicted, self.rows), dice
 
-    def test_the_skill_is_the_share_of_the_way_from_the_floor_to_the_true_environment(self):
+    def test_skill_scales_the_score_between_floor_and_ceiling(self):
         half = (0.5, 1, 0, False), (0.5, 2, 0, False)
         right = (0.9, 1, 0, False), (0.1, 2, 0, False)
         between = (0.7, 1, 0, False), (0.3, 2, 0, False)
-        assert self.score(told(self.rows, *half))[0].skill == pytest.approx(0, abs=1e-9)
-        found, dice = self.score(told(self.rows, *right))
+        assert self.score(distribution(self.rows, *half))[0].skill == pytest.approx(0, abs=1e-9)
+        found, dice = self.score(distribution(self.rows, *right))
         assert (found.skill, found.reached) == (pytest.approx(1.0), True)
         assert found.skill_stderr == pytest.approx(0)
         entropy = -0.9 * np.log(0.9) - 0.1 * np.log(0.1)
         assert found.proper_ceiling == pytest.approx(-entropy, abs=1e-3)
-        assert dice.asked == [(2, 1000)], "every situation and outcome is asked about once"
+        assert dice.asked == [(2, 1000)], "one query for each situation and outcome"
         share = (0.9 * np.log(1.4) + 0.1 * np.log(0.6)) / (np.log(2) - entropy)
-        found, _ = self.score(told(self.rows, *between))
+        found, _ = self.score(distribution(self.rows, *between))
         assert found.skill == pytest.approx(share, abs=0.005)
         assert not found.reached
 
-    def test_there_is_none_where_the_environment_has_no_answer(self):
-        found, _ = self.score(told(self.rows, (1.0, 1, 0, False)), answers=False)
+    def test_environment_without_answers_gives_no_ceiling(self):
+        found, _ = self.score(distribution(self.rows, (1.0, 1, 0, False)), answers=False)
         assert (found.proper_ceiling, found.reached) == (None, None)
 
-    def test_wrong_rows_without_a_ceiling_keep_a_program_from_being_right(self):
+    def test_wrong_rows_without_a_ceiling_count(self):
         rows, metric = with_line(self.rows), self.metric_with(NoAnswerBeyond())
         right = {0: ((0.9, 1), (0.1, 2)), 7: ((1.0, 8),)}
         found = metric.score(outcomes(rows, right), rows)
@@ -311,11 +321,11 @@ class TestCeiling:
             "10 recorded outcomes have probability 0",
         )
 
-    def test_rows_without_chance_have_to_be_right_whatever_the_standard_error(self):
-        """All mistakes are in one episode: that widens the error as much as it costs skill."""
+    def test_deterministic_rows_must_be_correct_whatever_the_standard_error(self):
+        """Errors in a single episode increase the standard error as much as they reduce skill."""
         rows, metric = with_line(self.rows, episode=3), self.metric_with(CertainBeyond())
-        said = {0: ((0.9, 1), (0.1, 2)), 7: ((0.7, 9), (0.3, 8))}
-        found = metric.score(outcomes(rows, said), rows)
+        predicted = {0: ((0.9, 1), (0.1, 2)), 7: ((0.7, 9), (0.3, 8))}
+        found = metric.score(outcomes(rows, predicted), rows)
         assert found.skill + 2 * found.skill_stderr > 0.99
         assert (found.impossible, found.reached) == (0, False)
         assert found.open_gap == "10 rows without chance are predicted wrongly"
@@ -325,34 +335,36 @@ class TestCeiling:
         assert (found.proper_ceiling, found.reached, found.open_gap) == (None, None, None)
         assert found.skill == 1.0
         nearly = (0.9, 1, 0, False), (0.1, 2, 0, False)
-        found, _ = self.score(told(self.rows, *nearly), one=0.86)
+        found, _ = self.score(distribution(self.rows, *nearly), one=0.86)
         assert 1 < found.skill <= 1 + 2 * found.skill_stderr
 
     def metric_with(self, environment):
-        """Return the metric with this environment; ones and twos are equally usual."""
-        usual = dataset([(0, 1, 0, False), (0, 2, 0, False), (7, 8, 0, False)])
-        return SkillMetric.of(usual).knowing(environment)
+        """Return the metric with this environment; the baseline is 1 or 2 equally often."""
+        train = dataset([(0, 1, 0, False), (0, 2, 0, False), (7, 8, 0, False)])
+        return SkillMetric.of(train).with_environment(environment)
 
-    def test_where_the_usual_is_all_that_can_be_known_saying_it_is_enough(self):
-        right = told(self.rows, (0.9, 1, 0, False), (0.1, 2, 0, False))
+    def test_skill_is_1_at_the_ceiling_and_else_0_if_floor_and_ceiling_are_equal(self):
+        right = distribution(self.rows, (0.9, 1, 0, False), (0.1, 2, 0, False))
         assert self.score(right, train=self.rows)[0].skill == 1.0
-        assert self.score(told(self.rows, (1.0, 1, 0, False)), train=self.rows)[0].skill == 0.0
+        assert (
+            self.score(distribution(self.rows, (1.0, 1, 0, False)), train=self.rows)[0].skill == 0.0
+        )
 
-    def test_the_standard_error_is_over_episodes(self):
-        said = told(self.rows, (0.8, 1, 0, False), (0.2, 2, 0, False))
-        found, _ = self.score(said)
+    def test_standard_error_is_over_episodes(self):
+        predicted = distribution(self.rows, (0.8, 1, 0, False), (0.2, 2, 0, False))
+        found, _ = self.score(predicted)
         kept = []
         for left_out in range(20):
             some = self.rows[self.rows.columns["episodes"] != left_out]
             half = dataset([(0, 1, 0, False), (0, 2, 0, False)])
-            metric = SkillMetric.of(half).knowing(Dice(0.9))
-            said = told(some, (0.8, 1, 0, False), (0.2, 2, 0, False))
-            kept.append(metric.score(said, some).skill)
+            metric = SkillMetric.of(half).with_environment(Dice(0.9))
+            predicted = distribution(some, (0.8, 1, 0, False), (0.2, 2, 0, False))
+            kept.append(metric.score(predicted, some).skill)
         jackknife = np.sqrt(19 / 20 * ((np.array(kept) - np.mean(kept)) ** 2).sum())
         assert found.skill_stderr == pytest.approx(jackknife, rel=0.1)
 
 
-def test_the_environment_tells_what_chance_decides_by_counting_its_draws(few_draws) -> None:
+def test_environment_model_estimates_probabilities_from_draws(few_draws) -> None:
     spec = environment("FrozenLake-v1")
     rows = record(spec, env_args={}, policy="random", episodes=8, test_episodes=0)
     model = EnvironmentModel(spec)
@@ -368,11 +380,11 @@ def test_the_environment_tells_what_chance_decides_by_counting_its_draws(few_dra
     ceiling = metric.ceiling(model, rows)
     assert (ceiling.skill, ceiling.reached, ceiling.impossible) == (1.0, True, 0)
     assert ceiling.proper_floor < ceiling.proper_ceiling < -0.5
-    certain = metric.knowing(model).score(model.predict(rows), rows)
+    certain = metric.with_environment(model).score(model.predict(rows), rows)
     assert certain.skill < 0.5 and certain.impossible > 0 and certain.reached is False
 
 
-def test_a_certain_environment_is_looked_at_a_few_times_and_a_noisy_one_is_drawn_from() -> None:
+def test_only_noisy_environments_are_drawn_from_64_times() -> None:
     spec = environment("CartPole-v1")
     rows = record(spec, env_args={}, policy="random", episodes=2, test_episodes=0)
     plain = EnvironmentModel(spec).predict(rows, draws=64)
@@ -385,7 +397,7 @@ def test_a_certain_environment_is_looked_at_a_few_times_and_a_noisy_one_is_drawn
     model = EnvironmentModel(spec, noisy)
     found = model.predict(rows, draws=64)
     assert (found.shape, found.columns["rewards"].shape) == ("draws", (len(rows), 64))
-    metric = SkillMetric.of(rows).knowing(model)
+    metric = SkillMetric.of(rows).with_environment(model)
     other = metric.score(model.predict(rows, seed=5, draws=64), rows)
     assert other.skill == pytest.approx(1, abs=0.05) and other.reached
     assert other.uniformity > 0.01
@@ -395,13 +407,13 @@ def test_a_certain_environment_is_looked_at_a_few_times_and_a_noisy_one_is_drawn
 
 @pytest.fixture
 def few_draws(monkeypatch):
-    """Have the true environment drawn from less often."""
+    """Reduce the number of draws from the true environment."""
     monkeypatch.setattr("cwm_cli.worlds.environment.MOST_DRAWN", 6000)
 
 
 @pytest.fixture(scope="module")
 def ice(tmp_path_factory):
-    """Record a few episodes on slippery ice."""
+    """Record a few episodes of slippery FrozenLake."""
     rows = record(
         environment("FrozenLake-v1"), env_args={}, policy="random", episodes=6, test_episodes=3
     )
@@ -411,7 +423,7 @@ def ice(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_program_of_chance_is_scored_by_its_skill_where_no_metric_is_named(ice):
+def test_skill_is_the_default_metric_of_stochastic_programs(ice):
     found = cwm_cli.evaluate(ICE, env="FrozenLake-v1", dataset=ice, rollout_count=2)
     train = found.scores.train
     assert train.skill == pytest.approx(1, abs=0.05) and train.reached
@@ -426,13 +438,13 @@ def test_a_program_of_chance_is_scored_by_its_skill_where_no_metric_is_named(ice
 
 
 @pytest.mark.long
-def test_the_command_tells_skill_and_draws_how_probabilities_came_true(cwm, ice):
+def test_evaluate_reports_skill_and_plots_calibration(cwm, ice):
     (cwm.folder / "ice.py").write_text(ICE)
     about = ("--env", "FrozenLake-v1", "--dataset", str(ice))
     done = cwm.inside("evaluate", "ice.py", *about, "--plot", "ice.svg", "--diagnose", "--json")
-    told = json.loads(done.stdout)
-    assert told["train"]["reached"] is True and told["diagnosis"] is None
-    assert told["calibration"]["test"]["reliability"][1]["what"] == "terminated"
+    result = json.loads(done.stdout)
+    assert result["train"]["reached"] is True and result["diagnosis"] is None
+    assert result["calibration"]["test"]["reliability"][1]["what"] == "terminated"
     for words in ("The data are random", "Skill: 0 is the most frequent", "Plot: ice.svg"):
         assert words in done.stderr
     picture = ElementTree.parse(cwm.folder / "ice.svg").getroot()
@@ -450,7 +462,7 @@ def test_the_command_tells_skill_and_draws_how_probabilities_came_true(cwm, ice)
         assert words in cwm.inside("evaluate", "ice.py", *about, *wrong).stderr
 
 
-def test_a_picture_has_the_probabilities_and_the_ranks_below_each_other(tmp_path):
+def test_calibration_picture_has_probabilities_above_ranks(tmp_path):
     rng = np.random.default_rng(0)
     rows = dataset([([0.0], [rng.normal()], 0, n % 3 == 0) for n in range(200)], LINE)
     columns = {
@@ -469,17 +481,17 @@ def test_a_picture_has_the_probabilities_and_the_ranks_below_each_other(tmp_path
 
 
 class TestCalibration:
-    def test_probabilities_are_compared_with_what_came_about(self):
+    def test_reliability_compares_probabilities_with_frequencies(self):
         rows = dataset([(0, 1, n % 4 == 0, n % 4 == 0) for n in range(40)])
-        said = told(rows, (0.3, 1, 1, True), (0.7, 1, 0, False))
-        rewards, ends = calibration(said, rows).reliability
+        predicted = distribution(rows, (0.3, 1, 1, True), (0.7, 1, 0, False))
+        rewards, ends = calibration(predicted, rows).reliability
         assert (ends.what, ends.came, ends.counts) == ("terminated", (0.25,), (40,))
         assert ends.said == pytest.approx((0.3,))
         assert ends.brier == pytest.approx((0.7**2 + 3 * 0.3**2) / 4)
         assert rewards.brier == pytest.approx(2 * ends.brier), "over both values"
         assert rewards.said == pytest.approx((0.3, 0.7))
 
-    def test_ranks_are_uniform_for_the_truth_and_not_for_too_little_spread(self):
+    def test_ranks_are_uniform_only_for_the_right_spread(self):
         rng = np.random.default_rng(3)
         chances = {}
         for width in (1.0, 0.6):
@@ -498,24 +510,24 @@ class TestCalibration:
             chances[width] = found.uniformity
         assert chances[1.0] > 0.01 > 1e-6 > chances[0.6]
 
-    def test_ties_are_drawn_so_that_counted_outcomes_are_uniform_too(self):
+    def test_ranks_of_discrete_outcomes_are_uniform(self):
         rng = np.random.default_rng(4)
         data = [
             ([0.0], [float(x)], 0, False) for x in rng.choice([0, 1, 5], 900, p=[0.2, 0.5, 0.3])
         ]
         rows = dataset(data, LINE)
-        said = told(rows, (0.2, 0, 0, False), (0.5, 1, 0, False), (0.3, 5, 0, False))
-        assert calibration(said, rows).uniformity > 0.01
-        off = told(rows, (0.4, 0, 0, False), (0.3, 1, 0, False), (0.3, 5, 0, False))
+        predicted = distribution(rows, (0.2, 0, 0, False), (0.5, 1, 0, False), (0.3, 5, 0, False))
+        assert calibration(predicted, rows).uniformity > 0.01
+        off = distribution(rows, (0.4, 0, 0, False), (0.3, 1, 0, False), (0.3, 5, 0, False))
         assert calibration(off, rows).uniformity < 1e-6
 
-    def test_the_chance_of_deviating_is_that_of_kolmogorov_and_smirnov(self):
+    def test_uniformity_is_the_p_value_of_kolmogorov_and_smirnov(self):
         # of 100 uniform numbers one in twenty deviates by 0.134, one in a hundred by 0.161
         for deviation, chance in ((0.134, 0.05), (0.161, 0.01)):
             even = (np.arange(100) + 1) / 100
             assert uniformity((even - deviation).clip(0, 1)) == pytest.approx(chance, rel=0.1)
 
-    def test_what_is_certain_has_no_ranks(self):
+    def test_deterministic_predictions_have_no_ranks(self):
         rows = dataset([([0.0], [1.0], 0, False)] * 30, LINE)
         assert calibration(Predictions(truth(rows)), rows).ranks == ()
-        assert calibration(told(rows, (1.0, 1, 0, False)), rows).uniformity is None
+        assert calibration(distribution(rows, (1.0, 1, 0, False)), rows).uniformity is None

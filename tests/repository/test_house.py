@@ -83,7 +83,7 @@ def test_the_core_names_no_plugin(modules: dict[Path, Module]) -> None:
     given = {
         name
         for kind in ("strategy", "backend", "environment")
-        for plugin, entries in registry.provided(kind)  # type: ignore[arg-type]
+        for plugin, entries in registry.iterate_parts(kind)  # type: ignore[arg-type]
         if plugin.name != "core"
         for name in entries
     }

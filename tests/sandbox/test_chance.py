@@ -275,7 +275,7 @@ def counting(count: int = 6, length: int = 12) -> Dataset:
 
 HIDDEN = counting()
 
-REPEATED = HIDDEN.extended(
+REPEATED = HIDDEN.concatenate(
     replace(HIDDEN, columns=HIDDEN.columns | {"episodes": HIDDEN.columns["episodes"] + 6})
 )
 """The same episodes twice: one copy reveals the answers of the other."""

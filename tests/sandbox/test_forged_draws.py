@@ -45,7 +45,7 @@ class Noisy(WorldModel):
         return Predictions(columns, shape="draws")
 
 
-METRIC = SkillMetric.of(ROWS).knowing(Noisy())
+METRIC = SkillMetric.of(ROWS).with_environment(Noisy())
 
 PLAIN = """
     def set_state(self, observation):

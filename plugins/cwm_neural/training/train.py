@@ -605,7 +605,7 @@ class TrainingLoop:
             observation_space=self.rows.observation_space,
             action_space=self.rows.action_space,
             metadata=self.rows.metadata,
-        ).like(self.rows)
+        ).with_columns_of(self.rows)
         self.run.grow(found)
         self._take(found)
 
@@ -618,7 +618,7 @@ class TrainingLoop:
     def _take(self, rows: Dataset) -> None:
         """Have new rows."""
         self._fresh = [rows]
-        self.rows = self.rows.extended(rows)
+        self.rows = self.rows.concatenate(rows)
 
     def _learn(
         self, fresh: Dataset | None, portion: int

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.data.reading import UnreadableError, parsed, read_arrays
+from cwm_cli.data.reading import UnreadableError, parse_json, read_arrays
 from cwm_cli.errors import CwmError
 
 NOTHING, UNKNOWN = 0, 1
@@ -227,7 +227,9 @@ class TinyModel:
         file = Path(path)
         try:
             arrays = read_arrays(file)
-            about, words = (parsed(str(arrays.pop(name, "null"))) for name in ("about", "words"))
+            about, words = (
+                parse_json(str(arrays.pop(name, "null"))) for name in ("about", "words")
+            )
             if not isinstance(about, dict) or "format" not in about:
                 raise ValueError("it has no version")
             if about["format"] != FORMAT:
