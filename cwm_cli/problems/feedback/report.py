@@ -13,7 +13,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Metric, close
 from cwm_cli.evaluation.finding import ContractName
-from cwm_cli.problems.feedback.diagnosis import Diagnosis, Group, Telling, WrongKind, diagnose
+from cwm_cli.problems.feedback.diagnosis import Diagnosis, Group, OutcomeRule, WrongKind, diagnose
 from cwm_cli.problems.feedback.examples import (
     EXAMPLES,
     FAR,
@@ -189,7 +189,7 @@ def words(
         _groups(diagnosis.groups),
         _component_lines(diagnosis, terms, BRIEF_COMPONENTS if short else MOST_COMPONENTS),
         _rewards(diagnosis, terms),
-        [_rule(each) for each in diagnosis.tellings if each.condition not in conditions],
+        [_rule(rule) for rule in diagnosis.rules if rule.condition not in conditions],
         _by_action(comparison),
         _by_regime(comparison),
     ]
@@ -237,15 +237,15 @@ def _group_words(group: Group) -> str:
     )
 
 
-def _rule(telling: Telling) -> str:
+def _rule(rule: OutcomeRule) -> str:
     """Write the recorded condition of an end or of a value of the reward."""
-    exact = telling.holds == telling.total and not telling.exceptions
+    exact = rule.holds == rule.total and not rule.exceptions
     line = (
-        f"Recorded: {telling.outcome} {'exactly ' * exact}if {telling.condition} "
-        f"({telling.holds} of {telling.total} times"
+        f"Recorded: {rule.outcome} {'exactly ' * exact}if {rule.condition} "
+        f"({rule.holds} of {rule.total} times"
     )
-    line += f", and {telling.exceptions} others)" if telling.exceptions else ")"
-    if (pair := telling.bracket) is None:
+    line += f", and {rule.exceptions} others)" if rule.exceptions else ")"
+    if (pair := rule.bracket) is None:
         return f"{line}."
     inside, outside = f"{pair.inside!r} with it", f"{pair.outside!r} without"
     return f"{line}; nearest values of {pair.measure}: {inside}, {outside}."
