@@ -169,8 +169,8 @@ class ComparedRows:
         return [(leaf, place) for leaf in leaves for place in range(leaf.space.size)]
 
 
-def share(mask: np.ndarray) -> str:
-    """Write the mean of a mask in percent."""
+def right_share(mask: np.ndarray) -> str:
+    """Return the mean of a mask in percent, 100 % for no rows."""
     return percent(float(mask.mean()) if len(mask) else 1.0)
 
 

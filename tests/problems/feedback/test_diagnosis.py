@@ -12,7 +12,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.feedback import diagnose
-from cwm_cli.problems.feedback.report import words
+from cwm_cli.problems.feedback.report import describe
 from cwm_cli.problems.feedback.separation import Quantity, separate, simplest
 
 SOME_KINDS = ("clamp", "rule")
@@ -103,7 +103,7 @@ class TestDiagnosis:
         assert wrong_rows[wrong_row]
         assert not wrong_rows[right_row]
         assert differs in (("action",), ("observation",))
-        text = words(found)
+        text = describe(found)
         assert "predicted rightly" in text
         assert "integrator" not in text
 
@@ -124,7 +124,7 @@ class TestDiagnosis:
         rules = {rule.outcome: rule.condition for rule in found.rules}
         assert rules["the episode ends"] == "next_observation == 9"
         assert rules["the reward is -5.0"] == "next_observation == 2"
-        text = words(found)
+        text = describe(found)
         assert "terminated        recorded  True, predicted False" in text
         assert "terminated        recorded  False, predicted True" in text
         assert "reward            recorded  -5.0, predicted -1.0" in text
@@ -142,7 +142,7 @@ class TestDiagnosis:
     def test_a_diagnosis_is_deterministic(self, some_faults):
         fault = some_faults[-1]
         rows = fault.dataset.train
-        texts = {words(diagnose(rows, answers(fault.program, rows), fault.metric)) for _ in "ab"}
+        texts = {describe(diagnose(rows, answers(fault.program, rows), fault.metric)) for _ in "ab"}
         assert len(texts) == 1
 
 
