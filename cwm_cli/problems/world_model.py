@@ -17,10 +17,10 @@ from cwm_cli.problems.feedback import (
     documented_names,
     evidence,
     failing_steps,
-    needed,
     on_chance,
     report,
     right_steps,
+    trim_description,
     uncertain_report,
 )
 from cwm_cli.problems.feedback.dead_end import GENERALISE, UNSEEN, dead_end
@@ -225,7 +225,7 @@ class WorldModelProblem(Problem):
             if self.measure is not None:
                 about.append(request_words(self.contract, self.former))
             interface = "\n\n".join(filter(None, about))
-            description = needed(description)
+            description = trim_description(description)
             sections = []
             if self._needs_evidence(move):
                 sections.append(self._evidence(shown, number, improves=move.action == IMPROVE))

@@ -42,7 +42,7 @@ def diagnosis_parts(diagnosis: Diagnosis, rows: str) -> Iterator[RenderableType]
     yield from _table(("wrong", "recorded", "predicted", "times"), kinds)
     told = (
         (each.outcome, each.condition, f"{each.holds} of {each.total}", str(each.exceptions))
-        for each in diagnosis.tellings
+        for each in diagnosis.rules
     )
     yield from _table(("recorded", "where", "times", "others there"), told)
     if diagnosis.best_score < 1:

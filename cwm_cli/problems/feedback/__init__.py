@@ -1,7 +1,7 @@
 """Texts for prompts: what the recorded steps show, and which predictions are wrong."""
 
 from cwm_cli.envs.documented import documented_names
-from cwm_cli.problems.feedback.description import needed
+from cwm_cli.problems.feedback.description import trim_description
 from cwm_cli.problems.feedback.diagnosis import Diagnosis, diagnose
 from cwm_cli.problems.feedback.evidence import evidence
 from cwm_cli.problems.feedback.examples import counterexample, worst
@@ -17,10 +17,10 @@ __all__ = [
     "documented_names",
     "evidence",
     "failing_steps",
-    "needed",
     "on_chance",
     "report",
     "right_steps",
+    "trim_description",
     "uncertain_report",
     "worst",
 ]

@@ -1,7 +1,7 @@
-"""The description of an environment, passage by passage, and what of it a program needs.
+"""The description of an environment, without the passages that a program does not need.
 
-A docstring also says how an environment is made, where an episode begins and what an option
-that is off would do. Whoever writes its rules as a program does without that.
+A docstring also explains how to create the environment, how episodes start and which options are
+off. A program of the rules needs none of these.
 """
 
 import re
@@ -10,12 +10,13 @@ from typing import Literal, NamedTuple
 
 from cwm_cli.worlds.contract import MOST_BOUNDS
 
-About = Literal[
+Subject = Literal[
     "task", "actions", "observation", "reward", "start", "ends", "options", "aside", "spaces"
 ]
-"""What a passage is about; `spaces` are the values there are, with what follows them."""
+"""The subject of a passage. `spaces` are the observation and action space and the settings below
+them; `aside` are references, credits and the like."""
 
-TITLES: tuple[tuple[str, About], ...] = (
+SUBJECTS: tuple[tuple[str, Subject], ...] = (
     ("reference|version history|changelog|credit|citation|render", "aside"),
     ("argument|parameter|option", "options"),
     ("reward", "reward"),
@@ -25,35 +26,32 @@ TITLES: tuple[tuple[str, About], ...] = (
     ("action", "actions"),
     ("observation|state space", "observation"),
 )
-"""Words in a heading that say what a passage is about, in the order in which they are tried."""
+"""Patterns of headings and the subject of the passage below; the first pattern that matches counts.
+"""
 
 HEADING = re.compile(r"^[ \t]*(#{1,6})[ \t]+(.+?)[ \t]*$", re.MULTILINE)
 OPTION = re.compile(r"^[ \t]*(?:[|*-][ \t]*)?`(\w+)(?:=([^`]*))?`")
-DRAWN = re.compile(r"random|uniform|noise|\\mathcal|sampled", re.IGNORECASE)
-SHAPE = re.compile(r"array of shape \(([\d, ]*)\)")
-QUOTED = re.compile(r"^(?:See .* note .*\n\n)?^>.*\n(?:[> ].*\n?)*", re.MULTILINE)
-SENTENCES = re.compile(r"(?<=\.)\s+")
-CHANGED = re.compile(
+RANDOM_START = re.compile(r"random|uniform|noise|\\mathcal|sampled", re.IGNORECASE)
+QUOTED_REMARK = re.compile(r"^(?:See .* note .*\n\n)?^>.*\n(?:[> ].*\n?)*", re.MULTILINE)
+CHANGEABLE = re.compile(
     r"\b(?:parameter|argument)s? can be (?:changed|modified)|"
     r"\bcan be (?:changed|modified) through the unwrapped"
 )
-"""A sentence on how to have another environment than this."""
+"""A sentence on how to change the environment."""
+OTHER_ENVIRONMENT = re.compile(r"\n[^\n]*\bby passing `\w+=(?:.+\n?)*")
+"""A line on how to create another environment, and the rest of its paragraph."""
 TIME_LIMIT = re.compile(
     r"^[ \t]*(?:[-*]|\d+\.)[ \t]*Truncation\b.*\n?(?:[ \t]{4,}\S.*\n?)*"
     r"|^Episodes are cut after .* time limit .*\n?",
     re.MULTILINE,
 )
-"""Where a time limit cuts an episode is no concern of a program, as every prompt says."""
-REFERS = re.compile(r"\(?see\b", re.IGNORECASE)
-MADE_OTHERWISE = re.compile(r"\n[^\n]*\bby passing `\w+=(?:.+\n?)*")
-"""A line on how to make another environment, with the rest of its paragraph, which is on that."""
-BOUND = re.compile(r"(?:control )?(?:min|max)", re.IGNORECASE)
+"""A passage on the time limit, which programs do not predict, as every prompt states."""
 
 
 class Passage(NamedTuple):
-    """A heading with the text below it, and what they are about."""
+    """A heading with the text below it, and their subject."""
 
-    about: About
+    subject: Subject
     level: int
     title: str
     text: str
@@ -63,70 +61,71 @@ class Passage(NamedTuple):
         return f"{heading}\n{self.text}".strip()
 
 
-def passages(description: str) -> list[Passage]:
-    """Cut a description at its headings; what has no telling one is about what stands above it."""
+def split_passages(description: str) -> list[Passage]:
+    """Split a description at its headings.
+
+    A passage whose heading matches no pattern has the subject of the heading one level above.
+    """
     before, *rest = HEADING.split(description.strip())
     found = [Passage("task", 0, "", before.strip())] if before.strip() else []
-    above: list[tuple[int, About]] = []
+    outer: list[tuple[int, Subject]] = []
     for marks, title, text in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
         level = len(marks)
-        above = [outer for outer in above if outer[0] < level]
-        about = _about(title) or (above[-1][1] if above else "task")
-        above.append((level, about))
-        found.append(Passage(about, level, title, text.strip()))
+        outer = [heading for heading in outer if heading[0] < level]
+        inherited = outer[-1][1] if outer else "task"
+        matching = (name for pattern, name in SUBJECTS if re.search(pattern, title.lower()))
+        subject = next(matching, inherited)
+        outer.append((level, subject))
+        found.append(Passage(subject, level, title, text.strip()))
     return found
 
 
-def needed(description: str) -> str:
-    """Return a description without what no program of its rules needs.
+def trim_description(description: str) -> str:
+    """Return a description without the parts that a program of the rules does not need.
 
-    Left out are references, how a start is drawn, options that another passage explains or that
-    are off, remarks in quotes, limits of time, and spaces and bounds, which every prompt has.
+    It leaves out references, the distribution of initial states, options that are off or that
+    another passage explains, quoted remarks, time limits, and the spaces and bounds that every
+    prompt states.
     """
-    parts = passages(description)
-    settings = "\n".join(part.text for part in parts if part.about == "spaces")
-    rules = "\n".join(part.text for part in parts if part.about not in ("options", "spaces"))
+    passages = split_passages(description)
+    settings = "\n".join(part.text for part in passages if part.subject == "spaces")
+    rules = "\n".join(part.text for part in passages if part.subject not in ("options", "spaces"))
     kept: list[str] = []
-    for part in parts:
-        match part.about:
+    for part in passages:
+        match part.subject:
             case "aside":
                 continue
             case "start":
-                text = _without(DRAWN, part.text)
+                text = _drop_sentences(RANDOM_START, part.text)
             case "options":
-                text = _needed_options(part.text, rules, settings)
+                text = _trim_options(part.text, rules, settings)
             case "actions" | "observation":
-                text = _without_bounds(MADE_OTHERWISE.sub("", part.text))
+                text = _trim_tables(OTHER_ENVIRONMENT.sub("", part.text))
             case "spaces":
-                text = _settings(part.text)
+                text = _trim_spaces(part.text)
             case _:
                 text = part.text
-        text = _without(CHANGED, TIME_LIMIT.sub("", QUOTED.sub("", text))).rstrip()
+        text = TIME_LIMIT.sub("", QUOTED_REMARK.sub("", text))
+        text = _drop_sentences(CHANGEABLE, text).rstrip()
         if text or not part.text:
-            plain = part._replace(level=0, title="") if part.about == "spaces" else part
+            plain = part._replace(level=0, title="") if part.subject == "spaces" else part
             kept.append(str(plain._replace(text=text)))
     return "\n\n".join(kept)
 
 
-def _about(title: str) -> About | None:
-    """Read from a heading what is below it."""
-    words = title.lower()
-    return next((about for pattern, about in TITLES if re.search(pattern, words)), None)
+def _drop_sentences(pattern: re.Pattern[str], text: str) -> str:
+    """Leave out the sentences that contain a pattern."""
+    kept = []
+    for paragraph in text.split("\n\n"):
+        if pattern.search(paragraph):
+            sentences = re.split(r"(?<=\.)\s+", paragraph)
+            paragraph = " ".join(one for one in sentences if not pattern.search(one))
+        kept.append(paragraph)
+    return "\n\n".join(paragraph for paragraph in kept if paragraph.strip())
 
 
-def _without(pattern: re.Pattern[str], text: str) -> str:
-    """Leave out the sentences in which a pattern is found."""
-    kept = [
-        " ".join(each for each in SENTENCES.split(part) if not pattern.search(each))
-        if pattern.search(part)
-        else part
-        for part in text.split("\n\n")
-    ]
-    return "\n\n".join(part for part in kept if part.strip())
-
-
-def _needed_options(text: str, rules: str, settings: str) -> str:
-    """Keep the options that say something new; of one that is off keep that it is off."""
+def _trim_options(text: str, rules: str, settings: str) -> str:
+    """Shorten options that are off to `name=False`, and drop those that the rules explain."""
     entries: list[list[str]] = [[]]
     for line in text.splitlines():
         if OPTION.match(line):
@@ -139,48 +138,49 @@ def _needed_options(text: str, rules: str, settings: str) -> str:
         option = OPTION.match(lines[0])
         assert option is not None
         name, default, entry = option[1], option[2], "\n".join(lines).strip()
-        explained = REFERS.search(entry) and re.search(rf"\b{name}\b", rules)
+        refers = re.search(r"\(?see\b", entry, re.IGNORECASE)
         depends = any(f"{other}=True" in entry for other in off)
         if f"`{name}=" not in settings and (default == "False" or depends):
             off.append(name)
             kept.append(f"`{name}={default}`")
-        elif not explained:
+        elif not (refers and re.search(rf"\b{name}\b", rules)):
             kept.append(entry)
     header = [line for line in entries[0] if line.lstrip().startswith("|")]
-    table = any(entry.startswith("|") for entry in kept)
-    return "\n".join([*(header if table else []), *kept])
+    has_table = any(entry.startswith("|") for entry in kept)
+    return "\n".join([*(header if has_table else []), *kept])
 
 
-def _settings(text: str) -> str:
-    """Leave out the spaces where they have few bounds, and so are said with what is to write."""
+def _trim_spaces(text: str) -> str:
+    """Leave out the spaces if they have few bounds, because the prompt states these elsewhere."""
     spaces, _, rest = text.partition("\n\n")
-    sizes = [
-        prod(int(each) for each in re.findall(r"\d+", shape)) for shape in SHAPE.findall(spaces)
-    ]
-    many = "by component" in spaces and max(sizes, default=0) > MOST_BOUNDS
-    return text if many or not spaces.startswith("Observation:") else rest
+    shapes = re.findall(r"array of shape \(([\d, ]*)\)", spaces)
+    sizes = [prod(map(int, re.findall(r"\d+", shape))) for shape in shapes]
+    has_many = "by component" in spaces and max(sizes, default=0) > MOST_BOUNDS
+    return text if has_many or not spaces.startswith("Observation:") else rest
 
 
-def _without_bounds(text: str) -> str:
-    """Drop a table's columns of bounds where all rows have the same."""
+def _trim_tables(text: str) -> str:
+    """Drop the columns of bounds in which all rows of a table are equal."""
     lines = text.splitlines()
     kept: list[str] = []
     while lines:
         table = []
         while lines and lines[0].lstrip().startswith("|"):
             table.append(lines.pop(0))
-        kept += _narrower(table) if len(table) > 3 else table  # a header, a rule and two rows
+        kept += _trim_table(table) if len(table) > 3 else table  # a header, a rule and two rows
         if lines and not lines[0].lstrip().startswith("|"):
             kept.append(lines.pop(0))
     return "\n".join(kept)
 
 
-def _narrower(table: list[str]) -> list[str]:
-    """Drop the columns of equal bounds of one table."""
+def _trim_table(table: list[str]) -> list[str]:
     rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in table]
     if len({len(row) for row in rows}) > 1:
         return table
-    columns = list(zip(*rows, strict=True))
-    same = [BOUND.fullmatch(head) and len(set(cells)) == 1 for head, _, *cells in columns]
-    narrow = zip(*(c for c, drop in zip(columns, same, strict=True) if not drop), strict=True)
-    return [f"| {' | '.join(row)} |" for row in narrow]
+    kept = [
+        column
+        for column in zip(*rows, strict=True)
+        if len(set(column[2:])) > 1
+        or not re.fullmatch(r"(?:control )?(?:min|max)", column[0], re.IGNORECASE)
+    ]
+    return [f"| {' | '.join(row)} |" for row in zip(*kept, strict=True)]

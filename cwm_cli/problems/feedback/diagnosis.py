@@ -1,7 +1,7 @@
-"""Why a program predicts wrongly: where its mistakes are, beside what, and what the data say there.
+"""The diagnosis of wrong predictions: where a program is wrong, and what the data show there.
 
-`diagnose` looks for the conditions that separate wrong rows from right ones, so that the rows that
-are shown first have a cause in common, and for what tells ends and rare rewards.
+`diagnose` looks for conditions that separate wrong rows from right ones, so that the rows that a
+report shows first share a cause. It also looks for conditions of ends and of rare rewards.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,50 +16,26 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Metric
 from cwm_cli.problems.feedback.examples import ComparedRows
+from cwm_cli.problems.feedback.facts import likeliest
 from cwm_cli.problems.feedback.separation import Conjunction, Quantity, separate
 from cwm_cli.worlds.contract import component_names
 
-MOST_COMPONENTS = 30
-"""Components that conditions may be about; of more, those that change most often."""
+MAX_COMPONENTS = 30
+"""Most components that conditions compare. Components that change in more rows come first."""
 
-MOST_GROUPS = 3
-MOST_SEARCHES = 6
-"""Conditions that are looked for in one diagnosis; each takes about 50 ms."""
+MIN_FIT = 0.8
+"""Least F1 score of a condition that locates mistakes."""
 
-NEARLY_ALL = 0.85
-"""A larger share of wrong rows needs no condition: they are wrong everywhere."""
+MIN_EXAMPLES = 3
+"""Least number of ends, or of rows with a reward, for a rule. Groups of fewer wrong rows come last,
+even if their loss is large, because such mistakes may be accidents."""
 
-FEWEST_WRONG = 3
-"""Groups of fewer wrong rows come last, however much these weigh: they may be accidents."""
-
-GOOD = 0.8
-"""Share of right answers, of both kinds, from which a condition says where a program is wrong."""
-
-CLEARLY = 2.0
-"""How many times as often rows have to be wrong under a condition as elsewhere, at least."""
-
-ALIKE = 0.85
-"""Parts that are wrong in the same rows but for so many are one mistake."""
-
-PREDICTED = 3.0
-"""Bits that a condition has to be better to be about what is predicted and not what is observed."""
-
-MOST_PLACES = 150
-"""Pairs of whole components with no more different values than this may be places on a map."""
-
-CELLS = 6
-"""From so many components of one kind on an observation is a board of cells."""
-
-FEWEST_ENDS = 3
-MOST_VALUES = 8
-"""Of more different rewards it is not said what tells each."""
-
-EXCEPTIONS = 0.02
-"""Share of the rows that what tells a value may be wrong about; they are counted."""
+PREDICTED_BITS = 3.0
+"""Extra bits of a condition on a prediction: conditions on observations are preferred."""
 
 
 class Contrast(NamedTuple):
-    """A row that is predicted wrongly, the most alike one that is not, and in what they differ."""
+    """A wrong row, the most similar right row, and the names of the inputs that differ."""
 
     wrong: int
     right: int
@@ -67,11 +43,11 @@ class Contrast(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Rows that are wrong in the same parts and under one condition, "" where it is everywhere.
+    """Rows that are wrong in the same parts under one condition, "" for all rows.
 
-    `wrong` of the `rows` under the condition are wrong, and `wrong_elsewhere` of those `elsewhere`.
-    `members` are the rows under the condition, and `shown` some of the wrong ones among them, the
-    smallest mistake first.
+    Of the `rows` under the condition, `wrong` are wrong; of the rows `elsewhere`,
+    `wrong_elsewhere` are. `members` are the indices of the rows under the condition. `shown` are
+    some of the wrong ones, the smallest error first.
     """
 
     parts: tuple[str, ...]
@@ -86,7 +62,10 @@ class Group(NamedTuple):
 
 
 class WrongKind(NamedTuple):
-    """Rewards or ends of one recorded and one predicted value; `row` is the costliest."""
+    """Rows with the same recorded and the same wrong predicted reward or end.
+
+    `times` is their number, and `row` is the row with the largest loss.
+    """
 
     part: str
     recorded: float
@@ -96,7 +75,7 @@ class WrongKind(NamedTuple):
 
 
 class Bracket(NamedTuple):
-    """The nearest values on either side of a bound, and the rows that have them."""
+    """The nearest recorded values on either side of a bound, and the rows that have them."""
 
     measure: str
     inside: float
@@ -104,11 +83,11 @@ class Bracket(NamedTuple):
     rows: tuple[int, int]
 
 
-class Telling(NamedTuple):
-    """What tells, in the recordings, a value of the reward or an end from all others.
+class OutcomeRule(NamedTuple):
+    """A condition that separates an end, or a value of the reward, in the recorded rows.
 
-    The condition `holds` in so many of the `total` rows with the value, and in `exceptions`
-    others. Where it is a single bound, `bracket` is what was recorded on either side of it.
+    The condition is true in `holds` of the `total` rows with the outcome, and in `exceptions` other
+    rows. If it is a single bound, `bracket` contains the recorded values on either side.
     """
 
     outcome: str
@@ -120,10 +99,10 @@ class Telling(NamedTuple):
 
 
 class WrongNumbers(NamedTuple):
-    """How far one component, or the reward, is off, in units of its typical change.
+    """The errors of one component or of the reward, in units of its typical change.
 
-    `right` is a share of the rows that count; `log_error` the mean decimal logarithm of the errors
-    of the wrong rows.
+    `right` is the share of right rows; the observation of a final row does not count. `median` and
+    `log_error` are the median and the mean decimal logarithm of the errors of the wrong rows.
     """
 
     name: str
@@ -134,10 +113,10 @@ class WrongNumbers(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is wrong with predictions; `as_json` is what `cwm evaluate --diagnose --json` prints.
+    """The mistakes of predictions; `groups` and `numbers` begin with the largest loss.
 
-    `groups` come the costliest first. `best_score` is what can be reached where the same
-    observation and action led to different outcomes, else 1.
+    `best_score` is the best score of a program with one answer for each observation and action. It
+    is 1 if no pair was recorded with different outcomes.
     """
 
     comparison: ComparedRows
@@ -146,96 +125,105 @@ class Diagnosis:
     numbers: tuple[WrongNumbers, ...]
     groups: tuple[Group, ...]
     kinds: tuple[WrongKind, ...]
-    tellings: tuple[Telling, ...]
+    rules: tuple[OutcomeRule, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the data that `cwm evaluate --diagnose --json` prints."""
+        groups = [
+            group._asdict() | {"contrast": group.contrast and group.contrast._asdict()}
+            for group in self.groups
+        ]
+        for group in groups:
+            del group["members"]
         return {
             "transitions": len(self.comparison.dataset),
             "wrong": int(self.comparison.wrong.sum()),
             "score": self.score,
             "best_score": self.best_score,
-            "numbers": [each._asdict() for each in self.numbers],
-            "groups": [_plain(each) for each in self.groups],
-            "kinds": [each._asdict() for each in self.kinds],
+            "numbers": [numbers._asdict() for numbers in self.numbers],
+            "groups": groups,
+            "kinds": [kind._asdict() for kind in self.kinds],
             "tellings": [
-                each._asdict() | {"bracket": each.bracket and each.bracket._asdict()}
-                for each in self.tellings
+                rule._asdict() | {"bracket": rule.bracket and rule.bracket._asdict()}
+                for rule in self.rules
             ],
         }
-
-
-def _plain(group: Group) -> dict[str, Any]:
-    """Return a group as plain data, without the list of all its rows."""
-    data = group._asdict() | {"contrast": group.contrast and group.contrast._asdict()}
-    del data["members"]
-    return data
 
 
 def diagnose(
     dataset: Dataset, predictions: Columns, metric: Metric, description: str = ""
 ) -> Diagnosis:
-    """Find out where predictions of a dataset are wrong, and what the rows have in common."""
+    """Find where predictions are wrong, and what the wrong rows have in common.
+
+    Args:
+        dataset: The recorded rows.
+        predictions: One prediction for each row.
+        metric: The metric that weighs the rows.
+        description: The description of the environment, for the names of components.
+    """
     comparison = ComparedRows.of(dataset, predictions, metric, description)
+    best = ComparedRows.of(dataset, likeliest(dataset, metric), metric)
     quantities = ComparedQuantities(comparison)
     return Diagnosis(
         comparison,
-        float(1.0 - comparison.lost.sum() / comparison.weights.sum()),
-        reachable(comparison),
-        tuple(wrong_numbers(comparison)),
-        tuple(groups(quantities)),
-        tuple(wrong_kinds(comparison)),
-        tuple(tellings(quantities)),
+        comparison.score,
+        best.score,
+        tuple(_find_wrong_numbers(comparison)),
+        tuple(_find_groups(quantities)),
+        tuple(_find_wrong_kinds(comparison)),
+        tuple(_find_rules(quantities)),
     )
 
 
 class ComparedQuantities:
-    """What conditions may be about: what was asked, what the program said, what followed."""
+    """The quantities that conditions may compare: inputs, predictions and recorded results."""
 
     def __init__(self, comparison: ComparedRows) -> None:
         self.comparison = comparison
 
     @cached_property
-    def asked(self) -> list[Quantity]:
-        """The observation before a step and the action."""
+    def inputs(self) -> list[Quantity]:
+        """The observation before a step, and the action."""
         return [*self._observed(self.comparison.dataset.columns, ""), *self._actions()]
 
     @cached_property
-    def said(self) -> list[Quantity]:
-        """What was asked and what the program said to it."""
-        told = self._observed(self.comparison.predictions, "next_", "predicted ")
-        return [*self.asked, *told]
+    def predicted(self) -> list[Quantity]:
+        """The inputs and the predicted observation."""
+        predictions = self.comparison.predictions
+        return [*self.inputs, *self._observed(predictions, "next_", "predicted ")]
 
     @cached_property
     def recorded(self) -> list[Quantity]:
-        """What was asked and what followed; an outcome is rather told by what followed."""
-        asked = [quantity._replace(extra=1.0) for quantity in self.asked]
-        followed = self._observed(self.comparison.dataset.columns, "next_")
-        return [*(one._replace(extra=max(0.0, one.extra - PREDICTED)) for one in followed), *asked]
+        """The next observation and the inputs. Conditions on the next observation are preferred."""
+        inputs = [quantity._replace(extra=1.0) for quantity in self.inputs]
+        results = self._observed(self.comparison.dataset.columns, "next_")
+        return [
+            *(one._replace(extra=max(0.0, one.extra - PREDICTED_BITS)) for one in results),
+            *inputs,
+        ]
 
     @cached_property
-    def chosen(self) -> np.ndarray:
-        """The components that may be asked for, at most so many."""
+    def _components(self) -> np.ndarray:
+        """The indices of the components that conditions may compare."""
         names = self.comparison.names
-        if len(names) <= MOST_COMPONENTS:
+        if len(names) <= MAX_COMPONENTS:
             return np.arange(len(names))
         parts = (self.comparison.component(index) for index in range(min(len(names), 2000)))
-        often = np.array([float((part.before != part.recorded).mean()) for part in parts])
-        return np.sort(np.argsort(-often, kind="stable")[:MOST_COMPONENTS])
+        changing = np.array([float((part.before != part.recorded).mean()) for part in parts])
+        return np.sort(np.argsort(-changing, kind="stable")[:MAX_COMPONENTS])
 
     def _observed(self, columns: Columns, stem: str, words: str = "") -> list[Quantity]:
-        """Return the components of an observation, and pairs of whole ones: they may be places."""
-        extra = PREDICTED if stem else 0.0
+        """Return the components of an observation, and pairs that may be places on a map."""
+        extra = PREDICTED_BITS if stem else 0.0
         found = []
-        for index in self.chosen.tolist():
+        for index in self._components.tolist():
             leaf, place = self.comparison.place(index)
-            column = columns[f"{stem}{leaf.name}"].reshape(len(self.comparison.dataset), -1)[
-                :, place
-            ]
+            column = columns[f"{stem}{leaf.name}"].reshape(len(self.comparison.dataset), -1)
+            column = column[:, place]
             name = f"{words}{stem}{self.comparison.names[index]}"
             if column.dtype.kind not in "biuf":
-                values, codes = np.unique(column, return_inverse=True)
-                labels = {float(code): repr(str(value)) for code, value in enumerate(values)}
+                texts, codes = np.unique(column, return_inverse=True)
+                labels = {float(code): repr(str(text)) for code, text in enumerate(texts)}
                 found.append(Quantity(name, codes.astype(np.float64), False, False, extra, labels))
                 continue
             values = column.astype(np.float64)
@@ -246,13 +234,12 @@ class ComparedQuantities:
         return [*found, *_places(found)]
 
     def _actions(self) -> list[Quantity]:
-        """Return the components of the action."""
         space = self.comparison.dataset.action_space
         if space.kind in ("text", "tuple", "dict"):
             return []
         taken = self.comparison.dataset.columns["actions"]
         values = taken.reshape(len(taken), -1).astype(np.float64)
-        names = component_names(space, "action")[:MOST_COMPONENTS]
+        names = component_names(space, "action")[:MAX_COMPONENTS]
         return [
             Quantity(name, values[:, index], space.is_float, space.kind != "discrete")
             for index, name in enumerate(names)
@@ -260,208 +247,218 @@ class ComparedQuantities:
 
 
 def _places(quantities: Sequence[Quantity]) -> Iterator[Quantity]:
-    """Yield pairs of whole components that may be places on a map: they take few values."""
+    """Yield pairs of whole numbers that may be places on a map: they take at most 150 values."""
     whole = [one for one in quantities if not one.is_real and one.is_ordered]
     whole = [one for one in whole if len(np.unique(one.values)) > 3][:4]
     for one, other in combinations(whole, 2):
         pairs = np.stack([one.values, other.values], axis=1)
         values, codes = np.unique(pairs, axis=0, return_inverse=True)
-        if len(values) <= min(MOST_PLACES, len(pairs) / 2):
+        if len(values) <= min(150, len(pairs) / 2):
             labels = {float(code): f"({x:g}, {y:g})" for code, (x, y) in enumerate(values)}
             name = f"({one.name}, {other.name})"
             codes = codes.reshape(-1).astype(np.float64)
             yield Quantity(name, codes, False, False, one.extra + 2.0, labels)
 
 
-# --- where it is wrong
+# --- groups of wrong rows
 
 
-class _Found(NamedTuple):
-    """A condition for where some parts are wrong, its rows, and those that are wrong there."""
+class _LocatedMistakes(NamedTuple):
+    """Parts that are wrong together, a condition, and masks of its rows and of the wrong rows."""
 
     parts: tuple[str, ...]
-    words: str
+    condition: str
     rows: np.ndarray
     wrong: np.ndarray
 
     @property
     def fit(self) -> float:
-        """How well the condition and the mistakes agree."""
-        return _agree(self.rows, self.wrong)
+        """The F1 score of the condition for the wrong rows."""
+        return _f1_score(self.rows, self.wrong)
 
 
-def _agree(one: np.ndarray, other: np.ndarray) -> float:
-    """Return how well two masks agree on what they hold, from 0 to 1."""
+def _f1_score(one: np.ndarray, other: np.ndarray) -> float:
     return float(2 * (one & other).sum() / (one.sum() + other.sum()))
 
 
-def groups(quantities: ComparedQuantities) -> Iterator[Group]:
-    """Yield what is wrong under one condition each, until most of what is lost is explained."""
+def _find_groups(quantities: ComparedQuantities) -> Iterator[Group]:
+    """Yield at most three groups of wrong rows, until they contain all wrong rows."""
     comparison = quantities.comparison
     left = comparison.wrong
-    searches = MOST_SEARCHES
-    found: list[_Found] = []
-    while left.any() and len(found) < MOST_GROUPS and searches > 0:
+    searches = 6  # each takes about 50 ms
+    found: list[_LocatedMistakes] = []
+    while left.any() and len(found) < 3 and searches > 0:
         options = []
-        for parts, mask in _mistakes(comparison, left):
+        for parts, mask in _joint_mistakes(comparison, left):
             if searches <= 0:
                 break
-            option = _located(quantities, parts, mask)
+            option = _locate(quantities, parts, mask)
             searches -= 1
             options.append(option)
-            if option.fit >= GOOD and (option.rows & left).sum() >= GOOD * left.sum():
+            if option.fit >= MIN_FIT and (option.rows & left).sum() >= MIN_FIT * left.sum():
                 break
-        best = max(options, key=lambda one: (one.fit >= GOOD, _explained(comparison, one, left)))
+        best = max(
+            options, key=lambda one: (one.fit >= MIN_FIT, _covered_loss(comparison, one, left))
+        )
         found.append(best)
         left = left & ~(best.rows if (best.rows & left).any() else best.wrong)
-    made = [_group(quantities, one) for one in found]
+    groups = [_describe_group(quantities, one) for one in found]
     lost = [float(comparison.lost[one.rows & one.wrong].sum()) for one in found]
-    order = sorted(range(len(made)), key=lambda i: (made[i].wrong < FEWEST_WRONG, -lost[i]))
-    yield from (made[place] for place in order)
+    order = sorted(range(len(groups)), key=lambda i: (groups[i].wrong < MIN_EXAMPLES, -lost[i]))
+    yield from (groups[place] for place in order)
 
 
-def _explained(comparison: ComparedRows, option: _Found, left: np.ndarray) -> float:
-    """Return how much of what is lost a condition covers, less for right rows under it."""
+def _covered_loss(comparison: ComparedRows, option: _LocatedMistakes, left: np.ndarray) -> float:
+    """Return the loss under a condition, times the share of its rows that are still left."""
     covered = option.rows & left
     return float(comparison.lost[covered].sum() * covered.sum() / max(1, option.rows.sum()))
 
 
-def _mistakes(
+def _joint_mistakes(
     comparison: ComparedRows, left: np.ndarray
 ) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
-    """Yield parts that are wrong together, and the rows: all of it first, then the costliest."""
-    named: dict[str, np.ndarray] = {}
-    going = ~comparison.terminal
-    wrong = ~comparison.right & (going & left)[:, None]
+    """Yield all wrong parts, then parts that are wrong in the same rows, the costliest first."""
+    masks: dict[str, np.ndarray] = {}
+    wrong = comparison.component_mistakes & left[:, None]
     lost = wrong.T @ comparison.weights
-    for index in np.argsort(-lost, kind="stable")[:MOST_COMPONENTS].tolist():
+    for index in np.argsort(-lost, kind="stable")[:MAX_COMPONENTS].tolist():
         if lost[index] > 0:
-            named[comparison.names[index]] = wrong[:, index]
+            masks[comparison.names[index]] = wrong[:, index]
     for part, mask in comparison.mistakes.items():
         if part != "observation" and (mask & left).any():
-            named[part] = mask & left
-    together: list[tuple[list[str], np.ndarray]] = []
-    for name, mask in named.items():
-        for names, other in together:
-            if (mask & other).sum() >= ALIKE * (mask | other).sum():
+            masks[part] = mask & left
+    joint: list[tuple[list[str], np.ndarray]] = []
+    for name, mask in masks.items():
+        for names, other in joint:
+            # Parts with a Jaccard index of at least 0.85 count as one mistake.
+            if (mask & other).sum() >= 0.85 * (mask | other).sum():
                 names.append(name)
                 break
         else:
-            together.append(([name], mask))
-    yield tuple(named), left
-    if len(together) > 1:
-        together.sort(key=lambda one: -float(comparison.weights[one[1]].sum()))
-        yield from ((tuple(names), mask) for names, mask in together)
+            joint.append(([name], mask))
+    yield tuple(masks), left
+    if len(joint) > 1:
+        joint.sort(key=lambda one: -float(comparison.weights[one[1]].sum()))
+        yield from ((tuple(names), mask) for names, mask in joint)
 
 
-def _located(quantities: ComparedQuantities, parts: tuple[str, ...], wrong: np.ndarray) -> _Found:
-    """Find the condition under which some parts are wrong, "" where they are nearly everywhere."""
-    if (cells := _located_in_cells(quantities.comparison)) is not None:
-        return _Found(parts, *cells, wrong)
-    everywhere = _Found(parts, "", np.ones(len(wrong), dtype=np.bool_), wrong)
-    if wrong[~quantities.comparison.terminal | wrong].mean() > NEARLY_ALL:
+def _locate(
+    quantities: ComparedQuantities, parts: tuple[str, ...], wrong: np.ndarray
+) -> _LocatedMistakes:
+    """Find the condition under which parts are wrong, "" if there is none.
+
+    A condition is kept if rows under it are wrong at least twice as often as other rows.
+    """
+    if (cells := _find_cell_condition(quantities.comparison)) is not None:
+        return _LocatedMistakes(parts, *cells, wrong)
+    everywhere = _LocatedMistakes(parts, "", np.ones(len(wrong), dtype=np.bool_), wrong)
+    # If more than 85 % of the rows are wrong, they need no condition.
+    if wrong[~quantities.comparison.terminal | wrong].mean() > 0.85:
         return everywhere
-    condition = separate(wrong, quantities.said)
+    condition = separate(wrong, quantities.predicted)
     if condition is None:
         return everywhere
-    rows = condition.holds(quantities.said)
-    if wrong[rows].mean() < CLEARLY * wrong[~rows].mean():
+    rows = condition.holds(quantities.predicted)
+    if wrong[rows].mean() < 2.0 * wrong[~rows].mean():
         return everywhere
-    return _Found(parts, condition.words(quantities.said), rows, wrong)
+    return _LocatedMistakes(parts, condition.to_python(quantities.predicted), rows, wrong)
 
 
-def _located_in_cells(comparison: ComparedRows) -> tuple[str, np.ndarray] | None:
-    """Find around which cells of a board it is wrong: by what they hold, and their neighbours."""
+def _find_cell_condition(comparison: ComparedRows) -> tuple[str, np.ndarray] | None:
+    """Find a condition of wrong cells of a board: on the values of a cell and its neighbours.
+
+    An observation is a board if it has at least six components of one kind.
+    """
     space = comparison.dataset.observation_space
     is_board = not space.children and not space.is_float and 1 <= len(space.shape) <= 2
-    if not is_board or space.size < CELLS or len(set(space.high)) > 1 or space.kind == "text":
+    if not is_board or space.size < 6 or len(set(space.high)) > 1 or space.kind == "text":
         return None
     count = len(comparison.dataset)
     board = comparison.dataset.columns["observations"].reshape(count, *space.shape).astype(float)
-    wrong = ~comparison.right & ~comparison.terminal[:, None]
+    wrong = comparison.component_mistakes.reshape(-1)
     padded = np.pad(board, [(0, 0), *[(1, 1)] * len(space.shape)], constant_values=-1)
     if len(space.shape) == 1:
-        around = {"its left": padded[:, :-2], "its right": padded[:, 2:]}
+        neighbours = {"its left": padded[:, :-2], "its right": padded[:, 2:]}
     else:
-        around = {
+        neighbours = {
             "its left": padded[:, 1:-1, :-2],
             "its right": padded[:, 1:-1, 2:],
             "the one above": padded[:, :-2, 1:-1],
             "the one below": padded[:, 2:, 1:-1],
         }
+    # One row for each cell of each observation.
     cells = [Quantity("cell", board.reshape(-1), False)]
-    cells += [Quantity(side, values.reshape(-1), False) for side, values in around.items()]
+    cells += [Quantity(side, values.reshape(-1), False) for side, values in neighbours.items()]
     actions = comparison.dataset.action_space
     if actions.kind == "discrete" and actions.count == space.size:
         chosen = comparison.dataset.columns["actions"][:, None] - int(actions.low[0])
-        at = (chosen == np.arange(space.size)).astype(float).reshape(-1)
-        cells.append(Quantity("action is the cell", at, False))
-    condition = separate(wrong.reshape(-1), cells)
-    if condition is None or _agree(condition.holds(cells), wrong.reshape(-1)) < GOOD:
+        is_cell = (chosen == np.arange(space.size)).astype(float).reshape(-1)
+        cells.append(Quantity("action is the cell", is_cell, False))
+    condition = separate(wrong, cells)
+    if condition is None or _f1_score(condition.holds(cells), wrong) < MIN_FIT:
         return None
-    inside = condition.holds(cells).reshape(count, space.size)
-    rows = np.asarray(inside.any(axis=1), dtype=np.bool_)
-    return f"for some cell {condition.words(cells)}", rows
+    rows = condition.holds(cells).reshape(count, space.size).any(axis=1)
+    return f"for some cell {condition.to_python(cells)}", np.asarray(rows, dtype=np.bool_)
 
 
-def _group(quantities: ComparedQuantities, found: _Found) -> Group:
-    """Put a group together, with rows to show."""
+def _describe_group(quantities: ComparedQuantities, found: _LocatedMistakes) -> Group:
+    """Count the rows of a group, and choose rows to show: the smallest and the median error."""
     comparison = quantities.comparison
     inside = found.rows & found.wrong
     rows = np.flatnonzero(inside if inside.any() else found.wrong)
     order = rows[np.argsort(comparison.errors[rows], kind="stable")]
     shown = dict.fromkeys(order[[0, len(order) // 2]].tolist())
-    mask = np.zeros(len(found.wrong), dtype=np.bool_)
-    mask[rows] = True
-    parts = [name for name in found.parts if _is_wrong(comparison, name, mask)]
     return Group(
-        tuple(parts),
-        found.words,
+        tuple(name for name in found.parts if _is_wrong(comparison, name, rows)),
+        found.condition,
         int(inside.sum()),
         int(found.rows.sum()),
         int((found.wrong & ~found.rows).sum()),
         int((~found.rows).sum()),
         tuple(np.flatnonzero(found.rows).tolist()),
         tuple(shown),
-        contrast(quantities, rows) if found.words else None,
+        _find_contrast(quantities, rows) if found.condition else None,
     )
 
 
 def _is_wrong(comparison: ComparedRows, name: str, rows: np.ndarray) -> bool:
-    """Whether a part or a component is wrong in some rows."""
+    """Return whether a part or a component is wrong in some of the rows."""
     if name in comparison.mistakes:
         return bool(comparison.mistakes[name][rows].any())
-    index = comparison.names.index(name)
-    return bool((~comparison.right[:, index] & rows & ~comparison.terminal).any())
+    return bool(comparison.component_mistakes[rows, comparison.names.index(name)].any())
 
 
-def contrast(quantities: ComparedQuantities, rows: np.ndarray) -> Contrast | None:
-    """Return the pair of a wrong and a right row that are most alike in what was asked."""
-    comparison = quantities.comparison
-    right = np.flatnonzero(~comparison.wrong)
-    asked = [one for one in quantities.asked if not one.labels and np.ptp(one.values) > 0]
-    if not len(right) or not asked:
+def _find_contrast(quantities: ComparedQuantities, rows: np.ndarray) -> Contrast | None:
+    """Return the most similar pair of a wrong and a right row, by their inputs.
+
+    At most about 100 wrong rows are compared with 500 right ones.
+    """
+    right = np.flatnonzero(~quantities.comparison.wrong)
+    inputs = [one for one in quantities.inputs if not one.labels and np.ptp(one.values) > 0]
+    if not len(right) or not inputs:
         return None
-    some = rows[:: max(1, len(rows) // 100)]
-    others = right[:: max(1, len(right) // 500)]
-    apart = np.array([one.values[some, None] - one.values[None, others] for one in asked])
-    scale = np.array([one.values.std() if one.is_ordered else 0.5 for one in asked])
+    wrong = rows[:: max(1, len(rows) // 100)]
+    right = right[:: max(1, len(right) // 500)]
+    apart = np.array([one.values[wrong, None] - one.values[None, right] for one in inputs])
+    scale = np.array([one.values.std() if one.is_ordered else 0.5 for one in inputs])
     distance = np.abs(apart / scale[:, None, None])
+    # Each input that differs costs 0.2 more, so that few inputs differ.
     total = np.where(distance > 0, distance + 0.2, 0.0).sum(axis=0)
-    place = np.unravel_index(np.argmin(total), total.shape)
-    one, other = int(some[place[0]]), int(others[place[1]])
-    each = distance[:, place[0], place[1]]
-    most = np.argsort(-each, kind="stable")[:3]
-    return Contrast(
-        one, other, tuple(asked[i].name for i in most if each[i] > max(0.1, each.max() / 4))
+    first, second = np.unravel_index(np.argmin(total), total.shape)
+    by_input = distance[:, first, second]
+    differs = tuple(
+        inputs[i].name
+        for i in np.argsort(-by_input, kind="stable")[:3]
+        if by_input[i] > max(0.1, by_input.max() / 4)
     )
+    return Contrast(int(wrong[first]), int(right[second]), differs)
 
 
-# --- kinds of rewards and ends
+# --- rewards and ends
 
 
-def wrong_kinds(comparison: ComparedRows) -> Iterator[WrongKind]:
-    """Yield every kind of wrong end, then of wrong rewards where rewards have few values."""
+def _find_wrong_kinds(comparison: ComparedRows) -> Iterator[WrongKind]:
+    """Yield the kinds of wrong ends, then of wrong rewards if these take at most 20 values."""
     columns, predictions = comparison.dataset.columns, comparison.predictions
     for part, name in (("terminated", "terminations"), ("reward", "rewards")):
         wrong = np.flatnonzero(comparison.mistakes[part])
@@ -473,65 +470,75 @@ def wrong_kinds(comparison: ComparedRows) -> Iterator[WrongKind]:
         for place in np.argsort(-counts, kind="stable").tolist():
             rows = wrong[kind.reshape(-1) == place]
             row = int(rows[np.argmax(comparison.lost[rows])])
-            one, other = kinds[place].tolist()
-            yield WrongKind(part, one, other, int(counts[place]), row)
+            recorded_value, predicted_value = kinds[place].tolist()
+            yield WrongKind(part, recorded_value, predicted_value, int(counts[place]), row)
 
 
-def tellings(quantities: ComparedQuantities) -> Iterator[Telling]:
-    """Yield what tells ends, and each of a few rewards, where predictions are wrong about them."""
+def _find_rules(quantities: ComparedQuantities) -> Iterator[OutcomeRule]:
+    """Yield the rules of wrongly predicted ends, and of rewards if they take up to 8 values."""
     comparison = quantities.comparison
     rewards = comparison.dataset.columns["rewards"]
     ends = comparison.terminal
-    if comparison.mistakes["terminated"].any() and FEWEST_ENDS <= ends.sum() < len(ends):
-        yield from _told(quantities, "the episode ends", ends)
+    if comparison.mistakes["terminated"].any() and MIN_EXAMPLES <= ends.sum() < len(ends):
+        yield from _find_rule(quantities, "the episode ends", ends)
     wrong = comparison.mistakes["reward"]
     values, counts = np.unique(rewards, return_counts=True)
-    if wrong.any() and 1 < len(values) <= MOST_VALUES:
+    if wrong.any() and 1 < len(values) <= 8:
         for value, times in zip(values, counts, strict=True):
-            if FEWEST_ENDS <= times <= len(rewards) / 2 and wrong[rewards == value].any():
-                yield from _told(quantities, f"the reward is {value.item()!r}", rewards == value)
+            if MIN_EXAMPLES <= times <= len(rewards) / 2 and wrong[rewards == value].any():
+                name = f"the reward is {value.item()!r}"
+                yield from _find_rule(quantities, name, rewards == value)
 
 
-def _told(quantities: ComparedQuantities, outcome: str, rows: np.ndarray) -> Iterator[Telling]:
-    """Yield the condition that tells some rows, if one does nearly without exception."""
-    condition = separate(rows, quantities.recorded)
+def _find_rule(
+    quantities: ComparedQuantities, outcome: str, target: np.ndarray
+) -> Iterator[OutcomeRule]:
+    """Yield the condition of the rows with an outcome, if it has few exceptions.
+
+    Only conditions on plain quantities may have exceptions, in at most 2 % of all rows.
+    """
+    condition = separate(target, quantities.recorded)
     if condition is None:
         return
     inside = condition.holds(quantities.recorded)
-    missed = int((inside != rows).sum())
     is_plain = all(literal.form == "plain" for literal in condition.literals)
-    if missed > (EXCEPTIONS * len(rows) if is_plain else 0) or _agree(inside, rows) < GOOD:
+    most = 0.02 * len(target) if is_plain else 0
+    if (inside != target).sum() > most or _f1_score(inside, target) < MIN_FIT:
         return
-    bracket = _bracket(condition, quantities.recorded, inside)
-    words = condition.words(quantities.recorded)
-    counts = int(rows.sum()), int((inside & rows).sum()), int((inside & ~rows).sum())
-    yield Telling(outcome, words, *counts, bracket)
+    yield OutcomeRule(
+        outcome,
+        condition.to_python(quantities.recorded),
+        int(target.sum()),
+        int((inside & target).sum()),
+        int((inside & ~target).sum()),
+        _find_bracket(condition, quantities.recorded, inside),
+    )
 
 
-def _bracket(
+def _find_bracket(
     condition: Conjunction, quantities: Sequence[Quantity], inside: np.ndarray
 ) -> Bracket | None:
-    """Return what lies on either side of a condition that is a single bound."""
+    """Return the nearest values on either side of a condition that is a single bound."""
     literal = condition.literals[0]
     if len(condition.literals) > 1 or literal.values:
         return None
     measured = literal.measure(quantities)
     apart = np.abs(measured[inside][:, None] - measured[~inside][None, :])
-    one, other = np.unravel_index(np.argmin(apart), apart.shape)
-    rows = int(np.flatnonzero(inside)[one]), int(np.flatnonzero(~inside)[other])
-    subject = literal.subject(quantities)
-    return Bracket(subject, float(measured[rows[0]]), float(measured[rows[1]]), rows)
+    first, second = np.unravel_index(np.argmin(apart), apart.shape)
+    rows = int(np.flatnonzero(inside)[first]), int(np.flatnonzero(~inside)[second])
+    inner, outer = measured[list(rows)].tolist()
+    return Bracket(literal.expression(quantities), inner, outer, rows)
 
 
-# --- numbers, and chance
+# --- sizes of errors
 
 
-def wrong_numbers(comparison: ComparedRows) -> Iterator[WrongNumbers]:
-    """Yield how far off each wrong component is, the costliest first, and the reward."""
+def _find_wrong_numbers(comparison: ComparedRows) -> Iterator[WrongNumbers]:
+    """Yield the errors of each wrong component, the costliest first, and of the reward."""
     going = ~comparison.terminal
-    wrong = ~comparison.right & going[:, None]
+    wrong = comparison.component_mistakes
     lost = wrong.T @ comparison.weights
-    for index in np.argsort(-lost, kind="stable")[:MOST_COMPONENTS].tolist():
+    for index in np.argsort(-lost, kind="stable")[:MAX_COMPONENTS].tolist():
         if lost[index] <= 0:
             break
         share = float(comparison.right[going, index].mean())
@@ -541,49 +548,17 @@ def wrong_numbers(comparison: ComparedRows) -> Iterator[WrongNumbers]:
         part = comparison.component(index)
         with np.errstate(invalid="ignore", over="ignore"):
             errors = np.abs(part.predicted - part.recorded.astype(np.float64)) / part.typical_change
-        yield WrongNumbers(comparison.label(index), share, *_sizes(errors[wrong[:, index]]))
+        yield WrongNumbers(comparison.label(index), share, *_summarise(errors[wrong[:, index]]))
     if (mask := comparison.mistakes["reward"]).any():
         recorded = comparison.dataset.columns["rewards"]
         with np.errstate(invalid="ignore", over="ignore"):
             errors = np.abs(comparison.predictions["rewards"] - recorded) / (recorded.std() or 1.0)
-        yield WrongNumbers("reward", float((~mask).mean()), *_sizes(errors[mask]))
+        yield WrongNumbers("reward", float((~mask).mean()), *_summarise(errors[mask]))
 
 
-def _sizes(errors: np.ndarray) -> tuple[float | None, float | None]:
-    """Return the median and the mean decimal logarithm of errors that are numbers."""
+def _summarise(errors: np.ndarray) -> tuple[float | None, float | None]:
+    """Return the median and the mean decimal logarithm of the finite errors."""
     errors = errors[np.isfinite(errors) & (errors > 0)]
     if not len(errors):
         return None, None
     return float(np.median(errors)), float(np.log10(errors).mean())
-
-
-def reachable(comparison: ComparedRows) -> float:
-    """Return the best score of one answer for each observation and action, on these rows."""
-    dataset = comparison.dataset
-    asked = dataset.situations()
-    order: dict[bytes, list[int]] = {}
-    for row, question in enumerate(asked):
-        order.setdefault(question, []).append(row)
-    repeated = [rows for rows in order.values() if len(rows) > 1]
-    lost = sum(_least_lost(comparison, np.array(rows)) for rows in repeated)
-    return float(1.0 - lost / comparison.weights.sum())
-
-
-def _least_lost(comparison: ComparedRows, rows: np.ndarray) -> float:
-    """Return the weight that the best single answer to some rows loses, part by part."""
-    dataset = comparison.dataset
-    columns, terminal = dataset.columns, comparison.terminal[rows]
-    each = comparison.weights[rows] / np.where(terminal, 2, 3 + dataset.has_valid_actions)
-    lost = sum(_fewer(columns[name][rows], each) for name in ("rewards", "terminations"))
-    leaves = list(dataset.observation_space.leaves("next_observations"))
-    for leaf in leaves:
-        values = columns[leaf.name][rows].reshape(len(rows), -1)
-        own = each * ~terminal / (len(leaves) * values.shape[1])
-        lost += sum(_fewer(values[:, place], own) for place in range(values.shape[1]))
-    return lost
-
-
-def _fewer(values: np.ndarray, weights: np.ndarray) -> float:
-    """Return the weight of all values but the one that weighs most."""
-    _, kinds = np.unique(values, return_inverse=True)
-    return float(weights.sum() - np.bincount(kinds.reshape(-1), weights).max())

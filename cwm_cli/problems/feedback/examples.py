@@ -82,6 +82,11 @@ class ComparedRows:
         return lost
 
     @property
+    def score(self) -> float:
+        """The weighted mean score of all rows."""
+        return float(1.0 - self.lost.sum() / self.weights.sum())
+
+    @property
     def wrong(self) -> np.ndarray:
         """Mask of the rows that are wrong in a part that counts."""
         return self.losses > 0
@@ -90,6 +95,12 @@ class ComparedRows:
     def observation_wrong(self) -> np.ndarray:
         """Mask of the rows whose observation is wrong and counts."""
         return self.mistakes["observation"]
+
+    @cached_property
+    def component_mistakes(self) -> np.ndarray:
+        """Mask of the wrong components that count, (rows, components)."""
+        mistakes: np.ndarray = ~self.right & ~self.terminal[:, None]
+        return mistakes
 
     @cached_property
     def mistakes(self) -> dict[str, np.ndarray]:
@@ -158,8 +169,8 @@ class ComparedRows:
         return [(leaf, place) for leaf in leaves for place in range(leaf.space.size)]
 
 
-def share(mask: np.ndarray) -> str:
-    """Write the mean of a mask in percent."""
+def right_share(mask: np.ndarray) -> str:
+    """Return the mean of a mask in percent, 100 % for no rows."""
     return percent(float(mask.mean()) if len(mask) else 1.0)
 
 

@@ -1,7 +1,8 @@
-"""Conditions that separate some rows from others: half-spaces, boxes, discs, kinds of action.
+"""Conditions that separate target rows from others: half-spaces, boxes, discs, single values.
 
-A condition is a conjunction of a few literals. What it is worth is the number of bits that it
-saves in saying which rows are meant, less the bits that it takes to write.
+A condition is a conjunction of at most three literals. Its worth follows the minimum description
+length principle (Rissanen 1978): the bits that it saves in the encoding of the target rows, less
+the bits that it takes to write the condition.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,46 +12,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-MOST_ROWS = 400
-"""Rows of either kind that are looked at, evenly chosen: more would not change what is found."""
+BEAM_WIDTH = 4
+"""Conditions that each round of the search extends."""
 
-MOST_PAIRED = 6
-"""Quantities that are taken two by two: those that separate best alone."""
+MIN_WORTH_BITS = 6.0
+"""Least worth of a condition: the best of many trials on random rows stays below it."""
 
-SLOPES = (1 / 3, 1 / 2, 1.0, 2.0, 3.0)
-"""How half-spaces lean, in units of the spreads of both quantities; they are refined afterwards."""
+MAX_LITERALS = 3
+"""Literals of a condition: two for a box, one more for an action."""
 
-BALANCES = (0.3, 1.0, 3.0)
-"""What a row outside weighs against one that is meant, while intervals are looked for."""
-
-BEAM = 4
-"""Conditions that are followed up."""
-
-LEAST_WORTH = 6.0
-"""Bits that a condition has to save after all: what many trials save by chance stays below."""
-
-DEPTH = 3
-"""Literals of a condition at most: two for a box, one more for an action."""
-
-ROUNDS = 2
-"""How often the numbers of all literals are chosen anew, one after the other."""
-
-FEWEST_IN_DISC = 5
-"""With fewer rows than this a disc says no more than a box."""
-
-BITS_OF_BOUND = 6.0
-BITS_OF_SLOPE = 6.0
-BITS_OF_DISC = 9.0
-"""What parts of a literal take to write, beside the choice of its quantity."""
-
-MOST_VALUES = 12
-"""With more different values than this, a quantity is not asked for single ones."""
+MAX_VALUES = 12
+"""Most values in a literal such as `x in (1, 2)`."""
 
 
 class Quantity(NamedTuple):
-    """A number for each row, by the name that is read; `extra` bits make others preferred.
+    """A named number for each row, which literals compare.
 
-    Of one that is a code for something else, `labels` say what each number stands for.
+    `extra` is added to the bits of each literal that uses the quantity, so that other quantities
+    are preferred. If the numbers are codes, `labels` maps each code to the text that it represents.
     """
 
     name: str
@@ -62,12 +41,12 @@ class Quantity(NamedTuple):
 
 
 class Literal(NamedTuple):
-    """Some quantity, or what two give together, between bounds or among values.
+    """A comparison of one quantity, or of a combination of two, with bounds or values.
 
-    `form` is "plain" (the first quantity), "sum" (the first and `numbers[0]` times the
-    second) or "disc" (the square of the distance from `numbers[:2]`, in which the
-    second counts `numbers[2]` times). `low` and `high` do not belong to it where it is real. One
-    that is `outside` holds where it would not hold else.
+    `form` is the compared number: "plain" (the first quantity), "sum" (the first quantity plus
+    `numbers[0]` times the second) or "disc" (the squared distance from the point `numbers[:2]`, in
+    which the second quantity is scaled by `numbers[2]`). The bounds `low` and `high` are exclusive.
+    `outside` negates the comparison with the bounds.
     """
 
     form: str
@@ -79,287 +58,318 @@ class Literal(NamedTuple):
     outside: bool = False
 
     def measure(self, quantities: Sequence[Quantity]) -> np.ndarray:
-        """Return the number that is compared, for each row."""
-        one = quantities[self.quantities[0]].values
+        """Return the compared number of each row."""
+        first = quantities[self.quantities[0]].values
         if self.form == "plain":
-            return one
-        other = quantities[self.quantities[1]].values
+            return first
+        second = quantities[self.quantities[1]].values
         if self.form == "sum":
-            total: np.ndarray = one + self.numbers[0] * other
+            total: np.ndarray = first + self.numbers[0] * second
             return total
         x, y, scale = self.numbers
-        squared: np.ndarray = (one - x) ** 2 + (scale * (other - y)) ** 2
+        squared: np.ndarray = (first - x) ** 2 + (scale * (second - y)) ** 2
         return squared
 
     def holds(self, quantities: Sequence[Quantity]) -> np.ndarray:
-        """Return the mask of the rows in which it holds."""
+        """Return the mask of the rows that satisfy the literal."""
         measured = self.measure(quantities)
         if self.values:
             return np.isin(measured, self.values)
         inside: np.ndarray = (measured > self.low) & (measured < self.high)
         return ~inside if self.outside else inside
 
-    def bits(self, quantities: Sequence[Quantity]) -> float:
-        """Return what it takes to write it."""
+    def count_bits(self, quantities: Sequence[Quantity]) -> float:
+        """Return the bits that it takes to write the literal."""
         chosen = len(self.quantities) * np.log2(max(len(quantities), 2))
         extra = sum(quantities[index].extra for index in self.quantities)
-        shape = {"plain": 0.0, "sum": BITS_OF_SLOPE, "disc": BITS_OF_DISC}[self.form]
-        bounds = max(1, len(self.values)) if self.values else self._bounds
-        return float(chosen + extra + shape + BITS_OF_BOUND * bounds)
+        shape = {"plain": 0.0, "sum": 6.0, "disc": 9.0}[self.form]
+        bounds = len(self.values) or int(np.isfinite(self.low)) + int(np.isfinite(self.high))
+        return float(chosen + extra + shape + 6.0 * bounds)
 
-    @property
-    def _bounds(self) -> int:
-        return int(np.isfinite(self.low)) + int(np.isfinite(self.high))
-
-    def subject(self, quantities: Sequence[Quantity]) -> str:
-        """Write what is compared."""
-        one, *others = (quantities[index].name for index in self.quantities)
+    def expression(self, quantities: Sequence[Quantity]) -> str:
+        """Return the compared number as a Python expression."""
+        first, *others = (quantities[index].name for index in self.quantities)
         if self.form == "sum":
             factor = abs(self.numbers[0])
             sign = "+" if self.numbers[0] > 0 else "-"
-            return f"{one} {sign} {'' if factor == 1 else f'{factor:.9g} * '}{others[0]}"
+            return f"{first} {sign} {'' if factor == 1 else f'{factor:.9g} * '}{others[0]}"
         if self.form == "disc":
             x, y, scale = self.numbers
             weight = "" if scale == 1 else f"{scale**2:.9g} * "
-            return f"({one} - {x:.9g})**2 + {weight}({others[0]} - {y:.9g})**2".replace("- -", "+ ")
-        return one
+            text = f"({first} - {x:.9g})**2 + {weight}({others[0]} - {y:.9g})**2"
+            return text.replace("- -", "+ ")
+        return first
 
-    def words(self, quantities: Sequence[Quantity]) -> str:
-        """Write it in Python."""
+    def to_python(self, quantities: Sequence[Quantity]) -> str:
+        """Return the literal as a Python condition."""
         if self.outside:
-            return f"not {self._replace(outside=False).words(quantities)}"
-        name, one = self.subject(quantities), quantities[self.quantities[0]]
+            return f"not {self._replace(outside=False).to_python(quantities)}"
+        name, first = self.expression(quantities), quantities[self.quantities[0]]
         if self.values:
-            listed = ", ".join(one.labels.get(value, f"{value:.9g}") for value in self.values)
+            listed = ", ".join(first.labels.get(value, f"{value:.9g}") for value in self.values)
             return f"{name} in ({listed})" if len(self.values) > 1 else f"{name} == {listed}"
-        if not any(quantities[index].is_real for index in self.quantities):
+        if any(quantities[index].is_real for index in self.quantities):
+            low, less, high = f"{self.low:.9g}", "<", f"{self.high:.9g}"
+        else:
             inside = self.measure(quantities)[self.holds(quantities)]
             if self.form == "plain" and len(inside) and np.ptp(inside) == 0:
                 return f"{name} == {inside[0]:.9g}"
-            return _whole(name, self.low, self.high)
-        if np.isfinite(self.low) and np.isfinite(self.high):
-            return f"{self.low:.9g} < {name} < {self.high:.9g}"
-        return f"{name} > {self.low:.9g}" if np.isfinite(self.low) else f"{name} < {self.high:.9g}"
+            # Whole numbers have inclusive bounds.
+            low = str(floor(self.low) + 1) if np.isfinite(self.low) else ""
+            high = str(ceil(self.high) - 1) if np.isfinite(self.high) else ""
+            less = "<="
+            if low == high:
+                return f"{name} == {low}"
+        if np.isinf(self.high):
+            return f"{name} {less.replace('<', '>')} {low}"
+        return (
+            f"{name} {less} {high}" if np.isinf(self.low) else f"{low} {less} {name} {less} {high}"
+        )
 
 
 class Conjunction(NamedTuple):
-    """Literals that hold together, and the bits that they save after what they take."""
+    """Literals that are all true, and the worth of their conjunction in bits."""
 
     literals: tuple[Literal, ...]
     worth: float = 0.0
 
     def holds(self, quantities: Sequence[Quantity]) -> np.ndarray:
-        """Return the mask of the rows in which it holds."""
+        """Return the mask of the rows that satisfy all literals."""
         mask = np.ones(len(quantities[0].values), dtype=np.bool_)
         for literal in self.literals:
             mask &= literal.holds(quantities)
         return mask
 
-    def words(self, quantities: Sequence[Quantity]) -> str:
-        """Write it in Python."""
-        return " and ".join(literal.words(quantities) for literal in self.literals)
+    def to_python(self, quantities: Sequence[Quantity]) -> str:
+        """Return the conjunction as a Python condition."""
+        return " and ".join(literal.to_python(quantities) for literal in self.literals)
 
 
-def separate(meant: np.ndarray, quantities: Sequence[Quantity]) -> Conjunction | None:
-    """Return the condition that tells best which rows are meant, if any is worth its bits."""
-    usable = [f for f in quantities if np.isfinite(f.values).all() and np.ptp(f.values) > 0]
-    if not usable or meant.all() or not meant.any():
+def separate(target: np.ndarray, quantities: Sequence[Quantity]) -> Conjunction | None:
+    """Return the condition that separates the target rows best, None if its worth is too low.
+
+    Args:
+        target: The mask of the target rows.
+        quantities: The quantities that the condition may compare. Quantities that are constant or
+            not finite are ignored.
+    """
+    usable = [
+        index
+        for index, quantity in enumerate(quantities)
+        if np.isfinite(quantity.values).all() and np.ptp(quantity.values) > 0
+    ]
+    if not usable or target.all() or not target.any():
         return None
-    places = [index for index, f in enumerate(quantities) if any(f is one for one in usable)]
-    some = _some(meant)
-    search = _Search(meant[some], [f._replace(values=f.values[some]) for f in usable])
-    found = search.best()
+    rows = _sample_rows(target)
+    samples = [quantities[i]._replace(values=quantities[i].values[rows]) for i in usable]
+    found = _Search(target[rows], samples).find_best()
     if found is None:
         return None
     literals = [
-        literal._replace(quantities=tuple(places[index] for index in literal.quantities))
+        literal._replace(quantities=tuple(usable[index] for index in literal.quantities))
         for literal in found.literals
     ]
-    return Conjunction(tuple(_snapped(literals, quantities)), found.worth)
+    return Conjunction(tuple(_shorten_bounds(literals, quantities)), found.worth)
 
 
-def _some(meant: np.ndarray) -> np.ndarray:
-    """Choose rows of both kinds evenly."""
+def _sample_rows(target: np.ndarray, most: int = 400) -> np.ndarray:
+    """Choose at most `most` target rows and other rows, evenly spaced; more change no result."""
     chosen = []
-    for mask in (meant, ~meant):
+    for mask in (target, ~target):
         rows = np.flatnonzero(mask)
-        places = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).astype(int)
+        places = np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(int)
         chosen.append(rows[places])
     return np.sort(np.concatenate(chosen))
 
 
-class _Option(NamedTuple):
-    """A literal that may be added, and the bits that it saves, less those that it takes."""
+class _ScoredLiteral(NamedTuple):
+    """A literal that may extend a condition; `worth` is the bits saved less the bits taken."""
 
     worth: float
     literal: Literal
 
 
 class _Search:
-    """A beam search over conjunctions, literal by literal."""
+    """A beam search over conjunctions that adds one literal in each round."""
 
-    def __init__(self, meant: np.ndarray, quantities: Sequence[Quantity]) -> None:
-        self.meant, self.quantities = meant, quantities
-        everywhere = np.ones(len(meant), dtype=np.bool_)
+    def __init__(self, target: np.ndarray, quantities: Sequence[Quantity]) -> None:
+        self.target, self.quantities = target, quantities
+        everywhere = np.ones(len(target), dtype=np.bool_)
         self.plain = [Literal("plain", (index,)) for index in range(len(quantities))]
         ordered = [lit for lit in self.plain if quantities[lit.quantities[0]].is_ordered]
-        self.ordered = _Sorted(ordered, quantities)
+        self.ordered = _SortedMeasures(ordered, quantities)
         alone = sorted(self._intervals(self.ordered, everywhere), reverse=True)
-        paired = [option.literal.quantities[0] for option in alone]
-        best = [index for index in dict.fromkeys(paired) if not quantities[index].extra]
-        self.pairs = list(combinations(sorted(best[:MOST_PAIRED]), 2))
-        self.candidates = _Sorted([*ordered, *self._sums()], quantities)
+        ranked = dict.fromkeys(scored.literal.quantities[0] for scored in alone)
+        # Sums and discs combine the six quantities that separate best alone.
+        paired = [index for index in ranked if not quantities[index].extra][:6]
+        self.pairs = list(combinations(sorted(paired), 2))
+        self.candidates = _SortedMeasures([*ordered, *self._sums()], quantities)
 
-    def best(self) -> Conjunction | None:
-        """Return the condition worth most."""
+    def find_best(self) -> Conjunction | None:
+        """Return the condition with the largest worth, None if it is below the minimum."""
         best = Conjunction(())
         beam = [best]
-        for _ in range(DEPTH):
-            grown = set()
+        for _ in range(MAX_LITERALS):
+            extended = set()
             for condition in beam:
-                inside = self._inside(condition.literals)
-                options = sorted(self._options(inside), reverse=True)[: 2 * BEAM]
-                grown |= {tuple(sorted((*condition.literals, one.literal))) for one in options}
-            ranked = sorted(grown, key=lambda literals: (-self._worth(literals), literals))
-            refined = dict.fromkeys(map(self._refined, ranked[:BEAM]))
+                inside = self._holds(condition.literals)
+                options = [
+                    *self._intervals(self.candidates, inside),
+                    *self._values(inside),
+                    *self._discs(inside),
+                ]
+                options = sorted(options, reverse=True)[: 2 * BEAM_WIDTH]
+                extended |= {tuple(sorted((*condition.literals, one.literal))) for one in options}
+            ranked = sorted(extended, key=lambda literals: (-self._worth(literals), literals))
+            refined = dict.fromkeys(map(self._refine, ranked[:BEAM_WIDTH]))
             beam = [Conjunction(literals, self._worth(literals)) for literals in refined]
             beam = sorted(beam, key=lambda condition: -condition.worth)
             if not beam or beam[0].worth <= best.worth:
                 break
             best = beam[0]
         best = max([best, *self._outside()], key=lambda condition: condition.worth)
-        return best if best.worth > LEAST_WORTH else None
+        return best if best.worth > MIN_WORTH_BITS else None
 
     def _outside(self) -> Iterator[Conjunction]:
-        """Yield the conditions of lying outside of one interval, as what passes either limit."""
-        everywhere = np.ones(len(self.meant), dtype=np.bool_)
-        for _, literal in self._intervals(self.ordered, everywhere, ~self.meant):
+        """Yield the conditions that a quantity is outside of an interval."""
+        everywhere = np.ones(len(self.target), dtype=np.bool_)
+        for _, literal in self._intervals(self.ordered, everywhere, ~self.target):
             if np.isfinite(literal.low) and np.isfinite(literal.high):
                 outside = literal._replace(outside=True)
                 yield Conjunction((outside,), self._worth((outside,)))
 
-    def _inside(self, literals: Sequence[Literal]) -> np.ndarray:
+    def _holds(self, literals: Sequence[Literal]) -> np.ndarray:
         return Conjunction(tuple(literals)).holds(self.quantities)
 
     def _worth(self, literals: Sequence[Literal]) -> float:
-        """Return the bits that literals save, less those that they take."""
-        inside = self._inside(literals)
-        counts = np.array([inside.sum()]), np.array([(inside & self.meant).sum()])
-        taken = sum(literal.bits(self.quantities) for literal in literals)
-        return float(self._saved(*counts)[0]) - taken
+        """Return the bits that literals save, less the bits that it takes to write them."""
+        inside = self._holds(literals)
+        counts = np.array([inside.sum()]), np.array([(inside & self.target).sum()])
+        written = sum(literal.count_bits(self.quantities) for literal in literals)
+        return float(self._saved_bits(*counts)[0]) - written
 
-    def _saved(self, count: np.ndarray, meant: np.ndarray, every: int | None = None) -> np.ndarray:
-        """Return the bits saved by groups of so many rows, of which so many are meant."""
-        total = len(self.meant)
-        every = int(self.meant.sum()) if every is None else every
-        whole = _bits(np.array([total]), np.array([every]))
-        saved = whole - _bits(count, meant) - _bits(total - count, every - meant)
-        fewer = meant * (total - count) <= (every - meant) * count
+    def _saved_bits(
+        self, count: np.ndarray, hits: np.ndarray, total_hits: int | None = None
+    ) -> np.ndarray:
+        """Return the bits saved by groups of `count` rows with `hits` target rows.
+
+        Groups with a smaller share of target rows than the rest save -inf.
+        """
+        total = len(self.target)
+        total_hits = int(self.target.sum()) if total_hits is None else total_hits
+        whole = _mask_bits(np.array([total]), np.array([total_hits]))
+        saved = whole - _mask_bits(count, hits) - _mask_bits(total - count, total_hits - hits)
+        fewer = hits * (total - count) <= (total_hits - hits) * count
         return np.where(fewer, -np.inf, saved)
 
-    def _options(self, inside: np.ndarray) -> Iterator[_Option]:
-        """Yield literals that tell the meant rows among those inside."""
-        yield from self._intervals(self.candidates, inside)
-        yield from self._values(inside)
-        yield from self._discs(inside)
-
     def _intervals(
-        self, tried: "_Sorted", inside: np.ndarray, wanted: np.ndarray | None = None
-    ) -> Iterator[_Option]:
-        """Yield for each literal the bounds between which most wanted rows are, and few others.
+        self, measures: "_SortedMeasures", inside: np.ndarray, target: np.ndarray | None = None
+    ) -> Iterator[_ScoredLiteral]:
+        """Yield for literals the bounds that contain many target rows and few others.
 
-        Those are the meant rows, unless others are wanted.
+        Only rows `inside` count. `target` are by default the target rows of the search.
         """
-        wanted = self.meant if wanted is None else wanted
-        rows, meant = int(inside.sum()), int((inside & wanted).sum())
-        if not tried.literals or meant in (0, rows):
+        target = self.target if target is None else target
+        rows, total_hits = int(inside.sum()), int((inside & target).sum())
+        if not measures.literals or total_hits in (0, rows):
             return
-        order, values = tried.among(inside)
-        hits = wanted[order]
+        order, values = measures.select(inside)
+        hits = target[order]
+        # An interval begins and ends between different values only.
         last = np.ones(values.shape, dtype=np.bool_)
         last[:, :-1] = values[:, 1:] != values[:, :-1]
         first = np.roll(last, 1, axis=1)
         first[:, 0] = True
         lines = np.arange(len(values))
-        known = np.pad(np.cumsum(hits, axis=1), ((0, 0), (1, 0)))
-        for balance in BALANCES:
-            weights = np.where(hits, 1 / meant, -balance / (rows - meant))
+        hits_before = np.pad(np.cumsum(hits, axis=1), ((0, 0), (1, 0)))
+        for balance in (0.3, 1.0, 3.0):
+            # Target rows have weights > 0 and other rows weights < 0. The best interval of a
+            # literal has the largest sum of weights (Kadane's maximum subarray), which is the
+            # largest difference of two cumulative sums.
+            weights = np.where(hits, 1 / total_hits, -balance / (rows - total_hits))
             totals = np.cumsum(weights, axis=1)
             before = np.where(first, totals - weights, np.inf)
             gains = np.where(last, totals - np.minimum.accumulate(before, axis=1), -np.inf)
             ends = np.argmax(gains, axis=1)
             until = np.arange(rows) <= ends[:, None]
             begins = np.argmin(np.where(until, before, np.inf), axis=1)
-            found = known[lines, ends + 1] - known[lines, begins]
-            saved = self._saved(ends + 1 - begins, found, int(wanted.sum()))
-            chosen = np.argsort(-saved, kind="stable")[: 4 * BEAM]
+            found = hits_before[lines, ends + 1] - hits_before[lines, begins]
+            saved = self._saved_bits(ends + 1 - begins, found, int(target.sum()))
+            chosen = np.argsort(-saved, kind="stable")[: 4 * BEAM_WIDTH]
             for place in chosen[saved[chosen] > 0].tolist():
-                begin, end = int(begins[place]), int(ends[place])
-                low = values[place, begin - 1] if begin else -np.inf
-                high = values[place, end + 1] if end + 1 < rows else np.inf
-                gap = _between(low, values[place, begin]), _between(values[place, end], high)
-                literal = tried.literals[place]._replace(low=gap[0], high=gap[1])
-                yield _Option(float(saved[place]) - literal.bits(self.quantities), literal)
+                begin, end, line = int(begins[place]), int(ends[place]), values[place]
+                low = (line[begin - 1] + line[begin]) / 2 if begin else -np.inf
+                high = (line[end] + line[end + 1]) / 2 if end + 1 < rows else np.inf
+                literal = measures.literals[place]._replace(low=low, high=high)
+                yield _ScoredLiteral(
+                    float(saved[place]) - literal.count_bits(self.quantities), literal
+                )
 
     def _sums(self) -> Iterator[Literal]:
-        """Yield sums and differences of two quantities, at some slopes."""
-        for one, other in self.pairs:
-            spreads = [self.quantities[index].values.std() for index in (one, other)]
-            ratio = spreads[0] / spreads[1]
-            is_real = self.quantities[one].is_real or self.quantities[other].is_real
-            factors = [
-                slope * ratio if is_real else max(1.0, round(slope * ratio)) for slope in SLOPES
-            ]
-            for factor in dict.fromkeys(_short(factor, 2) for factor in factors):
-                yield Literal("sum", (one, other), (factor,))
-                yield Literal("sum", (one, other), (-factor,))
+        """Yield sums and differences of two quantities with different weights.
 
-    def _discs(self, inside: np.ndarray) -> Iterator[_Option]:
-        """Yield discs around where the meant rows are."""
-        rows = np.flatnonzero(inside & self.meant)
-        if len(rows) < FEWEST_IN_DISC:
+        The weights are in units of the spreads of both quantities; `_refine` improves them later.
+        """
+        for first, second in self.pairs:
+            spreads = [self.quantities[index].values.std() for index in (first, second)]
+            ratio = spreads[0] / spreads[1]
+            is_real = self.quantities[first].is_real or self.quantities[second].is_real
+            factors = [
+                slope * ratio if is_real else max(1.0, round(slope * ratio))
+                for slope in (1 / 3, 1 / 2, 1.0, 2.0, 3.0)
+            ]
+            for factor in dict.fromkeys(_round_digits(factor, 2) for factor in factors):
+                yield Literal("sum", (first, second), (factor,))
+                yield Literal("sum", (first, second), (-factor,))
+
+    def _discs(self, inside: np.ndarray) -> Iterator[_ScoredLiteral]:
+        """Yield discs around the target rows; fewer than five rows need no more than a box."""
+        rows = np.flatnonzero(inside & self.target)
+        if len(rows) < 5:
             return
         discs = []
         for pair in self.pairs:
-            one, other = (self.quantities[index].values for index in pair)
-            ratio = one.std() / other.std()
-            scale = 1.0 if 1 / 3 <= ratio <= 3 else _short(ratio, 1)
-            centre = (_short(_middle(values[rows]), 3) for values in (one, other))
+            columns = [self.quantities[index].values for index in pair]
+            ratio = columns[0].std() / columns[1].std()
+            scale = 1.0 if 1 / 3 <= ratio <= 3 else _round_digits(ratio, 1)
+            # The middle between the extremes, without the outermost 5 % of the rows.
+            extremes = (np.quantile(values[rows], [0.05, 0.95]) for values in columns)
+            centre = (_round_digits(float(low + high) / 2, 3) for low, high in extremes)
             discs.append(Literal("disc", pair, (*centre, scale)))
-        found = self._intervals(_Sorted(discs, self.quantities), inside)
-        yield from (option for option in found if option.literal.low == -np.inf)
+        found = self._intervals(_SortedMeasures(discs, self.quantities), inside)
+        yield from (scored for scored in found if scored.literal.low == -np.inf)
 
-    def _values(self, inside: np.ndarray) -> Iterator[_Option]:
-        """Yield the values of whole quantities at which most rows are meant."""
-        overall = float(self.meant[inside].mean())
+    def _values(self, inside: np.ndarray) -> Iterator[_ScoredLiteral]:
+        """Yield the values of whole-numbered quantities at which most rows are target rows."""
+        overall = float(self.target[inside].mean())
         for literal in self.plain:
             quantity = self.quantities[literal.quantities[0]]
             if quantity.is_real:
                 continue
             values, kinds = np.unique(quantity.values[inside], return_inverse=True)
-            if not 2 <= len(values) <= MOST_VALUES**2:
+            if not 2 <= len(values) <= MAX_VALUES**2:
                 continue
             counts = np.bincount(kinds, minlength=len(values))
-            hits = np.bincount(kinds, self.meant[inside], len(values))
+            hits = np.bincount(kinds, self.target[inside], len(values))
             order = np.argsort(-hits / counts, kind="stable")
-            saved = self._saved(np.cumsum(counts[order]), np.cumsum(hits[order]))
+            saved = self._saved_bits(np.cumsum(counts[order]), np.cumsum(hits[order]))
             above = int((hits / counts > overall).sum())
             for count in sorted({1, int((hits / counts > 0.5).sum()), above}):
-                if 0 < count <= min(len(values) - 1, MOST_VALUES):
+                if 0 < count <= min(len(values) - 1, MAX_VALUES):
                     chosen = literal._replace(values=tuple(sorted(values[order[:count]].tolist())))
-                    worth = float(saved[count - 1]) - chosen.bits(self.quantities)
-                    yield _Option(worth, chosen)
+                    worth = float(saved[count - 1]) - chosen.count_bits(self.quantities)
+                    yield _ScoredLiteral(worth, chosen)
 
-    def _refined(self, literals: tuple[Literal, ...]) -> tuple[Literal, ...]:
-        """Choose each literal's numbers anew, given the others; leave out what is not needed."""
+    def _refine(self, literals: tuple[Literal, ...]) -> tuple[Literal, ...]:
+        """Optimise the numbers of one literal after another, and drop needless literals."""
         chosen = list(literals)
-        for _ in range(ROUNDS):
+        for _ in range(2):
             before = list(chosen)
             for place, literal in enumerate(chosen):
                 others = [*chosen[:place], *chosen[place + 1 :]]
-                near = _Sorted(list(self._near(literal)), self.quantities)
-                found = sorted(self._intervals(near, self._inside(others)), reverse=True)
-                either = [literal, *(option.literal for option in found[:1])]
+                near = _SortedMeasures(list(self._neighbours(literal)), self.quantities)
+                found = sorted(self._intervals(near, self._holds(others)), reverse=True)
+                either = [literal, *(scored.literal for scored in found[:1])]
                 worths = [self._worth((*others, one)) for one in either]
                 chosen[place] = either[int(np.argmax(worths))]
             if chosen == before:
@@ -370,73 +380,68 @@ class _Search:
                 chosen = fewer
         return tuple(sorted(chosen))
 
-    def _near(self, literal: Literal) -> Iterator[Literal]:
-        """Yield a literal and those of other slopes or centres nearby, without bounds."""
+    def _neighbours(self, literal: Literal) -> Iterator[Literal]:
+        """Yield a literal and its neighbours in slope or centre, without bounds."""
         if literal.values:
             return
         unbound = literal._replace(low=-np.inf, high=np.inf, outside=False)
         yield unbound
         if literal.form == "sum" and any(self.quantities[i].is_real for i in literal.quantities):
             for factor in np.linspace(0.6, 1.5, 13):
-                yield unbound._replace(numbers=(_short(factor * literal.numbers[0], 2),))
+                yield unbound._replace(numbers=(_round_digits(factor * literal.numbers[0], 2),))
         if literal.form == "disc":
             x, y, scale = literal.numbers
-            reach = np.sqrt(max(literal.high, 0)) if np.isfinite(literal.high) else 1.0
+            radius = np.sqrt(max(literal.high, 0)) if np.isfinite(literal.high) else 1.0
             for dx, dy in product((-0.3, -0.1, 0.0, 0.1, 0.3), repeat=2):
-                centre = (_short(x + dx * reach, 3), _short(y + dy * reach / scale, 3))
-                yield unbound._replace(numbers=(*centre, scale))
+                centre = x + dx * radius, y + dy * radius / scale
+                rounded = (_round_digits(number, 3) for number in centre)
+                yield unbound._replace(numbers=(*rounded, scale))
 
 
-class _Sorted:
-    """What literals compare, for every row, and the rows in its order."""
+class _SortedMeasures:
+    """The compared numbers of literals, sorted once, so that subsets of rows need no sort."""
 
     def __init__(self, literals: Sequence[Literal], quantities: Sequence[Quantity]) -> None:
         self.literals = literals
-        rows = len(quantities[0].values)
         measured = [literal.measure(quantities) for literal in literals]
-        self.values = np.array(measured, dtype=np.float64).reshape(len(literals), rows)
-        self.order = np.argsort(self.values, axis=1, kind="stable")
-        self.values = np.take_along_axis(self.values, self.order, axis=1)
+        values = np.array(measured, np.float64).reshape(len(literals), len(quantities[0].values))
+        self.order = np.argsort(values, axis=1, kind="stable")
+        self.values = np.take_along_axis(values, self.order, axis=1)
 
-    def among(self, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the order and the values of the rows inside alone."""
+    def select(self, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the order and the values of the rows `inside`, each (literals, rows inside)."""
         kept = inside[self.order]
         shape = len(self.literals), int(inside.sum())
         return self.order[kept].reshape(shape), self.values[kept].reshape(shape)
 
 
-def _between(below: float, above: float) -> float:
-    """Return a bound halfway between two values; where there is none on a side, no bound."""
-    if np.isinf(below) or np.isinf(above):
-        return below if np.isinf(below) else above
-    return (below + above) / 2
-
-
-def _snapped(literals: Sequence[Literal], quantities: Sequence[Quantity]) -> list[Literal]:
-    """Give literals the shortest bounds that leave every row on its side, given the others."""
+def _shorten_bounds(
+    literals: Sequence[Literal], quantities: Sequence[Quantity]
+) -> Iterator[Literal]:
+    """Yield literals with the shortest bounds that leave the rows of the conjunction unchanged."""
     chosen = list(literals)
     for place, literal in enumerate(chosen):
-        if literal.values:
-            continue
-        others = Conjunction((*chosen[:place], *chosen[place + 1 :]))
-        measured = literal.measure(quantities)[others.holds(quantities)]
-        low, high = literal.low, literal.high
-        if np.isfinite(low):
-            low = simplest(*_sides(measured, low))
-        if np.isfinite(high):
-            high = simplest(*_sides(measured, high))
-        chosen[place] = literal._replace(low=low, high=high)
-    return chosen
+        if not literal.values:
+            others = Conjunction((*chosen[:place], *chosen[place + 1 :]))
+            measured = literal.measure(quantities)[others.holds(quantities)]
+            low, high = (
+                _shorten_bound(measured, bound) if np.isfinite(bound) else bound
+                for bound in (literal.low, literal.high)
+            )
+            chosen[place] = literal._replace(low=low, high=high)
+        yield chosen[place]
 
 
-def _sides(values: np.ndarray, bound: float) -> tuple[float, float]:
-    """Return the nearest values on either side of a bound, the bound where there is none."""
+def _shorten_bound(values: np.ndarray, bound: float) -> float:
     below, above = values[values <= bound], values[values > bound]
-    return float(below.max(initial=-np.inf)), float(above.min(initial=np.inf))
+    return simplest(float(below.max(initial=-np.inf)), float(above.min(initial=np.inf)))
 
 
 def simplest(low: float, high: float) -> float:
-    """Return the number with the fewest digits between two others, neither of them included."""
+    """Return the number with the fewest digits between two numbers, both exclusive.
+
+    If `low` or `high` is infinite, return the finite bound.
+    """
     if np.isinf(low) or np.isinf(high):
         return high if np.isinf(low) else low
     if low < 0 < high:
@@ -451,34 +456,15 @@ def simplest(low: float, high: float) -> float:
     return (low + high) / 2
 
 
-def _whole(name: str, low: float, high: float) -> str:
-    """Write bounds of whole numbers."""
-    first, last = (
-        floor(low) + 1 if np.isfinite(low) else low,
-        ceil(high) - 1 if np.isfinite(high) else high,
-    )
-    if first == last:
-        return f"{name} == {first}"
-    if np.isfinite(low) and np.isfinite(high):
-        return f"{first} <= {name} <= {last}"
-    return f"{name} >= {first}" if np.isfinite(low) else f"{name} <= {last}"
-
-
-def _bits(count: np.ndarray, meant: np.ndarray) -> np.ndarray:
-    """Return the bits that it takes to say which of so many rows are the so many meant ones."""
-    share = np.divide(meant, count, out=np.zeros(len(count)), where=count > 0)
+def _mask_bits(count: np.ndarray, hits: np.ndarray) -> np.ndarray:
+    """Return the bits that encode which of `count` rows are the `hits` target rows."""
+    share = np.divide(hits, count, out=np.zeros(len(count)), where=count > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        each = share * np.log2(share) + (1 - share) * np.log2(1 - share)
-    bits: np.ndarray = -count * np.nan_to_num(each)
+        entropy = share * np.log2(share) + (1 - share) * np.log2(1 - share)
+    bits: np.ndarray = -count * np.nan_to_num(entropy)
     return bits
 
 
-def _middle(values: np.ndarray) -> float:
-    """Return the middle between the extremes, but for one row in twenty on either side."""
-    low, high = np.quantile(values, [0.05, 0.95])
-    return float(low + high) / 2
-
-
-def _short(value: float, digits: int) -> float:
-    """Round to so many significant digits."""
+def _round_digits(value: float, digits: int) -> float:
+    """Round to a number of significant digits."""
     return float(f"{value:.{digits}g}")

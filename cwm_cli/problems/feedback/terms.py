@@ -1,7 +1,7 @@
-"""Terms that may be missing from a program: what a residual follows from, or goes with.
+"""Terms that may be missing in a program: they explain a residual, or correlate with it.
 
-A term is an input, an action, a product of two, an outcome or a change of one. It explains
-a residual where some multiple of it, added to the prediction, makes rows right.
+A term is an input, an action, a product of two of them, an outcome or a change. It explains a
+residual if a multiple of the term, added to the prediction, makes rows right.
 """
 
 from itertools import combinations_with_replacement
@@ -13,30 +13,25 @@ from cwm_cli.evaluation import close
 from cwm_cli.problems.feedback.examples import ComparedRows
 from cwm_cli.worlds.contract import component_names
 
-MOST_PRODUCTS = 14
-"""With more inputs than this, products of two are not tried."""
-MOST_INPUTS = 60
-MOST_ROWS = 250
-"""CandidateTerms are chosen on about this many rows, and the chosen one is checked on all."""
-WEAKEST = 0.3
-"""Correlations below this are not worth a word."""
+MAX_INPUTS = 60
+"""Most components of the observation, and of the action, that terms contain."""
 
 
 class CandidateTerms(NamedTuple):
-    """Candidate terms: their names and their values, one line per term."""
+    """The names of candidate terms, and their values, (terms, rows)."""
 
     names: list[str]
     values: np.ndarray
 
-    def without(self, name: str) -> "CandidateTerms":
-        """Leave out what a component itself becomes, which explains its change trivially."""
+    def without_outcome(self, name: str) -> "CandidateTerms":
+        """Leave out the next value and the change of a component, which explain it trivially."""
         own = {f"next_{name}", f"(next_{name} - {name})"}
         kept = [index for index, term in enumerate(self.names) if term not in own]
         return CandidateTerms([self.names[index] for index in kept], self.values[kept])
 
 
 class FittedTerm(NamedTuple):
-    """A term with its coefficient, and the share of rows that are right with it."""
+    """A term with its coefficient, and the share of rows that it makes right."""
 
     name: str
     coefficient: float
@@ -47,107 +42,99 @@ class FittedTerm(NamedTuple):
         return number if self.name == "1" else f"{number} * {self.name}"
 
 
-def candidate_terms(comparison: ComparedRows) -> CandidateTerms:
-    """Return inputs, actions, products of two of them, outcomes and changes."""
-    before, after = _observed(comparison)
-    inputs = before | _action_terms(comparison)
+def list_terms(comparison: ComparedRows) -> CandidateTerms:
+    """Return inputs, actions, outcomes and changes, and the products of up to 14 inputs."""
+    before: dict[str, np.ndarray] = {}
+    after: dict[str, np.ndarray] = {}
+    reals = [i for i in range(len(comparison.names)) if comparison.is_float(i)]
+    for part in map(comparison.component, reals[:MAX_INPUTS]):
+        before[part.name] = part.before.astype(np.float64)
+        after[part.name] = part.recorded.astype(np.float64)
+    actions = _action_terms(comparison)
+    inputs = before | actions
     terms = {"1": np.ones(len(comparison.dataset))} | inputs
-    if len(inputs) <= MOST_PRODUCTS:
-        for one, other in combinations_with_replacement(inputs, 2):
-            name = f"{one}**2" if one == other else f"{one} * {other}"
-            terms[name] = inputs[one] * inputs[other]
+    if len(inputs) <= 14:
+        for first, second in combinations_with_replacement(inputs, 2):
+            name = f"{first}**2" if first == second else f"{first} * {second}"
+            terms[name] = inputs[first] * inputs[second]
     for name, values in after.items():
         terms[f"next_{name}"] = values
         terms[f"(next_{name} - {name})"] = values - before[name]
-    if len(actions := _box_actions(comparison)) > 1:
+    if comparison.dataset.action_space.kind != "discrete" and len(actions) > 1:
         terms["sum(action**2)"] = np.sum(np.square(list(actions.values())), axis=0)
     return CandidateTerms(list(terms), np.array(list(terms.values())))
 
 
-def best_term(
-    terms: CandidateTerms, residual: np.ndarray, target: np.ndarray, rows: np.ndarray
-) -> FittedTerm | None:
-    """Return the one term that, added to what is there, makes most of `rows` right.
+def _action_terms(comparison: ComparedRows) -> dict[str, np.ndarray]:
+    """Return the components of the action, or an indicator of each of at most six actions.
 
-    The coefficient is the median of residual / term: if one value fits most
-    rows, that is it, whatever happens in the others.
+    The first action has no indicator: the constant term and the other indicators determine it.
+    """
+    space, actions = comparison.dataset.action_space, comparison.dataset.columns["actions"]
+    if space.kind == "discrete":
+        values = np.unique(actions)
+        if len(values) > 6:
+            return {}
+        return {f"(action == {value})": actions == value for value in values[1:]}
+    if space.kind not in ("box", "multidiscrete", "multibinary"):
+        return {}
+    columns = actions.reshape(len(actions), -1).astype(np.float64).T
+    return dict(list(zip(component_names(space, "action"), columns, strict=True))[:MAX_INPUTS])
+
+
+def fit_term(
+    terms: CandidateTerms, residual: np.ndarray, recorded: np.ndarray, rows: np.ndarray
+) -> FittedTerm | None:
+    """Return the term that makes most rows right if it is added to the prediction.
+
+    The coefficient is the median of residual / term: if one value fits most rows, it is the median,
+    whatever the other rows contain. None if fewer than three rows have a finite residual.
+
+    Args:
+        terms: The candidate terms.
+        residual: Recorded minus predicted value of each row.
+        recorded: The recorded value of each row.
+        rows: The mask of the rows to explain.
     """
     rows = rows & np.isfinite(residual)
     if rows.sum() < 3:
         return None
-    some = np.flatnonzero(rows)[:: max(1, int(rows.sum()) // MOST_ROWS)]
-    coefficients = _coefficients(terms.values[:, some], residual[some])
-    right = _right(coefficients, terms.values[:, some], residual[some], target[some])
+    # Choose the term on about 250 rows, and score it on all rows.
+    sample = np.flatnonzero(rows)[:: max(1, int(rows.sum()) // 250)]
+    values = terms.values[:, sample]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratios = np.where(np.abs(values) > 1e-9, residual[sample] / values, np.nan)
+    ratios = np.sort(ratios, axis=1)  # sorts NaN to the end
+    middle = np.isfinite(ratios).sum(axis=1) // 2
+    coefficients = np.nan_to_num(ratios[np.arange(len(ratios)), middle])
+    right = _right_shares(coefficients, values, residual[sample], recorded[sample])
     best = int(np.argmax(np.where(coefficients == 0, 0.0, right)))
     chosen = slice(best, best + 1)
-    everywhere = _right(
-        coefficients[chosen], terms.values[chosen, rows], residual[rows], target[rows]
+    right = _right_shares(
+        coefficients[chosen], terms.values[chosen, rows], residual[rows], recorded[rows]
     )
-    return FittedTerm(terms.names[best], float(coefficients[best]), float(everywhere[0]))
+    return FittedTerm(terms.names[best], float(coefficients[best]), float(right[0]))
 
 
-def _coefficients(values: np.ndarray, residual: np.ndarray) -> np.ndarray:
-    """Return for each term the median of residual / term over the rows where it is not 0."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratios = np.sort(np.where(np.abs(values) > 1e-9, residual / values, np.nan), axis=1)
-    middle = np.isfinite(ratios).sum(axis=1) // 2
-    coefficients: np.ndarray = np.nan_to_num(ratios[np.arange(len(ratios)), middle])
-    return coefficients
-
-
-def _right(
-    coefficients: np.ndarray, values: np.ndarray, residual: np.ndarray, target: np.ndarray
+def _right_shares(
+    coefficients: np.ndarray, values: np.ndarray, residual: np.ndarray, recorded: np.ndarray
 ) -> np.ndarray:
-    """Return for each term the share of rows that adding it makes right."""
+    """Return for each term the share of rows that it makes right."""
     with np.errstate(invalid="ignore", over="ignore"):
-        corrected = target - residual + coefficients[:, None] * values
-    share: np.ndarray = close(corrected, target).mean(axis=1)
-    return share
+        corrected = recorded - residual + coefficients[:, None] * values
+    shares: np.ndarray = close(corrected, recorded).mean(axis=1)
+    return shares
 
 
-def correlations(
-    terms: CandidateTerms, residual: np.ndarray, rows: np.ndarray, most: int = 2
-) -> list[str]:
-    """Name the terms that a residual correlates with most, the strongest first."""
+def find_correlation(terms: CandidateTerms, residual: np.ndarray, rows: np.ndarray) -> str:
+    """Return the term with the largest correlation with a residual, "" if all are below 0.3."""
     rows = rows & np.isfinite(residual)
     if rows.sum() < 3:
-        return []
+        return ""
     values = terms.values[:, rows] - terms.values[:, rows].mean(axis=1, keepdims=True)
     centred = residual[rows] - residual[rows].mean()
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         norms = np.sqrt((values**2).sum(axis=1) * (centred**2).sum())
-        strength = np.nan_to_num(values @ centred / np.where(norms > 1e-12, norms, np.inf))
-    order = np.argsort(-np.abs(strength), kind="stable")[:most]
-    return [f"{terms.names[i]} ({strength[i]:+.2f})" for i in order if abs(strength[i]) >= WEAKEST]
-
-
-def _observed(comparison: ComparedRows) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the real components before and after the step, by name."""
-    before, after = {}, {}
-    indices = [i for i in range(len(comparison.names)) if comparison.is_float(i)]
-    for index in indices[:MOST_INPUTS]:
-        part = comparison.component(index)
-        before[part.name] = part.before.astype(np.float64)
-        after[part.name] = part.recorded.astype(np.float64)
-    return before, after
-
-
-def _action_terms(comparison: ComparedRows) -> dict[str, np.ndarray]:
-    """Return the components of the action, or whether it is one of a few."""
-    space, columns = comparison.dataset.action_space, comparison.dataset.columns
-    if space.kind != "discrete":
-        return _box_actions(comparison)
-    values = np.unique(columns["actions"])
-    if len(values) > 6:
-        return {}
-    return {f"(action == {value})": columns["actions"] == value for value in values[1:]}
-
-
-def _box_actions(comparison: ComparedRows) -> dict[str, np.ndarray]:
-    """Return the components of an action of numbers, by name."""
-    space, columns = comparison.dataset.action_space, comparison.dataset.columns
-    if space.kind not in ("box", "multidiscrete", "multibinary"):
-        return {}
-    values = columns["actions"].reshape(len(comparison.dataset), -1).astype(np.float64)
-    names = component_names(space, "action")
-    return dict(list(zip(names, values.T, strict=True))[:MOST_INPUTS])
+        strengths = np.nan_to_num(values @ centred / np.where(norms > 1e-12, norms, np.inf))
+    best = int(np.argmax(np.abs(strengths)))
+    return f"{terms.names[best]} ({strengths[best]:+.2f})" if abs(strengths[best]) >= 0.3 else ""

@@ -476,7 +476,7 @@ def error_map(diagnosis: Diagnosis, names: Sequence[str]) -> Section | None:
     wrong = diagnosis.comparison.wrong
     known = [
         each._replace(name=_named(each.name, names, diagnosis))
-        for each in ComparedQuantities(diagnosis.comparison).asked
+        for each in ComparedQuantities(diagnosis.comparison).inputs
         if not each.labels and np.isfinite(each.values).all() and np.ptp(each.values) > 0
     ][:MOST_MAPPED]
     if len(known) < 2 or not wrong.any():

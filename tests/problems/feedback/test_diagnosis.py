@@ -1,4 +1,4 @@
-"""What is found to be the cause of wrong predictions, and the faults that it is measured on."""
+"""The diagnosis of wrong predictions, and the generated faults that measure it."""
 
 import json
 
@@ -12,27 +12,27 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.feedback import diagnose
-from cwm_cli.problems.feedback.report import words
+from cwm_cli.problems.feedback.report import describe
 from cwm_cli.problems.feedback.separation import Quantity, separate, simplest
 
-SOME = ("clamp", "rule")
+SOME_KINDS = ("clamp", "rule")
 
 
 @pytest.fixture(scope="module")
-def some():
-    return faults(5, SOME)
+def some_faults():
+    return faults(5, SOME_KINDS)
 
 
 class TestFaults:
-    def test_they_are_the_same_for_a_seed_and_others_for_another(self):
+    def test_the_seed_determines_the_faults(self):
         one, again, other = (faults(seed, ["order"]) for seed in (3, 3, 4))
         assert [fault.program for fault in one] == [fault.program for fault in again]
         assert [fault.dataset.digest for fault in one] == [fault.dataset.digest for fault in again]
         assert not {f.dataset.digest for f in one} & {f.dataset.digest for f in other}
 
-    def test_each_shows_in_rows_of_every_part_where_its_guard_says_and_nowhere_else(self, some):
-        assert len({fault.name for fault in some}) == sum(KINDS[kind] for kind in SOME)
-        for fault in some:
+    def test_a_fault_causes_mistakes_in_every_part_and_only_in_rows_of_its_guard(self, some_faults):
+        assert len({fault.name for fault in some_faults}) == sum(KINDS[k] for k in SOME_KINDS)
+        for fault in some_faults:
             train = fault.dataset.train
             for part in (train[train.fitted], fault.dataset.test):
                 mistakes = wrong(fault.program, part)
@@ -49,7 +49,7 @@ class TestConditions:
     quantities = (Quantity("x", x), Quantity("y", y), Quantity("action", act, False, False))
 
     @pytest.mark.parametrize(
-        ("meant", "words"),
+        ("target", "condition"),
         [
             (x > 0.5, "x > 0.5"),
             ((x > 0.5) & (act == 1), "x > 0.5 and action == 1"),
@@ -58,11 +58,11 @@ class TestConditions:
             ((x < -1.1) | (x > 0.7), "not -1.1 < x < 0.7"),
         ],
     )
-    def test_they_are_written_with_the_shortest_numbers_that_separate(self, meant, words):
-        assert separate(meant, self.quantities).words(self.quantities) == words
+    def test_a_condition_has_the_shortest_numbers_that_separate_the_rows(self, target, condition):
+        assert separate(target, self.quantities).to_python(self.quantities) == condition
 
     @pytest.mark.parametrize(
-        "meant",
+        "target",
         [
             x + 0.7 * y > 0.9,
             (abs(x) < 1.1) & (y > -0.5) & (y < 1.2),
@@ -71,26 +71,26 @@ class TestConditions:
         ],
         ids=["half plane", "box", "disc", "corner"],
     )
-    def test_regions_in_two_dimensions_are_found(self, meant):
-        found = separate(meant, self.quantities).holds(self.quantities)
-        assert (found == meant).mean() > 0.98
+    def test_regions_in_two_dimensions_are_found(self, target):
+        found = separate(target, self.quantities).holds(self.quantities)
+        assert (found == target).mean() > 0.98
 
-    def test_what_has_no_cause_gets_no_condition(self):
+    def test_random_rows_have_no_condition(self):
         for seed in range(10):
-            meant = np.random.default_rng([seed, 1]).random(400) < 0.3
-            assert separate(meant, self.quantities) is None, seed
+            target = np.random.default_rng([seed, 1]).random(400) < 0.3
+            assert separate(target, self.quantities) is None, seed
 
-    def test_the_simplest_number_between_two_has_the_fewest_digits(self):
+    def test_the_simplest_number_between_two_numbers_has_the_fewest_digits(self):
         pairs = [(0.21, 0.26), (-3.0, 5.0), (99.2, 134.0), (0.98, 1.01), (1e-9, 2e-9)]
         assert [simplest(*pair) for pair in pairs] == [0.23, 0.0, 100.0, 1.0, 1.5e-9]
 
 
 class TestDiagnosis:
-    def test_the_first_group_holds_the_cause_of_most_faults(self, some):
-        missed = [fault.name for fault in some if not holds_cause(fault)]
-        assert len(missed) <= len(some) / 10, missed
+    def test_the_first_group_contains_the_cause_of_most_faults(self, some_faults):
+        missed = [fault.name for fault in some_faults if not holds_cause(fault)]
+        assert len(missed) <= len(some_faults) / 10, missed
 
-    def test_a_wrong_row_stands_beside_the_most_alike_right_one(self):
+    def test_a_wrong_row_is_contrasted_with_the_most_similar_right_row(self):
         data = walk()
         guess = data.select("next_observations", "rewards", "terminations")
         wrong_rows = (data.columns["observations"] == 7) & (data.columns["actions"] == 1)
@@ -99,15 +99,15 @@ class TestDiagnosis:
         group = found.groups[0]
         assert group.condition == "observation == 7 and action == 1"
         assert group.wrong == group.rows == wrong_rows.sum()
-        one, other, differs = group.contrast
-        assert wrong_rows[one]
-        assert not wrong_rows[other]
+        wrong_row, right_row, differs = group.contrast
+        assert wrong_rows[wrong_row]
+        assert not wrong_rows[right_row]
         assert differs in (("action",), ("observation",))
-        text = words(found)
+        text = describe(found)
         assert "predicted rightly" in text
         assert "integrator" not in text
 
-    def test_every_missed_kind_of_end_and_reward_has_its_row_and_what_tells_it(self):
+    def test_each_missed_kind_of_end_and_reward_has_an_example_and_a_rule(self):
         data = walk()
         guess = data.select("next_observations") | {
             "rewards": np.full(len(data), -1.0),
@@ -121,17 +121,17 @@ class TestDiagnosis:
             ("reward", 10.0, -1.0),
             ("reward", -5.0, -1.0),
         }
-        told = {each.outcome: each for each in found.tellings}
-        assert told["the episode ends"].condition == "next_observation == 9"
-        assert told["the reward is -5.0"].condition == "next_observation == 2"
-        text = words(found)
+        rules = {rule.outcome: rule.condition for rule in found.rules}
+        assert rules["the episode ends"] == "next_observation == 9"
+        assert rules["the reward is -5.0"] == "next_observation == 2"
+        text = describe(found)
         assert "terminated        recorded  True, predicted False" in text
         assert "terminated        recorded  False, predicted True" in text
         assert "reward            recorded  -5.0, predicted -1.0" in text
         assert "reward            recorded  10.0, predicted -1.0" in text
         json.dumps(found.as_json(), allow_nan=False)
 
-    def test_what_chance_leaves_is_the_best_score(self):
+    def test_the_best_score_predicts_the_most_frequent_outcome(self):
         space = Space("discrete", low=(0,), high=(1,))
         rows = [Transition(0, 0, int(n % 4 == 0), 0.0, False) for n in range(40)]
         data = Dataset.of(rows, observation_space=space, action_space=space)
@@ -139,15 +139,15 @@ class TestDiagnosis:
         found = diagnose(data, guess, AccuracyMetric.of(data))
         assert found.best_score == pytest.approx(1 - 0.25 / 3)
 
-    def test_it_is_the_same_every_time(self, some):
-        fault = some[-1]
+    def test_a_diagnosis_is_deterministic(self, some_faults):
+        fault = some_faults[-1]
         rows = fault.dataset.train
-        texts = {words(diagnose(rows, answers(fault.program, rows), fault.metric)) for _ in "ab"}
+        texts = {describe(diagnose(rows, answers(fault.program, rows), fault.metric)) for _ in "ab"}
         assert len(texts) == 1
 
 
 def walk():
-    """Record a walk between 0 and 9: 9 ends it and pays, 2 costs."""
+    """Record a random walk from 0 to 9: at 9 it ends with reward 10, at 2 the reward is -5."""
     rng = np.random.default_rng(0)
     place, rows = 4, []
     for _ in range(400):

@@ -8,7 +8,7 @@ import pytest
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
-from cwm_cli.problems.feedback.description import needed, passages
+from cwm_cli.problems.feedback.description import split_passages, trim_description
 from cwm_cli.problems.feedback.evidence import Evidence, evidence, gathered
 from cwm_cli.problems.feedback.facts import likeliest
 from cwm_cli.problems.feedback.steps import RecordedSteps, number
@@ -74,15 +74,15 @@ def described(env: str, **arguments: object) -> str:
 def test_a_description_keeps_its_rules_and_loses_what_no_program_needs() -> None:
     """Rewards, ends and names stay; drawn starts go, and spaces, which every prompt has anyway."""
     whole = described("CartPole-v1")
-    short = needed(whole)
+    short = trim_description(whole)
     assert "uniformly random" in whole and "uniformly random" not in short
     for fact in ("fixed force", "Pole Angular Velocity", "±12°", "+1"):
         assert (fact in short) == (fact in whole), fact
-    assert needed(short) == short
+    assert trim_description(short) == short
     assert "Termination: Pole Angle" in short and "Truncation" not in short
     assert "cut after" in whole and "cut after" not in short
-    assert "state `[36]`" in needed(described("CliffWalking-v1"))
-    lake = needed(described("FrozenLake-v1"))
+    assert "state `[36]`" in trim_description(described("CliffWalking-v1"))
+    lake = trim_description(described("FrozenLake-v1"))
     assert "P(move left)=1/3" in lake and "SFFF" in lake
 
 
@@ -97,20 +97,20 @@ def test_options_that_are_off_are_named_and_those_that_are_explained_elsewhere_a
         "## References\nA book.\n\n"
         "## Spaces\nObservation: an integer"
     )
-    short = needed(text)
+    short = trim_description(text)
     assert "| `wind` | 0.3, always from the left |" in short
     assert "see `Rewards`" not in short and "A book" not in short and "options." not in short
     off = text.replace("It has options.", "`rain=False`: if True it rains, at random.\n")
-    assert "`rain=False`" in needed(off) and "it rains" not in needed(off)
+    assert "`rain=False`" in trim_description(off) and "it rains" not in trim_description(off)
     on = off + "\n\nThe environment was made with `rain=True`."
-    assert "it rains" in needed(on)
+    assert "it rains" in trim_description(on)
 
 
 def test_passages_say_what_they_are_about_and_hold_the_whole_description() -> None:
     """A heading that says nothing belongs to what stands above it."""
     text = "A lake.\n\n## Episode End\n\n### Causes\nA hole.\n\n## Reward\nOne."
-    assert [part.about for part in passages(text)] == ["task", "ends", "ends", "reward"]
-    assert "".join("".join(map(str, passages(text))).split()) == "".join(text.split())
+    assert [part.subject for part in split_passages(text)] == ["task", "ends", "ends", "reward"]
+    assert "".join("".join(map(str, split_passages(text))).split()) == "".join(text.split())
 
 
 def test_all_distinct_steps_stand_where_they_fit() -> None:
