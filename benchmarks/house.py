@@ -125,7 +125,7 @@ def _completion(rows: Any, text: str, folder: str) -> set[str]:
     """Trace a search of one completion whose problem has been judged: what is left is the loop."""
     from cwm_cli.registry import find
     from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
-    from cwm_cli.runs.store import now
+    from cwm_cli.runs.store import timestamp
     from cwm_cli.search.contracts import Backend, Completion, Message, Problem, Verdict
     from cwm_cli.search.loop import Search
 
@@ -141,7 +141,9 @@ def _completion(rows: Any, text: str, folder: str) -> set[str]:
             return Completion(f"```python\n{text}\n```")
 
     config = SearchConfig(env="CartPole-v1", dataset=rows.digest, strategy="gif-mcts", backend="x")
-    header = SearchHeader(config=config, description="", source="", versions={}, created=now())
+    header = SearchHeader(
+        config=config, description="", source="", versions={}, created=timestamp()
+    )
     with SearchRun.start(Path(folder) / "other", header, {"dataset.npz": rows}) as run:
         strategy = find("strategy", config.strategy)()
         search = Search(Judged(), strategy, Written(), journal=run.learn)

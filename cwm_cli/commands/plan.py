@@ -151,7 +151,7 @@ def plan(
             limit,
             stack.enter_context(kept),
         )
-        kept.tell(observer)
+        kept.report_repair(observer)
         playing.prepare(observer, filmed=film is not None)
         model, doubt = _model(
             subject, sandbox, spaces, rows, choice.doubt, confirmed_share(episodes)

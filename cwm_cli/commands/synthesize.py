@@ -239,7 +239,7 @@ def _synthesized(
             observer.note(f"{job.run.place} continues with {done} nodes", "Run")
         if job.problem.contract != "plain" or job.finding.contract != "plain":
             observer.note(job.contract_words(), "Model type")
-        job.run.tell(observer)
+        job.run.report_repair(observer)
         _search_observed(job, observer)
         result = job.finish()
     if result.failure and result.scores.train and result.scores.train.accuracy:
@@ -784,7 +784,7 @@ def _header(
 
 def _unfinished(config: SearchConfig, budget: int) -> Iterator[Path]:
     """Yield the runs of equal choices that can go on, the newest first."""
-    for run in SearchRun.alike(config):
+    for run in SearchRun.find_equal(config):
         nodes = list(run.nodes())
         asked = sum(node.asked for node in nodes)
         if asked < budget and not any(node.verdict.solved or node.final for node in nodes):

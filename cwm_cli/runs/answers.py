@@ -1,7 +1,7 @@
-"""Answers of a language model, kept in a run folder so that no interruption makes them cost twice.
+"""Completions of a language model, recorded in a run folder so that no completion is paid twice.
 
-Every answer is written and synced before anything is computed from it. A process that continues the
-run finds the answers of the process before it.
+Each completion is written and synced before any computation uses it. A process that continues the
+run reads the completions of earlier processes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cwm_cli.search.contracts import Backend, Completion, Node, Request, Turn, U
 from cwm_cli.search.wrapper import BackendWrapper
 
 ANSWERS = "answers.jsonl"
-"""The file in a run folder with every answer in the order of arrival."""
+"""File of a run folder with all completions in the order of arrival."""
 
 
 class RecordedAnswer(BaseModel):
-    """A line of the file: an answer, and the hash of the request that it answers."""
+    """A line of the file: a completion, and the hash of its request."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
@@ -40,14 +40,14 @@ class RecordedAnswer(BaseModel):
 
     @property
     def completion(self) -> Completion:
-        """The answer as its backend gave it."""
+        """The completion as the backend returned it."""
         return Completion(
             self.text, self.usage, self.final, self.lacking, log_probability=self.log_probability
         )
 
 
 class RecordedAnswers(BackendWrapper):
-    """A backend whose answers are recorded in a file, and which repeats the recorded ones."""
+    """A backend that records its completions in a file, and returns recorded ones first."""
 
     def __init__(self, inner: Backend, file: Path) -> None:
         super().__init__(inner)
@@ -63,11 +63,11 @@ class RecordedAnswers(BackendWrapper):
             try:
                 answer = modelled(RecordedAnswer, line)
             except ValueError:
-                continue  # cut short by a crash
+                continue  # a crash left an incomplete line
             self._known[answer.request].append(answer)
 
     def complete(self, request: Request) -> Completion:
-        """Return the recorded answer, else ask, and record the answer before returning it."""
+        """Return the recorded completion, else request one and record it."""
         key = request_key(request)
         with self._lock:
             if known := self._known[key]:
@@ -85,8 +85,8 @@ class RecordedAnswers(BackendWrapper):
         )
         with self._lock, open_for_appending(self._file) as file:
             size = file.seek(0, os.SEEK_END)
-            if size and not _ends_a_line(file.fileno(), size):
-                file.write(b"\n")
+            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+                file.write(b"\n")  # a crash left an incomplete line
             file.write(answer.model_dump_json().encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -94,9 +94,9 @@ class RecordedAnswers(BackendWrapper):
 
 
 class PendingAnswers(RecordedAnswers):
-    """Records each answer until the journal has its node.
+    """A backend that records each completion until the journal contains its node.
 
-    The search that continues a run judges the answers that were delivered before an interruption.
+    A search that continues a run judges the completions that arrived before the interruption.
     """
 
     def __init__(self, inner: Backend, file: Path) -> None:
@@ -104,38 +104,38 @@ class PendingAnswers(RecordedAnswers):
         self._waiting = {turn.step for turn in self.lost()}
 
     def lost(self) -> list[Turn]:
-        """Return when the answered requests without a node were made, in that order."""
-        return sorted(Turn(each.step, each.known) for some in self._known.values() for each in some)
+        """Return step and number of known nodes of the completions without a node, sorted."""
+        return sorted(
+            Turn(answer.step, answer.known)
+            for answers in self._known.values()
+            for answer in answers
+        )
 
     def worst_cost(self, request: Request) -> float | None:
-        """Return the cost of a recorded answer, else the worst cost."""
+        """Return the cost of the recorded completion, else the highest possible cost."""
         known = self._known[request_key(request)]
         return known[0].usage.cost if known else self.inner.worst_cost(request)
 
     def complete(self, request: Request) -> Completion:
-        """Return the recorded answer, else ask, and record the answer before returning it."""
+        """Return the recorded completion, else request one and record it."""
         self._waiting.add(request.step)
         return super().complete(request)
 
     def update(self, node: Node) -> None:
-        """Forget the answer of a node; remove the file when no answer is left."""
+        """Remove the completion of a node; delete the file if no completion is left."""
         self.inner.update(node)
         if node.step not in self._waiting:
             return
         with self._lock:
             self._waiting.discard(node.step)
-            for some in self._known.values():
-                some[:] = [each for each in some if each.step != node.step]
+            for answers in self._known.values():
+                answers[:] = [answer for answer in answers if answer.step != node.step]
             if not self._waiting:
                 self._file.unlink(missing_ok=True)
 
 
 def request_key(request: Request) -> str:
-    """Return a hash of all that makes a request of a run unique."""
+    """Return a hash of the fields that make a request unique within a run."""
     words = [(message.role, message.content) for message in request.messages]
     parts = [words, request.seed, request.step, request.occurrence, request.model]
     return sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _ends_a_line(descriptor: int, size: int) -> bool:
-    return os.pread(descriptor, 1, size - 1) == b"\n"

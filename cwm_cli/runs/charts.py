@@ -93,7 +93,6 @@ class LineChart(NamedTuple):
 
 
 def _line(line: ChartLine, kept: Sequence[int]) -> dict[str, Any]:
-    """Return a line as plain data, without unset fields."""
     numbers = {"x": line.x, "y": line.y, "low": line.low, "high": line.high}
     data: dict[str, Any] = {"name": line.name}
     for name, values in numbers.items():
@@ -149,7 +148,6 @@ def table_of(grid: Grid, filters: Sequence[int] = (), folded: str = "") -> dict[
 
 
 def _cell(cell: Any) -> str | Number:
-    """Return a cell as JSON holds it."""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     return rounded(cell) if isinstance(cell, int | float) else None if cell is None else str(cell)

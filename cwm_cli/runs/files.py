@@ -1,4 +1,4 @@
-"""Files that are read with one complaint and written whole, and objects made flat."""
+"""Read JSON files with one-line errors, write files atomically, and flatten nested objects."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,11 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read_header(file: Path, header: type[M], missing: str) -> M:
-    """Read what a folder is from a file in it; `missing` is the complaint where there is none."""
+    """Read the file that identifies a folder.
+
+    Raises:
+        CwmError: The file is missing (with the message `missing`) or cannot be read.
+    """
     try:
         return modelled(header, read_bytes(file, LARGEST_TEXT))
     except UnreadableError as error:
@@ -28,23 +32,27 @@ def read_header(file: Path, header: type[M], missing: str) -> M:
 
 
 def modelled(model: type[M], content: bytes) -> M:
-    """Read JSON of a known form; whatever is wrong with it is a `ValueError` in few words."""
+    """Parse JSON into a model.
+
+    Raises:
+        ValueError: The content is wrong; the message is short.
+    """
     parse_json(content)
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = clean(".".join(map(str, wrong["loc"])), limit=60)
-        what = {"missing": "is missing", "extra_forbidden": "is unknown in this version"}
+        reasons = {"missing": "is missing", "extra_forbidden": "is unknown in this version"}
         raise ValueError(
-            f"{place} {what.get(wrong['type'], 'has the wrong type')}"
+            f"{place} {reasons.get(wrong['type'], 'has the wrong type')}"
             if place
             else "it is not a JSON object"
         ) from error
 
 
 def read_found(file: Path, model: type[M]) -> M | None:
-    """Read what was found; a file that is missing or damaged holds nothing."""
+    """Read a result file; return None if it is missing or damaged."""
     try:
         return modelled(model, read_bytes(file, LARGEST_TEXT))
     except (UnreadableError, ValueError):
@@ -52,7 +60,7 @@ def read_found(file: Path, model: type[M]) -> M | None:
 
 
 def read_object(file: Path) -> dict[str, Any] | None:
-    """Read a JSON object; one that is missing is none."""
+    """Read a JSON object; return None if the file is missing."""
     try:
         found = read_json(file)
         if not isinstance(found, dict):
@@ -66,10 +74,10 @@ def read_object(file: Path) -> dict[str, Any] | None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all."""
+    """Write a file atomically."""
     partial = path.with_name(f".{path.name}.part")
     try:
-        partial.unlink(missing_ok=True)  # whatever it was: a pipe would be waited for
+        partial.unlink(missing_ok=True)  # opening a pipe of that name would block
         partial.write_text(text, encoding="utf-8", errors="replace")
         partial.replace(path)
     except OSError:
@@ -79,15 +87,15 @@ def replace(path: Path, text: str) -> None:
 
 
 def write_object(file: Path, found: Mapping[str, Any]) -> None:
-    """Write a JSON object as a whole or not at all."""
+    """Write a JSON object atomically, and create the parent folder if needed."""
     file.parent.mkdir(parents=True, exist_ok=True)
     replace(file, json.dumps(found, indent=2) + "\n")
 
 
 def flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Flatten nested objects: `train.accuracy`; options go by their owner, `strategy.depth`."""
+    """Flatten nested objects: `train.accuracy`; options by their owner, `strategy.depth`."""
     if not isinstance(value, Mapping):
         return {name: value}
     name = "" if name == "options" else name
     parts = ((f"{name}.{key}" if name else str(key), item) for key, item in value.items())
-    return {key: item for part, some in parts for key, item in flat(some, part).items()}
+    return {key: leaf for part, item in parts for key, leaf in flat(item, part).items()}

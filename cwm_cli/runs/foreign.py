@@ -1,8 +1,10 @@
-"""Runs that another version of cwm wrote: what of them can be read is, and what cannot is said."""
+"""Runs that another version of cwm wrote: show the readable parts, and report the others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,28 +21,28 @@ from cwm_cli.text import clean
 
 
 class ForeignConfig(BaseModel):
-    """Choices of which nothing is known but that JSON holds them."""
+    """A configuration with any JSON values."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
 class ForeignHeader(RunHeader[ForeignConfig]):
-    """A header of which this version knows the kind and the circumstances at most."""
+    """A header of an unknown form: only the kind and the circumstances are known."""
 
     kind: str = "search"
 
 
 class ForeignLine(BaseModel):
-    """A line of a journal of which nothing is known but that it is an object."""
+    """A journal line with any JSON object."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
 class ForeignRun(Run[ForeignHeader, ForeignLine]):
-    """A run whose header this version cannot read, or whose kind it does not know.
+    """A run with a header that this version cannot read, or of an unknown kind.
 
-    Its choices, its result and its program are shown as they are; the lines of its journal are
-    counted.
+    Its configuration, result and program are shown unchanged; only the number of journal lines is
+    known.
     """
 
     kind: ClassVar[str] = "foreign"
@@ -48,21 +50,21 @@ class ForeignRun(Run[ForeignHeader, ForeignLine]):
     record_type = ForeignLine
 
     def lines(self) -> int:
-        """Count the lines of its journal, whatever that is called."""
-        found = 0
-        for file in sorted(self.folder.glob("*.jsonl")):
-            try:
-                found += read_text(file).count("\n")
-            except UnreadableError:
-                continue
-        return found
+        """Return the number of journal lines; the journal may have any name."""
+        count = 0
+        for file in self.folder.glob("*.jsonl"):
+            with suppress(UnreadableError):
+                count += read_text(file).count("\n")
+        return count
 
     def summary(self) -> RunSummary:
-        """Say of what kind it is, and how many lines its journal has."""
+        """Return the kind, the known settings and the number of journal lines."""
         config = self.config.model_dump()
-        named = {name: config.get(name) for name in ("env", "strategy", "model", "seed")}
-        words = {name: value if isinstance(value, str) else "" for name, value in named.items()}
-        seed, lines = named["seed"], self.lines()
+        words = {
+            name: config[name] if isinstance(config.get(name), str) else ""
+            for name in ("env", "strategy", "model")
+        }
+        seed, lines = config.get("seed"), self.lines()
         return RunSummary(
             self.place,
             self.header.kind,
@@ -76,31 +78,36 @@ class ForeignRun(Run[ForeignHeader, ForeignLine]):
 
     @classmethod
     def report(cls, runs: Sequence[ForeignRun]) -> RunReport:
-        """Return its choices and its result as they are written."""
+        """Return the facts of the configuration and the result."""
         base = super().report(runs)
         return RunReport(f"{runs[0].header.kind} run, {runs[0].place}", facts=base.facts)
 
     @classmethod
     def sections(cls, runs: Sequence[ForeignRun]) -> list[Section]:
-        """Return its choices, its result and its program as they are written."""
+        """Return the configuration, the result and the program."""
         run = runs[0]
-        told = {"Choices": run.config.model_dump(), "Result": run.result() or {}}
-        found = [
-            Section("facts", title, {"rows": [[name, value] for name, value in flat(some).items()]})
-            for title, some in told.items()
-            if some
+        objects = {"Choices": run.config.model_dump(), "Result": run.result() or {}}
+        sections = [
+            Section("facts", title, {"rows": [list(item) for item in flat(content).items()]})
+            for title, content in objects.items()
+            if content
         ]
         try:
             program = {"text": read_text(run.folder / BEST), "name": BEST, "gaps": []}
         except UnreadableError:
-            return found
-        return [*found, Section("program", "Program", program)]
+            return sections
+        return [*sections, Section("program", "Program", program)]
 
 
 def read_foreign(folder: Path, complaint: CwmError) -> Run[Any, Any]:
-    """Return what can be read of a run that another version wrote, which says what cannot.
+    """Return the readable parts of a run of another version, with a `version_note`.
 
-    Raises the complaint about it where this version wrote it, or nothing can be read.
+    Args:
+        folder: The run folder.
+        complaint: The error that this version raised for the run.
+
+    Raises:
+        CwmError: The complaint, if this version wrote the run or nothing can be read.
     """
     raw = _header(folder)
     writer = _writer(raw)
@@ -112,14 +119,15 @@ def read_foreign(folder: Path, complaint: CwmError) -> Run[Any, Any]:
             run = ForeignRun(folder, ForeignHeader.model_validate(raw))
         except ValidationError:
             raise complaint from None
-        lacking = f"its kind or settings cannot be read by this version ({_reason(complaint)})"
+        reason = complaint.reason if isinstance(complaint, UnreadableError) else complaint
+        lacking = f"its kind or settings cannot be read by this version ({reason})"
     by = f"cwm {clean(writer, limit=40)}" if writer else "another version"
-    run.foreign = f"{run.place} was written by {by}, read by cwm {__version__}: {lacking}"
+    run.version_note = f"{run.place} was written by {by}, read by cwm {__version__}: {lacking}"
     return run
 
 
 def _without_unknown(folder: Path, raw: Mapping[str, Any]) -> tuple[Run[Any, Any] | None, str]:
-    """Read a header without the settings that are unknown here, if nothing else is wrong."""
+    """Return a run without unknown settings, and a message; None if anything else is wrong."""
     try:
         of_kind: type[Run[Any, Any]] = find("run kind", str(raw.get("kind", "search")))
         of_kind.header_type.model_validate(raw)
@@ -129,27 +137,22 @@ def _without_unknown(folder: Path, raw: Mapping[str, Any]) -> tuple[Run[Any, Any
         return None, ""
     else:
         return None, ""
-    if any(each["type"] != "extra_forbidden" for each in wrong):
+    if any(entry["type"] != "extra_forbidden" for entry in wrong):
         return None, ""
-    known = _copied(raw)
-    for each in wrong:
-        *path, last = each["loc"]
-        place = known
-        for step in path:
-            place = place[step]
-        del place[last]
-    names = ", ".join(clean(".".join(map(str, each["loc"])), limit=60) for each in wrong)
+    known: Any = deepcopy(dict(raw))
+    for entry in wrong:
+        *path, last = entry["loc"]
+        parent = known
+        for key in path:
+            parent = parent[key]
+        del parent[last]
+    names = ", ".join(clean(".".join(map(str, entry["loc"])), limit=60) for entry in wrong)
     run = of_kind(folder, of_kind.header_type.model_validate(known))
     return run, f"unknown settings are ignored ({names})"
 
 
-def _copied(value: Any) -> Any:
-    """Copy nested objects."""
-    return {k: _copied(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
 def _header(folder: Path) -> dict[str, Any]:
-    """Read a header as JSON holds it, empty where it is none."""
+    """Return the header as JSON, {} if it cannot be read."""
     try:
         raw = read_json(folder / HEADER)
     except UnreadableError:
@@ -158,11 +161,6 @@ def _header(folder: Path) -> dict[str, Any]:
 
 
 def _writer(raw: Mapping[str, Any]) -> str:
-    """Return which version wrote a header, as far as it says so."""
+    """Return the version that wrote a header, "" if unknown."""
     versions = raw.get("versions")
     return str(versions.get(WRITER, "")) if isinstance(versions, dict) else ""
-
-
-def _reason(complaint: CwmError) -> str:
-    """Return what is wrong with a file, in few words."""
-    return complaint.reason if isinstance(complaint, UnreadableError) else str(complaint)

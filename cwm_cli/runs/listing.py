@@ -1,4 +1,4 @@
-"""Find runs of every kind, and say what they are, how they differ, and what came of them."""
+"""Load, list, report and compare runs of every kind."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -13,47 +13,45 @@ from cwm_cli.runs.foreign import read_foreign
 from cwm_cli.runs.places import located, named, placed
 from cwm_cli.runs.report import RunReport, RunSummary
 from cwm_cli.runs.storage import StorageError
-from cwm_cli.runs.store import HEADER, Difference, Run, changes, kind_of
-
-PLACES = ("run", "program")
-"""What of a result says only where it is."""
-
-DERIVED = ".weighed."
-"""In the names of parts of a score that only take its accuracy apart."""
+from cwm_cli.runs.store import HEADER, Difference, Run, entry_differences, kind_of
 
 
 @dataclass(frozen=True)
 class UnreadableRun:
-    """A folder that should be a run and cannot be read, and why."""
+    """A run folder that cannot be read, with the reason."""
 
     run: str
     reason: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
+        """Return the output of `--json`."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class RunDifferences:
-    """In what two runs differ: their settings, and what came of them."""
+    """The differences between two runs: settings and results."""
 
     runs: tuple[str, str]
     settings: Sequence[Difference]
     results: Sequence[Difference]
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `--json` prints: both values of all that differs, by name."""
+        """Return the output of `--json`: both values of each difference, by name."""
         parts = {"settings": self.settings, "results": self.results}
         named = {
-            part: {name: [before, now] for name, before, now in some}
-            for part, some in parts.items()
+            part: {name: [before, now] for name, before, now in differences}
+            for part, differences in parts.items()
         }
         return {"runs": list(self.runs), **named}
 
 
 def load(folder: Path | str) -> Run[Any, Any]:
-    """Return the run of a folder, of whatever kind."""
+    """Return the run of a folder or URL, of any kind.
+
+    Raises:
+        CwmError: The folder is not a run folder, or this version cannot read its header.
+    """
     folder = placed(folder)
     kind = kind_of(folder)
     of_kind: type[Run[Any, Any]] = find("run kind", kind)
@@ -61,10 +59,9 @@ def load(folder: Path | str) -> Run[Any, Any]:
 
 
 def load_readable(folder: Path | str) -> Run[Any, Any]:
-    """Return the run of a folder; one that another version wrote as far as it can be read.
+    """Return the run of a folder; also a run of another version, without its unreadable parts.
 
-    What cannot is said by the run (`foreign`). To continue a run, or to use what it found, it has
-    to be read whole: `load`.
+    `Run.damage` names the unreadable parts. Use `load` to continue a run or to use its results.
     """
     try:
         return load(folder)
@@ -75,10 +72,9 @@ def load_readable(folder: Path | str) -> Run[Any, Any]:
 
 
 def run_folders(*places: Path | str) -> Iterator[Path]:
-    """Yield the folders of runs below some places, the newest first.
+    """Yield the run folders below some folders or URLs, newest first.
 
-    The parts of a run, such as the jobs of a benchmark, are found where its own folder
-    is named as a place.
+    Runs inside a run, such as the jobs of a benchmark, are found only below that run itself.
     """
     found: dict[Path, float] = {}
     for place in map(placed, places):
@@ -86,7 +82,7 @@ def run_folders(*places: Path | str) -> Iterator[Path]:
             if HEADER not in files:
                 continue
             folder = Path(root)
-            with suppress(OSError):  # it was removed meanwhile, or leads nowhere
+            with suppress(OSError):  # removed in the meantime, or a broken link
                 found[folder] = (folder / HEADER).stat().st_mtime
             if folder != place:
                 folders.clear()
@@ -94,7 +90,7 @@ def run_folders(*places: Path | str) -> Iterator[Path]:
 
 
 def list_runs(*places: Path | str) -> Iterator[RunSummary | UnreadableRun]:
-    """Say what every run below some places is, and how far it is, the newest first."""
+    """Yield a summary of every run below some folders or URLs, newest first."""
     for folder in run_folders(*places):
         try:
             yield summary_of(load_readable(folder))
@@ -103,17 +99,21 @@ def list_runs(*places: Path | str) -> Iterator[RunSummary | UnreadableRun]:
 
 
 def summary_of(run: Run[Any, Any]) -> RunSummary:
-    """Say what a run is, how far it is, and what of it cannot be read."""
+    """Return the summary of a run, with its unreadable parts."""
     return replace(run.summary(), damage=run.damage)
 
 
 def report_on(folders: Sequence[Path | str]) -> RunReport:
-    """Return what a run came to, or several of one kind that belong together."""
+    """Return the report on one run, or on several runs of one kind."""
     return report_of(load_alike(folders))
 
 
 def load_alike(folders: Sequence[Path | str]) -> list[Run[Any, Any]]:
-    """Return the runs of some folders, which have to be of one kind."""
+    """Return the runs of some folders.
+
+    Raises:
+        CwmError: The runs are of different kinds.
+    """
     runs = [load_readable(folder) for folder in dict.fromkeys(folders)]
     if kinds := {run.kind for run in runs} - {runs[0].kind}:
         other = f"{runs[0].kind} and {sorted(kinds)[0]}"
@@ -122,7 +122,7 @@ def load_alike(folders: Sequence[Path | str]) -> list[Run[Any, Any]]:
 
 
 def report_of(runs: Sequence[Run[Any, Any]]) -> RunReport:
-    """Return what runs of one kind came to, and what of them cannot be read."""
+    """Return the report on runs of one kind, with their unreadable parts."""
     report = type(runs[0]).report(runs)
     damage = list(filter(None, (run.damage for run in runs)))
     if not damage:
@@ -131,16 +131,20 @@ def report_of(runs: Sequence[Run[Any, Any]]) -> RunReport:
 
 
 def compare(first: Path | str, second: Path | str) -> RunDifferences:
-    """Say in what two runs differ: their choices and versions, and what came of them."""
+    """Return the differences between the settings, versions and results of two runs."""
     runs = [load(folder) for folder in (first, second)]
     settings = [
         run.config.model_dump(mode="json") | {"versions": run.header.versions} for run in runs
     ]
     results = [
-        {name: value for name, value in (run.result() or {}).items() if name not in PLACES}
+        {  # `run` and `program` are paths
+            name: value
+            for name, value in (run.result() or {}).items()
+            if name not in ("run", "program")
+        }
         for run in runs
     ]
-    changed = [one for one in changes(*results) if DERIVED not in one.name]
-    return RunDifferences(
-        (named(located(first)), named(located(second))), changes(*settings), changed
-    )
+    # The weighed parts of an accuracy repeat its difference.
+    changed = [one for one in entry_differences(*results) if ".weighed." not in one.name]
+    runs_named = (named(located(first)), named(located(second)))
+    return RunDifferences(runs_named, entry_differences(*settings), changed)

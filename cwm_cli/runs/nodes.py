@@ -1,28 +1,36 @@
 """The nodes of a search, each with its prompt, completion, program and score.
 
 `cwm runs show DIR --node N` prints a node; the page of a search draws them as a tree.
+
+The journal contains only the hashes of the prompts. `prompts.jsonl` contains the prompts: each
+line is a numbered piece of text, or a prompt, which refers to pieces. So the parts that prompts
+share, such as the description of the environment, are stored once. The journal does not depend on
+this file. A prompt is written before its node. Unreadable prompts, and prompts of versions that
+saved none, count as not saved.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from difflib import unified_diff
+from itertools import count
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
-from cwm_cli.runs.prompts import pieces
+from cwm_cli.data.reading import UnreadableError, open_for_appending, parse_json, read_lines
 from cwm_cli.sandbox.failures import NO_ANSWER
-from cwm_cli.search.contracts import ROOT, Message, Node
+from cwm_cli.search.contracts import ROOT, Message, Node, prompt_hash
 
 NodeState = Literal["solved", "runs", "bug", "no answer"]
-"""State of a candidate: exact, running, failing, or missing."""
-
-LONGEST = 5000
-"""Longest program, in lines, that is compared: the time is the product of both lengths."""
 
 
 class SearchRecord(BaseModel):
-    """A line of the journal: a node, and the text of the completion that it was read from."""
+    """A journal line: a node, and the text of its completion."""
 
     node: Node
     text: str
@@ -32,7 +40,7 @@ class SearchRecord(BaseModel):
 class NodeDetails:
     """A node of a search with its prompt, its completion and its parent's program.
 
-    `prompt` is None if there was no completion, or if the prompt was not kept. `before` is None
+    `prompt` is None if there was no completion, or if the prompt was not saved. `before` is None
     for a program that was written from scratch.
     """
 
@@ -44,7 +52,7 @@ class NodeDetails:
 
     @property
     def state(self) -> NodeState:
-        """State of the candidate."""
+        """State of the candidate: exact, running, failing, or missing."""
         verdict = self.node.verdict
         if verdict.failure is not None and verdict.failure.kind == NO_ANSWER:
             return "no answer"
@@ -52,7 +60,7 @@ class NodeDetails:
 
     @property
     def prompt_words(self) -> str:
-        """Return the reason why there is no prompt."""
+        """The reason why there is no prompt."""
         return (
             "prompt not saved"
             if self.node.asked
@@ -67,7 +75,7 @@ class NodeDetails:
         if self.before is None:
             return None
         old, new = self.before.splitlines(), self.node.program.splitlines()
-        if max(len(old), len(new)) > LONGEST:
+        if max(len(old), len(new)) > 5000:  # the time is the product of both lengths
             return None
         titles = (f"#{self.node.parent}", f"#{self.node.id}")
         return list(unified_diff(old, new, *titles, lineterm=""))
@@ -95,7 +103,7 @@ class NodeDetails:
         return found | ({"cost in US dollars": "unknown"} if usage.cost is None else {})
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
+        """Return the output of `--json`."""
         return {
             **asdict(self.node),
             "state": self.state,
@@ -107,10 +115,10 @@ class NodeDetails:
         }
 
 
-def detailed(
+def node_details(
     records: Sequence[SearchRecord], prompts: Mapping[str, tuple[Message, ...]]
 ) -> list[NodeDetails]:
-    """Return the details of all nodes, from the lines of a journal and the prompts."""
+    """Return the details of all nodes, from the lines of a journal and the prompts by hash."""
     programs = {line.node.id: line.node.program for line in records}
     best = max(records, key=lambda line: line.node.verdict.rank, default=None)
     return [
@@ -158,3 +166,99 @@ def tree_data(nodes: Iterable[NodeDetails]) -> dict[str, Any]:
         for lines in [one.difference()]
     ]
     return {"nodes": drawn, "root": ROOT, "texts": list(texts)}
+
+
+PROMPTS = "prompts.jsonl"
+
+
+_PARAGRAPH = re.compile(r"(?<=\n)\n+")
+_MESSAGES: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Yield the pieces of a text: whole paragraphs, so that equal parts give equal pieces.
+
+    Pieces have at least 120 characters; shorter paragraphs are joined with the next one.
+    """
+    start = 0
+    for gap in _PARAGRAPH.finditer(text):
+        if gap.end() - start >= 120:
+            yield text[start : gap.end()]
+            start = gap.end()
+    if start < len(text):
+        yield text[start:]
+
+
+class PromptFile:
+    """The prompts of a run; a crash at any time damages no saved prompt."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / PROMPTS
+        self._pieces: dict[str, int] = {}
+        self._known: set[str] | None = None
+
+    def keep(self, key: str, messages: Sequence[Message]) -> None:
+        """Save a prompt unless it is saved already; `key` is its hash."""
+        with open_for_appending(self.file) as file:
+            if self._known is None:
+                self._known = self._read()
+                file.truncate(file.read().rfind(b"\n") + 1)  # cut off an incomplete line
+            if key in self._known:
+                return
+            lines: list[dict[str, Any]] = []
+            numbers = dict(self._pieces)
+            free = count(max(numbers.values(), default=-1) + 1)
+            for message in messages:
+                for piece in pieces(message.content):
+                    if piece not in numbers:
+                        numbers[piece] = next(free)
+                        lines.append({"piece": numbers[piece], "text": piece})
+            parts = [[one.role, [numbers[p] for p in pieces(one.content)]] for one in messages]
+            lines.append({"prompt": key, "messages": parts})
+            content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+            size = file.seek(0, os.SEEK_END)
+            try:
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError:
+                file.truncate(size)  # an incomplete line would damage the next one
+                raise
+        self._pieces, self._known = numbers, self._known | {key}
+
+    def read(self) -> dict[str, tuple[Message, ...]]:
+        """Return the readable prompts by their hash."""
+        texts: dict[int, str] = {}
+        found: dict[str, tuple[Message, ...]] = {}
+        for line in self._lines():
+            with suppress(ValueError, KeyError, TypeError):
+                if "piece" in line:
+                    texts[int(line["piece"])] = str(line["text"])
+                    continue
+                messages = _MESSAGES.validate_python(
+                    [
+                        {"role": role, "content": "".join(texts[number] for number in numbers)}
+                        for role, numbers in line["messages"]
+                    ]
+                )
+                if prompt_hash(messages) == line["prompt"]:  # else the file was changed
+                    found[line["prompt"]] = messages
+        return found
+
+    def _read(self) -> set[str]:
+        """Return the hashes of saved prompts; unusable pieces get new numbers later."""
+        known = set(self.read())
+        for line in self._lines():
+            number, text = line.get("piece"), line.get("text")
+            if isinstance(number, int) and isinstance(text, str):
+                self._pieces[text] = number
+        return known
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines that are JSON objects; an unreadable file has none."""
+        with suppress(UnreadableError):
+            for line in read_lines(self.file):
+                with suppress(ValueError):
+                    found = parse_json(line)
+                    if isinstance(found, dict):
+                        yield found

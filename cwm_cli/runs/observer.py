@@ -1,4 +1,4 @@
-"""How long work tells of its progress: the library says it to an observer and prints nothing."""
+"""Observers of long work: the library reports progress to an observer and prints nothing."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -20,13 +20,12 @@ class Measured(Protocol):
 
 
 class Observer:
-    """Is told what a job does; every method does nothing until it is overridden.
+    """Receiver of progress reports; every method does nothing by default.
 
-    In the order of a job: `note` for each line worth saying, `begins` with the
-    object that does the work (a search, a benchmark), whose public attributes a
-    live view may draw at any time, `advanced` for everything that happened,
-    `ends` once, however it ended. The command line's live views are observers;
-    in a notebook a subclass with `advanced` alone will do::
+    A job calls `note` for each message, `begins` with the object that does the work (a search, a
+    benchmark), `advanced` for each event, and `ends` once, also after an error. A live view may
+    read the public attributes of the working object at any time. The live views of the command line
+    are observers. In a notebook, a subclass with `advanced` is sufficient::
 
         class Dots(Observer):
             def advanced(self, event):
@@ -34,17 +33,20 @@ class Observer:
     """
 
     def note(self, words: str, kind: str = "Note") -> None:
-        """Say one line: a Note, a Warning, or where the Data or the Run is."""
+        """Receive a message of one line; its kind is Note, Warning, Data or Run.
+
+        Data and Run name a place: of a dataset, or of a run.
+        """
 
     def begins(self, work: object) -> None:
-        """Hear that work begins, and what does it."""
+        """Receive the object that does the work, at the start."""
 
     def advanced(self, event: object) -> None:
-        """Hear what happened, in the thread that runs the job."""
+        """Receive an event, in the thread that runs the job."""
 
     def ends(self) -> None:
-        """Hear that the work is over, or was broken off."""
+        """Receive the end of the work, also after an error or an interruption."""
 
 
 SILENT = Observer()
-"""Who does not listen."""
+"""The observer that ignores all reports."""

@@ -117,7 +117,7 @@ def _storage_of_file(file: Path) -> Storage | None:
     """Return the storage of the innermost run that contains a file."""
     if not _is_copy(file):
         return None
-    run = next((each for each in file.parents if (each / HEADER).exists()), file.parent)
+    run = next((folder for folder in file.parents if (folder / HEADER).exists()), file.parent)
     return storage_of(run) or storage_of(file.parent)
 
 
@@ -129,12 +129,12 @@ def _copies() -> Path:
             base, prefix = Path(tempfile.gettempdir()), f"cwm-runs-{os.getuid()}-"
             for left in base.glob(f"{prefix}*"):
                 _remove_abandoned(left)
-            made = Path(tempfile.mkdtemp(prefix=prefix)).absolute()
-            partial = made / f".{LOCK}.part"
+            root = Path(tempfile.mkdtemp(prefix=prefix)).absolute()
+            partial = root / f".{LOCK}.part"
             lock = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)  # until this process ends
-            partial.rename(made / LOCK)  # other processes see the lock once it is held
-            _ROOT = made
+            partial.rename(root / LOCK)  # other processes see the lock once it is held
+            _ROOT = root
             atexit.register(_remove_own, _ROOT, os.getpid())
         return _ROOT
 

@@ -1,4 +1,4 @@
-"""Runs that came to a world model of an environment, most of them to a program."""
+"""Runs that produce a world model of an environment, usually a program."""
 
 from __future__ import annotations
 
@@ -22,30 +22,32 @@ if TYPE_CHECKING:
     from cwm_cli.worlds.model import PlanningSession, WorldModel
 
 Options = Sequence[str] | Mapping[str, Any]
-"""Options as they are given: `[OWNER.]KEY=VALUE`, or values by `[OWNER.]KEY`."""
+"""Options as `[OWNER.]KEY=VALUE`, or values by `[OWNER.]KEY`."""
 
 H = TypeVar("H", bound=RunHeader[Any])
 R = TypeVar("R", bound=BaseModel)
 
 
 class ModelRun(Run[H, R]):
-    """A run that came to a world model of an environment, and has transitions of it.
+    """A run that produces a world model of an environment, from transitions in its folder.
 
-    Its choices name the environment (`env`, `env_args`).
+    Its configuration has the environment (`env`, `env_args`).
     """
 
     options_of: ClassVar[str] = ""
-    """Whose options `trusted_model` takes: `statistician` where those are `statistician.KEY`."""
+    """Owner of the options of `trusted_model`, such as `statistician` for `statistician.KEY`."""
 
     @property
     def has_model(self) -> bool:
-        """Whether it came to a world model of its own, and not to an agent alone."""
+        """Whether the run has a world model; a run may have an agent alone."""
         return True
 
     def trusted_model(self, options: Options, observer: Observer) -> WorldModel:
-        """Return the world model, where it runs nobody's code; the options are `options_of`'s.
+        """Return the world model, for models that execute no generated code.
 
-        Those that the run was started with hold, as far as these say nothing else.
+        Args:
+            options: Options of `options_of`; they override the options of the run.
+            observer: Receives messages.
         """
         raise NotImplementedError
 
@@ -59,25 +61,34 @@ class ModelRun(Run[H, R]):
         return False
 
     def open_agent(self, options: Options, task: Task, observer: Observer) -> PlanningSession:
-        """Begin episodes of the agent that was trained; the options are those of checkpoints."""
+        """Begin episodes of the trained agent.
+
+        Args:
+            options: Options of checkpoints.
+            task: The environment, the seed and the step limit.
+            observer: Receives messages.
+
+        Raises:
+            CwmError: The run has no agent.
+        """
         raise CwmError(f"{self.place} has no agent: choose --policy planner or random")
 
 
 class ProgramRun(ModelRun[H, R]):
-    """A run that came to a program of an environment, in `best.py`, and has transitions of it.
+    """A run that produces a program of an environment, from transitions in its folder.
 
-    Its choices name the environment (`env`, `env_args`), the `tools` that the program may import
-    and the `options` of the sandbox.
+    The program is in `best.py`. The configuration has the environment (`env`, `env_args`), the
+    `tools` that the program may import and the `options` of the sandbox.
     """
 
     @property
     def has_trained(self) -> bool:
-        """Whether it came to a model that was trained instead."""
+        """Whether the run has a trained model instead of a program."""
         return False
 
     @property
     def has_program(self) -> bool:
-        """Whether there is one yet."""
+        """Whether the run has a program yet."""
         return (self.folder / BEST).exists()
 
     def best_program(self) -> str:
@@ -91,17 +102,17 @@ class ProgramRun(ModelRun[H, R]):
             raise UnreadableError(error.file, error.reason, hint) from error
 
     def write_best(self, program: str) -> None:
-        """Write the best program to where the other commands look for it."""
+        """Write `best.py`."""
         files.replace(self.folder / BEST, program)
 
     @property
     def limits(self) -> Mapping[str, Any]:
-        """What its program may use up."""
-        found: Mapping[str, Any] = self.config.options.get("sandbox", {})
-        return found
+        """Limits of the sandbox for the program."""
+        limits: Mapping[str, Any] = self.config.options.get("sandbox", {})
+        return limits
 
     def program_sections(self) -> list[Section]:
-        """Return the best program as part of a page, or in a line why there is none."""
+        """Return the best program as a section, or a note on why there is none."""
         try:
             data = {"text": self.best_program(), "name": BEST, "gaps": self.gaps()}
         except CwmError as error:
@@ -109,14 +120,18 @@ class ProgramRun(ModelRun[H, R]):
         return [Section("program", "Program", data)]
 
     def gaps(self) -> list[str]:
-        """Say what its data do not show, once it is over."""
-        told = (self.result() or {}).get("gaps")
-        lines = told if isinstance(told, list) else []
-        return [clean(each) for each in lines if isinstance(each, str)]
+        """Return the situations that the data do not cover, once the run is finished."""
+        gaps = (self.result() or {}).get("gaps")
+        lines = gaps if isinstance(gaps, list) else []
+        return [clean(line) for line in lines if isinstance(line, str)]
 
 
 def program_run(folder: Path) -> ProgramRun[Any, Any]:
-    """Return the run of a folder, which has to have come to a program."""
+    """Return the run of a folder.
+
+    Raises:
+        CwmError: The run produces no program.
+    """
     run = load(folder)
     if not isinstance(run, ProgramRun):
         words = f"{run.place} is a run of kind {run.kind!r}, which has no program"
@@ -125,7 +140,11 @@ def program_run(folder: Path) -> ProgramRun[Any, Any]:
 
 
 def model_run(folder: Path) -> ModelRun[Any, Any]:
-    """Return the run of a folder, which has to have come to a world model of any kind."""
+    """Return the run of a folder.
+
+    Raises:
+        CwmError: The run produces no world model.
+    """
     run = load(folder)
     if not isinstance(run, ModelRun):
         words = f"{run.place} is a run of kind {run.kind!r}, which has no world model"

@@ -1,4 +1,4 @@
-"""Sections about the course of a search: scores, tokens, cost, time, and parts of the score."""
+"""Sections and tables on a search: scores, tokens, cost, time, models and moves."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,14 +10,15 @@ from cwm_cli.runs.charts import ChartLine, LineChart, cumulative, rounded, table
 from cwm_cli.runs.report import Grid, Section
 from cwm_cli.search.contracts import Node, Verdict, total
 from cwm_cli.search.models import ModelUse, model_gains, model_uses
-from cwm_cli.text import cached_words, money, share, share_with_error
+from cwm_cli.text import UNKNOWN, cached_words, money, share, share_with_error
 
 COMPLETIONS = "completions"
 SCORE = "score"
 
 FAILING, MADE, ASKED = "fails, or no answer", "refined", "runs"
-"""Kinds of nodes in the score chart: a failing program or no program, a program that needed no
-completion, and any other program."""
+"""Kinds of nodes in the score chart: failing or missing programs, programs that needed no
+completion, and all others.
+"""
 
 
 class BestSoFar(NamedTuple):
@@ -89,7 +90,6 @@ def models_grid(uses: Sequence[ModelUse]) -> Grid:
 
 
 def _models(uses: Sequence[ModelUse]) -> dict[str, Any]:
-    """Return a table with a line for each model."""
     columns: dict[str, list[Any]] = {
         "model": [use.model for use in uses],
         "completions": [use.completions for use in uses],
@@ -106,7 +106,6 @@ def _models(uses: Sequence[ModelUse]) -> dict[str, Any]:
 
 
 def _about(nodes: Sequence[Node]) -> str:
-    """Return a sentence with the best score, its node and its number of completions."""
     best = max(nodes, key=lambda node: node.verdict.score)
     at = next(n for n, node in zip(_asked(nodes), nodes, strict=True) if node is best)
     times = "one completion" if at == 1 else f"{at} completions"
@@ -157,21 +156,21 @@ def score_curve(nodes: Sequence[Node]) -> dict[str, Any]:
 
 
 def _kind(node: Node) -> str:
-    """Return the kind of a node in the score chart."""
     if node.verdict.is_bug:
         return FAILING
     return ASKED if node.asked else MADE
 
 
 def _spent(nodes: Sequence[Node]) -> list[list[Any]]:
-    """Return charts of cumulative tokens, cost and seconds, without charts of zeros."""
+    """Return charts of cumulative tokens, cost and seconds; charts with zeros only are left out."""
     asked = [node for node in nodes if node.asked]
     places = list(range(len(asked) + 1))
     found = list[list[Any]]()
     if any(node.usage.tokens for node in asked):
+        token_counts = {"prompts": "prompt_tokens", "completions": "completion_tokens"}
         lines = [
             ChartLine(words, places, cumulative(getattr(node.usage, name) for node in asked))
-            for words, name in PARTS_OF_TOKENS.items()
+            for words, name in token_counts.items()
         ]
         found.append(["Tokens", "chart", LineChart(COMPLETIONS, "tokens", lines).data()])
     models = dict.fromkeys(node.model for node in asked)
@@ -204,11 +203,7 @@ def _spent(nodes: Sequence[Node]) -> list[list[Any]]:
     return found
 
 
-PARTS_OF_TOKENS = {"prompts": "prompt_tokens", "completions": "completion_tokens"}
-
-
 def _facts(nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return tokens, cost and time of all completions."""
     spent = total([node.usage for node in nodes])
     words = cached_words(spent.cached_tokens, spent.reasoning_tokens)
     rows = [
@@ -220,7 +215,7 @@ def _facts(nodes: Sequence[Node]) -> dict[str, Any]:
 
 
 def _cost(costs: Sequence[float | None]) -> dict[str, Any]:
-    """Return the chart of the cost, up to the first completion whose cost is unknown."""
+    """Return the chart of the cost, up to the first completion with unknown cost."""
     unknown = sum(cost is None for cost in costs)
     known = next((n for n, cost in enumerate(costs) if cost is None), len(costs))
     sums: list[float | None] = [*cumulative(cost or 0.0 for cost in costs[:known])]
@@ -234,7 +229,6 @@ def _cost(costs: Sequence[float | None]) -> dict[str, Any]:
 
 
 def _moves(nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return a table with a line for each kind of move."""
     kinds = Counter(node.action for node in nodes)
     best, rows = 0.0, list[list[Any]]()
     gains = Counter[str]()
@@ -242,23 +236,15 @@ def _moves(nodes: Sequence[Node]) -> dict[str, Any]:
         gains[node.action] += node.verdict.score > best
         best = max(best, node.verdict.score)
     for action, count in kinds.most_common():
-        some = [node for node in nodes if node.action == action]
-        scores = [node.verdict.score for node in some]
-        failed = sum(node.verdict.is_bug for node in some)
+        alike = [node for node in nodes if node.action == action]
+        scores = [node.verdict.score for node in alike]
+        failed = sum(node.verdict.is_bug for node in alike)
         mean = sum(scores) / count
-        tokens = sum(node.usage.tokens for node in some)
+        tokens = sum(node.usage.tokens for node in alike)
         rows.append([action, count, failed, mean, max(scores), gains[action], tokens])
     heads = ["move", "nodes", "failing", "mean score", "best score", "new bests", "tokens"]
     return table(heads, rows)
 
-
-WEIGHED = {
-    "observation": "observation",
-    "reward": "reward",
-    "terminated": "end of an episode",
-    "valid_actions": "valid actions",
-}
-"""Names of the weighted parts of a score."""
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -277,6 +263,12 @@ def score_parts(
     mark. Each part shows its weighted share of right rows, times its weight.
     """
     known = floors or {}
+    weighted_parts = {
+        "observation": "observation",
+        "reward": "reward",
+        "terminated": "end of an episode",
+        "valid_actions": "valid actions",
+    }
     rows = [_bar("accuracy", scores, lambda score: score.accuracy, lambda score: score.floor)]
     if any(score.skill is not None for score in scores.values()):
         rows.insert(
@@ -284,7 +276,7 @@ def score_parts(
         )
     for row in rows:
         row["strong"] = True
-    for part, name in WEIGHED.items():
+    for part, name in weighted_parts.items():
         weighed = [(score.weighed or {}).get(part) for score in scores.values()]
         if any(weighed):
             marks = [_right(known.get(title), part) for title in scores]
@@ -310,18 +302,113 @@ def _bar(
     value: Callable[[Score], float | None],
     mark: Callable[[Score], float | None] = lambda score: None,
 ) -> dict[str, Any]:
-    """Return a row of bars, one for each score."""
     values = [value(score) for score in scores.values()]
     marks = [mark(score) for score in scores.values()]
     return {"name": name, "values": values, "marks": marks, "words": [share(v) for v in values]}
 
 
 def _right(score: Score | None, part: str) -> float | None:
-    """Return the share of a part that is right, None if unknown."""
     weighed = ((score.weighed if score else None) or {}).get(part)
     return weighed.right if weighed else None
 
 
 def _skills(scores: Mapping[str, Score]) -> list[str]:
-    """Write skills with their standard errors."""
     return [share_with_error(score.skill, score.skill_stderr) for score in scores.values()]
+
+
+def _accuracy_terms(scores: Mapping[str, Score | None]) -> list[list[str]]:
+    """Return the terms of the accuracy: share of right rows times weight, for each part."""
+    weighed = [(score.weighed if score else None) or {} for score in scores.values()]
+    names = dict.fromkeys(name for parts in weighed for name in parts)
+    return [
+        [
+            f"{'+' if place else '='} {name.replace('_', ' ')} {TIMES} weight",
+            *(
+                f"{share(parts[name].right)} {TIMES} {share(parts[name].weight)}"
+                if name in parts
+                else UNKNOWN
+                for parts in weighed
+            ),
+        ]
+        for place, name in enumerate(names)
+    ]
+
+
+SKILLS = {
+    "proper": "row score",
+    "log_likelihood": "= log-likelihood",
+    "energy": "- energy score",
+    "proper_floor": "baseline row score",
+    "proper_ceiling": "best row score",
+    "log_evidence": "episode log-likelihood",
+    "impossible": "rows of probability 0",
+    "uncertain": "rows with chance",
+    "uniformity": "spread test (p)",
+}
+
+
+def _skill_rows(scores: Mapping[str, Score | None]) -> list[list[str]]:
+    """Return the skill and its terms; no rows if the metric computes no skill."""
+
+    def written(score: Score | None, name: str) -> str:
+        value = getattr(score, name, None)
+        if value is None:
+            return UNKNOWN
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+    def skill(score: Score | None) -> str:
+        if score is None or score.skill is None:
+            return UNKNOWN
+        return share_with_error(score.skill, score.skill_stderr)
+
+    if not any(score and score.skill is not None for score in scores.values()):
+        return []
+    known = [
+        name
+        for name in SKILLS
+        if any(getattr(score, name, None) is not None for score in scores.values())
+    ]
+    briers = dict.fromkeys(
+        name for score in scores.values() for name in (score.brier if score else None) or ()
+    )
+    return [
+        ["skill", *map(skill, scores.values())],
+        *([SKILLS[name], *(written(score, name) for score in scores.values())] for name in known),
+        *(
+            [
+                f"Brier of {name}",
+                *(share(((s and s.brier) or {}).get(name)) for s in scores.values()),
+            ]
+            for name in briers
+        ),
+    ]
+
+
+def score_grid(scores: Mapping[str, Score | None]) -> Grid:
+    """Return a table with a row for each part and a column for each score.
+
+    Unknown values are dashes.
+    """
+    names = {
+        "accuracy": "accuracy",
+        "observation": "observation",
+        "reward": "reward",
+        "terminated": "terminated",
+        "exact": "all parts",
+        "floor": "baseline accuracy",
+        "normalised": "normalised accuracy",
+    }
+    known = [score for score in scores.values() if score is not None]
+    names |= {
+        name: words
+        for name, words in {"valid_actions": "valid actions", "paper": "paper score"}.items()
+        if any(getattr(score, name) is not None for score in known)
+    }
+    cells = [
+        [words, *(share(getattr(score, name, None)) for score in scores.values())]
+        for name, words in names.items()
+    ]
+    cells[1:1] = _accuracy_terms(scores)
+    cells[:0] = _skill_rows(scores)
+    counts = (UNKNOWN if score is None else f"{score.transitions:,}" for score in scores.values())
+    return Grid("", ["", *scores], [*cells, ["transitions", *counts]])

@@ -1,4 +1,4 @@
-"""The run of a search: every node of the tree, the answers that it came from, the best program."""
+"""The run of a search: the nodes of the tree with their completions, and the best program."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,15 +16,14 @@ from cwm_cli.evaluation import Score, baseline
 from cwm_cli.evaluation.finding import ContractName, Finding
 from cwm_cli.evaluation.verdicts import verdict
 from cwm_cli.runs.charts import table_of
-from cwm_cli.runs.nodes import NodeDetails, SearchRecord, detailed, tree_data
+from cwm_cli.runs.nodes import NodeDetails, PromptFile, SearchRecord, node_details, tree_data
 from cwm_cli.runs.programs import ProgramRun
-from cwm_cli.runs.progress import TIMES, score_curves, score_parts, spending_sections
-from cwm_cli.runs.prompts import PromptFile
-from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section, with_effort
+from cwm_cli.runs.progress import score_curves, score_grid, score_parts, spending_sections
+from cwm_cli.runs.report import RunReport, RunSummary, Section, with_effort
 from cwm_cli.runs.store import DATASET, RESULT, RowsAdded, RunHeader, read_journal
 from cwm_cli.search.contracts import ROOT, Node, Record, Remark, Switch, total
 from cwm_cli.search.models import ModelUse, model_uses
-from cwm_cli.text import UNKNOWN, share, share_with_error
+from cwm_cli.text import share
 
 JOURNAL = "nodes.jsonl"
 
@@ -35,16 +34,15 @@ TREE_WORDS = (
 )
 
 PARTS = {"train": "train", "test": "held-out", "unseen": "of it not in train"}
-"""The parts of a dataset that a search has scores for, and their titles."""
+"""Parts of the dataset with a score, and their titles."""
 
 
 class SearchConfig(BaseModel):
-    """The choices that make a search what it is.
+    """The choices that identify a search.
 
-    `dataset` is the digest of the transitions, `tools` are the modules that
-    programs may import beside the usual ones, and `options` holds every option
-    of strategy, backend, problem and sandbox. Budget, parallelism, cost limit
-    and the address of the model are no part of it.
+    `dataset` is the digest of the transitions, `tools` are the modules that programs may import in
+    addition to the standard ones, and `options` holds all options of strategy, backend, problem and
+    sandbox. Budget, parallelism, cost limit and the address of the model are not included.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -63,7 +61,7 @@ class SearchConfig(BaseModel):
 
     @property
     def method(self) -> str:
-        """The strategy if a language model is asked, else the backend that uses data alone."""
+        """The strategy if a language model is used, else the backend that uses data alone."""
         return self.strategy if self.model else self.backend
 
     @property
@@ -73,9 +71,9 @@ class SearchConfig(BaseModel):
 
 
 class SearchHeader(RunHeader[SearchConfig]):
-    """What a search begins with: the environment in words, the data, what these show of chance.
+    """The header of a search: the description of the environment, and the diagnosis of the data.
 
-    Runs of before found out nothing of that.
+    `finding` is the result of the checks for randomness and hidden state, None in old runs.
     """
 
     kind: str = "search"
@@ -89,9 +87,9 @@ SearchLine = SearchRecord | Remark | Switch
 
 
 def connected_nodes(events: Iterable[Any]) -> Iterator[Any]:
-    """Yield the lines of a journal with None for nodes and remarks that have lost their node.
+    """Yield the lines of a journal with None for nodes and remarks whose parent node is missing.
 
-    Nodes that stay are numbered without gaps; lines of another kind stay as they are.
+    The other nodes are renumbered without gaps; lines of other kinds are unchanged.
     """
     known = {ROOT: ROOT}
     for event in events:
@@ -100,14 +98,14 @@ def connected_nodes(events: Iterable[Any]) -> Iterator[Any]:
             yield None if place is None else event.model_copy(update={"node": place})
             continue
         if isinstance(event, Switch):
-            kept = {known[node]: each for node, each in event.verdicts.items() if node in known}
-            yield event.model_copy(update={"verdicts": kept})
+            verdicts = {known[node]: v for node, v in event.verdicts.items() if node in known}
+            yield event.model_copy(update={"verdicts": verdicts})
             continue
         if not isinstance(event, SearchRecord):
             yield event
             continue
         node = event.node
-        impossible = node.step < 0 and node.asked
+        impossible = node.step < 0 and node.asked  # every completion has a step
         if node.id in known or node.parent not in known or impossible:
             yield None
             continue
@@ -129,7 +127,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
 
     @property
     def config(self) -> SearchConfig:
-        """The choices of this search."""
+        """The choices of the search."""
         return self.header.config
 
     def nodes(self) -> Iterator[Node]:
@@ -137,7 +135,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         return (line.node for line in self.answers())
 
     def answers(self) -> list[SearchRecord]:
-        """Read the nodes with the texts that they came from, and with their last verdicts."""
+        """Read the nodes with their completions and their last verdicts."""
         lines: list[SearchRecord] = []
         for line in self.records():
             if isinstance(line, SearchRecord):
@@ -147,8 +145,8 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         return lines
 
     def node_details(self) -> list[NodeDetails]:
-        """Return the nodes in the order of their ids, each with its prompt and completion."""
-        return detailed(self.answers(), self.prompts.read())
+        """Return the nodes in the order of their ids, with their prompts and completions."""
+        return node_details(self.answers(), self.prompts.read())
 
     def node_detail(self, number: int) -> NodeDetails:
         """Return one node with its prompt and completion.
@@ -168,7 +166,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         return (line.node if isinstance(line, SearchRecord) else line for line in self.records())
 
     def contract_changes(self) -> list[str]:
-        """Read each later contract of the search with the reason for it."""
+        """Return each later contract of the search, with the reason for the change."""
         switches = (event for event in self.learned() if isinstance(event, Switch))
         return [f"{event.contract}: {event.reason}" for event in switches]
 
@@ -176,12 +174,12 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
     def connected(
         cls, events: Iterable[SearchLine | RowsAdded | None]
     ) -> Iterator[SearchLine | RowsAdded | None]:
-        """Leave out what belongs to a missing node."""
+        """Replace lines that depend on a missing node by None, and renumber the other nodes."""
         return connected_nodes(events)
 
     @cached_property
     def prompts(self) -> PromptFile:
-        """What was asked."""
+        """The prompts of the search."""
         return PromptFile(self.folder)
 
     def learn(self, found: Record | Remark | Switch) -> None:
@@ -189,7 +187,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         if isinstance(found, Record) and found.messages:
             try:
                 self.prompts.keep(found.node.prompt, found.messages)
-            except (OSError, UnreadableError) as error:  # a search can do without
+            except (OSError, UnreadableError) as error:  # a search needs no saved prompts
                 with suppress(OSError):
                     self.log(f"the prompt of node {found.node.id} was not saved: {error}")
         if isinstance(found, Record):
@@ -198,7 +196,11 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
             self.append(found)
 
     def scores(self) -> dict[str, Score]:
-        """Read the scores of the best program, as far as they are known."""
+        """Read the known scores of the best program, by part of the dataset.
+
+        Raises:
+            UnreadableError: The scores in `result.json` are invalid.
+        """
         found = self.result() or {}
         try:
             return {part: Score.model_validate(found[part]) for part in PARTS if found.get(part)}
@@ -215,7 +217,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         }
 
     def summary(self) -> RunSummary:
-        """Say what was searched for, by whom, and how good the best program is."""
+        """Return the environment, the method and the score of the best program."""
         config, nodes = self.config, list(self.nodes())
         asked, reused = sum(node.asked for node in nodes), total([n.usage for n in nodes]).reused
         best = max((node.verdict.score for node in nodes), default=None)
@@ -236,7 +238,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         )
 
     def models(self) -> list[ModelUse]:
-        """Return what each model took and brought; of a single one, what all did."""
+        """Return the usage and gains of each model; a single model has those of the search."""
         return model_uses(self.nodes(), self.config.model or self.config.backend)
 
     @classmethod
@@ -259,7 +261,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
 
     @classmethod
     def sections(cls, runs: Sequence["SearchRun"]) -> list[Section]:
-        """Return the parts of the page of a search: scores, how it went, the tree, the program."""
+        """Return the sections of the page: scores, curve, search tree, spending and program."""
         run = runs[0]
         tree = Section("tree", "Search tree", tree_data(run.node_details()), TREE_WORDS)
         return [
@@ -284,7 +286,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         )
 
     def score_sections(self) -> Iterator[Section]:
-        """Yield the parts of the score that the search came to, and all figures of it."""
+        """Yield the parts of the scores of the best program, and all its figures."""
         if known := self.scores():
             scores = {title: known[part] for part, title in PARTS.items() if part in known}
             yield Section("bars", "Parts of the score", score_parts(scores, self.floors()))
@@ -292,14 +294,14 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
             yield Section("table", "", table_of(score_grid(scores), folded=folded))
 
     def floors(self) -> dict[str, Score]:
-        """Score what is usual on the rows of the run, by the titles of the parts."""
+        """Return the baseline scores on the rows of the run, by title of the part."""
         try:
             rows = Dataset.load(self.folder / DATASET)
         except CwmError:
             return {}
-        some = {"train": rows.train, "held-out": rows.test}
-        found = {title: baseline(part, rows.train) for title, part in some.items()}
-        return {title: score for title, score in found.items() if score is not None}
+        parts = {"train": rows.train, "held-out": rows.test}
+        scores = {title: baseline(part, rows.train) for title, part in parts.items()}
+        return {title: score for title, score in scores.items() if score is not None}
 
 
 def _outcome(found: Mapping[str, Any], scores: Mapping[str, Score], best: float | None) -> str:
@@ -314,9 +316,10 @@ def _outcome(found: Mapping[str, Any], scores: Mapping[str, Score], best: float 
 
 @dataclass
 class JournalTail:
-    """What the journal of a search says so far; only what was added to it is read again.
+    """A summary of the journal of a running search; `read` reads only new lines.
 
-    `cost` is None once that of a completion is unknown, and `known_cost` what the others come to.
+    `cost` is None once the cost of one completion is unknown; `known_cost` is the sum of the known
+    costs.
     """
 
     run: Path
@@ -328,7 +331,7 @@ class JournalTail:
     _offset: int = 0
 
     def read(self) -> None:
-        """Take in the lines that are new and whole; a damaged one is for others to complain of."""
+        """Read the new complete lines; skip damaged ones, which the run itself reports."""
         try:
             with open_for_reading(self.run / JOURNAL) as journal:
                 journal.seek(self._offset)
@@ -341,7 +344,7 @@ class JournalTail:
             try:
                 record = parse_json(line)
                 if record.get("kind") == "switch":
-                    scores = [float(each["score"]) for each in record["verdicts"].values()]
+                    scores = [float(verdict["score"]) for verdict in record["verdicts"].values()]
                     self.best = max(scores, default=None)
                     continue
                 node = record["node"]
@@ -357,103 +360,7 @@ class JournalTail:
 
 
 def read_answers(folder: Path) -> Iterator[SearchLine]:
-    """Read the nodes and answers, and the remarks, of a folder that may be that of a search."""
+    """Read the nodes with completions, the remarks and switches of a folder; it may have none."""
     for line in read_journal(folder / JOURNAL, SearchLine).events:
         if not isinstance(line, RowsAdded):
             yield line
-
-
-def _sums(scores: Mapping[str, Score | None]) -> list[list[str]]:
-    """Return the terms of the accuracy: the weighted share of each part, times its weight."""
-    weighed = [(score.weighed if score else None) or {} for score in scores.values()]
-    names = dict.fromkeys(name for parts in weighed for name in parts)
-    return [
-        [
-            f"{'+' if place else '='} {name.replace('_', ' ')} {TIMES} weight",
-            *(
-                f"{share(parts[name].right)} {TIMES} {share(parts[name].weight)}"
-                if name in parts
-                else UNKNOWN
-                for parts in weighed
-            ),
-        ]
-        for place, name in enumerate(names)
-    ]
-
-
-SKILLS = {
-    "proper": "row score",
-    "log_likelihood": "= log-likelihood",
-    "energy": "- energy score",
-    "proper_floor": "baseline row score",
-    "proper_ceiling": "best row score",
-    "log_evidence": "episode log-likelihood",
-    "impossible": "rows of probability 0",
-    "uncertain": "rows with chance",
-    "uniformity": "spread test (p)",
-}
-"""Labels of the fields of a score that explain its skill."""
-
-
-def _skills(scores: Mapping[str, Score | None]) -> list[list[str]]:
-    """Return the skill and its terms; no rows if the metric computes no skill."""
-
-    def written(score: Score | None, name: str) -> str:
-        value = getattr(score, name, None)
-        if value is None:
-            return UNKNOWN
-        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-    def skill(score: Score | None) -> str:
-        if score is None or score.skill is None:
-            return UNKNOWN
-        return share_with_error(score.skill, score.skill_stderr)
-
-    if not any(score and score.skill is not None for score in scores.values()):
-        return []
-    known = [
-        name
-        for name in SKILLS
-        if any(getattr(score, name, None) is not None for score in scores.values())
-    ]
-    briers = dict.fromkeys(
-        name for score in scores.values() for name in (score.brier if score else None) or ()
-    )
-    return [
-        ["skill", *map(skill, scores.values())],
-        *([SKILLS[name], *(written(score, name) for score in scores.values())] for name in known),
-        *(
-            [
-                f"Brier of {name}",
-                *(share(((s and s.brier) or {}).get(name)) for s in scores.values()),
-            ]
-            for name in briers
-        ),
-    ]
-
-
-def score_grid(scores: Mapping[str, Score | None]) -> Grid:
-    """Return a table with a row for each part and a column for each score; unknown is a dash."""
-    names = {
-        "accuracy": "accuracy",
-        "observation": "observation",
-        "reward": "reward",
-        "terminated": "terminated",
-        "exact": "all parts",
-        "floor": "baseline accuracy",
-        "normalised": "normalised accuracy",
-    }
-    known = [score for score in scores.values() if score is not None]
-    names |= {
-        name: words
-        for name, words in {"valid_actions": "valid actions", "paper": "paper score"}.items()
-        if any(getattr(score, name) is not None for score in known)
-    }
-    cells = [
-        [words, *(share(getattr(score, name, None)) for score in scores.values())]
-        for name, words in names.items()
-    ]
-    cells[1:1] = _sums(scores)
-    cells[:0] = _skills(scores)
-    counts = (UNKNOWN if score is None else f"{score.transitions:,}" for score in scores.values())
-    return Grid("", ["", *scores], [*cells, ["transitions", *counts]])

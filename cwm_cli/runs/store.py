@@ -1,9 +1,9 @@
-"""The folder of a run: what was asked, a journal of what was found, and files beside it.
+"""The run folder: a header, a journal, and further files.
 
-Every kind of run has the same folder. `run.json` holds the choices that make the
-run what it is, and the circumstances. The journal has a line of JSON per record,
-synced to the disk before it counts, so that a run that is killed at any moment goes
-on where it was. One lock keeps two processes from writing to the same run.
+Every kind of run has the same folder. `run.json` is the header: the choices that identify the
+run, and the circumstances. The journal has one line of JSON per record, synced to the disk before
+it counts, so that a killed run continues from its last record. A lock prevents two processes from
+writing to the same run.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import packages_distributions, version
 from itertools import count
@@ -52,16 +52,14 @@ from cwm_cli.runs.storage import Storage, StorageError
 from cwm_cli.sandbox.protection import Protection
 
 RUNS = Path("runs")
-"""Where runs are kept that were given no folder."""
+"""The default parent folder of runs."""
 
 RESULT, DATASET, LOG, BEST = "result.json", "dataset.npz", "log.txt", "best.py"
 CLOCK = "clock.json"
 
 WRITER = "cwm"
-"""By what name the version of cwm that wrote a run stands among the versions of its header."""
+"""Key of the `cwm` version in `RunHeader.versions`."""
 
-LONGEST_VALUE = 40
-"""Characters of a setting that are told where two runs differ: digests are long."""
 
 log = logging.getLogger("cwm.runs")
 
@@ -69,34 +67,33 @@ C = TypeVar("C", bound=BaseModel)
 M = TypeVar("M", bound=BaseModel)
 
 
-def now() -> str:
-    """Return the time as headers have it."""
+def timestamp() -> str:
+    """Return the local time in the format of headers."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
-def typed() -> tuple[str, ...]:
-    """Return the words after `cwm` without credentials, if this process was started by it."""
+def command_words() -> tuple[str, ...]:
+    """Return the words after `cwm` without credentials; () in any other program."""
     program = Path(sys.argv[0]) if sys.argv else Path()
     is_ours = program.name in ("cwm", "cwm-cli") or program.parts[-2:] == ("cwm_cli", "__main__.py")
     return tuple(map(without_credentials, sys.argv[1:])) if is_ours else ()
 
 
 def package_versions(modules: Iterable[str]) -> dict[str, str]:
-    """Return the versions of the packages that modules come from, where they come from one."""
+    """Return the versions of the installed packages that provide some modules, by package name."""
     tops = {module.partition(".")[0] for module in modules}
     owners = packages_distributions() if tops else {}
     return {name: version(name) for top in sorted(tops) for name in owners.get(top, ())}
 
 
 class RunHeader(BaseModel, Generic[C]):
-    """What `run.json` holds: the choices, and the circumstances.
+    """The content of `run.json`: the choices, and the circumstances.
 
-    `config` is the identity of the run: it is continued only under the same choices.
-    What does not decide what is found, such as a budget, belongs elsewhere.
-    `code` is the commit of cwm that started the run, or a hash of its files, as
-    `cwm --version` prints it; "" in runs that cwm 0.1 started. It is not part of the identity.
-    `protection` is what programs could not do when the run was started, `command` what was typed
-    after `cwm` to start it, empty where no command line did.
+    `config` is the identity of the run, which continues only with equal choices. Options that do
+    not change the result, such as a budget, belong elsewhere. `code` is the commit of cwm that
+    started the run, or a hash of its files, as `cwm --version` prints it; it is "" in runs of
+    cwm 0.1. `protection` lists the protections of the sandbox at the start. `command` holds the
+    words after `cwm`; it is empty if no command line started the run.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -106,24 +103,24 @@ class RunHeader(BaseModel, Generic[C]):
     versions: dict[str, str] = {}
     code: str = ""
     protection: Protection | None = None
-    created: str = Field(default_factory=now)
-    command: tuple[str, ...] = Field(default_factory=typed)
+    created: str = Field(default_factory=timestamp)
+    command: tuple[str, ...] = Field(default_factory=command_words)
 
     @model_validator(mode="before")
     @classmethod
     def _as_written(cls, data: Any, info: ValidationInfo) -> Any:
-        """Leave out of what is read from a file what only this process knows of itself."""
+        """Set `command` to () if a file lacks it: the default is the command of this process."""
         return {"command": ()} | data if info.mode == "json" and isinstance(data, dict) else data
 
     @field_validator("command")
     @classmethod
     def _without_credentials(cls, words: tuple[str, ...]) -> tuple[str, ...]:
-        """Hide credentials in the command of a run that an earlier version started."""
+        """Hide the credentials that earlier versions wrote."""
         return tuple(map(without_credentials, words))
 
     @property
     def openings(self) -> str:
-        """Say what programs could do when the run was started, as far as it is known."""
+        """Missing protections of the sandbox at the start, on one line, or "unknown"."""
         return openings(self.protection) if self.protection else "unknown"
 
 
@@ -132,11 +129,11 @@ R = TypeVar("R", bound=BaseModel)
 
 
 ROWS_FILE = r"^rows-([0-9]{1,9})\.npz$"
-"""The name of a file of rows that a run added, with its number."""
+"""Name of a file of added rows, with its number."""
 
 
 class RowsAdded(BaseModel):
-    """A line of the journal: from here on the dataset has further rows, which are in a file."""
+    """A journal line about rows that were added to the dataset, in a file of their own."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -152,7 +149,7 @@ class RowsAdded(BaseModel):
 
 
 class Journal(NamedTuple, Generic[R]):
-    """What can be read of a journal, and the numbers of the lines that are left out."""
+    """The readable lines of a journal, and the numbers of the skipped lines, counted from 1."""
 
     file: Path
     events: Sequence[R | RowsAdded]
@@ -169,26 +166,26 @@ class Journal(NamedTuple, Generic[R]):
 
 
 class Savable(Protocol):
-    """What a run depends on, and keeps beside its header."""
+    """An object that a run needs and stores in its folder, such as a dataset."""
 
     def save(self, path: Path) -> None:
-        """Write it to a file."""
+        """Write the object to a file."""
 
 
 class Difference(NamedTuple):
-    """A setting or a result in which two runs differ."""
+    """A setting or a result with different values in two runs."""
 
     name: str
     before: Any
     now: Any
 
     def __str__(self) -> str:
-        return f"{self.name} ({_words(self.before)}, not {_words(self.now)})"
+        return f"{self.name} ({_short(self.before)}, not {_short(self.now)})"
 
 
 @dataclass
 class Run(Generic[H, R]):
-    """A folder that grows record by record and survives being killed at any moment.
+    """A run folder that grows record by record and can be killed at any moment.
 
     A kind of run derives from this class and names its header and its records::
 
@@ -200,42 +197,46 @@ class Run(Generic[H, R]):
             run.append(episode)
             run.save_result({"mean": 1.0})
 
-    A life: `begin` starts a run or finds one of the same choices, entering it locks
-    it, `append` and `grow` add to the journal, leaving it releases it. A run that was
-    started and then failed before anything was found leaves no folder. The hook
-    `cwm_run_kinds` makes a kind known to `cwm runs`, which asks it for `summary`
-    and `report`.
+    `begin` loads or starts a run. The `with` block locks it and releases it at the end. A run that
+    fails before its first record leaves no folder. The hook `cwm_run_kinds` registers a kind of run
+    with `cwm runs`, which calls `summary` and `report`.
     """
 
     kind: ClassVar[str]
     header_type: ClassVar[type[Any]]
     record_type: ClassVar[Any]
-    """What a line of the journal holds: a model, or a union of them."""
+    """Model of the journal lines, or a union of models."""
     journal_name: ClassVar[str] = "journal.jsonl"
     patience: ClassVar[float] = 0.0
-    """Seconds that a process waits for another one that has locked the run."""
+    """Seconds to wait for another process that has locked the run."""
 
     folder: Path
     header: H
-    mended: str = field(default="", init=False, repr=False, compare=False)
-    """What was left out of the journal when the run was opened for writing, in a line."""
-    foreign: str = field(default="", init=False, repr=False, compare=False)
-    """What of a run that another version wrote cannot be read here, in a line."""
+    repair_note: str = field(default="", init=False, repr=False, compare=False)
+    """Message about the journal lines that opening the run removed; "" if there were none."""
+    version_note: str = field(default="", init=False, repr=False, compare=False)
+    """Message about unreadable parts of a run that another version wrote; "" if there are none."""
     _is_whole: bool = field(default=False, init=False, repr=False, compare=False)
     _lock: IO[bytes] | None = field(default=None, repr=False, compare=False)
     _journal: IO[bytes] | None = field(default=None, repr=False, compare=False)
     _storage: Storage | None = field(default=None, init=False, repr=False, compare=False)
-    """What the folder is a copy of, while the run is open for writing."""
+    """The storage of the copy in `folder`, while the run is open for writing."""
     _began: float = field(default=0.0, repr=False, compare=False)
     _new: "_Started | None" = field(default=None, repr=False, compare=False)
-    _grown: int | None = field(default=None, init=False, repr=False, compare=False)
-    """The number of the last file of rows that the journal names, once it was looked for."""
+    _last_rows: int | None = field(default=None, init=False, repr=False, compare=False)
+    """Number of the last file of rows in the journal; None until `add_rows` has looked it up."""
 
     @classmethod
     def begin(cls, folder: Path, header: H, files: Mapping[str, Savable] | None = None) -> Self:
-        """Return the run of a folder, started if there is none yet.
+        """Load the run of a folder, or start it if there is none.
 
-        One that was started with other choices is refused, naming them.
+        Args:
+            folder: The run folder.
+            header: The header for a new run.
+            files: Files of a new run, by file name.
+
+        Raises:
+            CwmError: The run was started with other choices. The message lists the differences.
         """
         if not (folder / HEADER).exists():
             return cls.start(folder, header, files)
@@ -245,13 +246,17 @@ class Run(Generic[H, R]):
 
     @classmethod
     def start(cls, folder: Path, header: H, files: Mapping[str, Savable] | None = None) -> Self:
-        """Make a run folder with everything that the run depends on; the header comes last."""
+        """Create a run folder with all files that the run needs; the header is written last.
+
+        Raises:
+            CwmError: The folder contains other files.
+        """
         files = files or {}
         check_free(folder, files)
         versions = {WRITER: __version__, **header.versions}
         header = header.model_copy(update={"versions": versions, "code": code_version()})
-        places = (folder, *folder.parents)
-        started = _Started(tuple(files), [place for place in places if not place.exists()])
+        folders = [path for path in (folder, *folder.parents) if not path.exists()]
+        started = _Started(tuple(files), folders)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, content in files.items():
@@ -264,15 +269,19 @@ class Run(Generic[H, R]):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read a run folder."""
+        """Read a run folder.
+
+        Raises:
+            CwmError: The folder has no run of this kind, or its header cannot be read.
+        """
         if (kind := kind_of(folder)) != cls.kind:
             words = f"a run of kind {kind!r}, not {cls.kind!r}"
             raise CwmError(f"{named(folder)} is {words}: choose another folder")
         return cls(folder, read_header(folder / HEADER, cls.header_type, ""))
 
     @classmethod
-    def alike(cls, config: BaseModel) -> Iterator[Self]:
-        """Yield the runs of equal choices in the usual place, the newest first."""
+    def find_equal(cls, config: BaseModel) -> Iterator[Self]:
+        """Yield the runs in `runs/` with an equal configuration, newest first."""
         files = [(file.stat().st_mtime, file) for file in RUNS.glob(f"*/{HEADER}")]
         for _, file in sorted(files, reverse=True):
             with suppress(CwmError):
@@ -291,112 +300,104 @@ class Run(Generic[H, R]):
 
     @property
     def config(self) -> Any:
-        """The choices that make the run what it is."""
+        """The choices that identify the run."""
         return self.header.config
 
     @property
     def place(self) -> str:
-        """What a user calls the folder: its path, or the URL that it is a copy of."""
+        """Name of the folder for users: its path, or the URL of a copy."""
         return named(self.folder)
 
     @property
     def is_continued(self) -> bool:
-        """Whether the run was there before."""
+        """Whether the run existed before `begin`."""
         return self._new is None
 
     def __enter__(self) -> Self:
-        """Lock the run and cut off what a crash left of the last line of its journal.
+        """Lock the run, open its journal, and cut off a last line that a crash left incomplete.
 
-        Where other lines cannot be used, a copy of the journal is kept beside it. A run on an
-        object store is claimed there, and brought as it is now.
+        If other lines are unusable, they are removed, and the original journal is kept as a copy.
+        A run in an object store is claimed there, and the local copy is updated.
         """
-        self._lock = _locked(self.folder, self.patience)
+        self._lock = _lock_folder(self.folder, self.patience)
         try:
-            self._claim()
-            self._open()
+            if storage := storage_of(self.folder):
+                storage.claim(self.patience, fresh=self._new is not None)
+                self._storage = storage
+                if self._new is not None:
+                    storage.send(HEADER)
+            self._open_journal()
         except BaseException:
             self._release()
             self._lock.close()
             raise
         self._began = time.monotonic() - self._seconds_before()
-        log.info("the run %s is %s", self.place, "continued" if self.is_continued else "begun")
+        log.info("the run %s is %s", self.place, "continued" if self.is_continued else "started")
         return self
 
-    def _claim(self) -> None:
-        """Claim the run where it is, if that is not on this machine."""
-        storage = storage_of(self.folder)
-        if storage is None:
-            return
-        storage.claim(self.patience, fresh=self._new is not None)
-        self._storage = storage
-        if self._new is not None:
-            storage.send(HEADER)
-
     def _release(self) -> None:
-        """Let other machines claim the run."""
         storage, self._storage = self._storage, None
         if storage is not None:
             storage.release()
 
-    def _open(self) -> None:
-        """Open the journal for writing, once it is whole."""
+    def _open_journal(self) -> None:
         file = self.folder / self.journal_name
         self._journal = open_for_appending(file)
-        self._journal.truncate(_complete(self._journal))
+        self._journal.truncate(_complete_length(self._journal))
         if self._is_whole:
             return
-        found, self._is_whole = self.recorded(), True
-        if not found.left_out:
+        journal, self._is_whole = self.read_journal(), True
+        if not journal.left_out:
             return
-        places = (file.with_name(f"{file.name}.damaged-{n}") for n in count(1))
-        copy = next(place for place in places if not os.path.lexists(place))
+        copies = (file.with_name(f"{file.name}.damaged-{n}") for n in count(1))
+        copy = next(path for path in copies if not os.path.lexists(path))
         shutil.copyfile(file, copy)
-        self.rewrite(found.events)
-        self.mended = f"{found.damage}; the original is kept as {named(copy)}"
+        self.rewrite(journal.events)
+        self.repair_note = f"{journal.damage}; the original is kept as {named(copy)}"
 
-    def tell(self, observer: Observer) -> None:
-        """Say what was left out of the journal when the run was opened for writing."""
-        if self.mended:
-            observer.note(self.mended, "Warning")
+    def report_repair(self, observer: Observer) -> None:
+        """Report the journal lines that opening the run removed."""
+        if self.repair_note:
+            observer.note(self.repair_note, "Warning")
 
     @property
     def elapsed(self) -> float:
-        """Seconds that processes have worked on the run, this one and those before it."""
+        """Seconds of work on the run, by this process and earlier ones."""
         return time.monotonic() - self._began if self._journal else self._seconds_before()
 
     def restart_clock(self, seconds: float = 0.0) -> None:
-        """Restart the clock at `seconds`, since later work was repeated or will be."""
+        """Set the elapsed seconds, if work was repeated or will be."""
         self._began = time.monotonic() - seconds
 
     @property
     def lock_descriptor(self) -> int:
-        """The descriptor of the lock: a child that has it open keeps the run locked."""
+        """File descriptor of the lock; a child process that inherits it keeps the run locked."""
         assert self._lock is not None
         return self._lock.fileno()
 
     def append(self, *records: R) -> None:
-        """Write records down for good: when this returns, no crash can lose them."""
+        """Append records to the journal; after the return no crash can lose them."""
         self._write(*records)
 
-    def grow(self, rows: Dataset) -> None:
-        """Add rows to the dataset of the run; the journal says when they came.
+    def add_rows(self, rows: Dataset) -> None:
+        """Add rows to the dataset of the run, in a new file that the journal names.
 
-        The run keeps its identity: the dataset that it began with.
+        The identity of the run stays: the configuration contains the digest of the first dataset.
         """
-        if self._grown is None:
-            known = [event.number for event in self.events() if isinstance(event, RowsAdded)]
+        if self._last_rows is None:
+            numbers = [event.number for event in self.events() if isinstance(event, RowsAdded)]
             if next(self.folder.glob(f"{self.journal_name}.damaged-*"), None):
-                # Damaged lines may name files: keep these.
+                # A damaged line may name a file of rows: do not overwrite any.
                 files = (re.fullmatch(ROWS_FILE, path.name) for path in self.folder.iterdir())
-                known += [int(found[1]) for found in files if found]
-            self._grown = max(known, default=0)
-        file = f"rows-{self._grown + 1}.npz"
+                numbers += [int(match[1]) for match in files if match]
+            self._last_rows = max(numbers, default=0)
+        file = f"rows-{self._last_rows + 1}.npz"
         rows.save(self.folder / file)
         self._write(RowsAdded(file=file, count=len(rows), digest=rows.digest))
-        self._grown += 1
+        self._last_rows += 1
 
     def rewrite(self, events: Sequence[R | RowsAdded]) -> None:
-        """Replace the journal by one that holds these lines only."""
+        """Replace all lines of the journal."""
         path = self.folder / self.journal_name
         replace(path, "".join(event.model_dump_json() + "\n" for event in events))
         if self._journal:
@@ -405,24 +406,24 @@ class Run(Generic[H, R]):
         self._send(self.journal_name)
 
     def update(self, header: H) -> None:
-        """Replace the header, where what is no part of the identity has changed."""
+        """Replace the header after a change that does not affect the identity."""
         replace(self.folder / HEADER, header.model_dump_json(indent=2) + "\n")
         self.header = header
         self._send()
 
     def save_result(self, result: Mapping[str, Any]) -> None:
-        """Write down what the run came to."""
+        """Write `result.json`."""
         replace(self.folder / RESULT, json.dumps(result, indent=2) + "\n")
         self._send(self.journal_name, RESULT)
 
     def log(self, text: str) -> None:
-        """Add a line to the log, with the time."""
+        """Add a line with the time to the log."""
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(text.split())}\n"
         with open_for_appending(self.folder / LOG) as file:
             file.write(line.encode("utf-8", "replace"))
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Release the run; one that failed before anything was found is removed."""
+        """Release the run; remove it if it failed before its first record."""
         try:
             if self._new and kind is not None and self._is_bare():
                 self._new.undo(self.folder)
@@ -430,7 +431,10 @@ class Run(Generic[H, R]):
                     self._storage.remove()
             elif self.folder.exists():
                 self._save_clock()
-                self._send_rest(failed=kind is not None)
+                if self._storage:
+                    # An error of the store must not hide the error that ends the run.
+                    with nullcontext() if kind is None else suppress(CwmError):
+                        self._storage.finish(self.journal_name, RESULT)
         finally:
             try:
                 self._release()
@@ -441,48 +445,44 @@ class Run(Generic[H, R]):
                 self._journal = self._lock = self._new = None
 
     def _send(self, *last: str) -> None:
-        """Send what has changed to where the run is kept, if that is not here."""
         if self._storage:
             self._storage.send(*last)
 
-    def _send_rest(self, *, failed: bool) -> None:
-        """Send what is left when the run is released; what has failed before is told instead."""
-        if self._storage is None:
-            return
-        try:
-            self._storage.finish(self.journal_name, RESULT)
-        except CwmError:
-            if not failed:
-                raise
-
     def records(self) -> Iterator[R]:
-        """Read the journal; a last line that a crash cut short is left out."""
+        """Read the records of the journal, without an incomplete last line."""
         return (event for event in self.events() if not isinstance(event, RowsAdded))
 
     def events(self) -> Iterator[R | RowsAdded]:
-        """Read the journal with what it says of the dataset, in the order of writing."""
-        return iter(self.recorded().events)
+        """Read the records and the added rows of the journal, in the order of writing."""
+        return iter(self.read_journal().events)
 
-    def recorded(self) -> Journal[R]:
-        """Read the journal, and which of its lines cannot be used."""
+    def read_journal(self) -> Journal[R]:
+        """Read the journal and the numbers of its unusable lines."""
         return read_journal(self.folder / self.journal_name, self.record_type, self.connected)
 
     @classmethod
     def connected(cls, events: Iterable[R | RowsAdded | None]) -> Iterator[R | RowsAdded | None]:
-        """Yield the lines of a journal as they belong together, None for what can not be used.
+        """Filter the lines of a journal for lines that depend on missing ones.
 
-        A line that cannot be read is None; a kind of run whose records depend on
-        earlier ones makes None of those that have lost them.
+        Args:
+            events: The lines of the journal; None for an unreadable line.
+
+        Returns:
+            The lines, with None for an unusable line. By default no line depends on another.
         """
         return iter(events)
 
     def dataset(self) -> Dataset:
-        """Return the transitions of this run, with all rows that came while it ran."""
-        added = [self.added(event) for event in self.events() if isinstance(event, RowsAdded)]
+        """Return the dataset of the run, with all rows that were added while it ran."""
+        added = [self.read_rows(event) for event in self.events() if isinstance(event, RowsAdded)]
         return Dataset.load(self.folder / DATASET).concatenate(*added)
 
-    def added(self, event: RowsAdded) -> Dataset:
-        """Return the rows that a line of the journal speaks of."""
+    def read_rows(self, event: RowsAdded) -> Dataset:
+        """Return the rows of a file that the journal names.
+
+        Raises:
+            CwmError: The file was changed.
+        """
         rows = Dataset.load(self.folder / event.file)
         if rows.digest != event.digest:
             raise CwmError(f"{self.folder / event.file} was changed after recording: restore it")
@@ -490,24 +490,28 @@ class Run(Generic[H, R]):
 
     @property
     def damage(self) -> str:
-        """Say in a line what of the run cannot be read here, empty if nothing is."""
-        return "; ".join(filter(None, (self.foreign, self.recorded().damage)))
+        """Message about unreadable parts of the run, on one line; "" if there are none."""
+        return "; ".join(filter(None, (self.version_note, self.read_journal().damage)))
 
     def grids(self) -> Sequence[Grid]:
-        """Return the tables that `cwm runs show` prints: by default those of the report."""
+        """Return the tables of `cwm runs show`; by default the tables of the report."""
         return self.report([self]).grids
 
     def result(self) -> dict[str, Any] | None:
-        """Read what the run came to, none if it did not yet."""
+        """Read `result.json`; return None if it is missing."""
         return read_object(self.folder / RESULT)
 
     def summary(self) -> RunSummary:
-        """Say what the run is, and how far it is, in a line of `cwm runs list`."""
+        """Return the line of the run in `cwm runs list`."""
         return RunSummary(self.place, self.kind, created=self.header.created)
 
     @classmethod
     def report(cls, runs: Sequence[Self]) -> RunReport:
-        """Return all that one run, or several that belong together, came to."""
+        """Return the report on one run, or on several runs that belong together.
+
+        Raises:
+            CwmError: There are several runs, and this kind of run cannot be merged.
+        """
         if len(runs) > 1:
             raise CwmError(f"runs of kind {cls.kind!r} cannot be merged: report them one by one")
         summary = runs[0].summary().as_json()
@@ -515,36 +519,35 @@ class Run(Generic[H, R]):
 
     @classmethod
     def sections(cls, runs: Sequence[Self]) -> list[Section]:
-        """Return the parts of the page of one run, or several: by default those of the report."""
+        """Return the sections of a page about one or several runs; by default of the report."""
         return cls.report(runs).sections()
 
     def export(self) -> Any:
-        """Return what `cwm runs export` writes, None where there is nothing to export."""
+        """Return the data for `cwm runs export`, or None if there are none."""
         return None
 
     def _write(self, *records: BaseModel) -> None:
-        """Add lines to the journal, and wait until they are on the disk; or add nothing."""
+        """Append lines to the journal and sync it; an error leaves the journal unchanged."""
         if self._journal is None:
             raise RuntimeError("the run is not open for writing")
-        lines = memoryview(b"".join(each.model_dump_json().encode() + b"\n" for each in records))
+        lines = b"".join(record.model_dump_json().encode() + b"\n" for record in records)
         size = self._journal.seek(0, os.SEEK_END)
         try:
-            while lines:
-                lines = lines[self._journal.write(lines) :]
+            rest = memoryview(lines)
+            while rest:  # an unbuffered file may write a part
+                rest = rest[self._journal.write(rest) :]
             os.fsync(self._journal.fileno())
             self._send(self.journal_name)
         except (OSError, StorageError):
-            self._journal.truncate(size)  # a line that is there in part would spoil the next
+            self._journal.truncate(size)  # an incomplete line would damage the next one
             raise
         self._save_clock()
 
     def _save_clock(self) -> None:
-        """Keep how long the run was worked on, if that can be; nothing depends on it."""
-        with suppress(OSError):
+        with suppress(OSError):  # no result depends on the clock
             replace(self.folder / CLOCK, json.dumps({"seconds": round(self.elapsed, 1)}) + "\n")
 
     def _seconds_before(self) -> float:
-        """Read how long earlier processes have worked on the run."""
         with suppress(CwmError):
             seconds = (read_object(self.folder / CLOCK) or {}).get("seconds")
             if isinstance(seconds, int | float) and 0 <= seconds < math.inf:
@@ -552,22 +555,22 @@ class Run(Generic[H, R]):
         return 0.0
 
     def _is_bare(self) -> bool:
-        """Whether there is nothing yet but what the run was started with."""
+        """Return whether the folder contains only the files of the start."""
         assert self._new is not None
-        usual = {*self._new.files, HEADER, LOG, LOCK, CLOCK, self.journal_name}
+        expected = {*self._new.files, HEADER, LOG, LOCK, CLOCK, self.journal_name}
         names = {path.name for path in self.folder.iterdir()}
         journal = self.folder / self.journal_name
-        return names <= usual and not (journal.exists() and journal.stat().st_size)
+        return names <= expected and not (journal.exists() and journal.stat().st_size)
 
 
 class _Started(NamedTuple):
-    """What a start has made: files of the run, and folders, the innermost first."""
+    """Files and folders that a start has created, the innermost folder first."""
 
     files: tuple[str, ...]
     folders: list[Path]
 
     def undo(self, folder: Path) -> None:
-        """Remove all of it, but no folder that was there before or is used by others."""
+        """Remove the files and folders, except folders that other files use."""
         for path in folder.glob("*"):
             path.unlink()
         for place in self.folders:
@@ -576,13 +579,17 @@ class _Started(NamedTuple):
 
 
 class _Kind(BaseModel):
-    """As much of a header as says of what kind a run is; searches need not say it."""
+    """The kind in a header; the headers of early searches lack it."""
 
     kind: str = "search"
 
 
 def kind_of(folder: Path) -> str:
-    """Return the kind of the run in a folder."""
+    """Return the kind of the run in a folder.
+
+    Raises:
+        CwmError: The folder is not a run folder, or its header cannot be read.
+    """
     missing = f"{named(folder)} is not a run folder: `cwm runs list` lists the runs here"
     if folder.is_file():
         raise CwmError(missing)
@@ -594,7 +601,16 @@ def read_journal(
     record: Any,
     connected: Callable[[Iterable[M | RowsAdded | None]], Iterable[M | RowsAdded | None]] = iter,
 ) -> Journal[M]:
-    """Read the lines of a journal; a last one that a crash cut short does not count."""
+    """Read the lines of a journal, without an incomplete last line.
+
+    Args:
+        file: The journal; a missing file has no lines.
+        record: Model of the lines, or a union of models.
+        connected: Filter as in `Run.connected`.
+
+    Raises:
+        UnreadableError: The file cannot be read.
+    """
     try:
         events = list(connected(_line(line, record) for line in read_lines(file)))
     except UnreadableError as error:
@@ -606,7 +622,6 @@ def read_journal(
 
 
 def _line(line: bytes, record: Any) -> Any:
-    """Read a line of a journal, None if it cannot be."""
     rows = line.startswith(b'{"kind":"rows"')
     for model in (RowsAdded,) if rows else get_args(record) or (record,):
         with suppress(ValueError):
@@ -615,7 +630,7 @@ def _line(line: bytes, record: Any) -> Any:
 
 
 def is_free(folder: Path, files: Mapping[str, Any] | Sequence[str] = ()) -> bool:
-    """Whether a run may start in a folder: there is nothing, or a start that was cut short."""
+    """Return whether a folder is free for a new run, apart from files of an interrupted start."""
     if not folder.exists():
         return True
     names = {path.name for path in folder.iterdir() if not path.name.endswith(".part")}
@@ -623,49 +638,54 @@ def is_free(folder: Path, files: Mapping[str, Any] | Sequence[str] = ()) -> bool
 
 
 def check_free(folder: Path, files: Mapping[str, Any] | Sequence[str] = ()) -> None:
-    """Refuse a folder in which no run may start."""
+    """Raise `CwmError` if no run may start in a folder."""
     if (folder.exists() and not folder.is_dir()) or not is_free(folder, files):
         raise CwmError(f"{named(folder)} contains other files: choose another --run")
 
 
 def folder_word(word: str) -> str:
-    """Return a word as it may stand in the name of a folder."""
+    """Return a word without characters that are unsafe in a folder name."""
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in word)
 
 
 def fresh_folder(*words: str) -> Path:
-    """Name a folder below `runs` that is not there yet."""
+    """Return the path of a new folder in `runs/`, named after the words and the time."""
     name = f"{'-'.join(map(folder_word, words))}-{time.strftime('%Y%m%d-%H%M%S')}"
     candidates = [RUNS / name, *(RUNS / f"{name}-{number}" for number in range(2, 1000))]
     return next(folder for folder in candidates if not folder.exists())
 
 
 def differences(before: BaseModel, now: BaseModel) -> list[Difference]:
-    """Return the settings in which two configurations differ, options one by one."""
-    return changes(before.model_dump(), now.model_dump())
+    """Return the different settings of two configurations, one entry per option."""
+    return entry_differences(before.model_dump(), now.model_dump())
 
 
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
-    """Return the entries of nested objects that differ."""
+def entry_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    """Return the different entries of two nested objects."""
     old, new = flat(before), flat(now)
     names = dict.fromkeys([*old, *new])
     return [Difference(n, old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n)]
 
 
 def openings(protection: Protection) -> str:
-    """Say what programs can do that they should not, in one line."""
+    """Return the missing protections of the sandbox on one line."""
     return f"open: {', '.join(protection.gaps)}" if protection.gaps else "no gaps"
 
 
 def remove(folder: Path) -> None:
-    """Remove a run with all that is in its folder, unless a process works on some of it."""
+    """Remove a run with its whole folder.
+
+    Raises:
+        BusyError: Another process writes to the run or to a run inside it.
+        CwmError: The folder is not a run folder.
+    """
     if not (folder / HEADER).exists() or folder.is_symlink():
         raise CwmError(f"{named(folder)} is not a run folder: `cwm runs list` lists the runs here")
     locks = []
     try:
         for file in folder.rglob(LOCK):
             if file.is_file():
-                locks.append(_locked(file.parent))
+                locks.append(_lock_folder(file.parent))
         if storage := storage_of(folder):
             storage.remove()
         else:
@@ -675,15 +695,15 @@ def remove(folder: Path) -> None:
             lock.close()
 
 
-def _locked(folder: Path, patience: float = 0.0) -> IO[bytes]:
-    """Lock a folder; closing the file releases it."""
+def _lock_folder(folder: Path, patience: float = 0.0) -> IO[bytes]:
+    """Lock a folder; closing the returned file releases the lock."""
     path, deadline = folder / LOCK, time.monotonic() + patience
     while True:
         file = open_for_appending(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
-                return file  # otherwise it was removed before it was locked
+                return file  # else another process removed the file before the lock was taken
         except BlockingIOError as error:
             if time.monotonic() >= deadline:
                 words = f"another process is using {named(folder)}"
@@ -692,8 +712,8 @@ def _locked(folder: Path, patience: float = 0.0) -> IO[bytes]:
         file.close()
 
 
-def _complete(journal: IO[bytes]) -> int:
-    """Return the length of the journal up to the end of its last whole line."""
+def _complete_length(journal: IO[bytes]) -> int:
+    """Return the length of a journal up to the end of its last complete line."""
     size = journal.seek(0, os.SEEK_END)
     while size > 0:
         start = max(0, size - 65536)
@@ -705,8 +725,8 @@ def _complete(journal: IO[bytes]) -> int:
     return 0
 
 
-def _words(value: Any) -> str:
-    """Write a setting down, in a few words."""
+def _short(value: Any) -> str:
+    """Return a setting as a short text."""
     values = value if isinstance(value, list | tuple) else (value,)
     words = ", ".join(str(item) for item in values if item not in ("", None)) or "none"
-    return words if len(words) <= LONGEST_VALUE else f"{words[: LONGEST_VALUE - 1]}…"
+    return words if len(words) <= 40 else f"{words[:39]}…"  # digests are long

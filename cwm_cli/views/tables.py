@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cwm_cli.evaluation import Score
+from cwm_cli.runs.progress import score_grid
 from cwm_cli.runs.report import Grid
-from cwm_cli.runs.searches import PARTS, score_grid
+from cwm_cli.runs.searches import PARTS
 from cwm_cli.views.terminal import printable
 
 BETWEEN = 3

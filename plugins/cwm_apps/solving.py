@@ -293,7 +293,9 @@ def _worked(
         )
         folder = None if run is None else placed(run)
         if folder is None and not new:
-            alike = (r for r in CodingRun.alike(config) if r.header.problems == header.problems)
+            alike = (
+                r for r in CodingRun.find_equal(config) if r.header.problems == header.problems
+            )
             folder = next((r.folder for r in alike if make(r, sandbox).is_left()), None)
         if folder is None:
             folder = fresh_folder("apps", config.strategy or config.backend, str(config.seed))
@@ -303,7 +305,7 @@ def _worked(
         before(known)
         coding = CodingRun.join(folder, header)
         observer.note(f"{coding.place} {'started' if is_new else 'continues'}", kind="Run")
-        coding.tell(observer)
+        coding.report_repair(observer)
         try:
             with _kept(folder):
                 work = make(coding, sandbox)

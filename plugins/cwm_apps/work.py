@@ -147,7 +147,7 @@ class Searches(SearchWork):
             return
         try:
             with begun.run as run:
-                self.mended += filter(None, [run.mended])
+                self.mended += filter(None, [run.repair_note])
                 for state in self._search.states(begun.task, run, begun.state):
                     if state.reason == OUT_OF_MONEY:
                         self.out_of_money = True

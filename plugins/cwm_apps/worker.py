@@ -33,8 +33,8 @@ def search(coding: CodingRun, number: int, access: CodingAccess) -> None:
     coding.check(config.model_copy(update={"options": parts.options}))
     folder = placed(coding.problem_folder(number))
     with SearchRun.load(folder) as run:
-        if run.mended:
-            run.log(run.mended)
+        if run.repair_note:
+            run.log(run.repair_note)
         task = coding.task(folder)
         limit = CostLimit.shared(job_name(number))  # once the run is locked: it is this job's own
         if access.max_cost is not None and limit is None:

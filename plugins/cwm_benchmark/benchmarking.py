@@ -203,7 +203,7 @@ def benchmark(
             agreed(_estimate(opened.folder, header, access, jobs.workers), ask, observer)
         opened.update(opened.header.model_copy(update={"terms": terms}))
         observer.note(f"{opened.place} {verb}", "Run")
-        opened.tell(observer)
+        opened.report_repair(observer)
         _work_observed(BenchmarkWork(opened, access, jobs, observer.note), observer)
         report = BenchmarkRun.report([opened])
         report.save(opened.folder)
@@ -545,7 +545,7 @@ def _tasks(trial: Trial) -> tuple[BenchmarkTask, ...]:
 def _opened(header: BenchmarkHeader, named: Path | None, *, new: bool) -> BenchmarkRun:
     """Return the named benchmark, the newest unfinished one of equal choices, or a new one."""
     if named is None and not new:
-        for known in BenchmarkRun.alike(header.config):
+        for known in BenchmarkRun.find_equal(header.config):
             if BenchmarkRun(known.folder, header).left():
                 named = known.folder
                 break

@@ -179,7 +179,7 @@ def learn(
             observer.note(f"{kept.place} is finished", "Run")
             return finished
         with kept as opened:
-            opened.tell(observer)
+            opened.report_repair(observer)
             if strategy is not None:
                 others = [_LearnedTask.of(each, None, _Begun(), seed) for each in curriculum]
                 tasks = [each.named for each in (*others, task)]
@@ -523,7 +523,7 @@ def _open_run(
 ) -> LearnRun:
     """Continue the named run, or the newest unfinished one of equal choices, or start one."""
     if folder is None and not new:
-        going_on = (run for run in LearnRun.alike(config) if run.finished(budget) is None)
+        going_on = (run for run in LearnRun.find_equal(config) if run.finished(budget) is None)
         folder = next((run.folder for run in going_on), None)
     folder = folder or fresh_folder(config.env, "learn", str(config.seed))
     if (folder / HEADER).exists():

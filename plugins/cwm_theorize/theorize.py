@@ -159,7 +159,7 @@ def theorize(
         header = TheoryHeader(config=config, guide=view.guide(), versions=dict(spec.versions()))
         folder = None if run is None else placed(run)
         with _open_run(header, held_out, folder=folder, phases=phases, new=new) as opened:
-            opened.tell(observer)
+            opened.report_repair(observer)
             problem = TheoryProblem(statistics, **parts.problem)
             answering = parts.theorist
             if answering.is_language_model:
@@ -189,7 +189,7 @@ def _open_run(
     """Continue the named run, or the newest unfinished one of equal choices, or start one."""
     config = header.config
     if folder is None and not new:
-        alike = TheoryRun.alike(config)
+        alike = TheoryRun.find_equal(config)
         folder = next((run.folder for run in alike if not run.is_over(phases)), None)
     folder = folder or fresh_folder(config.env, config.method, str(config.seed))
     return TheoryRun.begin(folder, header, {DATASET: held_out})
@@ -294,7 +294,7 @@ class Theorizing:
         self.search.journal = self._write
         for event in self.run.events():
             if isinstance(event, RowsAdded):
-                self._observe(event.number, list(self.run.added(event)))
+                self._observe(event.number, list(self.run.read_rows(event)))
             elif isinstance(event, SearchRecord):
                 self.search.resume([event.node])
             elif isinstance(event, PhaseRecord):
@@ -344,7 +344,7 @@ class Theorizing:
             first=self._episodes,
             earlier=self._earlier,
         )
-        self.run.grow(dataset_of(self.stage, rows).with_columns_of(self.begins_with))
+        self.run.add_rows(dataset_of(self.stage, rows).with_columns_of(self.begins_with))
         self._observe(self.number + 1, rows)
         self.observer.advanced(self.gathered)
 

@@ -119,7 +119,7 @@ def test_a_killed_process_loses_and_doubles_nothing(
     with begin(url) as run:  # the machine knows that its process has ended, and need not wait
         assert counted(run) == list(range(written))
         run.append(Count(n=written))
-        assert not run.mended
+        assert not run.repair_note
     with counting(url) as process:  # which had a copy of its own
         waited_for(parts, 5, process)
     with begin(url) as run:
@@ -195,7 +195,9 @@ def test_a_missing_part_is_told_and_left_out(
     (folder / "journal.jsonl.parts" / "00000004").write_bytes(b'{"n":')
     with begin(url) as run:
         words = f"2 of the 5 lines of {url}/journal.jsonl cannot be used (the first is line 3)"
-        assert words in run.mended and f"kept as {url}/journal.jsonl.damaged-1" in run.mended
+        assert (
+            words in run.repair_note and f"kept as {url}/journal.jsonl.damaged-1" in run.repair_note
+        )
         assert counted(run) == [0, 1, 4]
     kept = (folder / "journal.jsonl.damaged-1").read_text()
     assert "part 00000003 of journal.jsonl is missing" in kept

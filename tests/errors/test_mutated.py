@@ -187,7 +187,7 @@ def read_runs(folder: Path, file: Path) -> None:
             refusals.append(error)
             continue
         attempt(lambda run=run: type(run).report([run]).markdown())
-        attempt(lambda run=run: run.recorded().damage)
+        attempt(lambda run=run: run.read_journal().damage)
         attempt(lambda run=run: isinstance(run, BenchmarkRun) and run.left())
         attempt(lambda run=run: run.__enter__().__exit__(None))
         if (place / "best.py").exists():

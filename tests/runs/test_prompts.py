@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.nodes import tree_data
-from cwm_cli.runs.prompts import PROMPTS, PromptFile, pieces
+from cwm_cli.runs.nodes import PROMPTS, PromptFile, pieces, tree_data
 from cwm_cli.runs.searches import JOURNAL, SearchConfig, SearchHeader, SearchRun
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import Message, Node, Record, Usage, Verdict, prompt_hash

@@ -129,9 +129,9 @@ class TestDamagedJournals:
                 opened.learn(record(5))
             copy = tree.folder / f"{JOURNAL}.damaged-{number}"
             assert copy.read_bytes() == damaged
-            assert f"kept as {copy}" in opened.mended
+            assert f"kept as {copy}" in opened.repair_note
             with SearchRun.load(tree.folder) as again:
-                assert not again.mended
+                assert not again.repair_note
             assert [node.id for node in again.nodes()] == [0, 1, 2, 3, 4, 5]
             (tree.folder / JOURNAL).write_bytes(damaged)
 
@@ -141,14 +141,14 @@ class TestDamagedJournals:
         lines[7]["node"] |= change
         (tree.folder / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in lines))
         assert len(list(tree.nodes())) == 7
-        assert tree.recorded().left_out == [8]
+        assert tree.read_journal().left_out == [8]
 
     def test_what_a_crash_left_of_the_last_line_is_nothing_to_tell(self, tree):
         file = tree.folder / JOURNAL
         file.write_bytes(file.read_bytes()[:-5])
-        assert tree.recorded().damage == ""
+        assert tree.read_journal().damage == ""
         with tree:
-            assert not tree.mended
+            assert not tree.repair_note
         assert not list(tree.folder.glob("*.damaged-*"))
 
     def test_records_that_depend_on_none_are_all_kept(self, tmp_path):
@@ -159,7 +159,7 @@ class TestDamagedJournals:
         file = tmp_path / "t" / "journal.jsonl"
         file.write_text(file.read_text().replace('{"count":1}', '{"count":"one"}'))
         assert [each.count for each in tally.records()] == [0, 2, 3]
-        assert tally.recorded().left_out == [2]
+        assert tally.read_journal().left_out == [2]
 
     def test_a_line_that_does_not_fit_on_the_disk_is_not_there_in_part(self, tree):
         before = (tree.folder / JOURNAL).read_bytes()
@@ -223,7 +223,7 @@ from search_runs import FILES, HEADER, record, rows
 run = SearchRun.start(Path({folder!r}), HEADER, FILES)
 run.__enter__()
 run.learn(record(0))
-run.grow(rows(2))
+run.add_rows(rows(2))
 os.kill(os.getpid(), 9)
 """
 
@@ -241,9 +241,9 @@ def test_what_is_written_survives_a_process_that_is_killed(tmp_path):
 class TestGrowingDatasets:
     def test_the_journal_says_which_rows_came_when_and_the_identity_stays(self, run):
         with run:
-            run.grow(rows(2, reward=2.0))
+            run.add_rows(rows(2, reward=2.0))
             run.learn(record(3))
-            run.grow(rows(1, reward=3.0))
+            run.add_rows(rows(1, reward=3.0))
         again = SearchRun.load(run.folder)
         assert again.dataset().columns["rewards"].tolist() == [1.0, 2.0, 2.0, 3.0]
         told = [e.count if isinstance(e, RowsAdded) else e.node.id for e in again.events()]
@@ -254,17 +254,17 @@ class TestGrowingDatasets:
 
     def test_rows_whose_line_was_never_written_do_not_count_and_come_again(self, run):
         with run:
-            run.grow(rows(2))
+            run.add_rows(rows(2))
         file = run.folder / JOURNAL
         file.write_bytes(file.read_bytes()[:-5])
         assert len(run.dataset()) == 1
         with run:
-            run.grow(rows(3))
+            run.add_rows(rows(3))
         assert len(run.dataset()) == 4
 
     def test_rows_that_were_changed_are_refused(self, run):
         with run:
-            run.grow(rows(2))
+            run.add_rows(rows(2))
         rows(2, reward=9.0).save(run.folder / "rows-1.npz")
         with pytest.raises(CwmError, match=r"rows-1\.npz was changed"):
             run.dataset()

@@ -177,7 +177,7 @@ def train(
         wanted = STEPS if steps is None else steps
         opened = _open_run(header, begins_with, run, wanted, new=new)
         with opened as kept:
-            kept.tell(observer)
+            kept.report_repair(observer)
             loop = TrainingLoop(
                 run=kept,
                 setting=Setting(spec.id, args, seed, limit),
@@ -457,7 +457,7 @@ def _open_run(
     """Continue the named run, or the newest unfinished one of equal choices, or start one."""
     config = header.config
     if folder is None and not new:
-        alike = TrainRun.alike(config)
+        alike = TrainRun.find_equal(config)
         folder = next((run.folder for run in alike if not run.is_over(steps)), None)
     words = [config.env, config.model or "world", config.agent, "train", str(config.seed)]
     folder = placed(folder) if folder else fresh_folder(*filter(None, words))
@@ -522,7 +522,7 @@ class TrainingLoop:
             )
         for event in self.run.events():
             if isinstance(event, RowsAdded):
-                self._take(self.run.added(event))
+                self._take(self.run.read_rows(event))
             elif isinstance(event, EpochRecord):
                 self.epochs.append(event)
                 self._fresh.clear()
@@ -606,7 +606,7 @@ class TrainingLoop:
             action_space=self.rows.action_space,
             metadata=self.rows.metadata,
         ).with_columns_of(self.rows)
-        self.run.grow(found)
+        self.run.add_rows(found)
         self._take(found)
 
     @property

@@ -13,7 +13,7 @@ from cwm_cli.commands.synthesize import SynthesisResult
 from cwm_cli.problems.feedback.separation import Quantity
 from cwm_cli.runs.charts import MOST_POINTS, ChartLine, LineChart, rounded, table, thinned
 from cwm_cli.runs.listing import load
-from cwm_cli.runs.nodes import SearchRecord, detailed, tree_data
+from cwm_cli.runs.nodes import SearchRecord, node_details, tree_data
 from cwm_cli.runs.progress import BestSoFar, score_curve, spending_sections
 from cwm_cli.runs.report import with_effort
 from cwm_cli.search.contracts import ROOT, Node, Usage, Verdict
@@ -203,7 +203,7 @@ def test_the_tree_panel_is_as_tall_as_its_content(
     nodes = [replace(node(n, 0.1), parent=ROOT if n == 0 else 0) for n in range(200)]
     heights = []
     for count in (1, 8, 200):
-        found = detailed([SearchRecord(node=one, text="") for one in nodes[:count]], {})
+        found = node_details([SearchRecord(node=one, text="") for one in nodes[:count]], {})
         browser.open(drawn(tmp_path, ("tree", tree_data(found))))
         browser.run("document.querySelector('[title=\"unfold all\"]').click()")
         box = "return document.querySelector('{}').getBoundingClientRect().height"
