@@ -85,7 +85,7 @@ class Cem(Planner):
         most = LARGEST // (self.samples * self.horizon * model.action_space.size)
         plans: list[list[Any]] = [[]] * len(situations)
         lengths = [min(self.horizon, self._left(situation)) for situation in situations]
-        model = model.anew if self.preset == "paper" else model
+        model = model.memoryless if self.preset == "paper" else model
         for length, places in alike(lengths, most):
             bounds = Bounds(model.action_space, length)
             best = self._best(model, [situations[place] for place in places], bounds)

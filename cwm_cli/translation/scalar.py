@@ -11,7 +11,7 @@ import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import LARGEST, Here, Model, Step
-from cwm_cli.planning.program import Anew, Program
+from cwm_cli.planning.program import MemorylessModel, Program
 
 FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
 """What plain arithmetic raises where the program has to answer, and where it has no state."""
@@ -40,9 +40,9 @@ class Translated(Model):
         self.redone = 0
 
     @cached_property
-    def anew(self) -> Model:
+    def memoryless(self) -> Model:
         """The program that is stood at its last observation before every step, in this form."""
-        return Anew(self, self._program)
+        return MemorylessModel(self, self._program)
 
     def stand(self, state: Any) -> None:
         """Stand at an observation, or where `here` said."""

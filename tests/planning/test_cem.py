@@ -15,7 +15,7 @@ from cwm_cli.planning.cem import Cem
 from cwm_cli.planning.icem import Icem, coloured
 from cwm_cli.planning.model import Model
 from cwm_cli.planning.planner import Situation
-from cwm_cli.planning.program import Anew, Checks, Program
+from cwm_cli.planning.program import Checks, MemorylessModel, Program
 
 PLANNERS = [Cem(horizon=6, iterations=3, samples=30, elites=4), Icem(budget=200, horizon=6)]
 
@@ -76,7 +76,7 @@ class Same(Target):
         return np.zeros(3), 1.0, False
 
 
-class Asked(Anew):
+class Asked(MemorylessModel):
     """A program stood anew before every step, whose plans are remembered by the program itself."""
 
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
@@ -93,7 +93,7 @@ class Recorded(Program):
         self.asked: list[tuple[int, ...]] = []
 
     @cached_property
-    def anew(self) -> Model:
+    def memoryless(self) -> Model:
         return Asked(self, self)
 
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:

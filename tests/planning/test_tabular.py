@@ -94,7 +94,7 @@ def test_the_table_serves_all_situations_and_grows_by_what_is_new() -> None:
     assert planner.plan(Islands(), [at(9)]) == [[3]]
 
 
-@pytest.mark.parametrize("room", [tabular.LARGEST, 60])
+@pytest.mark.parametrize("room", [tabular.MAX_VALUES, 60])
 def test_no_step_beyond_the_horizon_counts(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     class Choice(Maze):
         """Action 0 pays 1 and ends; action 1 pays 5 at the end of a way of five more steps."""
@@ -104,7 +104,7 @@ def test_no_step_beyond_the_horizon_counts(room: int, monkeypatch: pytest.Monkey
                 return Step(9, 1.0, True)
             return Step(state + 1, 5.0 if state == 5 else 0.0, state == 5)
 
-    monkeypatch.setattr(tabular, "LARGEST", room)
+    monkeypatch.setattr(tabular, "MAX_VALUES", room)
     planner, world = Tabular(), Choice(space_of(spaces.Discrete(2)))
     horizons = [50, 7, 6, 5, 2, 1]
     assert planner.plan(world, [at(0, horizon=each) for each in horizons]) == [
