@@ -12,7 +12,7 @@ import pytest
 from benchmarks import published
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.cem import Cem
-from cwm_cli.planning.icem import Icem, coloured
+from cwm_cli.planning.icem import Icem, coloured_noise
 from cwm_cli.planning.model import Model
 from cwm_cli.planning.planner import Situation
 from cwm_cli.planning.program import Checks, MemorylessModel, Program
@@ -304,7 +304,7 @@ def test_the_pendulum_swings_up_where_the_published_method_fails_at_the_same_cos
 @pytest.mark.parametrize("length", [1, 2, 7, 30])
 @pytest.mark.parametrize("colour", [0.0, 0.25, 1.0, 2.0])
 def test_noise_has_unit_variance_whatever_its_colour(length: int, colour: float) -> None:
-    noise = coloured(np.random.default_rng(0), (4000, 3, length), colour)
+    noise = coloured_noise(np.random.default_rng(0), (4000, 3, length), colour)
     assert noise.shape == (4000, 3, length)
     assert np.allclose(noise.mean(axis=(0, 1)), 0, atol=0.05)
     assert np.allclose(noise.var(axis=(0, 1)), 1, atol=0.1)
@@ -312,7 +312,7 @@ def test_noise_has_unit_variance_whatever_its_colour(length: int, colour: float)
 
 def test_the_redder_the_noise_the_more_neighbours_resemble_each_other() -> None:
     def likeness(colour: float) -> float:
-        noise = coloured(np.random.default_rng(0), (4000, 30), colour)
+        noise = coloured_noise(np.random.default_rng(0), (4000, 30), colour)
         return float((noise[:, 1:] * noise[:, :-1]).mean())
 
     white, *others = (likeness(colour) for colour in (0.0, 0.25, 1.0, 2.0))
