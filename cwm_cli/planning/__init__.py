@@ -1,12 +1,12 @@
-"""Planners: they choose actions by trying them in a model.
+"""Planners, which choose actions by simulating them in a model.
 
-- `planner`: the base class, and `Decider`, which makes the decisions of several episodes
-  with the first planner of a list that suits the model.
-- `mcts` and `tabular` for discrete actions, `icem` and `cem` for continuous ones.
-- `model`: what is planned with, a base class. A program (`program`, translated by
-  `cwm_cli.translation`) is one, a true environment (`cwm_cli.envs.simulators`) another.
+- `planner`: the base class, and `Decider`, which plans the decisions of several episodes with the
+  first suitable planner of a list.
+- `mcts` and `tabular` for discrete actions, `icem` and `cem` for continuous actions.
+- `model`: the base class of models. A program (`program`, translated by `cwm_cli.translation`) is
+  a model, and so is a true environment (`cwm_cli.envs.simulators`).
 
-Planners run in the process of the program, so they know numpy and plain spaces only.
+Planners run in the process of the program, so they use only numpy and plain spaces.
 """
 
 from collections.abc import Mapping
@@ -32,10 +32,10 @@ PLANNERS: Mapping[str, str] = {
     "icem": "cwm_cli.planning.icem:Icem",
     "cem": "cwm_cli.planning.cem:Cem",
 }
-"""Addresses of planners by name; they are imported when they are first used."""
+"""Addresses of planners by name, imported on first use."""
 
 
 def find_planner(name: str) -> type[Planner]:
-    """Return the planner of a name, or of an address `module:Class`."""
+    """Return the planner class of a name, or of an address `module:Class`."""
     module, _, attribute = PLANNERS.get(name, name).partition(":")
     return cast("type[Planner]", getattr(import_module(module), attribute))

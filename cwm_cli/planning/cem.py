@@ -1,4 +1,4 @@
-"""The cross-entropy method as published, for continuous actions."""
+"""The published cross-entropy method, for continuous actions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from cwm_cli.planning.model import Model
 from cwm_cli.planning.planner import Planner, Situation
 from cwm_cli.presets import FROM_PRESET
 
-LARGEST = 8_000_000
-"""Numbers that the plans tried at once may hold, so that they fit in the memory of a sandbox."""
+MAX_PLAN_NUMBERS = 8_000_000
+"""Maximum size of the array of all plans tried together, so that it fits in a sandbox."""
 
 
 @dataclass(frozen=True)
 class Cem(Planner):
-    """Plans a sequence of actions by refitting a Gaussian to the best of its samples.
+    """The cross-entropy method: refit a Gaussian to the best of its samples.
 
-    N samples of T actions are scored by the model, the K best of them give the mean
-    and the deviation of the next N, and after I iterations the best sample of the
-    last one is the plan (Rubinstein, 1999; as in Dainese et al., 2024). As published
-    the model is stood at its last observation before every step, and T is cut to
-    what an episode can last but not to what is left of it.
+    The model scores N samples of T actions. The best K samples give the mean and the standard
+    deviation of the next N. After I iterations, the best sample of the last one is the plan
+    (Rubinstein, 1999; as in Dainese et al., 2024). As published, the preset `paper` resets the
+    model to its last observation before every step, and limits T by the length of an episode, not
+    by the remaining steps.
     """
 
     NEEDS: ClassVar[str] = "continuous actions within finite bounds"
@@ -77,36 +77,36 @@ class Cem(Planner):
 
     @classmethod
     def serves(cls, action_space: Space) -> bool:
-        """Whether actions are real numbers with bounds on both sides."""
+        """Return whether actions are real numbers with finite bounds."""
         return is_bounded(action_space)
 
     def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
-        """Return the beginning of the best plan of the last iteration for each situation."""
-        most = LARGEST // (self.samples * self.horizon * model.action_space.size)
+        """Return the first actions of the best plan of the last iteration for each situation."""
+        most = MAX_PLAN_NUMBERS // (self.samples * self.horizon * model.action_space.size)
         plans: list[list[Any]] = [[]] * len(situations)
-        lengths = [min(self.horizon, self._left(situation)) for situation in situations]
-        model = model.anew if self.preset == "paper" else model
-        for length, places in alike(lengths, most):
+        lengths = [min(self.horizon, self._remaining(situation)) for situation in situations]
+        model = model.memoryless if self.preset == "paper" else model
+        for length, places in group_equal(lengths, most):
             bounds = Bounds(model.action_space, length)
             best = self._best(model, [situations[place] for place in places], bounds)
             for place, plan in zip(places, bounds.shaped(best), strict=True):
                 plans[place] = list(plan[: min(self.replan, situations[place].horizon)])
         return plans
 
-    def _left(self, situation: Situation) -> int:
-        """Return how many steps count: those that are left, or as published all of an episode."""
+    def _remaining(self, situation: Situation) -> int:
+        """Return the number of remaining steps, or as published of all steps of the episode."""
         if self.preset != "paper":
             return situation.horizon
         situation.memory = situation.memory or situation.horizon
         return int(situation.memory)
 
     def _best(self, model: Model, situations: Sequence[Situation], bounds: "Bounds") -> np.ndarray:
-        """Return the best flat plan of the last iteration for each situation."""
+        """Return the best plan of the last iteration for each situation, each as a flat row."""
         states = [situation.state for situation in situations]
         draws = 0 if model.deterministic else self.draws
         returned = partial(model.returns, draws=draws) if draws else model.returns
         half = np.maximum(np.abs(bounds.low), np.abs(bounds.high)) / 2
-        mean, deviation = (np.tile(each, (len(states), 1)) for each in (bounds.middle, half))
+        mean, deviation = (np.tile(row, (len(states), 1)) for row in (bounds.middle, half))
         plans = np.empty((len(states), self.samples, half.size))
         for _ in range(self.iterations):
             for own, situation in zip(plans, situations, strict=True):
@@ -122,7 +122,7 @@ class Cem(Planner):
 
 
 class Bounds:
-    """The lowest and the highest plan of some length, flat: one action after the other."""
+    """The lowest and the highest plan of a length, as flat rows of action after action."""
 
     def __init__(self, space: Space, length: int) -> None:
         self.shape = (length, *space.shape)
@@ -133,32 +133,31 @@ class Bounds:
         self._clip = (space.low[0], space.high[0]) if same else (self.low, self.high)
 
     def clip(self, plans: np.ndarray) -> None:
-        """Move flat plans between the bounds, in place; single numbers as bounds are faster."""
+        """Clip flat plans to the bounds, in place; single numbers as bounds are faster."""
         np.clip(plans, *self._clip, out=plans)
 
     def shaped(self, plans: np.ndarray) -> np.ndarray:
-        """Return flat plans, on the last axis, as actions of their space's shape."""
+        """Reshape flat plans, on the last axis, to actions of the shape of their space."""
         return plans.reshape(*plans.shape[:-1], *self.shape)
 
     def actions(self, plans: np.ndarray) -> np.ndarray:
-        """Return the actions that flat plans stand for."""
+        """Return the actions of flat plans."""
         return self.shaped(plans)
 
 
 def is_bounded(space: Space) -> bool:
-    """Whether actions are real numbers with bounds on both sides."""
+    """Return whether actions are real numbers with finite bounds."""
     return space.is_float and space.size > 0 and all(map(isfinite, space.low + space.high))
 
 
-def alike(keys: Sequence[Any], most: int) -> list[tuple[Any, list[int]]]:
-    """Return each key with the places where it is, at most so many at once.
+def group_equal(keys: Sequence[Any], most: int) -> list[tuple[Any, list[int]]]:
+    """Return each key with its indices, in groups of at most `most`.
 
-    Situations of one key are planned for together: the more plans are stepped at
-    once, the less each takes.
+    Situations with equal keys are planned together, since a batch takes less time per plan.
     """
     groups = []
+    size = max(1, most)
     for key in dict.fromkeys(keys):
         places = [place for place, other in enumerate(keys) if other == key]
-        size = max(1, most)
         groups += [(key, places[at : at + size]) for at in range(0, len(places), size)]
     return groups

@@ -1,4 +1,4 @@
-"""The improved cross-entropy method, for continuous actions, and for discrete ones by scores."""
+"""The improved cross-entropy method, for continuous actions and for scores of discrete actions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,30 +9,31 @@ import numpy as np
 from numpy.fft import irfft, rfftfreq
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.cem import LARGEST, Bounds, alike, is_bounded
+from cwm_cli.planning.cem import MAX_PLAN_NUMBERS, Bounds, group_equal, is_bounded
 from cwm_cli.planning.model import Model
 from cwm_cli.planning.planner import Planner, Situation
 
 Returned = Callable[[Sequence[Any], np.ndarray], np.ndarray]
-"""Says what plans return from states, as `Model.returns` does."""
+"""Returns the returns of plans from states, as `Model.returns` does."""
 
-FEWEST = 4
-"""Plans tried in an iteration; where the budget is too small for them, plans are shorter."""
+MIN_PLANS = 4
+"""Minimum number of plans per iteration; a small budget makes the plans shorter instead."""
 
 
 @dataclass(frozen=True)
 class Icem(Planner):
-    """Refines the plan of the decision before with coloured noise (Pinneri et al., 2020).
+    """The improved cross-entropy method (iCEM; Pinneri et al., 2020).
 
-    Like the cross-entropy method (`cem`), but each decision starts from what the one
-    before left, noise is coloured, elites compete again, and the deviation is
-    smoothed by momentum. Of discrete actions a plan holds a score of each for every step, and the
-    one of the highest score is taken: what is coloured then is how long the same one is.
+    It differs from the cross-entropy method (`cem`): each decision starts from the plans of the
+    decision before, the noise is coloured, elites compete again, and momentum smooths the standard
+    deviation. A plan of discrete actions has a score of each action for every step, and the action
+    of the highest score is taken. Then the colour of the noise decides how long the same action
+    repeats.
     """
 
     NEEDS: ClassVar[str] = "discrete actions, or continuous ones within finite bounds"
     SEGMENT: ClassVar[int] = 100
-    """After 25 or 50 decisions HalfCheetah lost a third or an eighth of the returns."""
+    """With 25 or 50 decisions HalfCheetah lost a third or an eighth of its return."""
 
     budget: int = 2000
     """Maximum number of model steps per decision."""
@@ -68,8 +69,8 @@ class Icem(Planner):
         super().__post_init__()
         if min(self.horizon, self.iterations, self.replan, self.draws) < 1:
             raise ValueError("horizon, iterations, replan and draws must be at least 1")
-        if self.budget < FEWEST * self.iterations:
-            raise ValueError(f"budget must be at least {FEWEST} for each iteration")
+        if self.budget < MIN_PLANS * self.iterations:
+            raise ValueError(f"budget must be at least {MIN_PLANS} for each iteration")
         shares = (self.elites, self.momentum, self.kept, self.fine, self.precision)
         if not all(0 <= share <= 1 for share in shares):
             raise ValueError("elites, momentum, kept, fine and precision must be from 0 to 1")
@@ -78,81 +79,80 @@ class Icem(Planner):
 
     @classmethod
     def serves(cls, action_space: Space) -> bool:
-        """Whether actions are discrete, or real numbers with bounds on both sides."""
+        """Return whether actions are discrete, or real numbers with finite bounds."""
         return action_space.kind == "discrete" or is_bounded(action_space)
 
     @classmethod
     def rank(cls, observation_space: Space, action_space: Space) -> float | None:
-        """Plan wherever actions are real numbers; among discrete ones others search better."""
+        """Return 1 for real numbers, and None for discrete actions: other planners are better."""
         return 1.0 if is_bounded(action_space) else None
 
     def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
-        """Return the beginnings of the best plans, and remember the elites."""
+        """Return the first actions of the best plans, and keep the elites in memory."""
         if model.deterministic:
             return self._plan(model.action_space, situations, model.returns)
-        fewer = max(self.budget // self.draws, FEWEST * self.iterations)
+        fewer = max(self.budget // self.draws, MIN_PLANS * self.iterations)
         returned = partial(model.returns, draws=self.draws)
         return replace(self, budget=fewer)._plan(model.action_space, situations, returned)
 
     def _plan(
         self, actions: Space, situations: Sequence[Situation], returned: Returned
     ) -> list[list[Any]]:
-        """Search for plans whose returns are told by a function."""
         plans: list[list[Any]] = [[]] * len(situations)
-        keys = [self._length_and_left(situation) for situation in situations]
+        keys = [self._length_and_elites(situation) for situation in situations]
         discrete = actions.kind == "discrete"
         size = actions.count if discrete else actions.size
-        for (length, _), places in alike(keys, LARGEST // (self.budget * size)):
-            some = [situations[place] for place in places]
-            bounds = ActionScores(actions, length, some) if discrete else Bounds(actions, length)
-            best = _Search(self, bounds).plan(returned, some)
+        for (length, _), places in group_equal(keys, MAX_PLAN_NUMBERS // (self.budget * size)):
+            group = [situations[place] for place in places]
+            bounds = ActionScores(actions, length, group) if discrete else Bounds(actions, length)
+            best = _Search(self, bounds).plan(returned, group)
             for place, plan in zip(places, best, strict=True):
                 plans[place] = list(
                     plan[: self.replan].tolist() if discrete else plan[: self.replan]
                 )
         return plans
 
-    def _length_and_left(self, situation: Situation) -> tuple[int, int]:
-        """Return how long plans are, and how many are left from the decision before."""
-        length = min(self.horizon, situation.horizon, self.budget // (FEWEST * self.iterations))
+    def _length_and_elites(self, situation: Situation) -> tuple[int, int]:
+        """Return the length of plans, and the number of elites from the decision before."""
+        length = min(self.horizon, situation.horizon, self.budget // (MIN_PLANS * self.iterations))
         return length, len(situation.memory.elites) if situation.memory else 0
 
 
 class ActionScores(Bounds):
-    """Plans of discrete actions: a score of each for every step, of which the highest is taken."""
+    """Plans of discrete actions: for every step the action of the highest score is taken."""
 
     def __init__(self, space: Space, length: int, situations: Sequence[Situation]) -> None:
         count = space.count
         super().__init__(Space("box", "float64", (count,), (-1.0,) * count, (1.0,) * count), length)
         self._lowest = int(space.low[0])
         every = range(self._lowest, self._lowest + count)
-        masks = [space.mask(each.valid or every) for each in situations]
-        self._barred = np.where(masks, 0.0, -np.inf)[:, None]
+        masks = [space.mask(situation.valid or every) for situation in situations]
+        self._penalties = np.where(masks, 0.0, -np.inf)[:, None]
 
     def actions(self, plans: np.ndarray) -> np.ndarray:
-        """Return the actions that flat plans stand for, the first of them an allowed one."""
+        """Return the actions of flat plans; the first action of each plan is valid."""
         scores = self.shaped(plans).copy()
-        scores[:, :, 0] += self._barred
+        scores[:, :, 0] += self._penalties
         chosen: np.ndarray = scores.argmax(axis=-1) + self._lowest
         return chosen
 
 
 class LastPlans(NamedTuple):
-    """What a decision leaves to the next: its Gaussian's mean, its elites, the actions played."""
+    """The memory of a decision: mean of the Gaussian, elites, and number of actions played."""
 
     mean: np.ndarray
     elites: np.ndarray
     played: int
 
     def ahead(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return what is left of the plans; their last action goes on to the length."""
+        """Return the rest of the plans, extended to a length by their last action."""
         steps = np.minimum(np.arange(length) + self.played, len(self.mean) - 1)
         elites = self.elites[:, steps]
         return self.mean[steps].ravel(), elites.reshape(len(elites), -1)
 
 
 class _Search:
-    """Decides for situations whose plans are equally long; plans are flat but at the ends."""
+    """The search for plans of equal length in several situations; plans are flat rows."""
 
     def __init__(self, options: Icem, bounds: Bounds) -> None:
         self._options = options
@@ -162,7 +162,7 @@ class _Search:
         self._elites = max(2, round(options.elites * plans / options.iterations))
         self._kept = min(max(1, int(options.kept * self._elites)), plans // 2)
         shares = options.decay ** -np.arange(options.iterations)
-        free = plans - self._kept  # those that are kept are tried anew in the next decision
+        free = plans - self._kept  # the next decision tries the kept plans again
         self._samples = [max(1, int(free * share / shares.sum())) for share in shares]
         self._samples[0] += free - sum(self._samples)
 
@@ -191,20 +191,20 @@ class _Search:
         return bounds.actions(elites[:, :1])[:, 0]
 
     def _begin(self, situations: Sequence[Situation]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the means to start from, and the plans that are left from before."""
+        """Return the initial means, and the plans kept from the decision before."""
         middle, length = self._bounds.middle, self._bounds.shape[0]
-        nothing = middle, np.empty((0, len(middle)))
+        initial = middle, np.empty((0, len(middle)))
         memories: list[LastPlans | None] = [situation.memory for situation in situations]
-        pairs = [memory.ahead(length) if memory else nothing for memory in memories]
+        pairs = [memory.ahead(length) if memory else initial for memory in memories]
         return np.array([mean for mean, _ in pairs]), np.array([elites for _, elites in pairs])
 
     def _sample(
         self, situations: Sequence[Situation], mean: np.ndarray, deviation: np.ndarray, count: int
     ) -> np.ndarray:
-        """Return plans for each situation; the last of them are near the mean."""
+        """Sample plans for each situation; the last fraction `fine` has small noise."""
         length, size = self._bounds.shape[0], mean.shape[1] // self._bounds.shape[0]
         colour = self._options.colour
-        noises = [coloured(each.rng, (count, size, length), colour) for each in situations]
+        noises = [coloured_noise(own.rng, (count, size, length), colour) for own in situations]
         plans = np.array(noises).transpose(0, 1, 3, 2).reshape(len(situations), count, -1)
         plans *= deviation[:, None]
         plans[:, count - round(self._options.fine * count) :] *= self._options.precision
@@ -213,7 +213,7 @@ class _Search:
         return plans
 
     def _best(self, plans: np.ndarray, returns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the elites, best first, and their returns; of equal ones, those of less effort."""
+        """Return the elites, best first, and their returns; less effort breaks ties."""
         scale = np.where(self._half > 0, self._half, 1.0)
         effort = np.square((plans - self._bounds.middle) / scale).sum(axis=2)
         order = np.lexsort((effort, -returns), axis=1)[:, : self._elites]
@@ -221,14 +221,13 @@ class _Search:
         return best, np.take_along_axis(returns, order, axis=1)
 
 
-def coloured(rng: np.random.Generator, shape: tuple[int, ...], colour: float) -> np.ndarray:
-    """Draw sequences, along the last axis, of zero mean and unit variance.
+def coloured_noise(rng: np.random.Generator, shape: tuple[int, ...], colour: float) -> np.ndarray:
+    """Draw sequences of zero mean and unit variance, along the last axis.
 
-    Their power falls with the frequency f as f**-colour: 0 is white noise, 2 that
-    of a random walk (Timmer and Koenig, "On generating power law noise", 1995).
-    The lowest frequency also stands for all that are lower. Zero and, where the
-    length is even, the highest frequency have real parts only, which carry all of
-    their power.
+    The power falls with the frequency f as f**-colour: 0 is white noise, 2 has the spectrum of a
+    random walk (Timmer and Koenig, "On generating power law noise", 1995). The lowest frequency
+    also represents all lower frequencies. Zero and, for an even length, the highest frequency have
+    only real parts, which carry their whole power.
     """
     length = shape[-1]
     if colour == 0 or length == 1:

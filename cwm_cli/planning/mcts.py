@@ -93,7 +93,7 @@ class Mcts(Planner):
     def _decide(self, model: Model, situation: Situation) -> int:
         search: PublishedTree | PlanTree | StateGraph
         if self.preset == "paper":
-            search = PublishedTree(model.anew, self)
+            search = PublishedTree(model.memoryless, self)
         elif situation.memory is not None:
             search = situation.memory
         else:

@@ -1,7 +1,4 @@
-"""What planners plan with: something that stands at a state and steps from there.
-
-States are copied, named and compared here, too.
-"""
+"""The base class of models that planners simulate, and functions on states."""
 
 from collections.abc import Iterable, Sequence
 from operator import is_
@@ -13,17 +10,17 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 
 FORMS = ("scalar", "arithmetic", "batched", "table")
-"""What a program is used as: itself, its plain arithmetic, many states at once, a table."""
+"""The forms of a program: itself, its plain arithmetic, a batch of states, a table."""
 
 LARGEST = 1e300
-"""Rewards beyond this are checked: sums over any horizon have to stay finite."""
+"""Rewards beyond this are checked, so that sums over any horizon stay finite."""
 
 TOLERANCE = 1e-5
-"""Real numbers agree when they differ by less than this, absolute plus relative."""
+"""Maximum difference of equal real numbers, absolute plus relative."""
 
 
 class Step(NamedTuple):
-    """What a step led to; `valid` are the actions that may follow, None where all may."""
+    """The result of a step; `valid` has the next valid actions, None means all."""
 
     observation: Any
     reward: float
@@ -32,7 +29,7 @@ class Step(NamedTuple):
 
 
 class PossibleStep(NamedTuple):
-    """What may follow an action, how likely it is, and the state that it leads to."""
+    """A possible result of a step, with its probability and the next state."""
 
     probability: float
     step: Step
@@ -40,9 +37,9 @@ class PossibleStep(NamedTuple):
 
 
 class EpisodeHistory(NamedTuple):
-    """What happened in an episode so far: the state that plans begin from with memory.
+    """The history of an episode, which is the state of a model with memory.
 
-    `observations` are one more than `actions` and `rewards`: the first is where it began.
+    `observations` has one more element than `actions` and `rewards`: the first observation.
     """
 
     observations: tuple[Any, ...]
@@ -50,13 +47,13 @@ class EpisodeHistory(NamedTuple):
     rewards: tuple[float, ...] = ()
 
     def after(self, action: Any, observation: Any, reward: float) -> "EpisodeHistory":
-        """Return the history with a step more."""
+        """Return the history with one more step."""
         return EpisodeHistory(
             (*self.observations, observation), (*self.actions, action), (*self.rewards, reward)
         )
 
     def continues(self, other: "EpisodeHistory") -> bool:
-        """Whether it begins with all of another one: with the very same values."""
+        """Return whether it begins with another history, with identical objects."""
         count = len(other.actions)
         return (
             count <= len(self.actions)
@@ -67,7 +64,7 @@ class EpisodeHistory(NamedTuple):
 
 
 class Here(NamedTuple):
-    """A state, and the observation that came with it."""
+    """A state and its observation."""
 
     observation: Any
     state: Any
@@ -82,43 +79,49 @@ class Counter(Protocol):
 
 
 class Unbatched(Exception):
-    """A batch cannot go on as the program would; the text says why."""
+    """A batch cannot continue exactly as the program would; the text is the reason."""
 
 
 class Batch(Protocol):
-    """A model at many observations at once; the last axis of every array is the lane.
+    """A model of many states; the last axis of every array is the lane.
 
-    Whatever it cannot answer just as the program would is refused: `Unbatched`.
+    A batch raises `Unbatched` if it cannot answer exactly as the program would.
     """
 
     def stand(self, observations: np.ndarray) -> None:
-        """Stand at observations: (components, lanes), or (lanes,) where they are one integer."""
+        """Set the states to observations: (components, lanes), or (lanes,) for single integers."""
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take actions; return observations, rewards (lanes,) and terminated (lanes,).
+        """Take actions: (lanes,) if they are integers, otherwise (components, lanes).
 
-        Actions are (lanes,) where they are integers, else (components, lanes).
+        Returns:
+            Observations in the shape of `stand`, rewards (lanes,) and terminated (lanes,).
         """
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Take actions as `step` does, but return rewards and terminated only.
+        """Take actions as `step` does, but return only rewards and terminated.
 
         Either may be a single value for all lanes.
         """
 
     def keep(self, lanes: np.ndarray) -> None:
-        """Go on with some lanes only, given by number or by a mask."""
+        """Keep only some lanes, given by numbers or by a mask."""
 
 
 class Model:
-    """Stands at one state at a time, and steps from there: a program, or a true environment.
+    """Base class of models, which are in one state and step from there.
 
-    A state is an observation, or what `here` has returned. `deterministic` says that the
-    same action in the same state always leads to the same; where it does not, `drawn_from` is
-    the key that its draws began from. The first element of `counter` counts steps, each once.
-    `batch` answers for many observations at once, where there is such a form. One that
-    `remembers` stands where the history of an episode leads. With `hides` equal observations
-    may be of different states.
+    A program is a model, and so is a true environment. A state is an observation, or the result of
+    `here`.
+
+    Attributes:
+        action_space: The actions.
+        deterministic: Whether the same action in the same state always has the same result.
+        counter: Its first element counts the steps.
+        remembers: Whether its state is the history of an episode.
+        hides: Whether different states may have equal observations.
+        batch: A form that steps many states together, or None.
+        drawn_from: The key of the latest `draw_from`.
     """
 
     action_space: Space
@@ -130,46 +133,45 @@ class Model:
     drawn_from: Sequence[int] = (0,)
 
     @property
-    def anew(self) -> "Model":
-        """The model that is stood at its last observation before every step, as published.
+    def memoryless(self) -> "Model":
+        """The model, reset to its last observation before every step, as published.
 
-        That is this one where states are saved exactly, as those of true environments are.
+        This is the model itself if it saves states exactly, as true environments do.
         """
         return self
 
     def stand(self, state: Any) -> None:
-        """Stand at a state."""
+        """Set the state."""
         raise NotImplementedError
 
     def here(self) -> Any:
-        """Return what leads `stand` back to where the model stands; nobody may change it."""
+        """Return the current state for `stand`; callers must not modify it."""
         raise NotImplementedError
 
     def agree(self, one: Any, other: Any) -> bool:
-        """Whether two states whose observations agree are the same, but for rounding."""
+        """Return whether two states with equal observations are equal within the tolerance."""
         return True
 
     def step(self, action: Any) -> Step:
-        """Take an action."""
+        """Take an action in the current state."""
         raise NotImplementedError
 
     def outcomes(self, action: Any) -> Sequence[PossibleStep] | None:
-        """Return all that may follow an action from where the model stands, where it can tell.
+        """Return all possible results of an action, or None if the model cannot list them.
 
-        The probabilities sum to 1, and the model stays where it stands. None where it only draws
-        one outcome after the other, or is certain.
+        The probabilities sum to 1, and the state of the model does not change.
         """
         return None
 
     def draw_from(self, key: Sequence[int]) -> None:
-        """Have what chance decides from now on follow from a key: equal keys, equal draws."""
+        """Seed the random numbers of the model with a key."""
         self.drawn_from = tuple(key)
 
-    def drawn(self, action: Any, times: int) -> list[PossibleStep]:
-        """Return what so many draws of an action from where the model stands lead to.
+    def sample_outcomes(self, action: Any, times: int) -> list[PossibleStep]:
+        """Return the results of n samples of an action in the current state.
 
-        Equal ones are one, with their share. What is drawn follows from the state and the action,
-        whatever was drawn before.
+        Equal results are merged, with their share as probability. The samples depend only on the
+        state and the action, not on earlier samples.
         """
         start, found = self.here(), dict[Any, list[Any]]()
         key = self.drawn_from
@@ -195,11 +197,16 @@ class Model:
         return total
 
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
-        """Return the sums of rewards, up to the end of the episode, of plans from each state.
+        """Return the undiscounted returns of plans from each state, to the end of the episode.
 
-        `plans` are (states, plans, steps, *shape of an action), the returns
-        (states, plans). Nothing that steps can change the plans. With `draws` each plan is
-        played so often, in draws that are the same for all plans, and returns are their means.
+        Args:
+            states: The states to start from.
+            plans: Actions, of shape (states, plans, steps, *action). They are never modified.
+            draws: Number of times to play each plan, with the same random numbers for all plans.
+                0 plays each plan once, without a seed.
+
+        Returns:
+            Mean returns of shape (states, plans).
         """
         returns, key = np.empty(plans.shape[:2]), self.drawn_from
         for index, state in enumerate(states):
@@ -216,19 +223,19 @@ class Model:
         return returns
 
 
-def copied(value: Any) -> Any:
-    """Copy a value, so that whoever gets it cannot change the original."""
+def copy_value(value: Any) -> Any:
+    """Return a value with copies of all its arrays."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, tuple):
-        return tuple(map(copied, value))
+        return tuple(map(copy_value, value))
     if isinstance(value, dict):
-        return {key: copied(part) for key, part in value.items()}
+        return {key: copy_value(part) for key, part in value.items()}
     return value
 
 
 def key(value: Any) -> Any:
-    """Return something hashable that is equal for equal values."""
+    """Return a hashable value that is equal for equal values."""
     if isinstance(value, np.ndarray):
         return value.tobytes()
     if isinstance(value, tuple | list):
@@ -239,7 +246,7 @@ def key(value: Any) -> Any:
 
 
 class Named:
-    """A state that its observation tells from all others."""
+    """A state that its observation identifies."""
 
     __slots__ = ("name", "state")
 
@@ -255,17 +262,17 @@ class Named:
 
 
 def name(state: Any) -> Any:
-    """Return something hashable, equal for equal states; a state that cannot be told is its own."""
-    named = key(state)
+    """Return a hashable name, equal for equal states; unique if the state is not hashable."""
+    found = key(state)
     try:
-        hash(named)
+        hash(found)
     except TypeError:
         return object()
-    return named
+    return found
 
 
 def countable(state: Any) -> bool:
-    """Whether a state holds no real numbers, so that the same one may well come again."""
+    """Return whether a state has no real numbers, so that it may recur."""
     if isinstance(state, tuple):
         return all(map(countable, state))
     if isinstance(state, dict):
@@ -276,7 +283,7 @@ def countable(state: Any) -> bool:
 
 
 def close(left: Any, right: Any) -> bool:
-    """Whether two values are equal, real numbers within the tolerance."""
+    """Return whether two values are equal, real numbers within `TOLERANCE`."""
     if isinstance(left, tuple) and isinstance(right, tuple):
         return len(left) == len(right) and all(map(close, left, right))
     if isinstance(left, dict) and isinstance(right, dict):
@@ -287,7 +294,7 @@ def close(left: Any, right: Any) -> bool:
 
 
 def _near(left: np.ndarray, right: np.ndarray) -> bool:
-    """Whether numbers differ by no more than the tolerance; what is none has to be equal."""
+    """Compare numbers within the tolerance, and other arrays exactly."""
     if {left.dtype.kind, right.dtype.kind} - set("iuf"):
         return np.array_equal(left, right)
     return np.allclose(left, right, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)

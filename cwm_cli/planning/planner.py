@@ -1,4 +1,4 @@
-"""Planners: the base class, and the decider that asks them for the actions of episodes."""
+"""The base class of planners, and the `Decider` that plans the actions of episodes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +13,18 @@ from cwm_cli.presets import WithPresets
 
 
 class Unsuited(Exception):
-    """A planner cannot plan with this model; the text says why, without naming the planner."""
+    """A planner cannot plan with this model; the text is the reason, without the planner's name."""
 
 
 class Moment(NamedTuple):
-    """Where an episode stands when its decision of a number is due, counted from 0.
+    """A pending decision of an episode.
 
-    `state` is an observation, or for a simulator what it has saved. `horizon` is
-    how many steps the episode can still last. `valid` are the actions that are
-    allowed, None where all are.
+    Args:
+        episode: Number of the episode.
+        decision: Number of the decision in the episode, from 0.
+        state: An observation, or the saved state of a simulator.
+        horizon: Maximum number of steps until the end of the episode.
+        valid: The valid actions; None means all.
     """
 
     episode: int
@@ -33,10 +36,10 @@ class Moment(NamedTuple):
 
 @dataclass
 class Situation:
-    """A moment as a planner sees it: with random numbers, and what it remembers of the episode.
+    """A pending decision as a planner receives it, with random numbers and memory.
 
-    What the planner leaves in `memory` comes back with the next decision of the same
-    episode: a tree that is searched on, a plan that is refined.
+    The planner may store data in `memory`, such as a search tree or a plan. The next decision of
+    the same episode receives the same memory.
     """
 
     state: Any
@@ -47,23 +50,17 @@ class Situation:
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """All that is random in a decision, so that equal seeds give equal plans."""
+        """The only source of random numbers of a decision, so that equal seeds give equal plans."""
         return np.random.default_rng(self.seeds)
 
 
 class Planner(WithPresets):
-    """Chooses actions by trying them in a model; a dataclass whose fields are its options.
+    """Base class of planners, which choose actions by simulating them in a model.
 
-    In the order of its life: `serves` and `rank` say, from the spaces of an
-    environment, whether it can choose actions there and whether it does so
-    unasked. It is made with its options; what makes no sense is a `ValueError`.
-    Then `plan` is called with a model (`cwm_cli.planning.model.Model`) for each
-    decision, for as many episodes at once as are played side by side.
-
-    It runs in the process of the program, where only numpy and the standard
-    library can be imported; workers that were prepared with the address of a planner
-    import it when they start. All that is random comes from `Situation.rng`, and what is
-    planned for a situation does not depend on those beside it.
+    A planner is a dataclass. Its fields are its options; invalid values raise a `ValueError`. A
+    subclass must define `NEEDS`, `serves` and `plan`. It runs in the process of the program, where
+    only numpy and the standard library can be imported. Workers that were prepared with the
+    address of a planner import it when they start.
 
     A planner that takes the action of the highest next reward:
 
@@ -88,49 +85,51 @@ class Planner(WithPresets):
     """
 
     NEEDS: ClassVar[str]
-    """What kind of environment it takes, in words that follow "needs"."""
+    """The required kind of environment, as the words after "needs" in a message."""
 
     SEGMENT: ClassVar[int] = 25
-    """Decisions after which it begins an episode anew, without what it remembers.
+    """Number of decisions after which the memory of an episode is dropped.
 
-    So any of them can be made again without all of those before. Planners whose plans are
-    long say more.
+    So a decision can be repeated without all decisions before it. Planners with long plans use
+    more.
     """
 
     ALONE: ClassVar[bool] = False
-    """Whether it is asked for one situation after the other, as it is no faster for several."""
+    """Whether it plans one situation at a time, because several together are no faster."""
 
     @classmethod
     def serves(cls, action_space: Space) -> bool:
-        """Whether this planner can choose among such actions."""
+        """Return whether it can plan such actions."""
         raise NotImplementedError
 
     @classmethod
     def rank(cls, observation_space: Space, action_space: Space) -> float | None:
-        """Return its place among the planners that are tried unasked, the lowest first.
+        """Return its rank among the automatic planners; the lowest rank plans first.
 
-        None, as here, where it plans only when it is named.
+        None, the default, means that it plans only if the user names it.
         """
         return None
 
     def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
-        """Return, for each situation, the next actions: at least one, at most its horizon.
+        """Return the next actions of each situation: at least one, at most its horizon.
 
-        `Unsuited`, with the reason, where it cannot plan with this model; then the
-        next planner is asked.
+        The plan of a situation must not depend on the other situations.
+
+        Raises:
+            Unsuited: If it cannot plan with this model. Then the next planner plans.
         """
         raise NotImplementedError
 
 
 def serving(planners: Mapping[str, type[Planner]], action_space: Space) -> list[str]:
-    """Name the planners that can choose among some actions."""
+    """Return the names of the planners that can plan such actions."""
     return [name for name, planner in planners.items() if planner.serves(action_space)]
 
 
 def automatic(
     planners: Mapping[str, type[Planner]], observation_space: Space, action_space: Space
 ) -> list[str]:
-    """Name the planners that plan where none is named, the one to try first first."""
+    """Return the names of the planners to use if the user names none, in order."""
     ranks = {
         name: planners[name].rank(observation_space, action_space)
         for name in serving(planners, action_space)
@@ -139,20 +138,16 @@ def automatic(
     return [name for _, name in sorted(ranked)]
 
 
-MEMORIES = 16
-"""Number of episodes with a memory: at least twice the number of parallel episodes."""
-
-
 class Decider:
-    """Plans with the first planner that suits the model, and keeps the memory of each episode.
+    """Plans with the first suitable planner, and keeps its memory of each episode.
 
-    `passed_over` has the reason why each planner before that one was not used, `steps` the number
+    `passed_over` has the reasons why the planners before it are unsuited. `steps` has the number
     of model steps of each of the last decisions. The memory of an episode is dropped after
     `SEGMENT` decisions of the planner, and after a decision that the planner did not make.
 
     The random numbers of a decision depend only on the seed, the episode and the number of the
-    decision. If the model draws random numbers itself, its generator is set from these before
-    each decision, or by `begin`, and decisions are made one by one.
+    decision. They also seed the generator of a stochastic model before each decision, unless
+    `begin` does so. Such a model makes its decisions one by one.
     """
 
     def __init__(
@@ -170,36 +165,36 @@ class Decider:
         self._seed = seed
         self._begin = begin
         self._memories: dict[int, tuple[int, Any]] = {}
-        self._most = MEMORIES
+        self._max_memories = 16  # at least twice the number of parallel episodes, see `_forget`
 
     def plan(self, moments: Sequence[Moment]) -> list[list[Any]]:
-        """Return the next actions at each of some moments of different episodes.
+        """Return the next actions at moments of different episodes.
 
-        `Unsuited` where the last planner cannot plan with the model, either.
+        Raises:
+            Unsuited: If no planner can plan with the model.
         """
         plans: list[list[Any]] = []
         self.steps, counter = [], self._model.counter
-        for some in self._together(moments):
+        for group in self._groups(moments):
             if self._begin:
-                self._begin(some[0])
+                self._begin(group[0])
             elif not self._model.deterministic:
-                self._model.draw_from((self._seed, some[0].episode, some[0].decision))
+                self._model.draw_from((self._seed, group[0].episode, group[0].decision))
             before = counter[0]
-            plans += self._decide(some)
-            share, rest = divmod(counter[0] - before, len(some))
-            self.steps += [share + (place < rest) for place in range(len(some))]
+            plans += self._decide(group)
+            share, rest = divmod(counter[0] - before, len(group))
+            self.steps += [share + (place < rest) for place in range(len(group))]
         self._forget(len(moments))
         return plans
 
-    def _together(self, moments: Sequence[Moment]) -> list[Sequence[Moment]]:
-        """Return groups of moments to plan together, if that is faster."""
+    def _groups(self, moments: Sequence[Moment]) -> list[Sequence[Moment]]:
+        """Group the moments to plan together."""
         planner = self._planners[len(self.passed_over)]
         if self._begin is None and self._model.deterministic and not planner.ALONE:
             return [moments]
         return [[moment] for moment in moments]
 
     def _decide(self, moments: Sequence[Moment]) -> list[list[Any]]:
-        """Plan with the first planner that can, and keep its memories."""
         situations = [self._situation(moment) for moment in moments]
         try:
             plans = self._planners[len(self.passed_over)].plan(self._model, situations)
@@ -215,7 +210,6 @@ class Decider:
         return plans
 
     def _situation(self, moment: Moment) -> Situation:
-        """Add the random numbers of the decision and the memory of the episode."""
         seeds = self._seed, moment.episode, moment.decision
         last, memory = self._memories.get(moment.episode, (-1, None))
         segment = self._planners[len(self.passed_over)].SEGMENT
@@ -227,8 +221,8 @@ class Decider:
             state = self._model.here()
         return Situation(state, moment.horizon, seeds, memory, moment.valid)
 
-    def _forget(self, asked: int) -> None:
-        """Drop the memories of the episodes whose last decision is longest ago."""
-        self._most = max(self._most, 2 * asked)
-        for episode in list(self._memories)[: -self._most]:
+    def _forget(self, parallel: int) -> None:
+        """Drop the memories of the episodes with the oldest last decisions."""
+        self._max_memories = max(self._max_memories, 2 * parallel)
+        for episode in list(self._memories)[: -self._max_memories]:
             del self._memories[episode]

@@ -1,8 +1,8 @@
-"""A program as a model that planners plan with; returns of many plans at once."""
+"""A program as a model for planners, and the returns of many plans played together."""
 
 import random
 from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -18,24 +18,12 @@ from cwm_cli.planning.model import (
     PossibleStep,
     Step,
     Unbatched,
-    copied,
+    copy_value,
 )
-
-MOST_LANES = 8000
-"""More lanes than this are played one part after the other: their arrays would leave the cache."""
-
-_ENDED_SHARE = 0.25
-
-_MOST_SETBACKS = 3
-"""So often a batch may refuse what the program answers; then it is no longer asked."""
-
-
-_MOST_BEGUN = 1000
-"""Keys of which is kept how random numbers begin: more than plans share at a time."""
 
 
 class Checks(NamedTuple):
-    """Functions that return what a program answered as it should be, or refuse it."""
+    """Functions that check and normalise the results of a program, or raise an exception."""
 
     parts: Callable[[Any], Any]
     reward: Callable[[Any], float]
@@ -45,50 +33,44 @@ class Checks(NamedTuple):
     outcomes: Callable[[Any], Sequence[tuple[float, Any]]] | None = None
 
 
-class ManyAtOnce(Model):
-    """A model that plays many plans at once where it has such a form, and notes where it cannot."""
+class BatchedModel(Model):
+    """A model that plays many plans together if it has a batch; `notes` has the limitations."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
         self._setbacks = 0
 
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
-        """Return the sums of rewards of plans from each state; the program gets copies."""
-        if self.batch is not None and not draws:
-            try:
-                return self._returns_of_batch(self.batch, states, plans)
-            except Unbatched as reason:
-                failed = str(reason)
+        """Return the returns of plans from each state; the program gets copies."""
+        if self.batch is None or draws:
+            return super().returns(states, plans, draws)
+        try:
+            total, steps = returns(self.batch, states, plans)
+            if not (np.abs(total) < LARGEST).all():
+                raise Unbatched("a reward was not a finite number")
+            self.counter[0] += steps
+            return total
+        except Unbatched as refusal:
+            reason = str(refusal)
         alone = super().returns(states, plans, draws)
-        if self.batch is not None and not draws:
-            self._set_back(failed)
+        self._count_setback(reason)  # after the program itself has answered
         return alone
 
-    def _returns_of_batch(
-        self, batch: Batch, states: Sequence[Any], plans: np.ndarray
-    ) -> np.ndarray:
-        """Return the sums of rewards of plans, all of them played at once."""
-        total, steps = returns(batch, states, plans)
-        if not (np.abs(total) < LARGEST).all():
-            raise Unbatched("a reward was not a finite number")
-        self.counter[0] += steps
-        return total
-
-    def _set_back(self, reason: str) -> None:
-        """Do without the batched form when it refuses what the program answers."""
+    def _count_setback(self, reason: str) -> None:
+        """Drop the batch after it refused three times to answer where the program answers."""
         self._setbacks += 1
-        if self._setbacks == _MOST_SETBACKS:
+        if self._setbacks == 3:
             self.batch = None
             self.notes.append(f"not batched any more: {reason}")
 
 
-class Program(ManyAtOnce):
-    """A program's `Environment`; arrays are copied on their way in and out.
+class Program(BatchedModel):
+    """The `Environment` of a program; arrays are copied on their way in and out.
 
-    Between two calls of `stand` every step goes on from the one before. One that has
-    `outcomes` steps by drawing from these. `used` are the forms in which steps were taken,
-    `notes` says what stands against others. It may draw from more than `self.rng`, which is
-    seeded as well, unless `draws_elsewhere` is made False.
+    Between two calls of `stand` each step continues from the one before. A program that defines
+    `outcomes` steps by drawing one outcome. `used` has the forms that took steps, and `notes` the
+    reasons against other forms. The generators of `random` and `numpy.random` are seeded together
+    with `self.rng`, unless `draws_elsewhere` is False.
     """
 
     draws_elsewhere = True
@@ -102,17 +84,16 @@ class Program(ManyAtOnce):
         deterministic: bool = True,
         counter: Counter | None = None,
     ) -> None:
-        """Stand nowhere yet; one that is not `deterministic` draws random numbers."""
         super().__init__()
         self.environment = environment
-        self._set_state: Any = getattr(environment, "set_state", None)  # none with a memory
-        tells = checks.outcomes and not self.remembers  # a step of its own moves its memory on
-        self._outcomes: Any = getattr(environment, "outcomes", None) if tells else None
-        self._step = environment.step if self._outcomes is None else self._drawn
+        self._set_state: Any = getattr(environment, "set_state", None)  # None with a memory
+        uses = checks.outcomes and not self.remembers  # only `step` updates a memory
+        self._outcomes: Any = getattr(environment, "outcomes", None) if uses else None
+        self._step = environment.step if self._outcomes is None else self._draw
         self._checks = checks
         rng = getattr(environment, "rng", None)
         self._rng = rng if isinstance(rng, np.random.Generator) else np.random.default_rng(0)
-        self._begun: dict[Sequence[int], Any] = {}
+        self._seeded: dict[Sequence[int], Any] = {}
         self.action_space = action_space
         self.deterministic = deterministic
         self.counter: Counter = [0] if counter is None else counter
@@ -122,19 +103,19 @@ class Program(ManyAtOnce):
         self._here: Any = None
 
     @cached_property
-    def anew(self) -> Model:
-        """The program that is stood at its last observation before every step."""
-        return Anew(self, self)
+    def memoryless(self) -> Model:
+        """The program, reset to its last observation before every step."""
+        return MemorylessModel(self, self)
 
     @property
     def names_actions(self) -> bool:
-        """Whether every step has to say which actions are valid after it."""
+        """Whether every step returns the next valid actions."""
         return self._checks.valid is not None
 
     def stand(self, state: Any) -> None:
-        """Stand at an observation."""
+        """Set the state to an observation."""
         self._here = state
-        self._set_state(copied(state))
+        self._set_state(copy_value(state))
 
     def here(self) -> Any:
         """Return the last observation."""
@@ -148,13 +129,13 @@ class Program(ManyAtOnce):
         return Step(self._here, reward, terminated, valid)
 
     def outcomes(self, action: Any) -> list[PossibleStep] | None:
-        """Return all that may follow an action, where the program has `outcomes`."""
+        """Return all possible results of an action, or None without `outcomes`."""
         if self._outcomes is None:
             return None
         self.used.add("scalar")
         self.counter[0] += 1
         checks, found = self._checks, []
-        for probability, (answer, reward, terminated, *valid) in self._told(action):
+        for probability, (answer, reward, terminated, *valid) in self._possible(action):
             seen = checks.observation(answer)
             following = checks.valid(*valid) if checks.valid else None
             step = Step(seen, checks.reward(reward), checks.terminated(terminated), following)
@@ -162,18 +143,18 @@ class Program(ManyAtOnce):
         return found
 
     def draw_from(self, key: Sequence[int]) -> None:
-        """Have what chance decides follow from a key: `self.rng`, `random` and `numpy.random`."""
+        """Seed `self.rng`, `random` and `numpy.random` with a key."""
         super().draw_from(key)
-        begun = self._begun.get(self.drawn_from)
-        if begun is None:
+        seeded = self._seeded.get(self.drawn_from)
+        if seeded is None:
             random.seed(repr(self.drawn_from))
             np.random.seed([part % 2**32 for part in key])
             own = np.random.default_rng(key).bit_generator.state
-            begun = own, random.getstate(), np.random.get_state()
-            if len(self._begun) == _MOST_BEGUN:
-                self._begun.clear()
-            self._begun[self.drawn_from] = begun
-        self._rng.bit_generator.state, python, numpy = begun
+            seeded = own, random.getstate(), np.random.get_state()
+            if len(self._seeded) == 1000:  # more keys than plans share at a time
+                self._seeded.clear()
+            self._seeded[self.drawn_from] = seeded
+        self._rng.bit_generator.state, python, numpy = seeded
         if self.draws_elsewhere:
             random.setstate(python)
             np.random.set_state(numpy)
@@ -181,11 +162,14 @@ class Program(ManyAtOnce):
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until they or the episode end; return the discounted sum of rewards."""
         total, _ = self._take(actions, discount)
-        self._checks.observation(self._answer)  # one that is wrong is refused, though not needed
+        self._checks.observation(self._answer)  # refuse a wrong one, although it is not needed
         return total
 
     def _take(self, actions: Iterable[Any], discount: float) -> tuple[float, bool]:
-        """Take actions; planners spend nearly all their time here."""
+        """Take actions; return the discounted return and whether the episode ended.
+
+        Planners spend almost all of their time here, so the usual types skip the checks.
+        """
         self.used.add("scalar")
         step, checks, counter = self._step, self._checks, self.counter
         count, total, factor, terminated = counter[0], 0.0, 1.0, False
@@ -206,38 +190,38 @@ class Program(ManyAtOnce):
             factor *= discount
         return total, False
 
-    def _told(self, action: Any) -> list[tuple[float, Any]]:
-        """Return what the program says can follow, without what is impossible."""
+    def _possible(self, action: Any) -> list[tuple[float, Any]]:
+        """Return the outcomes of the program with a probability above 0."""
         assert self._checks.outcomes is not None
-        told = self._checks.outcomes(self._outcomes(action))
-        return [(probability, answer) for probability, answer in told if probability]
+        outcomes = self._checks.outcomes(self._outcomes(action))
+        return [(probability, answer) for probability, answer in outcomes if probability]
 
-    def _drawn(self, action: Any) -> Any:
-        """Step by drawing one of the outcomes, and stand there."""
-        told = self._told(action)
-        sums = list(accumulate(probability for probability, _ in told))
+    def _draw(self, action: Any) -> Any:
+        """Take a step by drawing one of the outcomes."""
+        outcomes = self._possible(action)
+        sums = list(accumulate(probability for probability, _ in outcomes))
         place = bisect(sums, self._rng.random() * sums[-1], hi=len(sums) - 1)
-        answer = told[place][1]
-        self._set_state(copied(self._checks.observation(answer[0])))
+        answer = outcomes[place][1]
+        self._set_state(copy_value(self._checks.observation(answer[0])))
         return answer
 
 
-class Anew(ManyAtOnce):
-    """A program, in any form, that is stood at its last observation before every step.
+class MemorylessModel(BatchedModel):
+    """A program, in any form, that is reset to its last observation before every step.
 
-    So what it remembers beyond that counts for nothing, as with the published planners.
+    So any other memory has no effect, as with the published planners.
     """
 
     def __init__(self, model: Model, program: Program) -> None:
         super().__init__()
-        self._model, self._observation, self._stands = model, None, True
+        self._model, self._observation, self._is_reset = model, None, True
         self.action_space, self.deterministic = model.action_space, model.deterministic
         self.counter, self.notes = model.counter, program.notes
-        self.batch = AnewBatch(program.batch) if program.batch else None
+        self.batch = MemorylessBatch(program.batch) if program.batch else None
 
     def stand(self, state: Any) -> None:
-        """Stand at an observation."""
-        self._observation, self._stands = state, True
+        """Set the state to an observation."""
+        self._observation, self._is_reset = state, True
         self._model.stand(state)
 
     def here(self) -> Any:
@@ -245,37 +229,37 @@ class Anew(ManyAtOnce):
         return self._observation
 
     def draw_from(self, key: Sequence[int]) -> None:
-        """Have what chance decides follow from a key."""
+        """Seed the random numbers of the program with a key."""
         super().draw_from(key)
         self._model.draw_from(key)
 
     def step(self, action: Any) -> Step:
         """Take an action from the last observation."""
-        if not self._stands:
+        if not self._is_reset:
             self._model.stand(self._observation)
         step = self._model.step(action)
-        self._observation, self._stands = step.observation, False
+        self._observation, self._is_reset = step.observation, False
         return step
 
 
-class AnewBatch:
-    """The same for many states at once."""
+class MemorylessBatch:
+    """The same as `MemorylessModel` for a batch."""
 
     def __init__(self, batch: Batch) -> None:
-        self._batch, self._stands = batch, True
+        self._batch, self._is_reset = batch, True
         self._observations = np.empty(0)
 
     def stand(self, observations: np.ndarray) -> None:
-        """Stand at observations."""
-        self._observations, self._stands = observations, True
+        """Set the states to observations."""
+        self._observations, self._is_reset = observations, True
         self._batch.stand(observations)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Take actions; return observations, rewards and terminated."""
-        if not self._stands:
+        if not self._is_reset:
             self._batch.stand(self._observations)
         answers = self._batch.step(actions)
-        self._observations, self._stands = answers[0], False
+        self._observations, self._is_reset = answers[0], False
         return answers
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -283,62 +267,76 @@ class AnewBatch:
         return self.step(actions)[1:]
 
     def keep(self, lanes: np.ndarray) -> None:
-        """Go on with some lanes only."""
+        """Keep only some lanes."""
         self._observations = self._observations[..., lanes]
         self._batch.keep(lanes)
 
 
 class Returns(NamedTuple):
-    """Sums of rewards until the end of the episode, and the steps that were taken for them."""
+    """Undiscounted returns to the end of the episode, and the number of steps taken."""
 
     returns: np.ndarray
     steps: int
 
 
 def returns(batch: Batch, observations: Sequence[Any], plans: np.ndarray) -> Returns:
-    """Return the returns (observations, plans) of plans (observations, plans, steps, *action)."""
+    """Play plans in a batch.
+
+    Args:
+        batch: The model.
+        observations: The states to start from.
+        plans: Actions, of shape (observations, plans, steps, *action).
+
+    Returns:
+        Returns of shape (observations, plans), and the number of steps.
+    """
     count, number, horizon = plans.shape[:3]
     starts = np.stack([np.asarray(value) for value in observations], -1)
     by_step = plans.reshape(count * number, horizon, -1)
     total, steps = np.zeros(count * number), 0
-    for part in _parts(count * number):
+    # The arrays of more than 8000 lanes would not fit in the cache of the CPU.
+    parts = -(-count * number // 8000)
+    bounds = [count * number * part // max(parts, 1) for part in range(parts + 1)]
+    for part in map(slice, bounds, bounds[1:]):
         lanes = np.arange(part.start, part.stop) // number
         actions = np.ascontiguousarray(by_step[part].transpose(1, 2, 0))
         if plans.ndim == 3:
             actions = actions[:, 0]
-        total[part], taken = _played(batch, np.take(starts, lanes, -1), actions)
+        lane_starts = np.take(starts, lanes, -1)
+        try:
+            total[part], taken = _play(batch, lane_starts, actions, 0.25)
+        except _RefusedWithEnded:  # an ended lane may be the cause, so drop each immediately
+            total[part], taken = _play(batch, lane_starts, actions, 0.0)
         steps += taken
     return Returns(total.reshape(count, number), steps)
 
 
-def _parts(lanes: int) -> Iterator[slice]:
-    """Yield parts of about equal size."""
-    parts = -(-lanes // MOST_LANES)
-    bounds = [lanes * part // max(parts, 1) for part in range(parts + 1)]
-    yield from map(slice, bounds, bounds[1:])
-
-
-def _played(batch: Batch, starts: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, int]:
-    """Play all plans; once more without ended lanes if these are what the batch cannot do."""
-    try:
-        return _play(batch, starts, actions, _ENDED_SHARE)
-    except _Ended:
-        return _play(batch, starts, actions, 0.0)
+class _RefusedWithEnded(Exception):
+    """The batch refused a step while it had lanes whose episode had ended."""
 
 
 def _play(
-    batch: Batch, starts: np.ndarray, actions: np.ndarray, share: float
+    batch: Batch, starts: np.ndarray, actions: np.ndarray, max_ended: float
 ) -> tuple[np.ndarray, int]:
-    """Play all plans; ended lanes are left out when they are more than a share."""
+    """Play plans; drop the ended lanes if they are more than the fraction `max_ended`.
+
+    Returns:
+        Returns (lanes,), and the number of steps.
+    """
     total = np.zeros(starts.shape[-1])
-    everybody = slice(None)
-    lanes: Any = everybody
+    everything = slice(None)
+    lanes: Any = everything  # the lanes of `total` that the batch still has
     alive, living, steps = np.ones(len(total), bool), len(total), 0
     batch.stand(starts)
     for now in actions:
-        now = now if lanes is everybody else np.take(now, lanes, -1)
+        now = now if lanes is everything else np.take(now, lanes, -1)
         all_alive = living == len(alive)
-        rewards, terminated = _step(batch, now, ended=not all_alive)
+        try:
+            rewards, terminated = batch.advance(now)
+        except Unbatched:
+            if all_alive:
+                raise
+            raise _RefusedWithEnded from None
         steps += living
         total[lanes] += rewards if all_alive else np.where(alive, rewards, 0.0)
         if not np.count_nonzero(terminated):
@@ -347,22 +345,8 @@ def _play(
         living = int(np.count_nonzero(alive))
         if not living:
             break
-        if len(alive) - living > share * len(alive):
+        if len(alive) - living > max_ended * len(alive):
             batch.keep(alive)
             lanes = np.arange(len(total))[lanes][alive]
             alive = np.ones(living, bool)
     return total, steps
-
-
-class _Ended(Exception):
-    """What cannot be done may be in lanes that have ended."""
-
-
-def _step(batch: Batch, actions: np.ndarray, *, ended: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Take a step; return rewards and where the episode ended."""
-    try:
-        return batch.advance(actions)
-    except Unbatched:
-        if ended:
-            raise _Ended from None
-        raise

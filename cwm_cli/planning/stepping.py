@@ -1,4 +1,4 @@
-"""Parallel steps of imagined episodes from many observations, for every form of a model."""
+"""One step of many imagined episodes, for every form of a model."""
 
 from __future__ import annotations
 
@@ -19,23 +19,35 @@ def follow(
     key: Sequence[int],
     valid: bool = False,
 ) -> Columns:
-    """Return what follows `actions` at `observations`, both as columns: an episode in each row.
+    """Take one step in each of many episodes.
 
-    There are `rewards`, `ends` and, where a step says so, the `valid_actions` that may follow.
-    What chance decides follows from the `key`. An episode in which the model raises, or says what
-    is no number, ends where it is; if it raises in all of them its last complaint is raised.
+    An episode ends, with its old observation, if the model raises an exception or returns a number
+    that is not finite.
+
+    Args:
+        model: The model, in any form.
+        arrays: Columns `observations` and `actions`, one row per episode.
+        space: The observation space as JSON.
+        key: Seed of the random numbers of the model.
+        valid: Whether to return the valid actions.
+
+    Returns:
+        Columns of the next observations, `rewards`, `ends` and, if requested, `valid_actions`.
+
+    Raises:
+        Exception: The last exception of the model, if it raised one in every episode.
     """
     seen = Space.from_json(space)
     if model.batch is not None and not valid and not seen.children and seen.kind != "text":
         try:
-            return _followed_together(model, arrays["observations"], arrays["actions"])
+            return _follow_together(model, arrays["observations"], arrays["actions"])
         except (Unbatched, ArithmeticError, ValueError, IndexError, TypeError):
-            pass  # the program itself may still answer
-    return _followed_alone(model, arrays, seen, key, valid=valid)
+            pass  # the scalar form may still answer
+    return _follow_each(model, arrays, seen, key, valid=valid)
 
 
-def _followed_together(model: Model, observations: np.ndarray, actions: np.ndarray) -> Columns:
-    """Take a step in every episode at once."""
+def _follow_together(model: Model, observations: np.ndarray, actions: np.ndarray) -> Columns:
+    """Take a step in all episodes together."""
     count, shape = len(observations), observations.shape[1:]
     batch = model.batch
     assert batch is not None
@@ -58,7 +70,7 @@ def _followed_together(model: Model, observations: np.ndarray, actions: np.ndarr
     return {"observations": after} | found
 
 
-def _followed_alone(
+def _follow_each(
     model: Model,
     arrays: Mapping[str, np.ndarray],
     space: Space,
@@ -66,12 +78,12 @@ def _followed_alone(
     *,
     valid: bool,
 ) -> Columns:
-    """Take a step in one episode after the other."""
+    """Take a step in each episode, one by one."""
     actions, after = model.action_space, list[Any]()
     count = len(next(iter(arrays.values())))
     rewards, ends = np.zeros(count), np.ones(count, np.bool_)
     allowed = np.ones((count, actions.count if valid else 0), np.bool_)
-    complaint: Exception | None = None
+    last_error: Exception | None = None
     raised = 0
     for row in range(count):
         after.append(space.unpack("observations", arrays, row))
@@ -83,9 +95,9 @@ def _followed_alone(
             after[row], rewards[row], ends[row] = step.observation, step.reward, step.terminated
             if valid and step.valid is not None:
                 allowed[row] = actions.mask(step.valid)
-        except Exception as error:  # noqa: BLE001  # programs raise what they like
-            complaint, raised = error, raised + 1
-    if complaint is not None and raised == count:
-        raise complaint
+        except Exception as error:  # noqa: BLE001  # programs may raise anything
+            last_error, raised = error, raised + 1
+    if last_error is not None and raised == count:
+        raise last_error
     found = space.pack("observations", after) | {"rewards": rewards, "ends": ends}
     return found | ({"valid_actions": allowed} if valid else {})

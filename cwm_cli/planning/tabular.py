@@ -1,4 +1,4 @@
-"""Value iteration over all states that can be reached, for small models."""
+"""Value iteration over all reachable states, for small models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,29 +11,20 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import Model, PossibleStep, countable, name
 from cwm_cli.planning.planner import Planner, Situation, Unsuited
 
-LARGEST = 4_000_000
-"""Values that are remembered for different numbers of steps to go."""
-
-MOST_SWEEPS = 10_000
-"""Steps to go beyond which values count as converged."""
-
-SAMPLE = 300
-"""States that are tried before real-valued ones, of which most are new, are given up."""
+MAX_VALUES = 4_000_000
+"""Maximum number of values to keep, over all states and numbers of remaining steps."""
 
 MOST_DRAWN = 1_000
-"""States that a model may have at most which draws and does not tell what can follow."""
-
-TIED = 1e-9
-"""Expected values that differ by less, relative and absolute, differ by rounding alone."""
+"""Maximum number of states of a stochastic model that does not return its possible outcomes."""
 
 
 @dataclass(frozen=True)
 class Tabular(Planner):
-    """Plans the action of the highest value, once every state that can be reached was tried.
+    """Finite-horizon value iteration over all reachable states.
 
-    Values are those of the steps that the episode can still last. Where they
-    do not fit in memory, only those of its last steps are. Where chance decides they are expected
-    values, by the probabilities that the model tells, or else by what it drew.
+    Values depend on the number of remaining steps. If these do not fit in memory, only the values
+    of the last steps are kept. If the model is stochastic, they are expected values, by the
+    probabilities that the model returns, or else by the frequencies of its samples.
     """
 
     NEEDS: ClassVar[str] = "discrete actions"
@@ -66,12 +57,12 @@ class Tabular(Planner):
 
     @classmethod
     def serves(cls, action_space: Space) -> bool:
-        """Whether actions are discrete."""
+        """Return whether actions are discrete."""
         return action_space.kind == "discrete"
 
     @classmethod
     def rank(cls, observation_space: Space, action_space: Space) -> float | None:
-        """Go first where there can only be finitely many states: values are exact then."""
+        """Return 0 if there are finitely many states, since values are exact then."""
         return 0.0 if is_finite(observation_space) else None
 
     def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
@@ -86,7 +77,7 @@ class Tabular(Planner):
 
 
 def is_finite(space: Space) -> bool:
-    """Whether a space has finitely many values: whole numbers within bounds."""
+    """Return whether a space has finitely many values: integers within bounds."""
     spaces = [leaf.space for leaf in space.leaves("")]
     return all(
         leaf.kind != "text" and not leaf.is_float and all(map(isfinite, leaf.low + leaf.high))
@@ -95,9 +86,9 @@ def is_finite(space: Space) -> bool:
 
 
 class StateTable:
-    """All states of a model, what every action leads to, and values by steps to go.
+    """All reachable states, the outcomes of every action, and values by remaining steps.
 
-    State 0 is the end of an episode.
+    State 0 is the end of an episode. Call `start` for each situation, then `close`, then `action`.
     """
 
     def __init__(self, model: Model, options: Tabular) -> None:
@@ -112,9 +103,9 @@ class StateTable:
         self._numbers: dict[Any, int] = {}
         self._states: list[Any] = [None]
         self._valid: list[Sequence[int]] = [()]
-        self._firsts = [0, 0]  # where the actions of each state begin among those of all
+        self._firsts = [0, 0]  # index of the first action of each state
         self._rewards: list[float] = []
-        self._several: list[int] = []
+        self._counts: list[int] = []
         self._following: list[int] = []
         self._shares: list[float] = []
         self._outcomes: OutcomeArrays | None = None
@@ -128,28 +119,33 @@ class StateTable:
         return self._number(self._model.here(), situation.valid)
 
     def close(self) -> None:
-        """Take every action in every state; `Unsuited` when new ones keep coming."""
+        """Take every action in every state.
+
+        Raises:
+            Unsuited: If there are too many states.
+        """
         tried = len(self._firsts) - 1
         if tried == len(self._states):
             return
         while tried < len(self._states):
-            self._try(tried)
+            self._expand(tried)
             tried += 1
             found = len(self._states) - 1
-            opening = tried >= SAMPLE and 2 * found > len(self._rewards)
-            if found > self._most or (opening and not countable(self._states[-1])):
+            # If most real-valued states are still new after 300 expansions, they never end.
+            is_endless = tried >= 300 and 2 * found > len(self._rewards)
+            if found > self._most or (is_endless and not countable(self._states[-1])):
                 raise Unsuited(f"reaches more than {min(found, self._most)} states")
         self._outcomes = OutcomeArrays.of(
-            np.diff(self._firsts), self._rewards, self._several, self._following, self._shares
+            np.diff(self._firsts), self._rewards, self._counts, self._following, self._shares
         )
         self._values = [np.zeros(len(self._states))]
         self._sweeps, self._converged = 0, False
 
     def action(self, number: int, situation: Situation) -> int:
-        """Return an action of the highest value in a state, ties at random."""
+        """Return an action of the highest value in a state; ties are broken at random."""
         assert self._outcomes is not None
-        values = self._to_go(situation.horizon - 1)
-        own = self._outcomes.some(*self._firsts[number : number + 2])
+        values = self._values_after(situation.horizon - 1)
+        own = self._outcomes.select(*self._firsts[number : number + 2])
         found = own.back_up(values, self._discount).tolist()
         backed_up = {
             action: value
@@ -157,20 +153,21 @@ class StateTable:
             if not situation.valid or action in situation.valid
         }
         highest = max(backed_up.values())
-        room = 0.0 if self._model.deterministic else TIED * (1 + abs(highest))
-        best = [action for action, value in backed_up.items() if value >= highest - room]
+        # Expected values that differ by less than 1e-9 differ by rounding only.
+        tolerance = 0.0 if self._model.deterministic else 1e-9 * (1 + abs(highest))
+        best = [action for action, value in backed_up.items() if value >= highest - tolerance]
         return best[int(situation.rng.integers(len(best)))]
 
     def _number(self, state: Any, valid: tuple[int, ...] | None) -> int:
-        """Return the number of a state, a new one if it was not met before."""
+        """Return the number of a state; a new state gets the next number."""
         number = self._numbers.setdefault(name(state), len(self._states))
         if number == len(self._states):
             self._states.append(state)
             self._valid.append(valid or self._all)
         return number
 
-    def _try(self, number: int) -> None:
-        """Take every action in a state, and note what can follow."""
+    def _expand(self, number: int) -> None:
+        """Take every action in a state, and add the outcomes."""
         model = self._model
         for action in self._valid[number]:
             model.stand(self._states[number])
@@ -178,21 +175,24 @@ class StateTable:
                 step = model.step(action)
                 following: Sequence[PossibleStep] = [PossibleStep(1.0, step, model.here())]
             else:
-                told = model.outcomes(action)
-                following = told or model.drawn(action, self._options.draws)
-                self._most = self._most if told else min(self._most, MOST_DRAWN)
-            self._rewards.append(sum(each.probability * each.step.reward for each in following))
-            self._several.append(len(following))
+                exact = model.outcomes(action)
+                following = exact or model.sample_outcomes(action, self._options.draws)
+                self._most = self._most if exact else min(self._most, MOST_DRAWN)
+            self._rewards.append(sum(o.probability * o.step.reward for o in following))
+            self._counts.append(len(following))
             for probability, (_, _, terminated, valid), state in following:
                 self._following.append(0 if terminated else self._number(state, valid))
                 self._shares.append(probability)
         self._firsts.append(len(self._rewards))
 
-    def _to_go(self, steps: int) -> np.ndarray:
-        """Return the values with so many steps to go, or with the most that were needed so far."""
+    def _values_after(self, steps: int) -> np.ndarray:
+        """Return the values of all states with n remaining steps, or the converged values.
+
+        10,000 steps count as converged.
+        """
         outcomes, values = self._outcomes, self._values
-        room = max(2, LARGEST // len(self._states))
-        while outcomes and self._sweeps < min(steps, MOST_SWEEPS) and not self._converged:
+        room = max(2, MAX_VALUES // len(self._states))
+        while outcomes and self._sweeps < min(steps, 10_000) and not self._converged:
             improved = outcomes.improve(values[-1], self._discount)
             change = np.abs(improved - values[-1]).max()
             self._converged = bool(change <= self._tolerance)
@@ -207,12 +207,12 @@ Numbers = Sequence[float] | np.ndarray
 
 
 class OutcomeArrays(NamedTuple):
-    """What actions lead to, in arrays: states have actions, and actions have outcomes.
+    """The outcomes of all actions as flat arrays.
 
-    `states` are those with actions, in the order of their actions, and `actions` says
-    where those of each begin. Each action has a mean reward, and `outcomes` says where
-    the states that follow it, with their shares, begin. A state without actions
-    keeps its value.
+    `states` has the numbers of the states with actions, and `actions` the index of the first
+    action of each. `rewards` has the mean reward of each action, and `outcomes` the index of its
+    first outcome. Each outcome has a `following` state and a share. A state without actions keeps
+    its value.
     """
 
     states: np.ndarray
@@ -231,20 +231,20 @@ class OutcomeArrays(NamedTuple):
         following: Numbers,
         shares: Numbers,
     ) -> Self:
-        """Say how many actions each state has, and how many outcomes each of these."""
-        counts, several = np.array(actions), np.array(outcomes)
-        own = counts[counts > 0]
+        """Build the arrays from the number of actions per state and of outcomes per action."""
+        action_counts, outcome_counts = np.array(actions), np.array(outcomes)
+        own = action_counts[action_counts > 0]
         return cls(
-            np.flatnonzero(counts),
+            np.flatnonzero(action_counts),
             np.cumsum(own) - own,
             np.array(rewards),
-            np.cumsum(several) - several,
+            np.cumsum(outcome_counts) - outcome_counts,
             np.array(following),
             np.array(shares),
         )
 
-    def some(self, first: int, end: int) -> Self:
-        """Return some of the actions, which belong to one state."""
+    def select(self, first: int, end: int) -> Self:
+        """Return the part with the actions of one state."""
         begins = self.outcomes[first:end]
         outcomes = slice(begins[0], self.outcomes[end] if end < len(self.outcomes) else None)
         return self._replace(
@@ -255,13 +255,13 @@ class OutcomeArrays(NamedTuple):
         )
 
     def back_up(self, values: np.ndarray, discount: float) -> np.ndarray:
-        """Return the values of all actions, given those of the states that follow."""
+        """Return the values of all actions, given the values of all states."""
         expected = np.add.reduceat(self.shares * values[self.following], self.outcomes)
         backed_up: np.ndarray = self.rewards + discount * expected
         return backed_up
 
     def improve(self, values: np.ndarray, discount: float) -> np.ndarray:
-        """Return the values of states with one step more to go (Bellman's equation)."""
+        """Return the values of all states with one more remaining step (Bellman's equation)."""
         improved = values.copy()
         improved[self.states] = np.maximum.reduceat(self.back_up(values, discount), self.actions)
         return improved

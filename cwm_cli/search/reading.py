@@ -16,14 +16,14 @@ OPENS = re.compile(rf"^[ \t]*(?:<(?P<tag>{NAMES})>|(?P<mark>\[THINK\]))", re.MUL
 CLOSES = re.compile(rf"^[ \t]*(?:</(?:{NAMES})>|\[/THINK\])[ \t]*$", re.MULTILINE)
 
 
-class Answer(NamedTuple):
+class VisibleText(NamedTuple):
     """The text of a completion without its reasoning, and whether the reasoning has ended."""
 
     text: str
     done: bool = True
 
 
-def without_thinking(text: str) -> Answer:
+def without_thinking(text: str) -> VisibleText:
     """Remove the reasoning of a model, between marks such as `<think>` and `</think>`.
 
     The first opening mark may be missing, as some chat templates add it to the prompt. Reasoning
@@ -43,10 +43,10 @@ def without_thinking(text: str) -> Answer:
         if not ended:
             if (before + prior).strip():
                 break
-            return Answer("", done=False)
+            return VisibleText("", done=False)
         before += prior if prior.strip() else ""
         text = after.lstrip("\n")
-    return Answer(before + text)
+    return VisibleText(before + text)
 
 
 def blocks(text: str) -> Iterator[str]:

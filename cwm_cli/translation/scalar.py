@@ -11,7 +11,7 @@ import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import LARGEST, Here, Model, Step
-from cwm_cli.planning.program import Anew, Program
+from cwm_cli.planning.program import MemorylessModel, Program
 
 # Emitted code raises these if the program has to compute the step, or if there is no state.
 ARITHMETIC_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError)
@@ -40,9 +40,9 @@ class TranslatedModel(Model):
         self.fallbacks = 0
 
     @cached_property
-    def anew(self) -> Model:
+    def memoryless(self) -> Model:
         """The same form, with the state set from the last observation before every step."""
-        return Anew(self, self._program)
+        return MemorylessModel(self, self._program)
 
     def stand(self, state: Any) -> None:
         """Set the state by an observation or by a result of `here`."""

@@ -229,7 +229,7 @@ class _Walker:
                 del self._numbers[name(self._places[number])]
                 self._places[number] = None
         elif ask == Ask.ANEW:
-            self._model = self._plain.anew
+            self._model = self._plain.memoryless
         else:
             self._model = self._plain
             self._numbers.clear()
@@ -268,7 +268,7 @@ class _Walker:
     def _possible(self, action: Any, times: int) -> bytes:
         """Say what can follow an action, by what the model tells or by so many draws."""
         model, before = self._model, self._model.counter[0]
-        found = model.drawn(action, times) if times else model.outcomes(action) or []
+        found = model.sample_outcomes(action, times) if times else model.outcomes(action) or []
         replies = [self._said(0, each.step, each.state) for each in found]
         steps = SteppingReply(model.counter[0] - before).encode()
         return steps + encode_outcomes([each.probability for each in found], replies)

@@ -188,7 +188,7 @@ class RemoteModel(Model):
         self._process = sandbox.converse(stepping, side=1)
 
     @property
-    def anew(self) -> Model:
+    def memoryless(self) -> Model:
         """The same model, whose program is stood at its last observation before every step now."""
         if not self._is_anew:
             self._ask(Ask.ANEW)
@@ -205,7 +205,7 @@ class RemoteModel(Model):
         """Return all that the program says may follow an action, None where it does not say."""
         return self._possible(Ask.OUTCOMES, action, 0) if self.tells else None
 
-    def drawn(self, action: Any, times: int) -> list[PossibleStep]:
+    def sample_outcomes(self, action: Any, times: int) -> list[PossibleStep]:
         """Return what so many draws of an action lead to."""
         return self._possible(Ask.DRAWN, action, times)
 

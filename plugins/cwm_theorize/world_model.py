@@ -19,7 +19,7 @@ from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.text_view import Change, Consequence, TextView
 from cwm_cli.errors import CwmError
-from cwm_cli.planning.model import Counter, Model, PossibleStep, Step, copied, key
+from cwm_cli.planning.model import Counter, Model, PossibleStep, Step, copy_value, key
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import (
     Planning,
@@ -300,7 +300,7 @@ class TheorySteps(Model):
     def _possible(self, outcome: PossibleChange) -> PossibleStep:
         observation, reward, terminated = outcome.meaning
         step = Step(observation, reward, terminated, self._valid(observation))
-        return PossibleStep(outcome.probability, step, copied(observation))
+        return PossibleStep(outcome.probability, step, copy_value(observation))
 
     def _valid(self, observation: Any) -> tuple[int, ...] | None:
         """Return the actions that may follow, None where all may."""

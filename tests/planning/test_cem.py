@@ -12,10 +12,10 @@ import pytest
 from benchmarks import published
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.cem import Cem
-from cwm_cli.planning.icem import Icem, coloured
+from cwm_cli.planning.icem import Icem, coloured_noise
 from cwm_cli.planning.model import Model
 from cwm_cli.planning.planner import Situation
-from cwm_cli.planning.program import Anew, Checks, Program
+from cwm_cli.planning.program import Checks, MemorylessModel, Program
 
 PLANNERS = [Cem(horizon=6, iterations=3, samples=30, elites=4), Icem(budget=200, horizon=6)]
 
@@ -76,8 +76,8 @@ class Same(Target):
         return np.zeros(3), 1.0, False
 
 
-class Asked(Anew):
-    """A program stood anew before every step, whose plans are remembered by the program itself."""
+class Asked(MemorylessModel):
+    """A model reset before every step, which records the shapes of plans in the program."""
 
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
         self._model.asked.append(plans.shape)  # type: ignore[attr-defined]
@@ -85,7 +85,7 @@ class Asked(Anew):
 
 
 class Recorded(Program):
-    """A program that remembers the shapes of the plans it was asked about."""
+    """A program that records the shapes of the plans."""
 
     def __init__(self, environment: Any) -> None:
         checks = Checks(tuple, float, bool, np.array)
@@ -93,7 +93,7 @@ class Recorded(Program):
         self.asked: list[tuple[int, ...]] = []
 
     @cached_property
-    def anew(self) -> Model:
+    def memoryless(self) -> Model:
         return Asked(self, self)
 
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
@@ -102,7 +102,7 @@ class Recorded(Program):
 
 
 class Pendulums(Model):
-    """Pendulums at many angles and speeds at once."""
+    """A batch of pendulums with different angles and speeds."""
 
     action_space = Pendulum.space
     deterministic = True
@@ -147,7 +147,7 @@ def test_a_plan_is_bit_for_bit_the_published_one(environment: Any, seed: int, ho
 
 
 class Momentum:
-    """A slide that forgets its speed when it is stood somewhere, and counts how often it is."""
+    """A slide that loses its speed in `set_state`, and counts these calls."""
 
     space = box([-1], [1])
     stood = 0
@@ -162,7 +162,7 @@ class Momentum:
         return np.array([self.place]), self.place, self.place > 9
 
 
-def test_the_published_method_stands_a_program_anew_before_every_step() -> None:
+def test_the_published_method_resets_a_program_before_every_step() -> None:
     for preset, anew in (("paper", True), ("default", False)):
         planner = Cem(preset=preset, iterations=2, samples=20, elites=4, horizon=8, replan=8)
         slide = Momentum()
@@ -188,9 +188,7 @@ def test_the_published_values_are_a_preset() -> None:
 
 @pytest.mark.parametrize("planner", PLANNERS)
 @pytest.mark.parametrize("environment", [Pendulum, Edge, Target])
-def test_what_is_planned_does_not_depend_on_the_situations_beside_it(
-    planner: Any, environment: Any
-) -> None:
+def test_plans_do_not_depend_on_other_situations(planner: Any, environment: Any) -> None:
     horizons = (50, 3, 50, 1, 4)
     together = [at(seed, horizon) for seed, horizon in enumerate(horizons)]
     alone = [at(seed, horizon) for seed, horizon in enumerate(horizons)]
@@ -204,7 +202,7 @@ def test_what_is_planned_does_not_depend_on_the_situations_beside_it(
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
-def test_situations_are_tried_together(planner: Any) -> None:
+def test_situations_are_planned_together(planner: Any) -> None:
     model = Recorded(Target())
     planner.plan(model, [at(seed) for seed in range(4)])
     assert [shape[0] for shape in model.asked] == [4] * 3
@@ -221,7 +219,7 @@ def test_no_plan_goes_beyond_the_horizon(planner: Any, horizon: int) -> None:
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
-def test_actions_have_the_shape_of_their_space_and_keep_to_its_bounds(planner: Any) -> None:
+def test_actions_have_the_shape_and_bounds_of_their_space(planner: Any) -> None:
     for environment in (Pendulum, Edge, Target):
         space = environment.space
         for action in planner.plan(Recorded(environment()), [at(0)])[0]:
@@ -238,7 +236,7 @@ def test_the_optimum_of_a_quadratic_reward_is_found(planner: Any) -> None:
 
 
 @pytest.mark.parametrize("planner", [Cem(horizon=2, iterations=12, elites=20), Icem(horizon=2)])
-def test_an_optimum_beyond_the_bounds_is_sought_on_them(planner: Any) -> None:
+def test_an_optimum_beyond_the_bounds_is_found_at_the_bounds(planner: Any) -> None:
     class Far(Target):
         target = np.array([[5.0, -5.0], [-5.0, 5.0]])
 
@@ -251,7 +249,7 @@ def test_an_optimum_beyond_the_bounds_is_sought_on_them(planner: Any) -> None:
 @pytest.mark.parametrize("budget", [12, 100, 500, 777])
 @pytest.mark.parametrize("horizon", [1, 7, 200])
 @pytest.mark.parametrize("options", [{}, {"elites": 1.0, "kept": 1.0}, {"decay": 99.0}], ids=str)
-def test_a_decision_takes_nearly_all_of_its_budget_and_no_more(
+def test_a_decision_uses_almost_its_whole_budget(
     budget: int, horizon: int, options: dict[str, float]
 ) -> None:
     planner, model, situation = Icem(budget=budget, **options), Recorded(Target()), at(0, horizon)
@@ -261,14 +259,14 @@ def test_a_decision_takes_nearly_all_of_its_budget_and_no_more(
         assert budget / 3 < model.counter[0] - before <= budget
 
 
-def test_of_plans_that_pay_the_same_the_one_of_least_effort_is_played() -> None:
+def test_less_effort_breaks_ties_between_plans() -> None:
     situation, planner = at(0), Icem(budget=500)
     sizes = [np.abs(planner.plan(Recorded(Same()), [situation])[0]).mean() for _ in range(12)]
     assert sizes[0] < 0.3
     assert sizes[-1] < sizes[0] / 2
 
 
-def test_a_decision_goes_on_from_the_one_before() -> None:
+def test_a_decision_starts_from_the_plans_of_the_last_one() -> None:
     fresh, warm = at(3), at(3)
     planner, model = Icem(budget=600, horizon=10), Recorded(Target())
     for _ in range(12):
@@ -303,16 +301,16 @@ def test_the_pendulum_swings_up_where_the_published_method_fails_at_the_same_cos
 
 @pytest.mark.parametrize("length", [1, 2, 7, 30])
 @pytest.mark.parametrize("colour", [0.0, 0.25, 1.0, 2.0])
-def test_noise_has_unit_variance_whatever_its_colour(length: int, colour: float) -> None:
-    noise = coloured(np.random.default_rng(0), (4000, 3, length), colour)
+def test_noise_of_any_colour_has_unit_variance(length: int, colour: float) -> None:
+    noise = coloured_noise(np.random.default_rng(0), (4000, 3, length), colour)
     assert noise.shape == (4000, 3, length)
     assert np.allclose(noise.mean(axis=(0, 1)), 0, atol=0.05)
     assert np.allclose(noise.var(axis=(0, 1)), 1, atol=0.1)
 
 
-def test_the_redder_the_noise_the_more_neighbours_resemble_each_other() -> None:
+def test_redder_noise_has_a_higher_autocorrelation() -> None:
     def likeness(colour: float) -> float:
-        noise = coloured(np.random.default_rng(0), (4000, 30), colour)
+        noise = coloured_noise(np.random.default_rng(0), (4000, 30), colour)
         return float((noise[:, 1:] * noise[:, :-1]).mean())
 
     white, *others = (likeness(colour) for colour in (0.0, 0.25, 1.0, 2.0))

@@ -95,7 +95,7 @@ def optimum(told: Told, horizon: int) -> np.ndarray:
 
 
 def planned(told: Told, horizon: int, planner: Tabular, model: Any) -> np.ndarray:
-    """Return the expected returns of what is planned, in the true probabilities."""
+    """Return the expected return of a planner under the true probabilities."""
     values = np.zeros((horizon + 1, len(told)))
     for left in range(1, horizon + 1):
         for state in told:
@@ -118,7 +118,7 @@ def planned(told: Told, horizon: int, planner: Tabular, model: Any) -> np.ndarra
         ),
     ],
 )
-def test_plans_in_told_probabilities_return_the_optimum(
+def test_plans_with_known_probabilities_are_optimal(
     env_id: str, env_args: dict[str, bool], horizon: int
 ) -> None:
     with gym.make(env_id, **env_args) as env:
@@ -131,7 +131,7 @@ def test_plans_in_told_probabilities_return_the_optimum(
     assert model.counter[0] == len(told) * len(told[0])  # each action is asked for once
 
 
-def test_where_a_model_only_draws_the_table_holds_what_it_drew() -> None:
+def test_tabular_samples_a_model_without_probabilities() -> None:
     with gym.make("FrozenLake-v1") as env:
         told: Told = env.unwrapped.P  # type: ignore[attr-defined]
         model = model_of(written(env, DRAWS), spaces_of(env))
@@ -143,7 +143,7 @@ def test_where_a_model_only_draws_the_table_holds_what_it_drew() -> None:
         assert planned(told, 5, Tabular(), other).tolist() == returned[:6].tolist()
 
 
-def test_a_model_that_draws_ever_new_states_is_left_to_another_planner() -> None:
+def test_tabular_refuses_a_model_that_samples_ever_new_states() -> None:
     text = DRAWS.replace("{table}", "{{}}").split("    def step")[0] + (
         "    def step(self, action):\n        return int(self.rng.integers(100000)), 0.0, False\n"
     )
@@ -187,7 +187,7 @@ def decided(sandbox: Sandbox, text: str, planners: list[tuple[str, Any]]) -> tup
     "text", [TELLS, pytest.param(DRAWS, marks=pytest.mark.slow)], ids=["told", "drawn"]
 )
 @pytest.mark.parametrize("planner", [("tabular", {"draws": 20}), ("mcts", {"budget": 60})])
-def test_decisions_where_chance_decides_are_made_again_and_confirmed(
+def test_decisions_in_a_stochastic_model_are_confirmed(
     sandbox: Sandbox, text: str, planner: tuple[str, Any]
 ) -> None:
     with gym.make("FrozenLake-v1") as env:
@@ -221,14 +221,14 @@ Environment = Liar
 """
 
 
-def test_probabilities_that_are_others_when_it_is_planned_are_forged(sandbox: Sandbox) -> None:
+def test_probabilities_that_change_during_planning_are_detected(sandbox: Sandbox) -> None:
     with gym.make("FrozenLake-v1") as env:
         program = written(env, TELLS) + LIES
     with pytest.raises(Forged, match="steps used in plans differently when repeated"):
         decided(sandbox, program, [("tabular", {})])
 
 
-def test_tree_search_asks_once_for_what_can_follow_and_finds_the_best_actions() -> None:
+def test_tree_search_requests_outcomes_once_and_finds_the_best_actions() -> None:
     with gym.make("FrozenLake-v1") as env:
         told: Told = env.unwrapped.P  # type: ignore[attr-defined]
         model = model_of(written(env, TELLS), spaces_of(env))
@@ -263,7 +263,7 @@ REALS = (
 
 
 @pytest.mark.parametrize("planner", [Icem(), Icem(draws=3), Cem(horizon=5)])
-def test_plans_differ_by_what_they_do_and_not_by_their_luck(planner: Planner) -> None:
+def test_all_plans_share_their_random_numbers(planner: Planner) -> None:
     model = model_of(NOISY, REALS)
     model.draw_from((0,))
     [plan] = planner.plan(model, [Situation(np.zeros(1), 5, (0,))])
@@ -271,7 +271,7 @@ def test_plans_differ_by_what_they_do_and_not_by_their_luck(planner: Planner) ->
     assert model.counter[0] <= max(2000, 4 * 1500)
 
 
-def test_the_same_key_gives_the_same_returns_whatever_was_drawn_before() -> None:
+def test_equal_keys_give_equal_returns() -> None:
     model = model_of(NOISY, REALS)
     plans = np.random.default_rng(0).uniform(-1, 1, (1, 4, 5, 1))
     found = []
@@ -283,7 +283,7 @@ def test_the_same_key_gives_the_same_returns_whatever_was_drawn_before() -> None
     assert model.returns([np.zeros(1)], plans, draws=3)[0].tolist() != found[0].tolist()
 
 
-def test_of_states_that_never_come_again_few_are_drawn_and_returned_to() -> None:
+def test_few_outcomes_are_drawn_if_states_never_recur() -> None:
     text = NOISY.replace("return self.place", "return self.place + self.rng.normal(size=1)")
     moves = space_of(gym.spaces.Discrete(2), "actions")
     model = model_of(text.replace("float(action[0])", "action"), (REALS[0], moves))

@@ -1,4 +1,4 @@
-"""Tree search finds what pays and counts what it should."""
+"""Tree search: rewards, budgets, and the published algorithm."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -31,7 +31,7 @@ PRESETS = pytest.mark.parametrize("preset", ["default", "paper"])
 
 
 class World(Model):
-    """A model made of a function from a state and an action to what follows."""
+    """A model defined by a function from a state and an action to a step."""
 
     deterministic = True
     state: Any = None
@@ -111,7 +111,7 @@ def chosen(planner: Mcts, world: World, state: Any, **rest: Any) -> int:
 
 @PRESETS
 @pytest.mark.parametrize("kind", [int, float])
-def test_it_walks_the_only_way_that_pays(preset: Any, kind: type) -> None:
+def test_it_finds_the_only_reward(preset: Any, kind: type) -> None:
     planner = Mcts(preset=preset, simulations=200, temperature=0.0)
     for seed in range(5):
         assert chosen(planner, Corridor(), kind(2), seed=seed) == 1
@@ -124,9 +124,9 @@ def test_no_step_beyond_the_horizon_counts(kind: type) -> None:
         assert chosen(planner, Patience(), kind(0), horizon=horizon) == action
 
 
-def test_a_far_reward_counts_only_if_the_episode_can_last_so_long() -> None:
+def test_a_far_reward_counts_only_within_the_horizon() -> None:
     class Far(World):
-        """The first action decides: 0 pays 1 at once, 1 pays 9 after twelve steps."""
+        """The first action decides: 0 pays 1 immediately, 1 pays 9 after twelve steps."""
 
         def answer(self, state: Any, action: int) -> Step:
             way, steps = divmod(state, 100) if state else (1 + action, 0)
@@ -181,7 +181,7 @@ def test_actions_are_numbered_as_their_space_numbers_them(preset: Any) -> None:
 
 
 @PRESETS
-def test_other_random_numbers_give_other_decisions(preset: Any) -> None:
+def test_decisions_depend_on_the_seed(preset: Any) -> None:
     def decide(seed: int) -> list[int]:
         planner = Mcts(preset=preset, budget=100)
         return [chosen(planner, Pole(), np.zeros(2), seed=seed + number) for number in range(12)]
@@ -189,7 +189,7 @@ def test_other_random_numbers_give_other_decisions(preset: Any) -> None:
     assert decide(0) == decide(0) != decide(100)
 
 
-def test_actions_that_a_walk_took_but_did_not_value_yet_are_drawn_alike() -> None:
+def test_tried_actions_without_a_value_are_drawn_uniformly() -> None:
     node = TreeNode(None, range(2))
     node.tried = [1, 1]
     drawn = {select_ucb(node, 1.0, Random(seed)) for seed in range(20)}
@@ -317,7 +317,7 @@ def test_rollouts_end_where_the_episode_ends() -> None:
 
 
 class Counted:
-    """A program that remembers how many steps it took, unless it is stood anew."""
+    """A program that counts its steps since the last `set_state`."""
 
     stood = 0
 
@@ -332,7 +332,7 @@ class Counted:
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_the_published_search_stands_a_program_anew_before_every_step(deterministic: bool) -> None:
+def test_the_published_search_resets_a_program_before_every_step(deterministic: bool) -> None:
     program = Counted()
     checks = Checks(tuple, float, bool, np.array)
     model = Program(program, checks, action_space=TWO, deterministic=deterministic)
@@ -343,7 +343,7 @@ def test_the_published_search_stands_a_program_anew_before_every_step(determinis
     assert program.stood < model.counter[0]
 
 
-def test_a_random_outcome_is_weighed_and_not_taken_for_granted() -> None:
+def test_random_outcomes_are_averaged() -> None:
     class Lottery(World):
         deterministic = False
         rng = np.random.default_rng(5)
@@ -359,7 +359,7 @@ def test_a_random_outcome_is_weighed_and_not_taken_for_granted() -> None:
         assert world.counter[0] == 20 * 100
 
 
-# The default search: plans that are kept, and graphs of states that come again.
+# The default search: kept plans, and graphs of recurring states.
 
 
 def episode(planner: Mcts, world: World, state: Any, steps: int, drift: float = 0.0) -> list[Any]:
@@ -376,7 +376,7 @@ def episode(planner: Mcts, world: World, state: Any, steps: int, drift: float = 
     return states
 
 
-def test_what_a_plan_promised_is_kept_or_surpassed() -> None:
+def test_the_value_of_the_plan_never_decreases() -> None:
     world, memory, state, promises = Pole(), None, np.array([0.3, 0.1]), [-np.inf]
     for number in range(60):
         situation = at(state, horizon=60 - number, seed=number, memory=memory)
@@ -389,19 +389,19 @@ def test_what_a_plan_promised_is_kept_or_surpassed() -> None:
 
 
 @pytest.mark.parametrize("budget", [1, 2, 5, 20])
-def test_a_state_in_which_nothing_was_tried_can_be_planned_from(budget: int) -> None:
+def test_a_small_budget_still_gives_an_action(budget: int) -> None:
     for seed in range(5):
         planner = Mcts(budget=budget, rollout=1 + seed)
         assert 1 < len(episode(planner, Pole(), np.array([0.1 * seed, 0.1]), 60)) <= 61
 
 
 @pytest.mark.parametrize("drift", [1e-9, 1e-3])
-def test_a_plan_is_tried_anew_where_the_state_is_not_the_predicted_one(drift: float) -> None:
+def test_the_plan_is_replayed_from_an_unexpected_state(drift: float) -> None:
     world = Pole()
     assert len(episode(Mcts(budget=300), world, np.array([0.3, 0.1]), 60, drift)) == 61
 
 
-def test_what_was_found_is_used_again_only_where_the_state_agrees() -> None:
+def test_the_tree_is_reused_only_if_the_state_agrees() -> None:
     planner, memories = Mcts(budget=200), []
     for state in (np.array([0.0, 0.1 + 1e-7]), np.array([0.0, 0.1 + 1e-2])):
         world, first = Pole(), at(np.array([-0.1, 0.005]))
@@ -415,7 +415,7 @@ def test_what_was_found_is_used_again_only_where_the_state_agrees() -> None:
     assert memories == [True, False]
 
 
-def test_a_far_goal_without_a_trace_is_found_by_repeating_actions() -> None:
+def test_repeated_actions_find_a_far_goal() -> None:
     class Hill(World):
         """Only long runs to one side lead anywhere."""
 
@@ -427,13 +427,13 @@ def test_a_far_goal_without_a_trace_is_found_by_repeating_actions() -> None:
     assert len(episode(Mcts(preset="paper", budget=2000), Hill(), 0.0, 100)) == 101
 
 
-def test_states_that_come_again_are_not_tried_again() -> None:
+def test_known_steps_are_not_repeated() -> None:
     world = Grid(FOUR)
     assert len(episode(Mcts(), world, 0, 50)) == 13
     assert world.counter[0] <= 48 * 4
 
 
-def test_chances_are_learned_over_all_decisions() -> None:
+def test_outcome_frequencies_are_learned() -> None:
     class Ice(World):
         """Two ways to the goal: 0 gets there or breaks in, 1 takes longer."""
 
@@ -452,7 +452,7 @@ def test_chances_are_learned_over_all_decisions() -> None:
         assert chosen(Mcts(budget=1000), Ice(), 0, seed=seed, horizon=1) == 0
 
 
-def test_states_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_states_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     class Counting(World):
         def answer(self, state: Any, action: int) -> Step:
             return Step(2 * state + action, 0.0, False)
@@ -466,10 +466,10 @@ def test_states_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPat
         assert len(memory.states) <= 500 + 2 * 100
 
 
-# What they are made of.
+# Parts of the searches.
 
 
-def test_rollouts_have_actions_that_are_repeated_for_shorter_or_longer() -> None:
+def test_rollouts_repeat_actions_for_different_lengths() -> None:
     rows = repeat_random_actions(np.random.default_rng(0), range(-1, 3), 200)
     switches = []
     for _ in range(200):
@@ -480,7 +480,7 @@ def test_rollouts_have_actions_that_are_repeated_for_shorter_or_longer() -> None
     assert max(switches) > 120
 
 
-def test_plans_are_changed_in_every_way() -> None:
+def test_plans_are_mutated_in_every_way() -> None:
     class Numbers:
         def __init__(self, values: Sequence[float]) -> None:
             self.random = iter(values).__next__

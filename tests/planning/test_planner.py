@@ -1,4 +1,4 @@
-"""What every planner promises, and how those that join are found."""
+"""Requirements of every planner, and planners of plugins."""
 
 import ast
 import inspect
@@ -82,11 +82,11 @@ def at(place: Any, horizon: int = 9, seed: int = 0, **rest: Any) -> Situation:
     ],
     ids=str,
 )
-def test_planners_say_which_actions_they_serve(space: gym.Space, names: list[str]) -> None:
+def test_planners_serve_their_kind_of_actions(space: gym.Space, names: list[str]) -> None:
     assert serving(KNOWN, space_of(space)) == names
 
 
-def test_who_plans_unasked_follows_from_the_planners() -> None:
+def test_ranks_order_the_automatic_planners() -> None:
     class Eager(KNOWN["mcts"]):  # type: ignore[misc]
         @classmethod
         def rank(cls, observation_space: Space, action_space: Space) -> float:
@@ -100,7 +100,7 @@ def test_who_plans_unasked_follows_from_the_planners() -> None:
 
 
 @EVERY
-def test_every_option_has_a_default_and_says_what_it_is(planner: type[Planner]) -> None:
+def test_every_option_has_a_default_and_a_description(planner: type[Planner]) -> None:
     options = {field.name for field in fields(planner) if field.init}
     body = ast.parse(dedent(inspect.getsource(planner))).body[0].body  # type: ignore[attr-defined]
     told = {
@@ -115,7 +115,7 @@ def test_every_option_has_a_default_and_says_what_it_is(planner: type[Planner]) 
 
 
 @EVERY
-def test_a_preset_gives_what_is_not_set(planner: type[Planner]) -> None:
+def test_a_preset_sets_the_unset_options(planner: type[Planner]) -> None:
     for preset in planner.PRESETS:
         values = preset_values(planner, preset)
         made = planner(preset=preset)  # type: ignore[call-arg]
@@ -135,7 +135,7 @@ def test_a_preset_gives_what_is_not_set(planner: type[Planner]) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["mcts", "cem"])
-def test_published_planners_take_a_programs_word_unless_told_otherwise(
+def test_published_planners_ignore_doubt_by_default(
     name: str, options: tuple[str, ...], doubt: str
 ) -> None:
     actions = spaces.Discrete(2) if name == "mcts" else spaces.Box(-1, 1, (1,))
@@ -158,7 +158,7 @@ NONSENSE = {
 }
 
 
-def test_options_without_sense_are_refused_by_name() -> None:
+def test_invalid_options_are_refused_by_name() -> None:
     for name, several in NONSENSE.items():
         for options in several:
             with pytest.raises(ValueError, match=next(iter(options))):
@@ -167,7 +167,7 @@ def test_options_without_sense_are_refused_by_name() -> None:
 
 @EVERY
 @pytest.mark.parametrize("horizon", [1, 2, 9])
-def test_plans_are_of_actions_that_there_are_and_no_longer_than_the_horizon(
+def test_plans_have_existing_actions_within_the_horizon(
     planner: type[Planner], horizon: int
 ) -> None:
     model, made = line(planner), planner()
@@ -179,7 +179,7 @@ def test_plans_are_of_actions_that_there_are_and_no_longer_than_the_horizon(
 
 
 @EVERY
-def test_equal_seeds_give_equal_plans_whatever_is_planned_beside(planner: type[Planner]) -> None:
+def test_equal_seeds_give_equal_plans_in_any_group(planner: type[Planner]) -> None:
     def plans(*seeds: int) -> list[str]:
         made, model = planner(), line(planner)
         situations = [at(0.5 * (seed % 2), seed=seed, horizon=5 + seed % 3) for seed in seeds]
@@ -262,7 +262,7 @@ def test_a_planner_is_found_by_its_address() -> None:
     assert Counting.rank(FEW, FEW) is None
 
 
-def test_what_is_remembered_belongs_to_an_episode_and_ends_with_it() -> None:
+def test_memory_belongs_to_one_episode() -> None:
     decider = Decider([Counting()], Line(FEW), seed=0)
 
     def plan(*pairs: tuple[int, int]) -> list[int]:
@@ -276,7 +276,7 @@ def test_what_is_remembered_belongs_to_an_episode_and_ends_with_it() -> None:
     assert plan((0, 5)) == [1], "what is over is forgotten"
 
 
-def test_a_planner_that_cannot_plan_makes_room_for_the_next() -> None:
+def test_the_next_planner_replaces_an_unsuited_one() -> None:
     decider = Decider([Counting(most=2), Counting(most=3)], Line(FEW), seed=0)
     moments = [Moment(0, number, 0, 9) for number in range(9)]
     assert [decider.plan([moment]) for moment in moments[:5]] == [[[n]] for n in (1, 2, 1, 2, 3)]
@@ -285,7 +285,7 @@ def test_a_planner_that_cannot_plan_makes_room_for_the_next() -> None:
         decider.plan(moments[5:6])
 
 
-def test_a_model_with_chances_of_its_own_is_prepared_for_each_decision() -> None:
+def test_a_stochastic_model_is_seeded_for_each_decision() -> None:
     begun: list[Moment] = []
     decider = Decider([Counting()], Line(FEW), seed=0, begin=begun.append)
     moments = [Moment(number, 0, 0, 9) for number in range(3)]

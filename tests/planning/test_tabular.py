@@ -70,7 +70,7 @@ def distances(world: Maze) -> dict[int, int]:
     return steps
 
 
-def test_every_way_is_the_shortest_and_every_action_is_tried_once() -> None:
+def test_paths_are_shortest_and_each_action_is_tried_once() -> None:
     world, planner = Maze(), Tabular()
     for state, steps in distances(Maze()).items():
         if state != 48 and state not in WALLS:
@@ -78,7 +78,7 @@ def test_every_way_is_the_shortest_and_every_action_is_tried_once() -> None:
     assert world.counter[0] == 4 * (48 - len(WALLS))
 
 
-def test_the_table_serves_all_situations_and_grows_by_what_is_new() -> None:
+def test_the_table_is_shared_and_grows_with_new_states() -> None:
     class Islands(Maze):
         """Ten places each; from one island none leads to another."""
 
@@ -94,7 +94,7 @@ def test_the_table_serves_all_situations_and_grows_by_what_is_new() -> None:
     assert planner.plan(Islands(), [at(9)]) == [[3]]
 
 
-@pytest.mark.parametrize("room", [tabular.LARGEST, 60])
+@pytest.mark.parametrize("room", [tabular.MAX_VALUES, 60])
 def test_no_step_beyond_the_horizon_counts(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     class Choice(Maze):
         """Action 0 pays 1 and ends; action 1 pays 5 at the end of a way of five more steps."""
@@ -104,7 +104,7 @@ def test_no_step_beyond_the_horizon_counts(room: int, monkeypatch: pytest.Monkey
                 return Step(9, 1.0, True)
             return Step(state + 1, 5.0 if state == 5 else 0.0, state == 5)
 
-    monkeypatch.setattr(tabular, "LARGEST", room)
+    monkeypatch.setattr(tabular, "MAX_VALUES", room)
     planner, world = Tabular(), Choice(space_of(spaces.Discrete(2)))
     horizons = [50, 7, 6, 5, 2, 1]
     assert planner.plan(world, [at(0, horizon=each) for each in horizons]) == [
@@ -112,7 +112,7 @@ def test_no_step_beyond_the_horizon_counts(room: int, monkeypatch: pytest.Monkey
     ]  # fmt: skip
 
 
-def test_values_are_those_of_the_steps_to_go() -> None:
+def test_values_depend_on_the_remaining_steps() -> None:
     class Loop(Maze):
         """Action 0 pays 1 for ever; action 1 pays 30 once."""
 
@@ -169,7 +169,7 @@ def test_models_whose_states_never_end_are_refused(world: Maze, state: Any, trie
         assert world.counter[0] <= 4 * (tried + 1)
 
 
-def test_real_numbers_that_come_again_are_no_obstacle() -> None:
+def test_recurring_real_valued_states_are_accepted() -> None:
     class Real(Maze):
         """The same maze with fields of a tenth, in arrays."""
 
@@ -180,7 +180,7 @@ def test_real_numbers_that_come_again_are_no_obstacle() -> None:
     assert len(walk(Tabular(), Real(), np.array([0.0]))) == 1 + distances(Maze())[0]
 
 
-def test_planners_with_equal_options_are_equal_and_learn_apart() -> None:
+def test_equal_planners_have_separate_tables() -> None:
     first, second = Tabular(), Tabular()
     first.plan(Maze(), [at(0)])
     assert first == second
@@ -189,7 +189,7 @@ def test_planners_with_equal_options_are_equal_and_learn_apart() -> None:
     assert world.counter[0] > 0
 
 
-def test_chances_weigh_what_follows() -> None:
+def test_probabilities_weigh_the_next_values() -> None:
     outcomes = OutcomeArrays.of(
         actions=[0, 2, 1],
         rewards=[1.0, 0.0, 3.0],

@@ -77,7 +77,7 @@ def test_a_second_run_of_the_same_search_costs_nothing(cwm) -> None:
     assert json.loads(cwm.inside("cache", "--clear", "--json").stdout)["entries"] == 0
 
 
-def test_what_decides_an_answer_is_its_key_and_nothing_else() -> None:
+def test_the_key_covers_everything_that_decides_an_answer() -> None:
     def options(**changed: object) -> LiteLLM:
         return LiteLLM(**{"model": MODEL, **changed})  # type: ignore[arg-type]
 
@@ -101,7 +101,7 @@ def test_what_decides_an_answer_is_its_key_and_nothing_else() -> None:
     assert len({plain, *(answer_key(*each) for each in others)}) == len(others) + 1
 
 
-def test_whole_answers_alone_are_kept_with_all_that_is_known_of_them(cache: AnswerCache) -> None:
+def test_only_complete_answers_are_cached_with_their_usage(cache: AnswerCache) -> None:
     cut = answer("class", finish="length")
     with OpenAIServer([cut, answer("Because.")]) as server:
         backend = cache.around(asked(server, max_tokens=5))
@@ -113,7 +113,7 @@ def test_whole_answers_alone_are_kept_with_all_that_is_known_of_them(cache: Answ
         assert len(server.requests) == count
     assert again.text == "Because."
     assert (again.usage.reused, again.usage.cost) == (1, 0.0)
-    assert again.usage.tokens == whole.usage.tokens  # whoever chooses by them chooses as before
+    assert again.usage.tokens == whole.usage.tokens  # so that a pool of models chooses as before
     weighed = QUESTION._replace(weighed=True)
     with OpenAIServer([answer("Yes.", tokens=[("Yes", -0.5), (".", -0.25)])]) as server:
         backend = cache.around(asked(server))
@@ -151,7 +151,7 @@ def test_many_processes_share_the_file(cache: AnswerCache) -> None:
     assert (found.entries, found.reused, found.saved) == (5 * 15, 8 * 15, 8 * 15 * 0.5)
 
 
-def test_what_was_used_longest_ago_makes_room_and_what_is_old_goes(cache: AnswerCache) -> None:
+def test_old_and_least_recently_used_answers_are_removed(cache: AnswerCache) -> None:
     def keep(name: str) -> None:
         cache.keep(name, "m", Completion(name + 100_000 * "x", Usage()))
 
@@ -170,7 +170,7 @@ def test_what_was_used_longest_ago_makes_room_and_what_is_old_goes(cache: Answer
     assert (cache.summary().entries, cache.summary().days) == (0, 0.0)
 
 
-def test_no_search_fails_for_want_of_the_cache(cache: AnswerCache, tmp_path: Path) -> None:
+def test_a_damaged_cache_never_stops_a_search(cache: AnswerCache, tmp_path: Path) -> None:
     with OpenAIServer([answer("Because.")]) as server:
         for damage in (b"no database at all, " * 500, cache.file):
             backend = cache.around(asked(server))
@@ -197,7 +197,7 @@ def test_no_search_fails_for_want_of_the_cache(cache: AnswerCache, tmp_path: Pat
         AnswerCache(tmp_path / "b.sqlite").limit(days=1)
 
 
-def test_backends_that_are_no_language_models_are_left_as_they_are(cwm) -> None:
+def test_only_language_models_are_cached(cwm) -> None:
     done = cwm.inside("synthesize", "--env", "CartPole-v1", "--cache", "--json", "--run", "r")
     assert done.returncode == 0, done.stderr
     assert "the backend 'induction' is not a language model" in done.stderr

@@ -34,7 +34,7 @@ STRATEGIES = [GifMcts, WorldCoder, ZeroShot]
 
 
 class Counting(Problem):
-    """Programs are right where line n is `xn = n`; those that say `raise` cannot run."""
+    """Line n of a right program is `xn = n`; a program with a line `raise` cannot run."""
 
     def messages(self, move):
         return (Message(role="user", content=f"{move.action} {move.program} {move.prefix}"),)
@@ -79,7 +79,7 @@ class Writer(Backend):
 class Scripted(Backend):
     """Answers the completion of each step by a script: a text, or an error to raise.
 
-    The answers to `late` steps are held back until another one was given.
+    The completions of `late` steps wait for another completion.
     """
 
     script: list[str | Exception]
@@ -105,7 +105,7 @@ def searching(strategy=ZeroShot, backend=None, **settings):
 
 
 def program(*right):
-    """Write a program of which the given lines are right."""
+    """Return a program whose given lines are right."""
     return "".join(f"x{n} = {n if n in right else -1}\n" for n in range(LENGTH))
 
 
@@ -155,7 +155,7 @@ def test_among_equal_scores_the_better_validated_program_is_best():
     assert search.best.id == 1
 
 
-def test_programs_that_raise_can_be_the_best_there_is():
+def test_a_failing_program_is_best_if_all_fail():
     search = searching(backend=Scripted(["no program", "```\nraise\n```"]))
     list(search.run(2))
     assert search.best.id == 0
@@ -175,7 +175,7 @@ def test_a_search_cut_anywhere_resumes_to_the_same_nodes(strategy):
 
 
 class Telling(Counting):
-    """Says of how many programs it knows where a question is asked again."""
+    """Adds the number of known programs to a repeated prompt."""
 
     def __init__(self):
         super().__init__()
@@ -192,7 +192,7 @@ class Telling(Counting):
         return (Message(role="user", content=words),)
 
 
-def test_a_question_asked_again_has_the_same_words_when_the_search_goes_on():
+def test_a_resumed_search_repeats_the_varied_prompts():
     def telling():
         return Search(Telling(), GifMcts(), Writer(skill=0.02), seed=3)
 
@@ -212,7 +212,7 @@ def test_another_seed_gives_another_search(strategy):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_parallel_answers_are_learned_as_they_arrive(strategy):
+def test_parallel_completions_are_learned_in_order_of_arrival(strategy):
     script = [program(*range(number)) for number in range(9)]
     search = searching(strategy, Scripted(script, late=(0, 4)), parallel=3)
     records = list(search.run(9))
@@ -240,7 +240,7 @@ def test_replaying_a_parallel_journal_gives_the_same_strategy(parallel):
         assert search.strategy.state(node.id) == replayed.state(node.id)
 
 
-def test_a_run_continued_with_fewer_in_flight_numbers_its_steps_on():
+def test_a_resumed_run_with_fewer_in_flight_continues_the_step_numbers():
     wide = searching(GifMcts, Scripted([program(n) for n in range(8)], late=(6, 5, 4)), parallel=8)
     arrived = [record.node for record in wide.run(8)]
     latest_first = sorted(arrived, key=lambda node: -node.step)
@@ -250,7 +250,7 @@ def test_a_run_continued_with_fewer_in_flight_numbers_its_steps_on():
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
-def test_a_question_that_was_asked_already_says_so(parallel):
+def test_a_repeated_prompt_says_that_it_is_repeated(parallel):
     search = searching(GifMcts, Scripted([program(1)] * 9), parallel=parallel)
     list(search.run(9))
     assert len({node.prompt for node in search.nodes}) == 9
@@ -259,7 +259,7 @@ def test_a_question_that_was_asked_already_says_so(parallel):
     assert "asked before (times: 2)" in again[0].content
 
 
-def test_searches_use_the_same_threads_again():
+def test_searches_reuse_threads():
     threads = set()
 
     class Noting(Writer):
@@ -272,7 +272,7 @@ def test_searches_use_the_same_threads_again():
     assert 1 <= len(threads) < 20  # not 200; a thread may be wanted before it says that it is free
 
 
-def test_an_error_keeps_the_other_answers_in_flight():
+def test_drain_returns_the_other_completions_after_an_error():
     script = [CwmError("the key is refused: set another"), program(1), program(2)]
     journal = []
     search = searching(
@@ -288,7 +288,7 @@ def test_an_error_keeps_the_other_answers_in_flight():
     assert not search.pending
 
 
-def test_several_errors_at_once_are_one_error():
+def test_drain_ignores_further_errors():
     script = [CwmError("first"), CwmError("second"), program(2)]
     search = searching(backend=Scripted(script, late=(1, 2)), parallel=3)
     with pytest.raises(CwmError, match="first"):
@@ -316,7 +316,7 @@ def test_a_record_that_cannot_be_written_is_not_learned():
 
 @pytest.mark.parametrize("parallel", [1, 3, 10])
 @pytest.mark.parametrize(("cost", "completions"), [(0.25, 8), (0.0625, 29)])
-def test_a_limit_on_cost_is_used_up_and_never_exceeded(parallel, cost, completions):
+def test_a_cost_limit_is_used_up_and_never_exceeded(parallel, cost, completions):
     # Every call reserves 0.25: with 2.0 to spend, calls of 0.0625 stop after 1.75 + 0.0625.
     search = searching(
         GifMcts, Writer(cost=cost, worst=0.25), parallel=parallel, max_cost=2.0, seed=4
@@ -328,7 +328,7 @@ def test_a_limit_on_cost_is_used_up_and_never_exceeded(parallel, cost, completio
     assert search.spent == completions * cost
 
 
-def test_what_an_earlier_run_cost_counts():
+def test_the_cost_of_an_earlier_run_counts():
     first = searching(backend=Writer(cost=0.25, worst=0.25))
     list(first.run(6))
     resumed = searching(backend=Writer(cost=0.25, worst=0.25), max_cost=2.0)
@@ -336,14 +336,14 @@ def test_what_an_earlier_run_cost_counts():
     assert len(list(resumed.run(40))) == 2
 
 
-def test_a_limit_on_cost_is_refused_where_the_price_is_unknown():
+def test_a_cost_limit_needs_a_known_price():
     search = searching(backend=Writer(worst=None), max_cost=1.0)
     with pytest.raises(CwmError, match="known price"):
         list(search.run(3))
     assert search.backend.asked == []
 
 
-def test_moves_that_are_in_flight_are_known_to_the_strategy():
+def test_a_strategy_receives_the_moves_in_flight():
     seen = []
 
     class Watching(ZeroShot):
@@ -355,7 +355,7 @@ def test_moves_that_are_in_flight_are_known_to_the_strategy():
     assert seen == [0, 1, 2]
 
 
-def test_nodes_tell_how_they_came_to_be():
+def test_nodes_record_their_parent_cost_and_prompt():
     search = searching(GifMcts, Writer(cost=0.5), seed=2)
     list(search.run(12))
     for node in search.nodes:
@@ -367,7 +367,7 @@ def test_nodes_tell_how_they_came_to_be():
 
 @dataclass
 class Tired(Writer):
-    """Says what it does, and gives up with its second answer."""
+    """Reports its progress, and gives up with its second completion."""
 
     search: Search | None = None
     told: list[dict[int, str]] = field(default_factory=list)
@@ -385,7 +385,7 @@ def tired():
     return backend
 
 
-def test_a_backend_that_gives_up_ends_the_search_also_when_it_goes_on(tired):
+def test_a_backend_that_gives_up_also_ends_the_resumed_search(tired):
     assert len(list(tired.search.run(10))) == 2
     assert tired.search.given_up
     again = Search(Counting(), ZeroShot(), tired)
@@ -393,7 +393,7 @@ def test_a_backend_that_gives_up_ends_the_search_also_when_it_goes_on(tired):
     assert list(again.run(10)) == []
 
 
-def test_what_a_backend_tells_is_known_while_it_answers(tired):
+def test_progress_of_a_backend_is_available_while_it_works(tired):
     list(tired.search.run(10))
     assert tired.told == [{0: "question 0"}, {1: "question 1"}]
     assert tired.search.doing == {}

@@ -1,4 +1,4 @@
-"""Several models in one search: how they are named, which one is asked, what each brought."""
+"""Several models in one search: names, choice and improvements."""
 
 import json
 import random
@@ -40,7 +40,7 @@ WRONG = f"```python\n{cartpole(gravity=5)}```\n"
 DEAR, CHEAP = "openai/gpt-4o", "openai/gpt-4o-mini"
 
 
-def test_only_a_number_after_the_last_sign_is_a_weight(tmp_path, monkeypatch):
+def test_only_a_number_after_the_last_equals_sign_is_a_weight(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run=3,x").mkdir()
     cases = {
@@ -113,7 +113,7 @@ class Best(Strategy):
 
 
 class Closing(Backend):
-    """Closes a part of what is left with some chance, at some cost."""
+    """Closes a fraction of the remaining gap with a probability, at a cost."""
 
     def __init__(self, chance, part=0.1, cost=0.0):
         self.chance, self.part, self.cost = chance, part, cost
@@ -169,7 +169,7 @@ def test_models_take_turns_by_weight_evenly_spread():
 
 
 @pytest.mark.parametrize("choosing", ["alternate", "bandit"])
-def test_a_search_that_goes_on_chooses_as_if_it_had_not_stopped(choosing):
+def test_a_resumed_search_chooses_the_same_models(choosing):
     def made():
         members = {"a": Closing(0.6, cost=0.02), "b": Closing(0.3, cost=0.001)}
         return pool(choosing, {"a": 2}, **members)
@@ -185,7 +185,7 @@ def test_a_search_that_goes_on_chooses_as_if_it_had_not_stopped(choosing):
     assert searched(again, 30, seed=3) == whole
 
 
-def test_the_live_view_names_the_models_of_what_is_in_flight():
+def test_the_live_view_names_the_models_in_flight():
     def pending(*models):
         return {n: Pending(n, Move(GENERATE), 0.0, model=model) for n, model in enumerate(models)}
 
@@ -209,22 +209,26 @@ def shares(members, budget=60, runs=10, **weights):
     return sum(each["a"] for each in asked) / (budget * runs)
 
 
-def test_a_bandit_asks_the_model_that_brings_more_per_dollar():
+def test_a_bandit_prefers_the_largest_improvement_per_dollar():
     found = {
-        "dear and no better": shares({"a": Closing(0.5, cost=0.02), "b": Closing(0.5, cost=0.001)}),
-        "dear and better": shares({"a": Closing(0.5, cost=0.02), "b": Closing(0.0, cost=0.0002)}),
+        "expensive and no better": shares(
+            {"a": Closing(0.5, cost=0.02), "b": Closing(0.5, cost=0.001)}
+        ),
+        "expensive and better": shares(
+            {"a": Closing(0.5, cost=0.02), "b": Closing(0.0, cost=0.0002)}
+        ),
         "alike": shares({"a": Closing(0.3, cost=0.01), "b": Closing(0.3, cost=0.01)}),
         "unknown prices": shares({"a": Closing(0.6, cost=None), "b": Closing(0.1, cost=0.001)}),
         "free": shares({"a": Closing(0.6, cost=0.0), "b": Closing(0.1, cost=0.0)}),
     }
-    assert found["dear and no better"] < 0.2, found
-    assert found["dear and better"] > 0.45, found
+    assert found["expensive and no better"] < 0.2, found
+    assert found["expensive and better"] > 0.45, found
     assert 0.4 < found["alike"] < 0.6, found
     assert found["unknown prices"] > 0.65, found
     assert found["free"] > 0.65, found
 
 
-def test_what_refiners_make_of_an_answer_is_its_models():
+def test_refinements_count_for_the_model_of_the_answer():
     whole = searched(pool(a=Closing(1.0, 0.5), b=Closing(0.0)), 4)
     made = replace(whole[1], id=4, asked=False, model="", verdict=Verdict(score=0.9))
     uses = {use.model: use for use in model_uses([*whole, made])}
@@ -255,7 +259,7 @@ def ask(cwm):
 
 
 @pytest.mark.slow
-def test_each_model_is_asked_by_name_and_told_apart_wherever_a_run_is_shown(ask):
+def test_every_view_of_a_run_separates_its_models(ask):
     def script(body):
         return WRONG if body["model"] == "gpt-4o" else "I do not know."
 

@@ -31,7 +31,7 @@ def asked(cwm):
     return search
 
 
-def test_an_answer_without_a_program_has_its_question_asked_again_with_the_reason(asked):
+def test_a_completion_without_a_program_is_requested_again_with_the_reason(asked):
     result, nodes, prompts = asked("I would rather think about it.", ANSWER)
     assert (result["solved"], result["completions"]) == (True, 2)
     assert nodes[0].verdict.failure.kind == "no_answer"
@@ -42,14 +42,14 @@ def test_an_answer_without_a_program_has_its_question_asked_again_with_the_reaso
     assert "the whole program in one ```python block" in said
 
 
-def test_a_question_that_was_asked_again_in_vain_is_replaced_by_another(asked):
+def test_a_prompt_that_fails_twice_is_replaced(asked):
     _, _, prompts = asked("No.", "No, again.", ANSWER)
     assert "held no whole program" in prompts[1]
     assert "held no whole program" not in prompts[2]
     assert "This was asked before" in prompts[2]
 
 
-def test_an_improvement_without_a_program_is_asked_for_again(asked):
+def test_an_improvement_without_a_program_is_requested_again(asked):
     wrong = cartpole(gravity=5)
     _, nodes, prompts = asked(f"```python\n{wrong}```", "It is fine.", ANSWER)
     assert [node.parent for node in nodes] == [-1, 0, 1]

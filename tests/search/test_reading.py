@@ -1,4 +1,4 @@
-"""Programs are found in whatever language models answer."""
+"""Extraction of programs from the answers of language models."""
 
 import json
 import subprocess
@@ -96,7 +96,7 @@ def test_a_program_is_read_from_any_fence(program, label, mark, indent, around, 
 @example("x = 1\x00", "")
 @example("```\n" + "(" * 5000, "")
 @example("-" * 20_000 + "1", "x = \\")
-def test_any_text_gives_a_program_that_can_be_written_down_or_none(text, prefix):
+def test_any_text_gives_an_encodable_program_or_none(text, prefix):
     program = extract_program(text, prefix)
     json.dumps(program, ensure_ascii=False).encode("utf-8")
     assert "\r" not in program
@@ -107,7 +107,7 @@ def test_any_text_gives_a_program_that_can_be_written_down_or_none(text, prefix)
 @given(texts, texts)
 @example("```\n  x = 1\n y\n```", "")
 @example("```\n  y = 1\n```", "  x = 1\n")
-def test_what_was_read_is_read_again_from_a_fence(text, prefix):
+def test_an_extracted_program_is_extracted_again_from_a_fence(text, prefix):
     program = extract_program(text, prefix)
     mark = "`" * 3
     while mark in program:
@@ -116,7 +116,7 @@ def test_what_was_read_is_read_again_from_a_fence(text, prefix):
 
 
 @given(programs, st.integers(1, 30), st.booleans(), st.sampled_from(PROSE))
-def test_a_completion_that_continues_the_prefix_gets_it_in_front(program, cut, close, before):
+def test_the_prefix_is_added_to_a_continuation(program, cut, close, before):
     lines = program.splitlines(keepends=True)
     rest = "".join(lines[cut:])
     assume(rest.strip())
@@ -126,7 +126,7 @@ def test_a_completion_that_continues_the_prefix_gets_it_in_front(program, cut, c
 
 
 @given(st.integers(1, len(LINES) - 1), st.sampled_from(["whole", "spaces", "no blanks"]))
-def test_a_completion_that_repeats_the_prefix_is_taken_whole(cut, change):
+def test_a_completion_that_repeats_the_prefix_is_unchanged(cut, change):
     answer = {
         "whole": PROGRAM,
         "spaces": PROGRAM.replace("\n", "  \n"),
@@ -149,7 +149,7 @@ def test_a_continuation_may_begin_with_the_last_lines_of_the_prefix(cut):
 
 
 @pytest.mark.parametrize("cut", [6, 12, 13, 20])
-def test_a_completion_that_begins_anew_is_taken_as_it_is(cut):
+def test_a_completion_that_starts_over_is_unchanged(cut):
     other = "import json\n\n\n" + NESTED
     assert extract_program(fenced(other), "".join(LINES[:cut])) == other
 
@@ -171,7 +171,7 @@ def test_a_usage_example_after_a_continuation_is_not_the_program():
     assert extract_program(text, "".join(LINES[:13])) == PROGRAM
 
 
-def test_explanations_before_and_after_the_program_are_left_out():
+def test_explanations_around_the_program_are_removed():
     snippet = fenced("position = max(0, position - 1)\n" * 40)
     text = f"The bug:\n{snippet}\nCorrected:\n{fenced(PROGRAM)}\nTry it:\n{snippet}"
     assert extract_program(text) == PROGRAM
@@ -190,19 +190,19 @@ def test_a_shortened_repetition_does_not_count_as_complete(body):
     assert extract_program(f"{fenced(PROGRAM)}\nIn short:\n{fenced(short)}") == PROGRAM
 
 
-def test_a_program_explained_piece_by_piece_is_put_together():
+def test_a_program_in_several_blocks_is_joined():
     pieces = ["".join(LINES[:13]), "".join(LINES[13:17]), "".join(LINES[17:])]
     text = "\nThen:\n".join(fenced(piece.strip("\n") + "\n") for piece in pieces)
     assert unbroken(extract_program(text)) == unbroken(PROGRAM)
 
 
-def test_a_world_model_that_was_cut_is_preferred_to_a_snippet_that_runs():
+def test_a_cut_off_world_model_is_preferred_to_a_complete_snippet():
     cut = PROGRAM[: PROGRAM.index("exp(")]
     text = f"{fenced(HELPER)}\n{fenced(cut, close=False)}"
     assert extract_program(text) == cut + "\n"
 
 
-def test_the_longest_definition_counts_and_the_later_of_equals():
+def test_the_longest_definition_wins_and_the_later_one_breaks_ties():
     first, second = "def f():\n    return 1\n", "def g():\n    return 2\n"
     data = fenced("3 4 5\n" * 30, label="text")
     assert extract_program(f"{fenced(first)}\n{fenced(second)}\n{data}") == second
@@ -221,18 +221,18 @@ def test_code_without_a_fence_is_the_program(program):
 @pytest.mark.parametrize(
     "text", ["", "\n", "Sorry.", "yes", "Answer: 42", "Done: yes", "```\n```", "1 + 1", "..."]
 )
-def test_text_that_is_no_program_gives_none(text):
+def test_prose_gives_no_program(text):
     assert extract_program(text) == ""
     assert extract_program(text, "import math\n") == ""
 
 
-def test_indented_code_is_moved_to_the_margin_only_where_that_helps():
+def test_code_is_dedented_only_if_it_then_parses():
     indented = "".join("    " + line for line in SCRIPT.splitlines(keepends=True))
     assert extract_program(fenced(indented)) == SCRIPT
     assert extract_program(fenced(indented), "def main():\n") == "def main():\n" + indented
 
 
-def test_invisible_characters_and_half_characters_do_not_reach_the_program():
+def test_invisible_characters_and_lone_surrogates_are_removed():
     text = "```python\nx\u200b = '\ud83d\ude00 \ud800'\ufeff\n```"
     assert extract_program(text) == "x = '\U0001f600 \ufffd'\n"
 
@@ -242,7 +242,7 @@ def test_tabs_and_trailing_spaces_inside_a_program_stay():
     assert extract_program(fenced(program)) == program
 
 
-def test_reading_a_program_says_nothing_about_its_warnings():
+def test_extraction_hides_the_syntax_warnings_of_a_program():
     text = r"PATTERN = '\d'"
     code = f"from cwm_cli.search.reading import extract_program\nprint(extract_program({text!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""What may be spent together, and when: whoever is killed, the limit holds."""
+"""Cost limits and rate limits hold, even if processes are killed."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def asked(place, **request):
     return json.loads(answer_request(place, json.dumps(request).encode()))
 
 
-def test_what_is_kept_back_is_spent_or_comes_free_and_is_lost_with_a_job(place):
+def test_reservations_are_spent_or_freed_and_are_lost_with_a_job(place):
     first, second = (CostLimit(SpendingFile(place), job) for job in "ab")
     kept = first.reserve(0.6)
     assert kept.amount == 0.6
@@ -51,7 +51,7 @@ def test_what_is_kept_back_is_spent_or_comes_free_and_is_lost_with_a_job(place):
     first.settle(kept, 0.1)
     kept = second.reserve(0.5)
     assert second.left == pytest.approx(0.4)
-    second.settle(kept, None)  # nobody knows what it cost
+    second.settle(kept, None)  # its cost is unknown
     assert second.left == pytest.approx(0.4)
     assert first.reserve(0.5) is Refusal.NEVER
     lost = first.reserve(0.3)
@@ -62,12 +62,12 @@ def test_what_is_kept_back_is_spent_or_comes_free_and_is_lost_with_a_job(place):
     assert (state.spent, state.lost, state.reserved) == (pytest.approx(0.6), 0.3, {})
 
 
-def test_the_limit_may_change_and_what_was_spent_counts(place):
+def test_the_limit_may_change_and_earlier_costs_count(place):
     CostLimit(SpendingFile(place), "a").reserve(0.75)
-    open_spending(place, 2.0, lambda: 0.0)  # what was lost is in no journal
+    open_spending(place, 2.0, lambda: 0.0)  # lost reservations are in no journal
     assert CostLimit(SpendingFile(place), "a").left == 1.25  # nobody knows of the first
     open_spending(place, None, lambda: pytest.fail("there is no limit"))
-    open_spending(place, 2.0, lambda: 0.25)  # what was spent in the meantime
+    open_spending(place, 2.0, lambda: 0.25)  # the cost in the meantime
     assert CostLimit(SpendingFile(place), "a").left == 1.0
     open_spending(place, 2.0, lambda: 1.0)  # the file is older than the journals
     assert CostLimit(SpendingFile(place), "a").left == 0.25
@@ -76,7 +76,7 @@ def test_the_limit_may_change_and_what_was_spent_counts(place):
     assert CostLimit(SpendingFile(place), "a").left == 1.5
 
 
-def test_what_is_wrong_is_said_and_nothing_is_granted(place, tmp_path):
+def test_invalid_requests_report_an_error_and_reserve_nothing(place, tmp_path):
     wrong = {}
     for line in (b"", b"[]", b'{"ask": "steal"}', b'{"ask": "charge", "amount": -1}'):
         wrong[line] = json.loads(answer_request(place, line))
@@ -90,7 +90,7 @@ def test_what_is_wrong_is_said_and_nothing_is_granted(place, tmp_path):
         open_spending(place, 1.0, lambda: 0.0)
 
 
-def test_turns_are_given_in_order_and_a_pause_holds_for_all():
+def test_turns_are_in_order_and_a_pause_holds_for_all():
     state, rates = SpendingState(), {"requests_per_minute": 60, "tokens_per_minute": 6000}
 
     def seconds(ask="take", provider="p", now=1000.0, **more):
@@ -127,7 +127,7 @@ for pause in pauses():
 """
 
 
-def test_no_process_spends_too_much_though_one_of_them_is_killed_again_and_again(place):
+def test_the_limit_holds_while_processes_are_killed(place):
     def spender(name):
         environment = os.environ | {SPENDING: f"file:{place}"}
         words = [sys.executable, "-c", SPENDER, name]
@@ -149,7 +149,7 @@ def test_no_process_spends_too_much_though_one_of_them_is_killed_again_and_again
     assert seen[-1].left < 0.01
 
 
-def test_a_job_asks_over_a_socket_from_several_threads(place, monkeypatch):
+def test_several_threads_share_a_socket(place, monkeypatch):
     ours, theirs = socket.socketpair()
 
     def serve():
@@ -171,7 +171,7 @@ def test_a_job_asks_over_a_socket_from_several_threads(place, monkeypatch):
         limit.reserve(0.1)
 
 
-def test_what_asks_without_a_limit_shares_pauses_alone(tmp_path, monkeypatch):
+def test_requests_without_a_rate_limit_share_only_pauses(tmp_path, monkeypatch):
     place = tmp_path / "spending.json"
     open_spending(place, None, lambda: pytest.fail("there is no limit"))
     monkeypatch.setenv(SPENDING, f"file:{place}")
@@ -222,7 +222,7 @@ class Priced(Backend):
 
 
 @pytest.mark.long
-def test_eight_jobs_of_a_benchmark_keep_to_one_limit_and_go_on_with_a_higher_one(cwm):
+def test_eight_jobs_share_a_limit_and_continue_with_a_higher_one(cwm):
     cwm.install("priced", PRICED)
     words = (
         "benchmark",
@@ -255,9 +255,7 @@ def test_eight_jobs_of_a_benchmark_keep_to_one_limit_and_go_on_with_a_higher_one
 
 
 @pytest.mark.slow
-def test_a_provider_that_limits_the_rate_is_waited_for_by_all_who_share_the_file(
-    tmp_path, monkeypatch
-):
+def test_all_jobs_wait_for_a_rate_limit(tmp_path, monkeypatch):
     place, began = tmp_path / "spending.json", time.time()
     open_spending(place, None, lambda: 0.0)
     monkeypatch.setenv(SPENDING, f"file:{place}")

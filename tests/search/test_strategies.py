@@ -104,14 +104,14 @@ def search_with(strategy, *, seed=7, parallel=1, order=()):
 
 
 def lines_of(records):
-    """Return what a journal holds of some records."""
+    """Return the journal lines of records."""
     return [
         SearchRecord(node=record.node, text=record.text).model_dump_json() for record in records
     ]
 
 
 def standing(search):
-    """Return what a strategy would do next by 10 generators, and what it says of each node."""
+    """Return the next moves of a strategy for 10 generators, and the status of each node."""
     rngs = map(np.random.default_rng, range(10))
     moves = [search.strategy.select(rng, []) for rng in rngs]
     return moves, [search.strategy.state(node.id) for node in search.nodes]
@@ -125,7 +125,7 @@ def continued(strategy, nodes, **settings):
 
 @every_strategy
 @pytest.mark.parametrize("seed", [0, 7])
-def test_with_one_in_flight_a_search_is_the_same_to_the_byte(strategy, seed):
+def test_sequential_searches_are_identical(strategy, seed):
     once, again = (list(search_with(strategy, seed=seed).run(BUDGET)) for _ in range(2))
     assert lines_of(once) == lines_of(again)
     assert [record.node.step for record in once] == list(range(BUDGET))
@@ -155,7 +155,7 @@ def test_a_journal_of_three_in_flight_cut_anywhere_gives_the_same_tree(strategy)
 
 
 @every_strategy
-def test_answers_that_arrive_in_the_same_order_give_the_same_search(strategy):
+def test_the_same_order_of_arrival_gives_the_same_search(strategy):
     order = out_of_order(BUDGET)
     searches = [search_with(strategy, parallel=3, order=order) for _ in range(2)]
     once, again = (lines_of(search.run(BUDGET)) for search in searches)
@@ -188,7 +188,7 @@ def test_a_program_is_fixed_if_it_raised_and_only_then(strategy, parallel):
             assert (node.action == FIX) == parent_raised
 
 
-def test_every_search_of_a_seed_begins_with_the_same_question_and_answer():
+def test_all_strategies_begin_with_the_same_request():
     first = [next(search_with(strategy).run(1)) for strategy in STRATEGIES.values()]
     assert isinstance(first[0], Record)
     assert all(record == first[0] for record in first)
@@ -201,7 +201,7 @@ def actions(strategy, *, parallel=1):
     return Counter((node.action, node.parent == ROOT) for node in search.nodes)
 
 
-def test_ablations_leave_out_what_they_say():
+def test_ablations_leave_out_their_move():
     whole = {(GENERATE, True), (GENERATE, False), (IMPROVE, False), (FIX, False)}
     assert actions(partial(GifMcts, selection="mean", prior_generate=0.5)).keys() == whole
     for option, left_out in (("generate", GENERATE), ("improve", IMPROVE), ("fix", FIX)):
@@ -231,7 +231,7 @@ def test_worldcoder_refines_good_programs_again_and_again():
     assert refined > np.mean([node.verdict.score for node in search.nodes])
 
 
-def test_zero_shot_asks_the_same_question_for_every_program():
+def test_zero_shot_repeats_one_prompt():
     search = search_with(ZeroShot, parallel=3)
     list(search.run(BUDGET))
     assert {(node.action, node.parent) for node in search.nodes} == {(GENERATE, ROOT)}

@@ -15,7 +15,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.envs.simulators.chance import GLOBAL, reseed
 from cwm_cli.envs.spec import Rewinder, space_of
 from cwm_cli.envs.tasks import reward_number
-from cwm_cli.planning.model import Counter, Model, Named, Step, copied
+from cwm_cli.planning.model import Counter, Model, Named, Step, copy_value
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -90,7 +90,7 @@ class Simulator(Model):
         self.counter[0] += 1
         observation, reward, terminated, _, _ = self._step(action)
         self._seen = observation
-        return Step(copied(observation), _number(reward), bool(terminated), self._valid())
+        return Step(copy_value(observation), _number(reward), bool(terminated), self._valid())
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until they or the episode end; return the discounted sum of rewards."""
