@@ -16,7 +16,7 @@ from cwm_cli.views.planning import plan_report
 from cwm_cli.worlds import confirming
 from cwm_cli.worlds.model import Planning
 from cwm_cli.worlds.program import ProgramModel
-from cwm_cli.worlds.remote import Forged
+from cwm_cli.worlds.remote import TamperingError
 from folders import WORLD_MODELS
 from forgers import HANDLER
 from worlds import CARTPOLE, PENDULUM
@@ -262,7 +262,7 @@ def test_what_is_no_plan_of_the_planner_ends_the_plan_in_one_line(sandbox) -> No
     for name, (text, words) in ATTACKS.items():
         try:
             wrong[name] = played(sandbox, text)
-        except Forged as error:
+        except TamperingError as error:
             if words not in str(error) or "\n" in str(error):
                 wrong[name] = str(error)
     assert wrong == {}
@@ -270,7 +270,7 @@ def test_what_is_no_plan_of_the_planner_ends_the_plan_in_one_line(sandbox) -> No
 
 @pytest.mark.slow
 def test_a_program_that_does_not_answer_where_decisions_are_made_again_is_no_wait(sandbox) -> None:
-    with pytest.raises(Forged, match="failed when it was repeated"):
+    with pytest.raises(TamperingError, match="failed when it was repeated"):
         played(sandbox, SILENT, limit=9)
 
 
@@ -283,7 +283,7 @@ def test_such_plans_would_count_if_nothing_was_made_again(sandbox) -> None:
 
 
 def test_one_episode_that_was_not_planned_is_found_among_five(sandbox) -> None:
-    with pytest.raises(Forged, match="episode 3 the program returned"):
+    with pytest.raises(TamperingError, match="episode 3 the program returned"):
         played(sandbox, EPISODE, count=5, limit=20)
 
 
@@ -294,7 +294,7 @@ def test_episodes_of_a_program_that_stalls_their_confirmation_are_not_verified(
     monkeypatch.setattr(confirming, "SECONDS", 0.5)
     try:
         found = played(sandbox, text, share=confirming.SHARE, count=5, limit=60)
-    except Forged:  # a part that the program was quick enough for was enough to find it out
+    except TamperingError:  # a part that the program was quick enough for was enough to find it out
         return
     assert not any(episode.verified for episode in found)
 
@@ -335,7 +335,7 @@ def test_many_programs_that_forge_the_last_tenth_of_five_episodes_are_found(sand
     for _ in range(20):
         try:
             played(sandbox, LAST, share=confirming.SHARE, count=5, limit=20)
-        except Forged:
+        except TamperingError:
             found += 1
     assert found >= 3  # 9 are expected; fewer than 3 have a probability of 0.001
 

@@ -32,7 +32,7 @@ from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
 from cwm_cli.worlds.messages import PlanningJob, SteppingJob, states_of
 from cwm_cli.worlds.model import Planning
 from cwm_cli.worlds.program import ProgramModel
-from cwm_cli.worlds.remote import Forged, RemoteModel
+from cwm_cli.worlds.remote import RemoteModel, TamperingError
 from forgers import HANDLER
 
 LIMITS = Limits(wall_seconds=60, cpu_seconds=40, stall_seconds=2, sleep_seconds=2)
@@ -313,7 +313,7 @@ class TestPlanning:
     @pytest.mark.parametrize("depth", [0, 1])
     def test_a_program_that_answers_otherwise_when_it_plans_is_forged(self, sandbox, depth) -> None:
         task = Setting("CartPole-v1", HIDDEN, 0, 12).task(environment("CartPole-v1"))
-        with pytest.raises(Forged, match="steps used in plans differently when repeated"):
+        with pytest.raises(TamperingError, match="steps used in plans differently when repeated"):
             played(sandbox, PRAISING.replace("DEPTH", str(depth)), task, Planning("mcts", QUICK), 1)
 
     def test_what_a_tree_knows_of_another_action_is_not_taken_for_what_was_done(self) -> None:
