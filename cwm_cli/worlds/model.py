@@ -45,8 +45,8 @@ class Predictions:
             `draws`: (rows, draws, ...), equally likely random predictions. `outcomes`:
             (rows, outcomes, ...), with `probabilities`.
         probabilities: (rows, outcomes); not negative, each row sums to 1.
-        answered: Mask of the rows for which the model had a prediction. The columns have no
-            meaningful values in other rows.
+        answered: Mask of the rows that the model could predict. The values of other rows have no
+            meaning.
 
     Raises:
         ValueError: If the columns do not match each other, the shape or the probabilities.
@@ -253,7 +253,7 @@ class Planning(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The next actions, none after a failure; `supported` if data support the first of them."""
+    """The next actions, none after a failure; `supported` if data support the first action."""
 
     actions: list[Any]
     failure: Failure | None
@@ -279,13 +279,13 @@ class Confirmation(NamedTuple):
 
 
 class Stuck(Exception):
-    """A model reached its limits in so many decisions in a row that planning has to stop."""
+    """A model reached its limits in several decisions in a row, so that planning stops."""
 
 
 class PlanningSession:
     """Plans with a model, decision by decision, for the episodes of an evaluation.
 
-    `state` returns the state of an environment from which plans start. `plan` returns the next
+    `state` returns the state of an environment where plans start. `plan` returns the next
     actions, and `confirm` checks the plans of finished episodes. `close`, or the end of a `with`
     block, ends the session. `steps` counts the model's steps so far. `report` describes the
     planner, and is None before the first plan.
@@ -474,7 +474,7 @@ class WorldModel:
         raise CwmError(f"{self.describe()} does not support rollouts")
 
     def audit(self, rows: Dataset, predictions: Predictions, *, seed: int = 0) -> Predictions:
-        """Confirm predictions of these rows, or return predictions with a `failure`.
+        """Return confirmed predictions for the rows, or predictions with a `failure`.
 
         A model that runs no untrusted code returns its predictions unchanged.
         """

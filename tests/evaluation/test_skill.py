@@ -396,7 +396,7 @@ def test_a_certain_environment_is_looked_at_a_few_times_and_a_noisy_one_is_drawn
 @pytest.fixture
 def few_draws(monkeypatch):
     """Have the true environment drawn from less often."""
-    monkeypatch.setattr("cwm_cli.worlds.environment.MOST_DRAWN", 6000)
+    monkeypatch.setattr("cwm_cli.worlds.environment.MAX_DRAWS", 6000)
 
 
 @pytest.fixture(scope="module")
