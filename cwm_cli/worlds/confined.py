@@ -121,7 +121,7 @@ def make_program(environment: Any, job: ModelJob, counter: Any) -> Program:
 
 
 def _valid_actions(space: Space, value: Any) -> tuple[int, ...] | None:
-    """Return the valid actions that are in the space; None if the program lists none of them."""
+    """Return the valid actions that are in the space; None if the program lists no such action."""
     low, high = int(space.low[0]), int(space.high[0])
     return tuple(sorted({int(a) for a in actions_of(value) if low <= a <= high})) or None
 
@@ -205,7 +205,7 @@ class _Stepper:
         return reply
 
     def _is_settled(self, request: int, body: bytes) -> bool:
-        """Handle requests that need no state and no reply; return whether this is one of them."""
+        """Handle a request that needs no state and no reply; return False for other requests."""
         match request:
             case SteppingRequest.SEED:
                 self._model.draw_from(np.frombuffer(body, "<u8").tolist())

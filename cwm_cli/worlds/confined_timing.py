@@ -28,7 +28,7 @@ from cwm_cli.worlds.confined import load_form
 from cwm_cli.worlds.messages import MAX_NOTE_BYTES
 
 TIMED_FORMS = ("scalar", "arithmetic", "batched")
-"""The forms that are timed: the program itself, its plain arithmetic, and all rows at once."""
+"""The forms that are timed: the program itself, its plain arithmetic, and all rows together."""
 
 ROUND = Struct("<B2I")
 """The question of a round: index in `TIMED_FORMS`, number of passes, number of inputs per pass."""
@@ -109,7 +109,7 @@ class SealedPasses(NamedTuple):
         return -(-self.size // 2) + sum(map(prod, self.shapes))
 
     def open(self, sealed: bytes, key: bytes) -> Iterator[TimedInputs]:
-        """Decrypt the inputs, and yield those of one pass after the other."""
+        """Decrypt the inputs, and yield them pass by pass."""
         stream, shapes = _key_stream(key), self.shapes
         words, row_words = self.words, -(-self.size // 2)
         # Decrypt several small passes at a time: 4096 words (32 KB) fit into the fastest cache.
@@ -265,7 +265,7 @@ def _float_array(items: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray | N
 
 
 def _batched_pass(batch: Batch, job: TimingJob, counter: Any) -> Pass:
-    """Return a pass that steps from all inputs at once."""
+    """Return a pass that steps from all inputs together."""
     columns = (*job.observations, *job.actions)
     observations, actions = [np.moveaxis(column, 0, -1) for column in columns]
 

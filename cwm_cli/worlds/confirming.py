@@ -242,7 +242,7 @@ class Confirmer:
     def _repeat_once(self, windows: list[list[Decision]]) -> list[ReportedStep]:
         """Repeat windows of different episodes; return the steps that they rest on.
 
-        The steps of a program with memory are confirmed at once, since they need its places.
+        The steps of a program with memory are confirmed immediately, since they need its places.
         """
         model, job = self._open_model(), self.job
         model.forget()
@@ -469,9 +469,9 @@ def _agrees(predictions: np.ndarray, reported: np.ndarray) -> np.ndarray:
 def _may_be_drawn(predictions: np.ndarray, reported: np.ndarray) -> np.ndarray:
     """Return a mask of the rows whose report may be a draw like the n predictions (n, rows, ...).
 
-    A number that is drawn in the same way is outside the range of n draws with a probability of at
-    most 2 / (n + 1). The rows outside are rejected only if so many of them occur by chance with a
-    probability below 1e-9. Texts are always accepted.
+    An honest draw is outside the range of the n predictions with a probability of at most
+    2 / (n + 1). Rows outside are rejected only if such a large number of rows would be outside by
+    chance with a probability below 1e-9. Texts are always accepted.
     """
     rows = len(reported)
     if reported.dtype.kind not in "fiub":

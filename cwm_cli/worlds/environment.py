@@ -52,7 +52,7 @@ MAX_DRAWS = 50_000
 class EnvironmentModel(WorldModel):
     """The true environment, restored to observations or to saved states.
 
-    The model has its own environments, apart from those in which episodes are played.
+    The model has its own instances, so it does not affect the environments of episodes.
 
     Args:
         spec: The environment.
@@ -81,7 +81,7 @@ class EnvironmentModel(WorldModel):
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
         """Restore the environment to each observation, and step it.
 
-        Rows to which it cannot be restored are not answered. The predictions have a failure if the
+        A row is not answered if the environment cannot be restored to it. The predictions have a failure if the
         environment cannot be restored at all.
 
         Args:
@@ -246,7 +246,7 @@ class PlayedEpisodes(ImaginedEpisodes):
         )
 
     def keep(self, places: np.ndarray) -> None:
-        """Keep the episodes at these indices, in this order, and drop the others."""
+        """Keep only the episodes at these indices, in this order."""
         self._envs = [self._envs[place] for place in places]
         self.count = len(self._envs)
 

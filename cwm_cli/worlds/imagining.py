@@ -116,7 +116,7 @@ class Imagination:
 
 
 class SteppedEpisodes(ImaginedEpisodes):
-    """Episodes in a program without memory, which steps all of them in one call.
+    """Episodes in a program without memory, which steps all episodes in one call.
 
     If the program raises an exception or returns no valid numbers, that episode terminates with
     reward 0, since its continuation is unknown. `process` is appended to `idle` afterwards, unless
@@ -158,7 +158,7 @@ class SteppedEpisodes(ImaginedEpisodes):
         )
 
     def keep(self, places: np.ndarray) -> None:
-        """Keep the episodes at these indices, in this order, and drop the others."""
+        """Keep only the episodes at these indices, in this order."""
         self._observations = {name: column[places] for name, column in self._observations.items()}
         self.count = len(places)
 

@@ -1,8 +1,8 @@
-"""Jobs for programs that are world models, and the messages of these jobs.
+"""Jobs for programs that are world models, and their messages.
 
 A question of a `PlanningJob` contains the moments at which plans are due. The reply contains the
 plans, the number of model steps that each plan took, and the planner. A question of a `SteppingJob`
-contains the state from which the program starts and the actions that it takes.
+contains the start state of the program and the actions that it takes.
 
 Each message starts with its length (`SIZE`). The layout of the rest follows from the spaces.
 """
@@ -102,7 +102,7 @@ def _dtype(leaf: Space) -> str:
 
 
 class States(Protocol):
-    """Converts the states from which plans start to bytes and back."""
+    """Converts the start states of plans to bytes and back."""
 
     def encode(self, episodes: Sequence[int], states: Sequence[Any]) -> bytes:
         """Return the bytes of one state per episode; raise ValueError if one is invalid."""
@@ -183,7 +183,7 @@ _KNOWN = Struct("<QII")
 
 
 def states_of(job: ModelJob) -> States:
-    """Return a new encoder or decoder for the states of a program, for one process of it."""
+    """Return a new encoder or decoder for the states of one process of a program."""
     observations = Codec(job.observation_space, "observations")
     if not abilities_of(job.program).remembers:
         return ObservedStates(observations)
@@ -303,7 +303,7 @@ class SteppingRequest(IntEnum):
 
 
 class StartKind(IntEnum):
-    """The states from which the program starts in a question.
+    """The kinds of start states in a question.
 
     CURRENT: its current state. OBSERVED: observations. PLACE: places, by number. STATELESS:
     observations without a stored state. HISTORY: the end of the history of an episode.

@@ -173,7 +173,7 @@ class ImaginedEpisodes:
         raise NotImplementedError
 
     def keep(self, places: np.ndarray) -> None:
-        """Keep the episodes at these indices, in this order, and drop the others."""
+        """Keep only the episodes at these indices, in this order."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ class PredictedEpisodes(ImaginedEpisodes):
         )
 
     def keep(self, places: np.ndarray) -> None:
-        """Keep the episodes at these indices, in this order, and drop the others."""
+        """Keep only the episodes at these indices, in this order."""
         self._observations = {name: column[places] for name, column in self._observations.items()}
         self.count = len(next(iter(self._observations.values())))
 
@@ -295,7 +295,7 @@ class PlanningSession:
     report: PlannedWith | None = None
 
     def state(self, env: gym.Env[Any, Any], history: EpisodeHistory) -> Any:
-        """Return the state from which plans start: by default the last observation.
+        """Return the start state of plans: by default the last observation.
 
         Some models need the whole history of the episode or a saved state of the environment.
         """
@@ -467,7 +467,7 @@ class WorldModel:
         fails, it yields no further rollouts.
 
         Args:
-            starts: The histories from which the rollouts start.
+            starts: The histories that the rollouts continue.
             plans: The actions of each rollout.
             rows: The dataset that contains the histories.
         """

@@ -112,7 +112,7 @@ class ProgramModel(WorldModel):
         return self.name
 
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
-        """Let the program predict every row, with the methods that it defines."""
+        """Run the program on every row, with the methods that it defines."""
         refuse_pictures(rows.observation_space, "a program")
         return Predictions(*self.sandbox.ask(self.text, rows, seed=seed, draws=draws))
 
@@ -233,7 +233,7 @@ class FollowedEpisodes(ImaginedEpisodes):
         )
 
     def keep(self, places: np.ndarray) -> None:
-        """Keep the episodes at these indices, in this order, and drop the others."""
+        """Keep only the episodes at these indices, in this order."""
         self._places = [self._places[place] for place in np.asarray(places).tolist()]
         self.count = len(self._places)
 

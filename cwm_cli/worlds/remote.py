@@ -116,7 +116,7 @@ class ReportedPath(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A state from which the program starts.
+    """A start state of the program.
 
     Args:
         kind: How the state is sent to the program.
@@ -145,7 +145,7 @@ class Start(NamedTuple):
 class PlayedActions(NamedTuple):
     """Actions that were played in one request, and the return that the program reported.
 
-    `before` are the actions between `start` and the first of them.
+    `before` are the actions between `start` and these actions.
     """
 
     start: Start

@@ -195,7 +195,7 @@ class Timer:
         )
 
     def check(self) -> None:
-        """Let other processes predict some passes of every form, and compare the sums.
+        """Compare the sums of some passes with predictions of other processes.
 
         Random parts of the predictions are not compared.
 
