@@ -81,8 +81,8 @@ class EnvironmentModel(WorldModel):
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
         """Restore the environment to each observation, and step it.
 
-        A row is not answered if the environment cannot be restored to it. The predictions have a failure if the
-        environment cannot be restored at all.
+        A row is not answered if the environment cannot be restored to it. The predictions have a
+        failure if the environment cannot be restored at all.
 
         Args:
             rows: The rows.
