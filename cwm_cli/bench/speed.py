@@ -36,10 +36,10 @@ from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.search.models import one_model
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
-from cwm_cli.worlds.messages import PACED, TimingJob
+from cwm_cli.worlds.confined_timing import TIMED_FORMS, TimingJob
 from cwm_cli.worlds.model import WorldModel
-from cwm_cli.worlds.program import Timer
-from cwm_cli.worlds.remote import Broke
+from cwm_cli.worlds.remote import ProgramFailed
+from cwm_cli.worlds.timing import Timer
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -202,7 +202,7 @@ class SpeedResult(Result):
         return {
             **_side(paces.get(SCALAR), paces.get(BATCHED), self.world_model),
             "rows_timed": rows,
-            "forms": {form: _pace(paces[form]) for form in PACED if form in paces},
+            "forms": {form: _pace(paces[form]) for form in TIMED_FORMS if form in paces},
             "notes": notes,
             "failure": asdict(failure) if failure else None,
         }
@@ -444,14 +444,14 @@ def _time(
 
     def attempt() -> TimedSides:
         with Timer(sandbox, program, rows, notes, seed=seed) as timer:
-            forms = {form: partial(timer.walk, form) for form in PACED}
+            forms = {form: partial(timer.walk, form) for form in TIMED_FORMS}
             found = paces({**forms, **others})
             timer.check()
             return TimedSides(len(rows), found, notes)
 
     try:
         found, failure = sandbox.insist(attempt), KILLED_WORKERS
-    except Broke as error:
+    except ProgramFailed as error:
         found, failure = None, error.failure
     return found or TimedSides(len(rows), paces(others), notes, failure)
 

@@ -54,7 +54,7 @@ from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.messages import PlanningJob, SteppingJob
 from cwm_cli.worlds.model import Planning, PlanningSession, Stuck, WorldModel
 from cwm_cli.worlds.program import ProgramModel
-from cwm_cli.worlds.remote import Forged
+from cwm_cli.worlds.remote import TamperingError
 from cwm_cli.worlds.trails import TrailsJob
 
 DECISION = {"wall_seconds": 1800.0, "cpu_seconds": 1200.0}
@@ -495,7 +495,7 @@ def _play_through(
     except Stuck as reason:
         played = len(playing.run.side(playing.asked, playing.episodes).episodes)
         return f"planning ended after {played} of {playing.episodes} episodes: {reason}"
-    except Forged:
+    except TamperingError:
         playing.run.take_back("model")
         raise
     except CwmError as error:

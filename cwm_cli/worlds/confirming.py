@@ -1,4 +1,4 @@
-"""Confirm that the planner made the plans: make decisions again, on the trusted side.
+"""Confirm outside the sandbox that the planner made the plans, by repeating decisions.
 
 The planner runs in the process of the program, which is fast, but a program can answer there in
 place of the planner. Therefore a planner here makes some decisions of every episode again. It asks
@@ -32,11 +32,11 @@ from cwm_cli.worlds.model import Confirmation
 from cwm_cli.worlds.remote import (
     AGREEMENT,
     INSTEAD,
-    Broke,
-    Forged,
     OutOfTime,
+    ProgramFailed,
     RemoteModel,
-    ToldStep,
+    ReportedStep,
+    TamperingError,
 )
 
 SHARE = 0.1
@@ -59,34 +59,17 @@ SECONDS, TIMES = 30.0, 5.0
 Confirming a decision of an honest program takes 2 to 7 times as long as planning it.
 """
 
-TOLERANCE = 1e-6
-"""By how much actions may differ, as a share of their range.
+MAX_STEP_RATIO = 4
+"""The program may report at most this many times as many steps as the repetition takes.
 
-A batch of several episodes may be rounded otherwise than that of one.
+The steps of episodes that are planned together are divided evenly, though some end earlier.
 """
-
-MOST_TIMES = 4
-"""How many times as many steps as were asked for here may be said to have been taken there.
-
-Those of episodes that are planned for together are shared out evenly, though some end sooner.
-"""
-
-CHECKED = 1000
-"""Transitions of a window that are asked again, at most."""
-
-MOST_ROWS = 4000
-"""Rows after which no more episodes are asked again: a program with memory needs what was before.
-"""
-
-
-DRAWS = 20
-"""How often a program that draws random numbers predicts what it was asked before."""
 
 
 def confirmed_share(episodes: int) -> float:
     """Return the probability that a whole window is confirmed, 1 for a single episode.
 
-    Of few episodes a larger share is confirmed, one episode on average.
+    If there are few episodes, the probability is higher: one episode on average.
     """
     return max(SHARE, 1 / episodes)
 
@@ -98,9 +81,14 @@ def confirmed_length(count: int, share: float = SHARE) -> int:
 
 
 class Decision(NamedTuple):
-    """What was planned at a moment, by which planner of a list, in how many steps of the model.
+    """A plan for a moment.
 
-    `life` tells processes that came one after the other.
+    Args:
+        moment: The moment.
+        plan: The planned actions.
+        planner: The index of the planner in the job.
+        steps: The number of model steps that the plan took.
+        life: The number of the process, which is replaced after a failure.
     """
 
     moment: Moment
@@ -112,85 +100,88 @@ class Decision(NamedTuple):
 
 @dataclass
 class Confirmer:
-    """Makes random decisions of finished episodes again, and confirms their steps of the model.
+    """Repeats random decisions of finished episodes, and confirms the model steps they rest on.
 
-    How many does not depend on time, which the program controls: an episode whose decisions
-    cannot be confirmed in time is not verified. With the share 0 nothing is confirmed.
+    The number of repeated decisions does not depend on time, which the program controls. An
+    episode whose decisions cannot be confirmed in time is not verified. With `share` 0 nothing is
+    confirmed.
     """
 
     sandbox: Sandbox
     job: PlanningJob
     share: float = SHARE
-    _decided: dict[int, list[Decision]] = field(default_factory=dict)
+    _decisions: dict[int, list[Decision]] = field(default_factory=dict)
     _model: RemoteModel | None = None
     _planners: list[Planner] = field(default_factory=list)
     _allowed: float = 0.0
     _deadline: float = inf
     _limit: float = 0.0
-    _most: int = 0
+    _max_steps: int = 0
 
     def add(self, decision: Decision) -> None:
-        """Take in a decision, to make it again perhaps when its episode is over."""
+        """Add a decision, which may be repeated when its episode is over."""
         if self.share:
-            self._decided.setdefault(decision.moment.episode, []).append(decision)
+            self._decisions.setdefault(decision.moment.episode, []).append(decision)
 
     def confirm(self, seconds: Mapping[int, float]) -> dict[int, Confirmation]:
-        """Make decisions of episodes again, given the planning seconds of each.
+        """Repeat decisions of finished episodes.
+
+        Args:
+            seconds: The planning time of each episode, by the number of the episode.
 
         Raises:
-            Forged: If a decision differs, or rests on steps that the program answers otherwise.
+            TamperingError: If a decision differs, or a model step that it rests on.
         """
         self._allowed = SECONDS + TIMES * sum(seconds.values())
         self._deadline = time.monotonic() + self._allowed
-        windows = [self._parts(self._decided.pop(each, [])) for each in seconds]
-        told, made = list[ToldStep](), dict.fromkeys(seconds, 0)
+        episodes = [self._split_windows(self._decisions.pop(number, [])) for number in seconds]
+        reported, counts = list[ReportedStep](), dict.fromkeys(seconds, 0)
         try:
-            drawn = [
-                [window[: confirmed_length(len(window), self.share)] for window in each]
-                for each in windows
+            parts = [
+                [window[: confirmed_length(len(window), self.share)] for window in windows]
+                for windows in episodes
             ]
-            for batch in self._batches(drawn):
-                told += self._confirm(batch)
+            for batch in self._batches(parts):
+                reported += self._repeat(batch)
                 for window in batch:
-                    made[window[0].moment.episode] += len(window)
-            for window in filter(None, map(self._largest, windows)):
-                told += self._confirm([window])
-                made[window[0].moment.episode] += len(window)
-            self._ask_again(told)
+                    counts[window[0].moment.episode] += len(window)
+            for largest in filter(None, map(self._suspicious_window, episodes)):
+                reported += self._repeat([largest])
+                counts[largest[0].moment.episode] += len(largest)
+            self._confirm_steps(reported)
         except OutOfTime:
-            self.close()  # the answers of this process were not all asked again
+            self.close()  # not all steps of this process were confirmed
             return dict.fromkeys(seconds, Confirmation(0, verified=False))
-        return {episode: Confirmation(count) for episode, count in made.items()}
+        return {episode: Confirmation(count) for episode, count in counts.items()}
 
     def close(self) -> None:
-        """End the process that is asked."""
+        """End the stepping process."""
         model, self._model = self._model, None
         if model is not None:
             model.close()
 
-    def _asked(self) -> RemoteModel:
+    def _open_model(self) -> RemoteModel:
         """Return the stepping process, a new one if the limits of the last are too short."""
         if self._model is not None and self._limit < self._allowed / 2:
             self.close()
         if self._model is None:
             self._limit = self._allowed
             self._model = RemoteModel(self._limited(self._allowed), self.job)
-            self._planners = [find_planner(name)(**how) for name, how in self.job.planners]
+            self._planners = [find_planner(name)(**options) for name, options in self.job.planners]
         self._model.deadline = self._deadline
         return self._model
 
     def _limited(self, seconds: float) -> Sandbox:
         """Return the sandbox with a shorter wall-clock limit."""
-        sandbox = copy(self.sandbox)  # which shares the workers
+        sandbox = copy(self.sandbox)  # a shallow copy shares the workers
         limits = sandbox.limits
         sandbox.limits = replace(limits, wall_seconds=min(limits.wall_seconds, seconds))
         return sandbox
 
-    def _parts(self, decisions: list[Decision]) -> list[list[Decision]]:
-        """Cut decisions into parts, before the first of which the planner remembers nothing."""
+    def _split_windows(self, decisions: list[Decision]) -> list[list[Decision]]:
+        """Split decisions into windows; the planner has no memory at the start of a window."""
         lengths = [find_planner(name).SEGMENT for name, _ in self.job.planners]
-
-        parts: list[list[Decision]] = []
+        windows: list[list[Decision]] = []
         before: Decision | None = None
         for decision in decisions:
             number = decision.moment.decision
@@ -201,13 +192,13 @@ class Confirmer:
                 and (decision.life, decision.planner) == (before.life, before.planner)
             )
             if not follows:
-                parts.append([])
-            parts[-1].append(decision)
+                windows.append([])
+            windows[-1].append(decision)
             before = decision
-        return parts
+        return windows
 
     def _batches(self, episodes: list[list[list[Decision]]]) -> list[list[list[Decision]]]:
-        """Group windows to make again together: one of each episode if that is faster."""
+        """Group windows to repeat together: one per episode, if the planner allows it."""
         batches: dict[tuple[int, int, int], list[list[Decision]]] = {}
         for number, windows in enumerate(episodes):
             for place, window in enumerate(windows):
@@ -216,254 +207,286 @@ class Confirmer:
                 batches.setdefault((planner, place, number if alone else -1), []).append(window)
         return list(batches.values())
 
-    def _largest(self, windows: list[list[Decision]]) -> list[Decision] | None:
-        """Return the window of the largest step count if decisions here took far fewer steps."""
+    def _suspicious_window(self, windows: list[list[Decision]]) -> list[Decision] | None:
+        """Return the window with the most reported steps, if repeated decisions took far fewer."""
         counts = [max(decision.steps for decision in window) for window in windows]
-        if not counts or max(counts) <= MOST_TIMES * self._most:
+        if not counts or max(counts) <= MAX_STEP_RATIO * self._max_steps:
             return None
         return windows[counts.index(max(counts))]
 
-    def _confirm(self, windows: list[list[Decision]]) -> list[ToldStep]:
-        """Make windows again, with a new process if that fails; refuse a program that fails here.
+    def _repeat(self, windows: list[list[Decision]]) -> list[ReportedStep]:
+        """Repeat windows, a second time in a new process if the first fails.
 
         Return the steps that the windows rest on.
         """
         try:
-            return self._remade(windows)
-        except (Broke, SandboxError):
+            return self._repeat_once(windows)
+        except (ProgramFailed, SandboxError):
             self._check_time()
             self.close()
         try:
-            return self._remade(windows)
-        except Broke as broke:
+            return self._repeat_once(windows)
+        except ProgramFailed as error:
             self._check_time()
             where = _where(windows[0][0].moment)
-            words = printable(broke.failure.message.splitlines()[0], 200)
-            raise Forged(f"{where} failed when it was repeated ({words}): {INSTEAD}") from broke
+            words = printable(error.failure.message.splitlines()[0], 200)
+            raise TamperingError(
+                f"{where} failed when it was repeated ({words}): {INSTEAD}"
+            ) from error
 
     def _check_time(self) -> None:
-        """Raise `OutOfTime` if a failure comes with the deadline, which ends processes."""
+        """Raise `OutOfTime` after a failure near the deadline, which itself ends processes."""
         if time.monotonic() > self._deadline - 1:
             raise OutOfTime
 
-    def _remade(self, windows: list[list[Decision]]) -> list[ToldStep]:
-        """Make windows of different episodes again; return the steps that they rest on.
+    def _repeat_once(self, windows: list[list[Decision]]) -> list[ReportedStep]:
+        """Repeat windows of different episodes; return the steps that they rest on.
 
-        Those of a program with memory are asked again here, since they need its places.
+        The steps of a program with memory are confirmed immediately, since they need its places.
         """
-        model, job = self._asked(), self.job
+        model, job = self._open_model(), self.job
         model.forget()
         decider = Decider(self._planners[windows[0][0].planner :], model, seed=job.seed)
-        there, back, told = states_of(job), states_of(job), list[ToldStep]()
-        asked = np.zeros(len(windows))
+        # Encode and decode each state, so that the planner gets the values that a program gets.
+        encoder, decoder, reported = states_of(job), states_of(job), list[ReportedStep]()
+        requested = np.zeros(len(windows))
         for decisions in zip_longest(*windows):
             places = [place for place, decision in enumerate(decisions) if decision]
-            some = [decision for decision in decisions if decision]
-            moments = [decision.moment for decision in some]
-            states = there.encode([0] * len(some), [moment.state for moment in moments])
-            pairs = zip(moments, back.decode(states, len(some)), strict=True)
-            before = model.asked
+            due = [decision for decision in decisions if decision]
+            moments = [decision.moment for decision in due]
+            states = encoder.encode([0] * len(due), [moment.state for moment in moments])
+            pairs = zip(moments, decoder.decode(states, len(due)), strict=True)
+            before = model.requested
             try:
                 plans = decider.plan([moment._replace(state=state) for moment, state in pairs])
             except Unsuited as reason:
                 where = _where(moments[0])
-                raise Forged(
+                raise TamperingError(
                     f"{where} cannot come from the planner (it {reason}): {INSTEAD}"
                 ) from None
-            for decision, plan in zip(some, plans, strict=True):
-                if decider.passed_over or not self._equal(plan, decision.plan):
-                    raise Forged(self._other(decision.moment, decision.plan, plan))
-            share = (model.asked - before) / len(some)
-            self._most = max(self._most, ceil(share))
-            asked[places] += share
-            told += self._rests_on(model, len(some))
-        for window, steps in zip(windows, asked, strict=True):
+            for decision, plan in zip(due, plans, strict=True):
+                if decider.passed_over or not self._is_equal(plan, decision.plan):
+                    played, planned = (
+                        np.array2string(np.asarray(actions[0]), precision=4)
+                        for actions in (decision.plan, plan)
+                    )
+                    words = f"returned {played} instead of the planner's action {planned}"
+                    where = _where(decision.moment)
+                    raise TamperingError(f"in {where} the program {words}: {INSTEAD}")
+            share = (model.requested - before) / len(due)
+            self._max_steps = max(self._max_steps, ceil(share))
+            requested[places] += share
+            reported += self._take_reported_steps(model, len(due))
+        for window, steps in zip(windows, requested, strict=True):
             claimed = sum(decision.steps for decision in window)
-            # planners keep tables, so that steps may have been asked for in another window
-            if claimed > MOST_TIMES * (steps + self._most):
+            # planners keep tables, so steps of this window may have been taken in another one
+            if claimed > MAX_STEP_RATIO * (steps + self._max_steps):
                 words = f"{claimed:,} model steps instead of {steps:,.0f}"
                 where = _where(window[0].moment)
-                raise Forged(f"{where} and the following ones report {words}: {INSTEAD}")
+                raise TamperingError(f"{where} and the following ones report {words}: {INSTEAD}")
         if model.remembers:
-            self._ask_again(told)
-            told = []
-        return told
+            self._confirm_steps(reported)
+            reported = []
+        return reported
 
-    def _rests_on(self, model: RemoteModel, decisions: int) -> list[ToldStep]:
-        """Return steps that decisions rest on: single steps, the best and random rollouts."""
+    def _take_reported_steps(self, model: RemoteModel, decisions: int) -> list[ReportedStep]:
+        """Return the steps that decisions rest on, including the best and random rollouts."""
         played, model.played = model.played, []
-        told, model.told = model.told, []
+        reported, model.reported = model.reported, []
         if model.deterministic and played:
-            best = max(played, key=lambda tried: tried.returned)
-            for tried in (best, *(secrets.choice(played) for _ in range(decisions))):
-                told += model.walk(tried)
-        return told
+            best = max(played, key=lambda rollout: rollout.returned)
+            for rollout in (best, *(secrets.choice(played) for _ in range(decisions))):
+                reported += model.replay(rollout)
+        return reported
 
-    def _equal(self, plan: list[Any], other: list[Any]) -> bool:
-        """Whether actions are the same, real numbers within the tolerance."""
+    def _is_equal(self, plan: list[Any], other: list[Any]) -> bool:
+        """Return whether actions are equal, real numbers within 1e-6 of their range.
+
+        Rounding may differ between a batch of several episodes and a single episode.
+        """
         space = self.job.action_space
         if len(plan) != len(other):
             return False
         if not space.is_float:
             return plan == other
-        room = TOLERANCE * (np.array(space.high) - np.array(space.low)).reshape(space.shape)
+        tolerance = 1e-6 * (np.array(space.high) - np.array(space.low)).reshape(space.shape)
         pairs = zip(plan, other, strict=True)
-        return all(bool((np.abs(np.asarray(a) - np.asarray(b)) <= room).all()) for a, b in pairs)
-
-    def _other(self, moment: Moment, played: list[Any], planned: list[Any]) -> str:
-        """Say that what was played is not what is planned."""
-        first, second = (
-            np.array2string(np.asarray(plan[0]), precision=4) for plan in (played, planned)
+        return all(
+            bool((np.abs(np.asarray(a) - np.asarray(b)) <= tolerance).all()) for a, b in pairs
         )
-        words = f"the program returned {first} instead of the planner's action {second}"
-        return f"in {_where(moment)} {words}: {INSTEAD}"
 
-    def _ask_again(self, told: list[ToldStep]) -> None:
-        """Have processes that only predict say what follows on some of what was told."""
-        if not told:
+    def _confirm_steps(self, reported: list[ReportedStep]) -> None:
+        """Compare up to 1000 reported steps with predictions of processes that only predict."""
+        if not reported:
             return
-        model = self._asked()
+        model = self._open_model()
         if self.job.draws and not model.remembers and not model.tells:
-            # of equal questions one, so that what chance decides is decided anew
-            told = list({(key(each.observation), key(each.action)): each for each in told}.values())
-        picked = secrets.SystemRandom().sample(told, min(CHECKED, len(told)))
-        given, asked = self._trails(model, told) if model.remembers else self._rows(picked)
-        if not given:
+            # only one of several steps with equal inputs, so that each result is drawn again
+            inputs = [(key(step.observation), key(step.action)) for step in reported]
+            reported = list(dict(zip(inputs, reported, strict=True)).values())
+        sample = secrets.SystemRandom().sample(reported, min(1000, len(reported)))
+        if model.remembers:
+            transitions, checked = self._episodes(model, reported)
+        else:
+            transitions = [self._transition(number, step) for number, step in enumerate(sample)]
+            checked = np.ones(len(sample), bool)
+        if not transitions:
             return
         rows = Dataset.of(
-            given,
+            transitions,
             observation_space=self.job.observation_space,
             action_space=self.job.action_space,
         )
-        certain = model.deterministic
         if abilities_of(self.job.program).tells:
-            chances: list[float | None] = [None] * len(rows)
+            probabilities: list[float | None] = [None] * len(rows)
             if not model.remembers:
-                chances = [each.probability for each in picked]
-            wrong = self._told_otherwise(rows, chances)[asked]
+                probabilities = [step.probability for step in sample]
+            differs = self._differs_from_outcomes(rows, probabilities)[checked]
         else:
-            times = 1 if certain else DRAWS
-            if model.remembers:
-                answers = [self._predicted(rows, seed) for seed in range(times)]
-            else:  # all draws in one call, as each call starts processes
-                tiled = self._predicted(rows[np.tile(np.arange(len(rows)), times)], 0)
-                answers = [
-                    {name: column[len(rows) * n :][: len(rows)] for name, column in tiled.items()}
-                    for n in range(times)
-                ]
-            wrong = np.zeros(int(asked.sum()), bool)
-            for name in answers[0]:
-                again = np.array([each[name][asked] for each in answers])
-                alike = _alike if certain else _likely
-                wrong |= ~alike(again, rows.columns[name][asked])
-        if wrong.any():
-            said = f"{int(wrong.sum())} of {len(wrong)} steps used in plans"
-            raise Forged(f"the program predicts {said} differently when repeated: {INSTEAD}")
+            differs = self._differs_from_predictions(rows, checked, model)
+        if differs.any():
+            words = f"{int(differs.sum())} of {len(differs)} steps used in plans"
+            raise TamperingError(
+                f"the program predicts {words} differently when repeated: {INSTEAD}"
+            )
 
-    def _rows(self, told: list[ToldStep]) -> tuple[list[Transition], np.ndarray]:
-        """Return what was told as rows, and which of these are asked again: all."""
-        rows = [self._row(number, each) for number, each in enumerate(told)]
-        return rows, np.ones(len(rows), bool)
+    def _differs_from_predictions(
+        self, rows: Dataset, checked: np.ndarray, model: RemoteModel
+    ) -> np.ndarray:
+        """Return a mask of the checked rows that differ from new predictions."""
+        draws = 1 if model.deterministic else 20
+        if model.remembers:
+            predictions = [self._predict(rows, seed) for seed in range(draws)]
+        else:  # all draws in one call, as each call starts processes
+            tiled = self._predict(rows[np.tile(np.arange(len(rows)), draws)], 0)
+            predictions = [
+                {name: column[len(rows) * n :][: len(rows)] for name, column in tiled.items()}
+                for n in range(draws)
+            ]
+        differs = np.zeros(int(checked.sum()), bool)
+        agrees = _agrees if model.deterministic else _may_be_drawn
+        for name in predictions[0]:
+            repeated = np.array([columns[name][checked] for columns in predictions])
+            differs |= ~agrees(repeated, rows.columns[name][checked])
+        return differs
 
-    def _told_otherwise(self, rows: Dataset, chances: list[float | None]) -> np.ndarray:
-        """Return which rows are none of the outcomes that are told now, or less or more likely."""
-        again = self._in_time().ask(self.job.program, rows)
-        self._refuse(again.failure)
-        assert again.probabilities is not None
-        found = again.probabilities > 0
-        for name, column in again.columns.items():
-            said = rows.columns[name][:, None]
-            same = np.asarray((column == 1 if name == VALID else column) == said)
+    def _differs_from_outcomes(
+        self, rows: Dataset, probabilities: list[float | None]
+    ) -> np.ndarray:
+        """Return a mask of rows that are not among the outcomes that the program lists now.
+
+        A row also differs if its probability does; None is not compared.
+        """
+        repeated = self._sandbox_in_time().ask(self.job.program, rows)
+        self._raise_failure(repeated.failure)
+        assert repeated.probabilities is not None
+        found = repeated.probabilities > 0
+        for name, column in repeated.columns.items():
+            recorded = rows.columns[name][:, None]
+            same = np.asarray((column == 1 if name == VALID else column) == recorded)
             if column.dtype.kind == "f":
-                same = np.isclose(column, said, AGREEMENT, AGREEMENT, equal_nan=True)
+                same = np.isclose(column, recorded, AGREEMENT, AGREEMENT, equal_nan=True)
             found &= same.reshape(*found.shape, -1).all(axis=2)
-        told = np.array([np.nan if chance is None else chance for chance in chances])[:, None]
-        found &= np.isnan(told) | (np.abs(again.probabilities - told) <= AGREEMENT)
+        reported = np.array([np.nan if p is None else p for p in probabilities])[:, None]
+        found &= np.isnan(reported) | (np.abs(repeated.probabilities - reported) <= AGREEMENT)
         return np.asarray(~found.any(axis=1))
 
-    def _trails(
-        self, model: RemoteModel, told: list[ToldStep]
+    def _episodes(
+        self, model: RemoteModel, reported: list[ReportedStep]
     ) -> tuple[list[Transition], np.ndarray]:
-        """Return how some of what was told came about, as episodes: what happened, and then that.
+        """Return the paths to some reported steps of a program with memory, as episodes.
 
-        What the program predicted comes about there, which has to be nothing new to it. Where
-        chance decides, only what was told of where an episode really stood is asked again.
+        Each episode is a history that happened, followed by steps that the program predicted. The
+        program is then corrected with its own predictions, which must not change its memory. If
+        the program is random, only first steps after a history are included.
+
+        Returns:
+            The transitions, and a mask of the predicted ones. No episode is added after 4000 rows.
         """
-        rows, asked, seen = list[Transition](), list[bool](), set[Any]()
+        rows, predicted, seen = list[Transition](), list[bool](), set[Any]()
         unknown = () if self.job.valid else None
-        for number, each in enumerate(secrets.SystemRandom().sample(told, len(told))):
-            if len(rows) >= MOST_ROWS:
+        for number, last in enumerate(secrets.SystemRandom().sample(reported, len(reported))):
+            if len(rows) >= 4000:
                 break
-            alike = each.end if model.deterministic else (each.start, key(each.action))
-            if alike in seen or not (model.deterministic or model.is_root(each.start)):
+            same = last.end if model.deterministic else (last.start, key(last.action))
+            if same in seen or not (model.deterministic or model.is_root(last.start)):
                 continue
-            history, steps = model.trail(each)
-            seen.update([alike, *(step.end for step in steps)])
+            history, steps = model.path_to(last)
+            seen.update([same, *(step.end for step in steps)])
             past = zip(*history[:2], history.rewards, history.observations[1:], strict=False)
             rows += [
                 Transition(o, a, after, r, False, episode=number, valid=unknown)
                 for o, a, r, after in past
             ]
-            rows += [self._row(number, step) for step in steps]
-            asked += [False] * len(history.actions) + [True] * len(steps)
-        return rows, np.array(asked, bool)
+            rows += [self._transition(number, step) for step in steps]
+            predicted += [False] * len(history.actions) + [True] * len(steps)
+        return rows, np.array(predicted, bool)
 
-    def _row(self, number: int, told: ToldStep) -> Transition:
-        step = told.step
-        valid = (step.valid or ()) if self.job.valid else None
-        said = step.observation, step.reward, step.terminated
-        return Transition(told.observation, told.action, *said, episode=number, valid=valid)
+    def _transition(self, episode: int, reported: ReportedStep) -> Transition:
+        after, reward, terminated, valid = reported.step
+        return Transition(
+            reported.observation,
+            reported.action,
+            after,
+            reward,
+            terminated,
+            episode=episode,
+            valid=(valid or ()) if self.job.valid else None,
+        )
 
-    def _predicted(self, rows: Dataset, seed: int) -> Columns:
-        """Return what the program predicts; `Forged` when it fails at that."""
-        columns, failure = self._in_time().predict(self.job.program, rows, seed=seed)
-        self._refuse(failure)
+    def _predict(self, rows: Dataset, seed: int) -> Columns:
+        columns, failure = self._sandbox_in_time().predict(self.job.program, rows, seed=seed)
+        self._raise_failure(failure)
         if VALID in columns:
-            columns = columns | {VALID: columns[VALID] == 1}  # what is no action counts for nothing
+            # other values than 0 and 1 mark invalid answers
+            columns = columns | {VALID: columns[VALID] == 1}
         return columns
 
-    def _in_time(self) -> Sandbox:
+    def _sandbox_in_time(self) -> Sandbox:
         """Return the sandbox, limited to the remaining time."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise OutOfTime
         return self._limited(max(left, 1.0))
 
-    def _refuse(self, failure: Failure | None) -> None:
-        """Raise `Forged` when the program fails, `OutOfTime` when it only took too long."""
+    def _raise_failure(self, failure: Failure | None) -> None:
+        """Raise `OutOfTime` for a failure near the deadline, `TamperingError` for others."""
         if failure is not None:
             self._check_time()
             words = printable(failure.message.splitlines()[0], 200)
-            raise Forged(f"the program fails when steps are repeated ({words}): {INSTEAD}")
+            raise TamperingError(f"the program fails when steps are repeated ({words}): {INSTEAD}")
 
 
-def _alike(answers: np.ndarray, told: np.ndarray) -> np.ndarray:
-    """Return for each row whether the only answer agrees with what was told."""
-    [again] = answers
-    same = np.asarray(again == told)
-    if told.dtype.kind == "f":
-        same = np.isclose(again, told, rtol=AGREEMENT, atol=AGREEMENT, equal_nan=True)
+def _agrees(predictions: np.ndarray, reported: np.ndarray) -> np.ndarray:
+    """Return a mask of the rows whose only prediction (1, rows, ...) agrees with the report."""
+    [again] = predictions
+    same = np.asarray(again == reported)
+    if reported.dtype.kind == "f":
+        same = np.isclose(again, reported, rtol=AGREEMENT, atol=AGREEMENT, equal_nan=True)
     return np.asarray(same.reshape(len(same), -1).all(axis=1))
 
 
-def _likely(answers: np.ndarray, told: np.ndarray) -> np.ndarray:
-    """Return for each row whether what was told may be drawn as the answers are; not for texts.
+def _may_be_drawn(predictions: np.ndarray, reported: np.ndarray) -> np.ndarray:
+    """Return a mask of the rows whose report may be a draw like the n predictions (n, rows, ...).
 
-    What is drawn alike lies beyond all of them in no more than 2 rows of 1 + their number. Only
-    where it does so more often than chance would once in a thousand million are those rows
-    another draw.
+    An honest draw is outside the range of the n predictions with a probability of at most
+    2 / (n + 1). Rows outside are rejected only if such a large number of rows would be outside by
+    chance with a probability below 1e-9. Texts are always accepted.
     """
-    rows = len(told)
-    if told.dtype.kind not in "fiub":
+    rows = len(reported)
+    if reported.dtype.kind not in "fiub":
         return np.ones(rows, bool)
-    room = AGREEMENT * (1 + np.abs(told.astype(float)))
-    beyond = (told > answers.max(axis=0) + room) | (told < answers.min(axis=0) - room)
-    beyond = beyond.reshape(rows, -1)
-    chance, likely, most = 2 / (1 + len(answers)), 0.0, rows
-    while likely < 1e-9:
-        likely += comb(rows, most) * chance**most * (1 - chance) ** (rows - most)
+    room = AGREEMENT * (1 + np.abs(reported.astype(float)))
+    outside = (reported > predictions.max(axis=0) + room) | (
+        reported < predictions.min(axis=0) - room
+    )
+    outside = outside.reshape(rows, -1)
+    # the upper tail of the binomial distribution
+    chance, tail, most = 2 / (1 + len(predictions)), 0.0, rows
+    while tail < 1e-9:
+        tail += comb(rows, most) * chance**most * (1 - chance) ** (rows - most)
         most -= 1
-    return np.asarray(~beyond[:, beyond.sum(axis=0) > most + 1].any(axis=1))
+    return np.asarray(~outside[:, outside.sum(axis=0) > most + 1].any(axis=1))
 
 
 def _where(moment: Moment) -> str:

@@ -1,9 +1,9 @@
 """Planning that does not rely on steps of a program that no recorded row supports.
 
-A planner finds and exploits the few situations in which a program overestimates the reward.
-Therefore planning uses a changed program, in which an unsupported step leads to the worst recorded
-return (`careful`), or to the best (`curious`, as in R-max: Brafman and Tennenholtz, 2002). The
-change is made in the text of the program, so that translated forms and checks apply to it as well.
+A planner finds and exploits the few situations where a program overestimates the reward. Therefore
+planning uses a changed program: an unsupported step leads to the worst recorded return (`careful`),
+or to the best (`curious`, as in R-max: Brafman and Tennenholtz, 2002). The change is made in the
+text of the program, so that translated forms and checks apply to it as well.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def add_doubt(
     best: bool = False,
     valid: bool = False,
 ) -> str:
-    """Return a program in which unsupported steps have the worst return, or the best.
+    """Return a changed program, whose unsupported steps have the worst return, or the best.
 
     With cells, an unsupported step ends the episode, with the return as its reward. With bounds, a
     step outside them does the same if the episode of the extreme return terminated. Otherwise the
@@ -302,7 +302,7 @@ class DoubtingSession(PlanningSession):
 def is_enumerable(observation_space: Space, action_space: Space) -> bool:
     """Return whether there are at most 12,000 pairs of observation and action.
 
-    A program steps through that many in about a second.
+    A program steps through 12,000 pairs in about a second.
     """
     if action_space.kind != "discrete":
         return False
@@ -327,7 +327,7 @@ def _is_within(low: np.ndarray | None, high: np.ndarray | None, components: np.n
 def _comparisons(
     names: Sequence[str], space: Space, low: np.ndarray | None, high: np.ndarray | None
 ) -> list[str]:
-    """Return comparisons of components with bounds that are narrower than those of the space."""
+    """Return comparisons with bounds, if they are narrower than the bounds of the space."""
     if low is None or high is None:
         return []
     comparisons = []

@@ -1,4 +1,4 @@
-"""The true environment as a model of itself: what could be predicted, and planned, at best."""
+"""The true environment as its own world model: an upper bound for predictions and plans."""
 
 from __future__ import annotations
 
@@ -37,23 +37,29 @@ if TYPE_CHECKING:
 
     from cwm_cli.envs.tasks import Task
 
-GLANCE, LOOKS = 4, 64
-"""Draws of a situation before it is taken to be certain: where the environment's generator was not
-touched, and where it was; an outcome of one in ten is overlooked then with a chance of 0.001."""
+FEW_DRAWS, MANY_DRAWS = 4, 64
+"""Equal draws after which the result of a situation counts as deterministic.
 
-MOST_DRAWN = 50_000
-"""Steps of all situations beyond that, together: some seconds, and more draws of each where there
-are fewer situations."""
+The second number applies if the step used the random generator of the environment. Then an outcome
+with probability 0.1 is missed with probability 0.001.
+"""
+
+MAX_DRAWS = 50_000
+"""Maximum number of draws of all random situations together, which take some seconds."""
 
 
 @dataclass(frozen=True)
 class EnvironmentModel(WorldModel):
-    """An environment that is stood where an observation says, or at a state that was saved.
+    """The true environment, restored to observations or to saved states.
 
-    It holds an environment of its own, apart from those that are played. What it finds out
-    about saving and restoring it finds out once. One that `remembers` is restored where an
-    episode begins, and goes on from where its own steps lead as long as that is what is seen: what
-    observations hide then counts only where an episode begins, and where chance decided.
+    The model has its own instances, so it does not affect the environments of episodes.
+
+    Args:
+        spec: The environment.
+        env_args: Its arguments.
+        remembers: Whether to restore the environment only at the start of an episode, and to
+            continue from its own steps as long as they lead to the recorded observations. Then
+            state that observations do not show is wrong only at the start and after random steps.
     """
 
     kind: ClassVar[str] = "environment"
@@ -64,33 +70,38 @@ class EnvironmentModel(WorldModel):
     _idle: list[gym.Env[Any, Any]] = field(default_factory=list, repr=False, compare=False)
 
     def describe(self) -> str:
-        """Say what it is, in a few words."""
+        """Return a short name for messages."""
         return "the environment itself"
 
     @cached_property
     def opening(self) -> Opening:
-        """How it is saved and restored; `CwmError` where no way of that is exact."""
+        """The way to save and restore the environment; CwmError if no way is exact."""
         return Opening.of(self.spec, self.env_args)
 
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
-        """Restore the environment to each observation, step it, and say what it answers.
+        """Restore the environment to each observation, and step it.
 
-        There is no answer where it cannot be restored, and a failure where nothing restores it.
-        What chance decides is drawn from `seed`: once, or so often for each situation as `draws`
-        says. Then outcomes are counted, unless nearly every draw is another, and most often where
-        chance shows (see `MOST_DRAWN`).
+        A row is not answered if the environment cannot be restored to it. The predictions have a
+        failure if the environment cannot be restored at all.
+
+        Args:
+            rows: The rows.
+            seed: Seed of random results.
+            draws: The number of draws for each situation. With several, the result is the
+                frequencies of outcomes, unless nearly all draws differ. Random situations are drawn
+                more often than others (see `MAX_DRAWS`).
         """
         if self.spec.restore is None:
             message = f"{self.spec.id} cannot be restored to an observation"
             return Predictions({}, Failure(kind="load_error", message=message))
         if draws > 1 and not self.remembers:
-            return self._drawn(rows, seed, draws)
+            return self._sample(rows, seed, draws)
         seeds = np.random.SeedSequence(seed).generate_state(len(rows)).tolist()
         with closing(self.spec.make(**self.env_args)) as env:
             answers: list[Transition | None] = []
-            for row, drawn in zip(rows, seeds, strict=True):
+            for row, row_seed in zip(rows, seeds, strict=True):
                 last = answers[-1] if answers and self.remembers else None
-                answers.append(self._answer(env, row, drawn, last))
+                answers.append(self._step(env, row, row_seed, last))
         columns = Dataset.of(
             [answer or row for answer, row in zip(answers, rows, strict=True)],
             observation_space=rows.observation_space,
@@ -101,70 +112,73 @@ class EnvironmentModel(WorldModel):
     def imagine(
         self, starts: Sequence[EpisodeHistory], rows: Dataset, *, seed: int = 0
     ) -> ImaginedEpisodes:
-        """Go on with several episodes in environments that are stood where their histories end.
+        """Continue episodes in environments that are restored to their last observations.
 
-        What observations hide is as it is after a reset; `CwmError` where one cannot be stood.
+        State that observations do not show is as after a reset.
+
+        Raises:
+            CwmError: If an environment cannot be restored.
         """
         return PlayedEpisodes(self, starts, rows, seed)
 
     def open(self, planners: Sequence[Planning], task: Task) -> EnvironmentSession:
-        """Begin to plan in the environment itself; `CwmError` where it cannot be restored."""
+        """Start planning in the environment; raise CwmError if it cannot be restored."""
         return EnvironmentSession(self.opening.simulator(task.seed), planners, task.seed)
 
-    def _drawn(self, rows: Dataset, seed: int, draws: int) -> Predictions:
-        """Draw what follows each situation again and again, as long as chance shows."""
+    def _sample(self, rows: Dataset, seed: int, draws: int) -> Predictions:
+        """Draw the results of each situation repeatedly, most often if they are random."""
         situations = rows.situations()
         first = dict(zip(situations[::-1], range(len(rows))[::-1], strict=True))
         with closing(self.spec.make(**self.env_args)) as env:
-            self._answer(env, rows.row(0), seed)  # what is found out by playing is found out now
-            drawn = [
-                _Drawn(self, env, rows.row(place), [seed, *sha256(key).digest()])
+            self._step(env, rows.row(0), seed)  # `restore` may learn about the environment here
+            samples = [
+                _Sample(self, env, rows.row(place), [seed, *sha256(key).digest()])
                 for key, place in first.items()
             ]
-            for each in drawn:
-                each.draw(min(draws, GLANCE))
-                if each.by_chance:
-                    each.draw(min(draws, LOOKS))
-            varied = [each for each in drawn if len(each.found) > 1]
-            countable = all(2 * len(each.found) <= each.times for each in varied)
-            most = MOST_DRAWN // max(len(varied), 1) if countable else draws
-            for each in varied:
-                each.draw(min(draws, most))
-        if not any(each.found for each in drawn):
+            for sample in samples:
+                sample.draw(min(draws, FEW_DRAWS))
+                if sample.is_random:
+                    sample.draw(min(draws, MANY_DRAWS))
+            varied = [sample for sample in samples if len(sample.outcomes) > 1]
+            countable = all(2 * len(sample.outcomes) <= sample.times for sample in varied)
+            most = MAX_DRAWS // max(len(varied), 1) if countable else draws
+            for sample in varied:
+                sample.draw(min(draws, most))
+        if not any(sample.outcomes for sample in samples):
             message = f"{self.spec.id} cannot be restored to any recorded observation"
             return Predictions({}, Failure(kind="load_error", message=message))
-        width = max(len(each.found) for each in drawn) if countable else draws
-        following = Dataset.of(
-            [row for each in drawn for row in each.stretched(width, counted=countable)],
+        width = max(len(sample.outcomes) for sample in samples) if countable else draws
+        results = Dataset.of(
+            [row for sample in samples for row in sample.padded(width, counted=countable)],
             observation_space=rows.observation_space,
             action_space=rows.action_space,
         ).select("next_observations", "rewards", "terminations", VALID)
         places = {key: place for place, key in enumerate(first)}
         chosen = np.array([places[key] for key in situations])
         columns = {
-            name: column.reshape(len(drawn), width, *column.shape[1:])[chosen]
-            for name, column in following.items()
+            name: column.reshape(len(samples), width, *column.shape[1:])[chosen]
+            for name, column in results.items()
         }
-        answered = np.array([bool(each.found) for each in drawn])[chosen]
+        answered = np.array([bool(sample.outcomes) for sample in samples])[chosen]
         if not countable:
             return Predictions(columns, shape="draws", answered=answered)
-        chances = np.array([each.chances(width) for each in drawn])[chosen]
-        return Predictions(columns, None, "outcomes", chances, answered)
+        probabilities = np.array([sample.probabilities(width) for sample in samples])[chosen]
+        return Predictions(columns, None, "outcomes", probabilities, answered)
 
-    def _answer(
+    def _step(
         self,
         env: gym.Env[Any, Any],
         row: Transition,
         seed: int | None,
         last: Transition | None = None,
     ) -> Transition | None:
-        """Return what the environment answers to a row, nothing where it cannot be restored to it.
+        """Return the environment's step from a row, or None if it cannot be restored to the row.
 
-        It is reset before every row, so that no time limit is ever reached, unless the `last`
-        answer was of the same episode, and led there.
+        It is reset before each row, so that it never reaches a time limit, unless the `last` step
+        belongs to the same episode and led to this row.
         """
-        goes_on = last is not None and last.episode == row.episode
-        if last is None or not (goes_on and close(last.next_observation, row.observation)):
+        continues = last is not None and last.episode == row.episode
+        if last is None or not (continues and close(last.next_observation, row.observation)):
             env.reset(seed=seed)
             if self.spec.restore is None or not self.spec.restore(env.unwrapped, row.observation):
                 return None
@@ -172,9 +186,9 @@ class EnvironmentModel(WorldModel):
         valid: tuple[int, ...] | None = None
         if row.valid is not None:
             space: Any = env.action_space
-            every = range(space.start, space.start + space.n)
+            all_actions = range(space.start, space.start + space.n)
             allowed = self.spec.valid_actions and self.spec.valid_actions(env.unwrapped)
-            valid = tuple(map(int, every if allowed is None else allowed))
+            valid = tuple(map(int, all_actions if allowed is None else allowed))
         return Transition(
             row.observation,
             row.action,
@@ -187,9 +201,9 @@ class EnvironmentModel(WorldModel):
 
 
 class PlayedEpisodes(ImaginedEpisodes):
-    """Episodes that go on in the true environment, each in one of its own.
+    """Episodes that continue in the true environment, each in its own instance.
 
-    Environments that are no longer needed are kept, as some take long to make.
+    Instances are reused later, as some take long to make.
     """
 
     def __init__(
@@ -201,8 +215,8 @@ class PlayedEpisodes(ImaginedEpisodes):
         self._envs = [idle.pop() if idle else make(**model.env_args) for _ in starts]
         finalize(self, idle.extend, self._envs.copy())
         seeds = np.random.SeedSequence(seed).generate_state(self.count).tolist()
-        for env, start, drawn in zip(self._envs, starts, seeds, strict=True):
-            env.reset(seed=drawn)
+        for env, start, env_seed in zip(self._envs, starts, seeds, strict=True):
+            env.reset(seed=env_seed)
             restore, seen = model.spec.restore, start.observations[-1]
             if restore is None or not restore(env.unwrapped, seen):
                 raise CwmError(
@@ -210,58 +224,60 @@ class PlayedEpisodes(ImaginedEpisodes):
                 )
 
     def step(self, actions: Columns) -> ImaginedStep:
-        """Take an action in each environment."""
+        """Take one action in each environment."""
         like, spec = self._like, self._spec
-        seen, rewards, terminated, valid = [], [], [], []
+        observations, rewards, terminated, valid = [], [], [], []
         for place, env in enumerate(self._envs):
             after, reward, over, *_ = env.step(like.action_space.unpack("actions", actions, place))
-            seen.append(after)
+            observations.append(after)
             rewards.append(reward_number(reward))
             terminated.append(bool(over))
             allowed = spec.valid_actions and spec.valid_actions(env.unwrapped)
             valid.append(None if allowed is None else like.action_space.mask(map(int, allowed)))
-        named = like.has_valid_actions
-        every = np.ones(like.action_space.count, np.bool_) if named else None
+        names_valid = like.has_valid_actions
+        everything = np.ones(like.action_space.count, np.bool_) if names_valid else None
         return ImaginedStep(
-            like.observation_space.pack("observations", seen),
+            like.observation_space.pack("observations", observations),
             np.array(rewards),
             np.array(terminated, np.bool_),
-            np.array([every if mask is None else mask for mask in valid]) if named else None,
+            np.array([everything if mask is None else mask for mask in valid])
+            if names_valid
+            else None,
         )
 
     def keep(self, places: np.ndarray) -> None:
-        """Go on with the episodes at some places only, in that order."""
+        """Keep only the episodes at these indices, in this order."""
         self._envs = [self._envs[place] for place in places]
         self.count = len(self._envs)
 
 
-class _Drawn:
-    """What followed one situation of the true environment, and how often."""
+class _Sample:
+    """The outcomes of one situation of the true environment, and how often each was drawn."""
 
     def __init__(
         self, model: EnvironmentModel, env: gym.Env[Any, Any], row: Transition, seeds: list[int]
     ) -> None:
         self._model, self._env, self._row, self._seeds = model, env, row, seeds
-        self.found: dict[bytes, tuple[Transition, int]] = {}
+        self.outcomes: dict[bytes, tuple[Transition, int]] = {}
         self.times = 0
-        self.by_chance = False
+        self.is_random = False
 
     def draw(self, times: int) -> None:
-        """Draw until there are so many in all; none where the environment cannot be stood."""
+        """Draw until there are `times` draws in all; stop if the environment cannot be restored."""
         rng = np.random.default_rng([*self._seeds, self.times])
         seed: int | None = int(rng.integers(2**31))
         while self.times < times:
-            answer = self._model._answer(self._env, self._row, seed)
+            answer = self._model._step(self._env, self._row, seed)
             if answer is None:
                 return
-            seed = None  # the environment's own generator goes on
+            seed = None  # later draws continue the environment's random generator
             key = pickle.dumps(answer[2:])
-            self.found[key] = answer, self.found.get(key, (answer, 0))[1] + 1
+            self.outcomes[key] = answer, self.outcomes.get(key, (answer, 0))[1] + 1
             self.times += 1
-        self.by_chance = len(self.found) > 1 or self._touches_generator()
+        self.is_random = len(self.outcomes) > 1 or self._uses_generator()
 
-    def _touches_generator(self) -> bool:
-        """Tell whether the environment draws anything when it is stood there and stepped."""
+    def _uses_generator(self) -> bool:
+        """Return whether restoring and stepping the environment draws random numbers."""
         env, restore = self._env, self._model.spec.restore
         env.reset()
         before = fingerprint(env.unwrapped.np_random)
@@ -270,19 +286,19 @@ class _Drawn:
         env.step(self._row.action)
         return fingerprint(env.unwrapped.np_random) != before
 
-    def chances(self, width: int) -> list[float]:
-        """Return the share of each outcome, as many as asked for."""
-        if not self.found:
+    def probabilities(self, width: int) -> list[float]:
+        """Return the frequency of each outcome, padded with 0 to `width` numbers."""
+        if not self.outcomes:
             return [1.0] + [0.0] * (width - 1)
-        shares = [count / self.times for _, count in self.found.values()]
+        shares = [count / self.times for _, count in self.outcomes.values()]
         return shares + [0.0] * (width - len(shares))
 
-    def stretched(self, width: int, *, counted: bool) -> list[Transition]:
-        """Return so many outcomes: each once, then the first again, or as often as drawn."""
-        if counted or not self.found:
-            rows = [row for row, _ in self.found.values()] or [self._row]
+    def padded(self, width: int, *, counted: bool) -> list[Transition]:
+        """Return `width` outcomes: each once (`counted`) or as often as drawn, and repetitions."""
+        if counted or not self.outcomes:
+            rows = [row for row, _ in self.outcomes.values()] or [self._row]
             return rows + rows[:1] * (width - len(rows))
-        rows = [row for row, count in self.found.values() for _ in range(count)]
+        rows = [row for row, count in self.outcomes.values() for _ in range(count)]
         return [rows[place % len(rows)] for place in range(width)]
 
 
@@ -296,5 +312,5 @@ class EnvironmentSession(TrustedSession):
         self._simulator = simulator
 
     def state(self, env: gym.Env[Any, Any], history: EpisodeHistory) -> Any:
-        """Save where the environment stands."""
+        """Return the saved state of the environment."""
         return self._simulator.state_of(env, history.observations[-1])

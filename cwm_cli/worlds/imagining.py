@@ -1,4 +1,4 @@
-"""A program that is imagined with: whole searches, tables and policies, computed where it lives."""
+"""Computations inside the process of a program, such as searches, tables and imagined episodes."""
 
 from __future__ import annotations
 
@@ -16,24 +16,18 @@ from cwm_cli.sandbox.pool import WorkerLost
 from cwm_cli.worlds.confined_imagining import ImaginingJob, pack, unpack
 from cwm_cli.worlds.messages import SIZE
 from cwm_cli.worlds.model import ImaginedEpisodes, ImaginedStep
-from cwm_cli.worlds.remote import NO_PLAN, Broke
+from cwm_cli.worlds.remote import NO_PLAN, ProgramFailed
 
 if TYPE_CHECKING:
     from cwm_cli.planning.model import EpisodeHistory
     from cwm_cli.sandbox import Conversation, Sandbox
 
-LARGEST_REPLY = 1 << 28
-"""Bytes that a reply may have: a table of a million situations, and no room for mischief."""
-
-TAKEN = 2
-"""Places of a sandbox that a prediction takes: only where there are more is a process kept."""
-
 
 class Imagination:
-    """Imagines with a program, which lives in one confined process; to be closed, as by `with`.
+    """Calls functions inside the confined process of a program; close it with `with`.
 
-    `steps` counts those of the model so far. A program that failed, or reached a limit
-    of the sandbox in one question, has a `failure`, and the next question begins a new process.
+    `steps` counts the steps of the model so far. After a failure, such as a limit of the sandbox
+    in one call, the next call starts a new process.
 
         with Imagination(sandbox, program, rows) as imagination:
             found = imagination.ask("stepping:follow", columns, space=space.to_json(), key=[0])
@@ -61,47 +55,52 @@ class Imagination:
     def ask(
         self, function: str, arrays: Mapping[str, np.ndarray] | None = None, **options: Any
     ) -> dict[str, np.ndarray]:
-        """Call `module:name` of the handler's modules there, and return the arrays it returns.
+        """Call a function in the process, and return the arrays that it returns.
 
-        `options` are plain data. `Broke`, with the failure, when the program fails, when a
-        limit was reached or when the answer makes no sense.
+        Args:
+            function: `module:name`, a function in one of the handler's modules.
+            arrays: Arrays for the function.
+            **options: Plain JSON data for the function.
+
+        Raises:
+            ProgramFailed: If the program fails, exceeds a limit, or the reply is malformed.
         """
         question = pack({"function": function, "options": options}, arrays or {})
-        found = self._sandbox.insist(lambda: self._ask(SIZE.pack(len(question)) + question))
-        if found is None:
-            raise Broke(KILLED_WORKERS)
-        return found
+        results = self._sandbox.insist(lambda: self._ask(SIZE.pack(len(question)) + question))
+        if results is None:
+            raise ProgramFailed(KILLED_WORKERS)
+        return results
 
     def _ask(self, question: bytes) -> dict[str, np.ndarray]:
-        """Ask the process, a new one unless there is one."""
         if self._process is None:
             self._process = self._sandbox.converse(self._job)
         process = self._process
         try:
             process.send(question)
             [size] = SIZE.unpack(process.receive(SIZE.size))
-            process.rest()  # whoever waits for us to read a long reply does not sleep
-            if size > LARGEST_REPLY:
+            process.rest()  # the time to read a long reply does not count as time of the program
+            if size > 1 << 28:  # 256 MB, enough for a table of a million situations
                 raise ValueError(f"a reply of {size} bytes")
             head, arrays = unpack(process.receive(size))
             self.steps += int(head["steps"])
         except EOFError:
             self._process = None
-            raise Broke(process.failure()) from None
+            raise ProgramFailed(process.failure()) from None
         except (ValueError, TypeError, KeyError):
             self.close()
-            raise Broke(NO_PLAN) from None
+            raise ProgramFailed(NO_PLAN) from None
         except WorkerLost:
             self.close()
             raise
         return arrays
 
-    def rest(self, kept: list[Imagination]) -> None:
-        """Be kept for those who imagine next, unless one is or the process is needed elsewhere."""
-        if kept or self._sandbox.workers <= TAKEN:
+    def retire(self, idle: list[Imagination]) -> None:
+        """Append this object to empty `idle` for later use, or close it if workers are scarce."""
+        # a prediction needs two workers
+        if idle or self._sandbox.workers <= 2:
             self.close()
         else:
-            kept.append(self)
+            idle.append(self)
 
     def close(self) -> None:
         """End the process of the program."""
@@ -117,10 +116,11 @@ class Imagination:
 
 
 class SteppedEpisodes(ImaginedEpisodes):
-    """Episodes in a program without memory, all of which it steps in one question.
+    """Episodes in a program without memory, which steps all episodes in one call.
 
-    The process is theirs; after them it is `kept`, if there is none yet. Where the program raises,
-    or says what is no number, an episode ends with no reward: nothing is known of what follows.
+    If the program raises an exception or returns no valid numbers, that episode terminates with
+    reward 0, since its continuation is unknown. `process` is appended to `idle` afterwards, unless
+    `idle` already contains one.
     """
 
     def __init__(
@@ -129,50 +129,52 @@ class SteppedEpisodes(ImaginedEpisodes):
         starts: Sequence[EpisodeHistory],
         rows: Dataset,
         seed: int,
-        kept: list[Imagination],
+        idle: list[Imagination],
     ) -> None:
         self.count, self._rows, self._seed, self._steps = len(starts), rows, seed, 0
         self._process = process
-        finalize(self, process.rest, kept)
-        self._seen = rows.observation_space.pack(
-            "observations", [each.observations[-1] for each in starts]
+        finalize(self, process.retire, idle)
+        self._observations = rows.observation_space.pack(
+            "observations", [start.observations[-1] for start in starts]
         )
 
     def step(self, actions: Columns) -> ImaginedStep:
-        """Take an action in each of them."""
-        rows, key = self._rows, [self._seed, self._steps]
+        """Take one action in each episode."""
+        rows = self._rows
         try:
-            found = self._process.ask(
+            results = self._process.ask(
                 "stepping:follow",
-                self._seen | actions,
+                self._observations | actions,
                 space=rows.observation_space.to_json(),
-                key=key,
+                key=[self._seed, self._steps],
                 valid=rows.has_valid_actions,
             )
-            self._seen = self._read(found)
-        except Broke as broke:
-            raise CwmError(f"the program failed: {broke.failure.message}") from None
+            self._observations = self._check(results)
+        except ProgramFailed as error:
+            raise CwmError(f"the program failed: {error.failure.message}") from None
         self._steps += 1
-        return ImaginedStep(self._seen, found["rewards"], found["ends"], found.get(VALID))
+        return ImaginedStep(
+            self._observations, results["rewards"], results["ends"], results.get(VALID)
+        )
 
     def keep(self, places: np.ndarray) -> None:
-        """Go on with the episodes at some places only, in that order."""
-        self._seen = {name: column[places] for name, column in self._seen.items()}
+        """Keep only the episodes at these indices, in this order."""
+        self._observations = {name: column[places] for name, column in self._observations.items()}
         self.count = len(places)
 
-    def _read(self, found: Columns) -> Columns:
-        """Return what was observed; `Broke` for answers that no honest process gives."""
+    def _check(self, results: Columns) -> Columns:
+        """Return the observations; raise ProgramFailed if a column has another type or shape."""
         rows, count = self._rows, self.count
         leaves = [*rows.observation_space.leaves("observations")]
-        wanted = {
+        expected = {
             leaf.name: ("U" if leaf.space.kind == "text" else "biuf", leaf.space.shape)
             for leaf in leaves
         }
-        wanted |= {"rewards": ("f", ()), "ends": ("b", ())}
+        expected |= {"rewards": ("f", ()), "ends": ("b", ())}
         if rows.has_valid_actions:
-            wanted[VALID] = "b", (rows.action_space.count,)
-        for name, (kinds, shape) in wanted.items():
-            column = found.get(name)
+            expected[VALID] = "b", (rows.action_space.count,)
+        for name, (kinds, shape) in expected.items():
+            column = results.get(name)
             if column is None or column.dtype.kind not in kinds or column.shape != (count, *shape):
-                raise Broke(NO_PLAN)
-        return {leaf.name: found[leaf.name] for leaf in leaves}
+                raise ProgramFailed(NO_PLAN)
+        return {leaf.name: results[leaf.name] for leaf in leaves}

@@ -1,12 +1,13 @@
-"""Jobs for programs that are world models, and what both sides say to each other meanwhile.
+"""Jobs for programs that are world models, and their messages.
 
-Of a planning session a question holds the moments at which plans are due, a reply the plans, how
-many steps of the model they took, and what they were made with. Of a session that steps a
-question says where the program is to stand and which actions to take. All have a length first,
-and the layout of the rest follows from the spaces.
+A question of a `PlanningJob` contains the moments at which plans are due. The reply contains the
+plans, the number of model steps that each plan took, and the planner. A question of a `SteppingJob`
+contains the start state of the program and the actions that it takes.
+
+Each message starts with its length (`SIZE`). The layout of the rest follows from the spaces.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
@@ -24,36 +25,27 @@ from cwm_cli.sandbox.handlers import values
 from cwm_cli.sandbox.job import ModelJob
 
 SIZE = Struct("<I")
-"""Bytes that follow."""
+"""The length of the message that follows, in bytes."""
 
-LONGEST_NOTE = 400
-"""Bytes of the note of a reply."""
+MAX_NOTE_BYTES = 400
+"""Maximum length of the note in a reply, in bytes."""
 
-ROUND = Struct("<B2I")
-"""The place of a form in `PACED`, the number of passes, and the number of inputs in a pass."""
-
-READY = b"\1"
-"""A process has received the sealed inputs of a round."""
-
-PASSED = Struct(f"<B{LONGEST_NOTE}s")
-"""Whether there is such a form, and if not why. The sums of every pass follow."""
-
-PACED = ("scalar", "arithmetic", "batched")
-"""Forms that are timed: the program itself, its plain arithmetic, all rows at once."""
-
-_MOMENT = Struct("<3Qi")
-_REPLY = Struct(f"<BBH{LONGEST_NOTE}s")
+_MOMENT = Struct("<3Qi")  # episode, decision, horizon, number of valid actions
+_REPLY = Struct(f"<BBH{MAX_NOTE_BYTES}s")  # planner, forms, length of the note, note
 _STEPS = Struct("<Q")
 _ALL_VALID = -1
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanningJob(ModelJob):
-    """A program to plan with, and how.
+    """A job that plans with a program.
 
-    `planners` are names or addresses, and options: the first that suits the program is used.
-    `columns` are real observations and actions; only forms of the program that agree
-    with it there stand in for it, and none does if `form` is scalar.
+    `columns` are recorded observations and actions. A translated form replaces the program only if
+    both agree on these rows.
+
+    Args:
+        planners: Names or addresses, with options; the first planner that suits the model is used.
+        form: "scalar" to use no translated form.
     """
 
     handler: ClassVar[str] = "cwm_cli.worlds.confined:PlanningHandler"
@@ -62,132 +54,23 @@ class PlanningJob(ModelJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimingJob(ModelJob):
-    """A program whose steps are timed, in passes over inputs that it receives with each question.
+class SteppingJob(ModelJob):
+    """A job that steps a program, in its fastest form, from states that each question names."""
 
-    `fresh` says for each leaf of the observations whether its values are sent with each input;
-    other leaves and the action come from a recorded row. The answers of a pass are returned as
-    weighted sums, which take little time.
-    """
-
-    handler: ClassVar[str] = "cwm_cli.worlds.confined:TimingHandler"
-    fresh: Sequence[bool] = ()
+    handler: ClassVar[str] = "cwm_cli.worlds.confined:SteppingHandler"
+    form: str = "auto"
 
 
-KEY_SIZE = 32
-"""Bytes of the key of a round."""
-
-
-OPENED_WORDS = 4096
-"""Words that are opened at a time if passes are small: 32 KB stay in the fastest cache."""
-
-
-class TimedInputs(NamedTuple):
-    """Inputs of one pass or of several: numbers of rows, and values of the fresh leaves.
-
-    Both have the shape (inputs, ...) or (passes, inputs, ...); in the batched form the inputs are
-    the last axis of the leaves, as in a `Batch`.
-    """
-
-    rows: np.ndarray
-    leaves: list[np.ndarray]
-
-    def seal(self, key: bytes) -> bytes:
-        """Return the inputs of several passes, unreadable without the key.
-
-        Sealed inputs are sent before the clock starts, and the key after that, since the time
-        that it takes to send many inputs would count as time of the program.
-        """
-        rows, leaves = self
-        number, count = rows.shape
-        padded = np.pad(rows.astype("<u4"), ((0, 0), (0, count % 2)))
-        parts = [padded.view("<u8"), *(leaf.reshape(number, -1).view("<u8") for leaf in leaves)]
-        words = np.concatenate(parts, axis=1)
-        return (words ^ np.random.SFC64(_seed(key)).random_raw(words.shape)).tobytes()
-
-
-class SealedPasses(NamedTuple):
-    """Sealed passes of a job in one form, each of the same number of inputs."""
-
-    job: TimingJob
-    form: str
-    passes: int
-    size: int
-
-    @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of the fresh leaves in a pass."""
-        shapes = [
-            column.shape[1:]
-            for sent, column in zip(self.job.fresh, self.job.observations, strict=True)
-            if sent
-        ]
-        lanes = self.form == "batched"
-        return [(*shape, self.size) if lanes else (self.size, *shape) for shape in shapes]
-
-    @property
-    def words(self) -> int:
-        """The number of words of 8 bytes in a pass."""
-        return -(-self.size // 2) + sum(map(prod, self.shapes))
-
-    def open(self, sealed: bytes, key: bytes) -> Iterator[TimedInputs]:
-        """Yield the inputs of one pass after the other."""
-        stream, shapes = np.random.SFC64(_seed(key)), self.shapes
-        words, half = self.words, -(-self.size // 2)
-        together = max(1, OPENED_WORDS // words)
-        for first in range(0, self.passes, together):
-            opened = stream.random_raw((min(together, self.passes - first), words))
-            opened ^= np.frombuffer(sealed, "<u8", opened.size, 8 * words * first).reshape(
-                -1, words
-            )
-            for one in opened:
-                rows, leaves, at = one[:half].view("<u4")[: self.size], [], half
-                for shape in shapes:
-                    end = at + prod(shape)
-                    leaves.append(one[at:end].view("<f8").reshape(shape))
-                    at = end
-                yield TimedInputs(rows, leaves)
-
-
-def _seed(key: bytes) -> int:
-    return int.from_bytes(key, "little")
-
-
-def summed(columns: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
-    """Return weighted sums over rows of all numbers in some columns, texts as their bytes."""
-    parts = []
-    for column in columns:
-        flat = np.ascontiguousarray(column).view("u1") if column.dtype.kind == "S" else column
-        parts.append(weighted(flat.reshape(len(column), -1).T, weights))
-    return np.concatenate(parts)
-
-
-def weighted(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the sums of (numbers, rows) with weights (rows,); nan and infinities count as 0."""
-    sums: np.ndarray = numbers @ weights
-    if np.isfinite(sums).all():
-        return sums
-    sums = np.nan_to_num(numbers.astype(float), posinf=0.0, neginf=0.0) @ weights
-    return sums
-
-
-class PlanningReply(NamedTuple):
-    """Plans for the moments of a question; none when no planner suits the model.
-
-    `steps` are those of the model that each plan took. `planner` is the place of the planner
-    among those that were asked for, `forms` has a bit for each of `FORMS` that the model was
-    used in.
-    """
-
-    plans: list[list[Any]]
-    steps: list[int]
-    planner: int
-    forms: int
-    note: str
+def is_deterministic(job: ModelJob) -> bool:
+    """Return whether the same action in the same state always has the same result."""
+    abilities = abilities_of(job.program)
+    # a program with memory is only stepped, even if it defines `outcomes`
+    lists_outcomes = abilities.tells and not abilities.remembers
+    return not (job.draws or abilities.draws or lists_outcomes)
 
 
 class Codec:
-    """Values of a space as bytes, column by column, in the types that programs see."""
+    """Converts values of a space to bytes and back, column by column, in the types of programs."""
 
     def __init__(self, space: Space, name: str) -> None:
         self._space, self._name = space, name
@@ -196,13 +79,13 @@ class Codec:
         self.dtype = leaves[0][1]
         self.size = sum(np.dtype(dtype).itemsize * prod(shape) for _, dtype, shape in leaves)
 
-    def encode(self, some: Sequence[Any]) -> bytes:
-        """Return the bytes of values; ValueError when one is not of the space."""
-        columns = self._space.pack(self._name, some)
+    def encode(self, items: Sequence[Any]) -> bytes:
+        """Return the bytes of items; raise ValueError if one is not in the space."""
+        columns = self._space.pack(self._name, items)
         return b"".join(columns[name].astype(dtype).tobytes() for name, dtype, _ in self._leaves)
 
     def decode(self, data: bytes, count: int) -> list[Any]:
-        """Return so many values that `encode` was given, each all its own."""
+        """Return `count` items, which share no memory."""
         offset, columns = 0, []
         for _, dtype, shape in self._leaves:
             column: np.ndarray = np.ndarray((count, *shape), dtype, data, offset)
@@ -211,21 +94,21 @@ class Codec:
         return list(values(self._space, iter(columns)))
 
 
-_KNOWN = Struct("<QII")
-"""An episode, how many steps of it are known already, and how many there are in all."""
-
-MOST_KNOWN = 64
-"""Episodes whose history both sides keep: eight times as many as are played at a time."""
+def _dtype(leaf: Space) -> str:
+    """Return the numpy type of a leaf; text that is too long remains recognizable as too long."""
+    if leaf.kind == "text":
+        return f"<U{leaf.max_length + 1}"
+    return "<f8" if leaf.is_float else "<i8"
 
 
 class States(Protocol):
-    """States that plans begin from, as bytes."""
+    """Converts the start states of plans to bytes and back."""
 
     def encode(self, episodes: Sequence[int], states: Sequence[Any]) -> bytes:
-        """Return the bytes of states of some episodes; ValueError for what is none."""
+        """Return the bytes of one state per episode; raise ValueError if one is invalid."""
 
     def decode(self, data: bytes, count: int) -> list[Any]:
-        """Return so many states that `encode` was given."""
+        """Return the `count` states in the bytes."""
 
 
 class ObservedStates:
@@ -235,18 +118,19 @@ class ObservedStates:
         self._observations = observations
 
     def encode(self, episodes: Sequence[int], states: Sequence[Any]) -> bytes:
-        """Return the bytes of observations; ValueError for what is none."""
+        """Return the bytes of observations; raise ValueError if one is not in the space."""
         return self._observations.encode(states)
 
     def decode(self, data: bytes, count: int) -> list[Any]:
-        """Return observations."""
+        """Return the observations."""
         return self._observations.decode(data, count)
 
 
 class HistoryStates:
-    """States that are histories, of which only the steps that the other side lacks are sent.
+    """States that are histories; only steps that the other side does not have yet are sent.
 
-    Both sides keep the same: what one has encoded and the other decoded, in the same order.
+    Both sides keep the same recent histories if one side decodes all states that the other
+    encodes, in the same order.
     """
 
     def __init__(self, observations: Codec, actions: Codec) -> None:
@@ -254,7 +138,7 @@ class HistoryStates:
         self._known: dict[int, EpisodeHistory] = {}
 
     def encode(self, episodes: Sequence[int], states: Sequence[EpisodeHistory]) -> bytes:
-        """Return the bytes of what is new in histories; ValueError for what is no observation."""
+        """Return the bytes of new steps; raise ValueError if a value is not in its space."""
         parts = []
         for episode, history in zip(episodes, states, strict=True):
             known = self._known.get(episode)
@@ -269,19 +153,19 @@ class HistoryStates:
         return b"".join(parts)
 
     def decode(self, data: bytes, count: int) -> list[EpisodeHistory]:
-        """Return histories, that go on from those that were known with the same values."""
+        """Return the histories; each contains the very objects of the history that it continues."""
         histories, at = [], 0
         for _ in range(count):
             episode, first, steps = _KNOWN.unpack_from(data, at)
             new, at = steps - first, at + _KNOWN.size
             known = self._known[episode] if first else EpisodeHistory(())
-            seen = self._observations.decode(data[at:], new + (not first))
-            at += len(seen) * self._observations.size
+            observations = self._observations.decode(data[at:], new + (not first))
+            at += len(observations) * self._observations.size
             actions = self._actions.decode(data[at:], new)
             at += new * self._actions.size
             rewards: list[float] = np.frombuffer(data, "<f8", new, at).tolist()
             at += 8 * new
-            parts = zip(known, (seen, actions, rewards), strict=True)
+            parts = zip(known, (observations, actions, rewards), strict=True)
             history = EpisodeHistory(*((*before, *more) for before, more in parts))
             histories.append(history)
             self._keep(episode, history)
@@ -290,19 +174,16 @@ class HistoryStates:
     def _keep(self, episode: int, history: EpisodeHistory) -> None:
         self._known.pop(episode, None)
         self._known[episode] = history
-        if len(self._known) > MOST_KNOWN:
+        if len(self._known) > 64:  # eight times as many episodes as run in parallel
             del self._known[next(iter(self._known))]
 
 
-def is_deterministic(job: ModelJob) -> bool:
-    """Whether the same action always leads the program to the same, from the same state."""
-    abilities = abilities_of(job.program)
-    tells = abilities.tells and not abilities.remembers  # a step of its own moves its memory on
-    return not (job.draws or abilities.draws or tells)
+_KNOWN = Struct("<QII")
+"""An episode, the number of its steps that the other side knows, and the number of all steps."""
 
 
 def states_of(job: ModelJob) -> States:
-    """Return how the states of a program are sent, for one process of it."""
+    """Return a new encoder or decoder for the states of one process of a program."""
     observations = Codec(job.observation_space, "observations")
     if not abilities_of(job.program).remembers:
         return ObservedStates(observations)
@@ -310,7 +191,7 @@ def states_of(job: ModelJob) -> States:
 
 
 def encode_question(moments: Sequence[Moment], states: States) -> bytes:
-    """Return a question without its length; ValueError for what is no observation."""
+    """Return a planning question without its length; raise ValueError for an invalid state."""
     parts = [SIZE.pack(len(moments))]
     for moment in moments:
         valid = moment.valid
@@ -323,16 +204,16 @@ def encode_question(moments: Sequence[Moment], states: States) -> bytes:
 
 
 def decode_question(data: bytes, states: States) -> list[Moment]:
-    """Read what `encode_question` wrote."""
+    """Return the moments of a planning question."""
     [count], offset = SIZE.unpack_from(data), SIZE.size
     heads = []
     for _ in range(count):
-        episode, decision, horizon, some = _MOMENT.unpack_from(data, offset)
+        episode, decision, horizon, valid_count = _MOMENT.unpack_from(data, offset)
         offset += _MOMENT.size
         valid = None
-        if some != _ALL_VALID:
-            valid = tuple(np.frombuffer(data, "<i8", some, offset).tolist())
-            offset += 8 * some
+        if valid_count != _ALL_VALID:
+            valid = tuple(np.frombuffer(data, "<i8", valid_count, offset).tolist())
+            offset += 8 * valid_count
         heads.append((episode, decision, horizon, valid))
     return [
         Moment(episode, decision, state, horizon, valid)
@@ -342,9 +223,27 @@ def decode_question(data: bytes, states: States) -> list[Moment]:
     ]
 
 
+class PlanningReply(NamedTuple):
+    """Plans for the moments of a question; no plans if no planner suits the model.
+
+    Args:
+        plans: The actions of each plan.
+        steps: The number of model steps that each plan took.
+        planner: The index of the planner in the job.
+        forms: One bit for each of `FORMS`: whether the model was used in this form.
+        note: The reasons why other planners and forms were not used.
+    """
+
+    plans: list[list[Any]]
+    steps: list[int]
+    planner: int
+    forms: int
+    note: str
+
+
 def encode_reply(reply: PlanningReply, actions: Codec) -> bytes:
-    """Return a reply without its length."""
-    note = reply.note.encode("utf-8", "replace")[:LONGEST_NOTE]
+    """Return a planning reply without its length."""
+    note = reply.note.encode("utf-8", "replace")[:MAX_NOTE_BYTES]
     head = _REPLY.pack(reply.planner, reply.forms, len(note), note)
     counts = np.array([len(plan) for plan in reply.plans], "<u4").tobytes()
     counts += np.array(reply.steps, "<u8").tobytes()
@@ -352,7 +251,7 @@ def encode_reply(reply: PlanningReply, actions: Codec) -> bytes:
 
 
 def decode_reply(data: bytes, moments: Sequence[Moment], actions: Codec) -> PlanningReply:
-    """Read a reply to a question about some moments; ValueError when it is none."""
+    """Return the reply to a question about these moments; raise ValueError if it is malformed."""
     begin = _REPLY.size + (SIZE.size + _STEPS.size) * len(moments)
     if len(data) != _REPLY.size and len(data) < begin:
         raise ValueError("an incomplete reply")
@@ -368,78 +267,74 @@ def decode_reply(data: bytes, moments: Sequence[Moment], actions: Codec) -> Plan
     for count, moment in zip(counts, moments, strict=True):
         if not 1 <= count <= moment.horizon:
             raise ValueError(f"a plan of {count} actions")
-    every = iter(actions.decode(data[begin:], sum(counts)))
-    plans = [list(islice(every, count)) for count in counts]
+    planned = iter(actions.decode(data[begin:], sum(counts)))
+    plans = [list(islice(planned, count)) for count in counts]
     return PlanningReply(plans, steps, planner, forms, text)
 
 
-def most_bytes(moments: Sequence[Moment], actions: Codec) -> int:
-    """Return how long a reply can be."""
-    each = SIZE.size + _STEPS.size
-    return _REPLY.size + sum(each + moment.horizon * actions.size for moment in moments)
+def max_reply_bytes(moments: Sequence[Moment], actions: Codec) -> int:
+    """Return the maximum length of a valid reply to a question about these moments."""
+    per_plan = SIZE.size + _STEPS.size
+    return _REPLY.size + sum(per_plan + moment.horizon * actions.size for moment in moments)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SteppingJob(ModelJob):
-    """A program that stands where it is told and steps from there, in its fastest form."""
+class SteppingRequest(IntEnum):
+    """The kinds of questions of a `SteppingJob`.
 
-    handler: ClassVar[str] = "cwm_cli.worlds.confined:SteppingHandler"
-    form: str = "auto"
-
-
-class Ask(IntEnum):
-    """What a program that steps is asked.
-
-    HERE what it sees where it stands, WALK to take actions one by one up to the end of the
-    episode, PLAY to say what they return, RETURNS to play plans from
-    several observations or places, BEGIN to draw its random numbers from a key on, FORGET the
-    places that it has named, ANEW to stand at its last observation before every step up to that,
-    OUTCOMES to tell all that can follow an action, DRAWN what so many draws of it lead to, AGREE
-    whether two places are the same, FREE to let go of places.
+    HERE: return the current observation. WALK: take actions one by one until the episode ends.
+    PLAY: the same, but return only the sum of rewards. RETURNS: play plans from several states.
+    SEED: draw random numbers from a new key. FORGET: delete all places and undo ANEW.
+    ANEW: from now on, set the state to the last observation before every step. OUTCOMES: return all
+    possible results of an action. DRAW: return the results of random draws of an action. AGREE:
+    compare two places. FREE: delete some places.
     """
 
     HERE = 0
     WALK = 1
     PLAY = 2
     RETURNS = 3
-    BEGIN = 4
+    SEED = 4
     FORGET = 5
     ANEW = 6
     OUTCOMES = 7
-    DRAWN = 8
+    DRAW = 8
     AGREE = 9
     FREE = 10
 
 
-class Stand(IntEnum):
-    """Where to stand before that.
+class StartKind(IntEnum):
+    """The kinds of start states in a question.
 
-    Where it stands, at observations, at a place it has named, where a history leads.
+    CURRENT: its current state. OBSERVED: observations. PLACE: places, by number. STATELESS:
+    observations without a stored state. HISTORY: the end of the history of an episode.
     """
 
-    THERE = 0
+    CURRENT = 0
     OBSERVED = 1
-    NAMED = 2
+    PLACE = 2
     STATELESS = 3
-    FOLLOWED = 4
+    HISTORY = 4
 
 
 STEPPING = Struct("<BB4Qd")
-"""What is asked, where to stand; four numbers: of the place, or of bytes of a history; of
-observations or places; of actions, plans, or numbers of a key; how long plans are, how often to
-draw, or whether to stand anew before each action where the one before led; and the discount, or
-how many draws plans share."""
+"""The head of a question to a program that steps.
+
+The request and the kind of start. The number of bytes of the start. The number of start states.
+The number of actions, of plans, or of integers in a key. A length: of plans, the number of draws,
+or 1 to restore the state that the last action led to before each action. Last, the discount, or the
+number of draws that all plans share.
+"""
 
 STEPPED = Struct("<QdBqi")
-"""Steps that were taken, the reward or return, whether the episode ended, the number of the place
-where the program stands now, and how many actions are valid."""
+"""The head of a reply: steps taken, reward or return, whether the episode ended, number of the
+current place, and number of valid actions."""
 
 NO_PLACE, NO_STATE = -1, -2
-"""In place of a number: an observation is all there is to know, or a place has no state."""
+"""Instead of the number of a place: the observation is the whole state, or there is no state."""
 
 
 class SteppingReply(NamedTuple):
-    """What a program that steps answers; the observation is in bytes, for a `Codec`."""
+    """A reply of a program that steps; the observation is encoded with a `Codec`."""
 
     steps: int
     reward: float = 0.0
@@ -449,7 +344,7 @@ class SteppingReply(NamedTuple):
     observation: bytes = b""
 
     def encode(self) -> bytes:
-        """Return the bytes of a reply."""
+        """Return the bytes of the reply."""
         valid = b"" if self.valid is None else np.array(self.valid, "<i8").tobytes()
         count = _ALL_VALID if self.valid is None else len(self.valid)
         head = STEPPED.pack(self.steps, self.reward, self.terminated, self.place, count)
@@ -457,42 +352,31 @@ class SteppingReply(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, size: int) -> list[Self]:
-        """Read some, with observations of a size; ValueError when it is something else."""
+        """Return replies with observations of `size` bytes; raise ValueError if malformed."""
         replies, at = [], 0
         while at < len(data):
             steps, reward, terminated, place, count = STEPPED.unpack_from(data, at)
             middle = at + STEPPED.size
             end = middle + 8 * max(0, count)
-            valid = None if count == _ALL_VALID else tuple(_numbers(data[middle:end]))
+            valid = None
+            if count != _ALL_VALID:
+                valid = tuple(np.frombuffer(data[middle:end], "<i8").tolist())
             at = end + size
-            seen = data[end:at]
-            replies.append(cls(steps, reward, bool(terminated), place, valid, seen))
+            replies.append(cls(steps, reward, bool(terminated), place, valid, data[end:at]))
         if at != len(data):
             raise ValueError("an incomplete reply")
         return replies
 
 
-def encode_outcomes(shares: Sequence[float], replies: Sequence[SteppingReply]) -> bytes:
-    """Return the bytes of what can follow a step, with probabilities."""
-    head = SIZE.pack(len(shares)) + np.array(shares, "<f8").tobytes()
+def encode_outcomes(probabilities: Sequence[float], replies: Sequence[SteppingReply]) -> bytes:
+    """Return the bytes of the possible results of a step."""
+    head = SIZE.pack(len(probabilities)) + np.array(probabilities, "<f8").tobytes()
     return head + b"".join(reply.encode() for reply in replies)
 
 
 def decode_outcomes(data: bytes, size: int) -> list[tuple[float, SteppingReply]]:
-    """Read what `encode_outcomes` wrote; ValueError when it is something else."""
+    """Return results that `encode_outcomes` encoded; raise ValueError if they are malformed."""
     [count] = SIZE.unpack_from(data)
     middle = SIZE.size + 8 * count
-    shares = np.frombuffer(data[SIZE.size : middle], "<f8").tolist()
-    return list(zip(shares, SteppingReply.decode(data[middle:], size), strict=True))
-
-
-def _numbers(data: bytes) -> list[int]:
-    numbers: list[int] = np.frombuffer(data, "<i8").tolist()
-    return numbers
-
-
-def _dtype(leaf: Space) -> str:
-    """Return the type that a leaf is sent in; a text that is too long stays so."""
-    if leaf.kind == "text":
-        return f"<U{leaf.max_length + 1}"
-    return "<f8" if leaf.is_float else "<i8"
+    probabilities = np.frombuffer(data[SIZE.size : middle], "<f8").tolist()
+    return list(zip(probabilities, SteppingReply.decode(data[middle:], size), strict=True))

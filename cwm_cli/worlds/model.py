@@ -45,8 +45,8 @@ class Predictions:
             `draws`: (rows, draws, ...), equally likely random predictions. `outcomes`:
             (rows, outcomes, ...), with `probabilities`.
         probabilities: (rows, outcomes); not negative, each row sums to 1.
-        answered: Mask of the rows for which the model had a prediction. The columns have no
-            meaningful values in other rows.
+        answered: Mask of the rows that the model could predict. The values of other rows have no
+            meaning.
 
     Raises:
         ValueError: If the columns do not match each other, the shape or the probabilities.
@@ -173,7 +173,7 @@ class ImaginedEpisodes:
         raise NotImplementedError
 
     def keep(self, places: np.ndarray) -> None:
-        """Keep the episodes at these indices, in this order, and drop the others."""
+        """Keep only the episodes at these indices, in this order."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ class PredictedEpisodes(ImaginedEpisodes):
         )
 
     def keep(self, places: np.ndarray) -> None:
-        """Keep the episodes at these indices, in this order, and drop the others."""
+        """Keep only the episodes at these indices, in this order."""
         self._observations = {name: column[places] for name, column in self._observations.items()}
         self.count = len(next(iter(self._observations.values())))
 
@@ -253,7 +253,7 @@ class Planning(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The next actions, none after a failure; `supported` if data support the first of them."""
+    """The next actions, none after a failure; `supported` if data support the first action."""
 
     actions: list[Any]
     failure: Failure | None
@@ -279,13 +279,13 @@ class Confirmation(NamedTuple):
 
 
 class Stuck(Exception):
-    """A model reached its limits in so many decisions in a row that planning has to stop."""
+    """A model reached its limits in several decisions in a row, so that planning stops."""
 
 
 class PlanningSession:
     """Plans with a model, decision by decision, for the episodes of an evaluation.
 
-    `state` returns the state of an environment from which plans start. `plan` returns the next
+    `state` returns the state of an environment where plans start. `plan` returns the next
     actions, and `confirm` checks the plans of finished episodes. `close`, or the end of a `with`
     block, ends the session. `steps` counts the model's steps so far. `report` describes the
     planner, and is None before the first plan.
@@ -295,7 +295,7 @@ class PlanningSession:
     report: PlannedWith | None = None
 
     def state(self, env: gym.Env[Any, Any], history: EpisodeHistory) -> Any:
-        """Return the state from which plans start: by default the last observation.
+        """Return the start state of plans: by default the last observation.
 
         Some models need the whole history of the episode or a saved state of the environment.
         """
@@ -467,14 +467,14 @@ class WorldModel:
         fails, it yields no further rollouts.
 
         Args:
-            starts: The histories from which the rollouts start.
+            starts: The histories that the rollouts continue.
             plans: The actions of each rollout.
             rows: The dataset that contains the histories.
         """
         raise CwmError(f"{self.describe()} does not support rollouts")
 
     def audit(self, rows: Dataset, predictions: Predictions, *, seed: int = 0) -> Predictions:
-        """Confirm predictions of these rows, or return predictions with a `failure`.
+        """Return confirmed predictions for the rows, or predictions with a `failure`.
 
         A model that runs no untrusted code returns its predictions unchanged.
         """

@@ -1,6 +1,7 @@
-"""A program in a process of its own that is asked from here for every step, and noted.
+"""A model that steps a program in a process of its own, and records each reported step.
 
-Who asks it is a planner on the trusted side. States are told as places, by number.
+The planner that uses it runs outside the sandbox. States stay in the process of the program, and
+are identified by numbers (places).
 """
 
 from __future__ import annotations
@@ -38,23 +39,19 @@ from cwm_cli.worlds.messages import (
     SIZE,
     STEPPED,
     STEPPING,
-    Ask,
     Codec,
     PlanningJob,
-    Stand,
+    StartKind,
     SteppingJob,
     SteppingReply,
+    SteppingRequest,
     decode_outcomes,
     is_deterministic,
     states_of,
 )
 
-MOST_DROPPED = 500
-"""Places that nobody needs any more before the program is told so."""
-
 AGREEMENT = 1e-5
-"""Relative and absolute: what a translation may differ by from its program."""
-
+"""Relative and absolute tolerance between a translated form and its program."""
 
 NO_PLAN = Failure(
     kind="wrong_output",
@@ -62,8 +59,8 @@ NO_PLAN = Failure(
 )
 
 
-class Broke(Exception):
-    """The program ended or failed while it was asked."""
+class ProgramFailed(Exception):
+    """The program failed, or ended its process, before it replied."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -71,22 +68,27 @@ class Broke(Exception):
 
 
 class OutOfTime(Exception):
-    """The program did not answer before the deadline of the model."""
+    """The deadline of a model has passed."""
 
 
-class Forged(CwmError):
-    """What a program said is not what it says when that is checked."""
+class TamperingError(CwmError):
+    """A result of a program differs when it is repeated or checked."""
 
 
 MEDDLED = "the program tampered with its process, which returned a reply"
 INSTEAD = "the results are discarded; do not use this program"
 
 
-class ToldStep(NamedTuple):
-    """A transition that the program told of; what followed is a step.
+class ReportedStep(NamedTuple):
+    """A transition that the program reported.
 
-    Of a program with memory it leads from a place, by number, to another one. One that tells
-    all that can follow told of it with a probability.
+    Args:
+        observation: The observation before the step.
+        action: The action.
+        step: The result.
+        start: The place before the step, for programs with memory.
+        end: The place after the step, for programs with memory.
+        probability: The probability of the result, if the program lists all possible results.
     """
 
     observation: Any
@@ -97,8 +99,8 @@ class ToldStep(NamedTuple):
     probability: float | None = None
 
 
-class HeldPlace(int):
-    """The number of a place, of which it is noted when nobody needs it any more."""
+class _PlaceReference(int):
+    """The number of a place, which is appended to `dropped` after the last use of this object."""
 
     dropped: list[int]
 
@@ -106,40 +108,47 @@ class HeldPlace(int):
         self.dropped.append(int(self))
 
 
-class ToldPath(NamedTuple):
-    """What happened in an episode, and steps that a program with memory told of from there."""
+class ReportedPath(NamedTuple):
+    """The history of an episode, and the steps that a program with memory took from its end."""
 
     history: EpisodeHistory
-    steps: list[ToldStep]
+    steps: list[ReportedStep]
 
 
-class Footing(NamedTuple):
-    """Where a program is to stand, in which way of `Stand`: a place by number, an observation.
+class Start(NamedTuple):
+    """A start state of the program.
 
-    What a history leads to has no number yet.
+    Args:
+        kind: How the state is sent to the program.
+        place: The number of the place, if it has one. The end of a history has no number yet.
+        observation: The observation.
+        history: The history that leads to the state, if `kind` is HISTORY.
     """
 
-    way: Stand
+    kind: StartKind
     place: int
     observation: Any
     history: EpisodeHistory | None = None
 
     @classmethod
-    def of(cls, state: Any) -> Footing:
-        """Read a state that a planner has, from a question or from `here`."""
+    def of(cls, state: Any) -> Start:
+        """Return the start for a state of a planner, from a `Moment` or from `here`."""
         if isinstance(state, EpisodeHistory):
-            return cls(Stand.FOLLOWED, 0, state.observations[-1], state)
+            return cls(StartKind.HISTORY, 0, state.observations[-1], state)
         if not isinstance(state, Here):
-            return cls(Stand.OBSERVED, 0, state)
+            return cls(StartKind.OBSERVED, 0, state)
         if state.state is None:
-            return cls(Stand.STATELESS, 0, state.observation)
-        return cls(Stand.NAMED, state.state, state.observation)
+            return cls(StartKind.STATELESS, 0, state.observation)
+        return cls(StartKind.PLACE, state.state, state.observation)
 
 
 class PlayedActions(NamedTuple):
-    """Actions that were taken at once after others, from where, and what they return."""
+    """Actions that were played in one request, and the return that the program reported.
 
-    start: Footing
+    `before` are the actions between `start` and these actions.
+    """
+
+    start: Start
     before: list[Any]
     actions: list[Any]
     discount: float
@@ -147,352 +156,374 @@ class PlayedActions(NamedTuple):
 
 
 class RemoteModel(Model):
-    """A program in a process of its own, which is asked from here for every step.
+    """A model that requests each step from a program in a process of its own.
 
-    It takes the same course as the model beside a planner in the process of the program, in the
-    same form, and notes what it is told. `asked` counts steps also beyond the ends of episodes.
-    `Broke` when the program fails, `Forged` when it answers what cannot be, `OutOfTime` when it
-    is asked after `deadline` (as `time.monotonic` counts).
+    It behaves like the model of a planner inside the process of the program, uses the same form,
+    and records reported steps in `reported` and returns in `played`. `requested` counts the
+    requested steps, including those after the end of an episode.
+
+    Methods raise `ProgramFailed` if the program fails, `TamperingError` if a reply is impossible,
+    and `OutOfTime` after `deadline` (of `time.monotonic`).
     """
 
     deadline: float = inf
 
     def __init__(self, sandbox: Sandbox, job: PlanningJob | SteppingJob) -> None:
-        names = [each.name for each in fields(SteppingJob)]
+        names = [field.name for field in fields(SteppingJob)]
         stepping = SteppingJob(**{name: getattr(job, name) for name in names})
         self.action_space = job.action_space
         self.deterministic = is_deterministic(job)
         self.remembers = self.hides = abilities_of(job.program).remembers
         self.tells = abilities_of(job.program).tells and not self.remembers
         self.counter: Counter = [0]
-        self.asked = 0
-        self.told: list[ToldStep] = []
+        self.requested = 0
+        self.reported: list[ReportedStep] = []
         self.played: list[PlayedActions] = []
         self._observations = Codec(job.observation_space, "observations")
         self._actions = Codec(job.action_space, "actions")
         self._histories = states_of(job)
         self._choices = job.action_space.count if job.action_space.kind == "discrete" else 0
-        self._start = Footing(Stand.THERE, 0, None)
+        # The current state of this model: `_since` are the actions after `_start`. The program is
+        # in this state only if `_is_current`; otherwise it moves there before the next request.
+        self._start = Start(StartKind.CURRENT, 0, None)
         self._since: list[Any] = []
-        self._is_there = True
-        self._seen: Any = None
+        self._is_current = True
+        self._observation: Any = None
         self._stood: Any = None
         self._here: Any = None
-        self._last: tuple[Any, list[Any]] = None, []
+        self._place = NO_PLACE
+        self._last_played: tuple[Any, list[Any]] = None, []
         self._ahead: deque[tuple[Any, SteppingReply]] = deque()
         self._is_loaded = self._is_anew = False
-        self._at = NO_PLACE
         self._held, self._dropped = defaultdict[int, int](int), list[int]()
-        self._led: dict[int, ToldStep] = {}
+        self._arrivals: dict[int, ReportedStep] = {}
         self._roots: dict[int, EpisodeHistory] = {}
         self._process = sandbox.converse(stepping, side=1)
 
     @property
     def memoryless(self) -> Model:
-        """The same model, whose program is stood at its last observation before every step now."""
+        """The same model, but set to its last observation before every step."""
         if not self._is_anew:
-            self._ask(Ask.ANEW)
+            self._request(SteppingRequest.ANEW)
             self._is_anew = True
         return self
 
     def draw_from(self, key: Sequence[int]) -> None:
-        """Have what chance decides follow from a key."""
+        """Seed the random numbers of the program with a key."""
         super().draw_from(key)
-        numbers = (Stand.THERE, 0, 0, len(self.drawn_from), 0)
-        self._ask(Ask.BEGIN, np.array(self.drawn_from, "<u8").tobytes(), numbers)
+        numbers = (StartKind.CURRENT, 0, 0, len(self.drawn_from), 0)
+        self._request(SteppingRequest.SEED, np.array(self.drawn_from, "<u8").tobytes(), numbers)
 
     def outcomes(self, action: Any) -> list[PossibleStep] | None:
-        """Return all that the program says may follow an action, None where it does not say."""
-        return self._possible(Ask.OUTCOMES, action, 0) if self.tells else None
+        """Return all possible results of an action, or None if the program does not list them."""
+        return self._possible(SteppingRequest.OUTCOMES, action, 0) if self.tells else None
 
     def sample_outcomes(self, action: Any, times: int) -> list[PossibleStep]:
-        """Return what so many draws of an action lead to."""
-        return self._possible(Ask.DRAWN, action, times)
+        """Return the results of `times` random draws of an action."""
+        return self._possible(SteppingRequest.DRAW, action, times)
 
     def forget(self) -> None:
-        """Forget what was told, and where that was."""
-        self.told, self.played, self._is_anew = [], [], False
-        self._led, self._roots = {}, {}
+        """Delete all records, and all places in the process of the program."""
+        self.reported, self.played, self._is_anew = [], [], False
+        self._arrivals, self._roots = {}, {}
         self._held, self._dropped = defaultdict(int), []
         self._ahead.clear()
-        self._ask(Ask.FORGET)
+        self._request(SteppingRequest.FORGET)
 
     def stand(self, state: Any) -> None:
-        """Stand at an observation, or where `here` said."""
+        """Set the state: an observation, a history, or a result of `here`."""
         if state is not self._here:
             self._ahead.clear()
-        self._start, self._since, self._is_there = Footing.of(state), [], False
-        self._seen, self._here = self._start.observation, state if self._ahead else None
-        self._stood, self._at = state, int(self._start.place)
+        self._start, self._since, self._is_current = Start.of(state), [], False
+        self._observation, self._here = self._start.observation, state if self._ahead else None
+        self._stood, self._place = state, int(self._start.place)
 
     def here(self) -> Any:
-        """Return what leads `stand` back to where the model stands."""
+        """Return the current state, for `stand`."""
         if self._here is None:
-            [reply] = self._stepped(Ask.HERE)
-            self._note(reply)
+            [reply] = self._request_steps(SteppingRequest.HERE)
+            self._move_to(reply)
             if self._start.history is not None:
                 self._roots[int(reply.place)] = self._start.history
         return self._here
 
     def agree(self, one: Any, other: Any) -> bool:
-        """Whether two places are the same, but for rounding; only of a memory there is a doubt."""
+        """Return whether two states are the same except for rounding; True without memory."""
         if not self.remembers:
             return True
-        places = self._footings([Footing.of(one), Footing.of(other)])
-        [reply] = self._read(self._ask(Ask.AGREE, places, (Stand.NAMED, 0, 2, 0, 0)), 0, 0)
+        starts = self._encode_starts([Start.of(one), Start.of(other)])
+        data = self._request(SteppingRequest.AGREE, starts, (StartKind.PLACE, 0, 2, 0, 0))
+        [reply] = self._read(data, 0, 0)
         return reply.reward == 1
 
     def step(self, action: Any) -> Step:
-        """Take an action; those that were played from here before are taken along with it."""
-        before = self._seen
+        """Take an action."""
+        before = self._observation
         if self._since or not (self._ahead and self._ahead[0][0] == action):
-            where, actions = self._last
-            along = self.deterministic and not self._since and self._stood is where
-            along = along and actions[0] == action
-            actions = actions if along else [action]
-            replies = self._stepped(Ask.WALK, actions, stands=along)
+            # A planner often takes actions singly that it has just played from here. Request all
+            # of them at once, and keep the replies to the later ones in `_ahead`.
+            where, actions = self._last_played
+            continues = self.deterministic and not self._since and self._stood is where
+            continues = continues and actions[0] == action
+            actions = actions if continues else [action]
+            replies = self._request_steps(SteppingRequest.WALK, actions, restores=continues)
             self._ahead = deque(zip(actions, replies, strict=False))
         _, reply = self._ahead.popleft()
-        self._is_there = not self._ahead and self._is_there
+        self._is_current = not self._ahead and self._is_current
         self.counter[0] += 1
-        start = self._at
-        self._note(reply)
+        start = self._place
+        self._move_to(reply)
         self._since.append(action)
-        step = Step(self._seen, reply.reward, reply.terminated, reply.valid)
-        self.told.append(self._led_to(ToldStep(before, action, step, start, int(reply.place))))
+        step = Step(self._observation, reply.reward, reply.terminated, reply.valid)
+        reported = ReportedStep(before, action, step, start, int(reply.place))
+        self._record_arrival(reported)
+        self.reported.append(reported)
         return step
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
-        """Take actions until they or the episode end; return the discounted sum of rewards."""
+        """Take actions until the episode ends; return the discounted sum of rewards."""
         taken = list(actions)
         if not taken:
             return 0.0
-        [reply] = self._stepped(Ask.PLAY, taken, discount)
+        [reply] = self._request_steps(SteppingRequest.PLAY, taken, discount)
         self.counter[0] += reply.steps
-        self._is_there = False
-        self._last = self._here if self._since else self._stood, taken
+        self._is_current = False
+        self._last_played = self._here if self._since else self._stood, taken
         self.played.append(
             PlayedActions(self._start, self._since[:], taken, discount, reply.reward)
         )
         return reply.reward
 
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
-        """Return the sums of rewards, up to the end of the episode, of plans from each state."""
-        starts = [Footing.of(state) for state in states]
-        body = self._footings(starts) + plans.astype(self._actions.dtype).tobytes()
+        """Return the sums of rewards (states, plans) of plans from each state."""
+        starts = [Start.of(state) for state in states]
+        body = self._encode_starts(starts) + plans.astype(self._actions.dtype).tobytes()
         several, count, length = plans.shape[:3]
-        data = self._ask(Ask.RETURNS, body, (starts[0].way, 0, several, count, length), draws)
+        numbers = (starts[0].kind, 0, several, count, length)
+        data = self._request(SteppingRequest.RETURNS, body, numbers, draws)
         [head] = self._read(data[: STEPPED.size], 0, several * count * length * max(draws, 1))
         returns = np.frombuffer(data[STEPPED.size :], "<f8")
         if len(returns) != several * count or not (np.abs(returns) < LARGEST).all():
-            raise Forged(f"{MEDDLED} without returns: {INSTEAD}")
+            raise TamperingError(f"{MEDDLED} without returns: {INSTEAD}")
         self.counter[0] += head.steps
-        found = returns.reshape(several, count)
-        for start, tried, totals in zip(starts, plans, found, strict=True):
-            for place in {int(totals.argmax()), secrets.randbelow(count)}:
-                actions = list(tried[place].copy())
-                self.played.append(PlayedActions(start, [], actions, 1.0, float(totals[place])))
-        return found
+        table = returns.reshape(several, count)
+        # The best plan and a random one can be checked later.
+        for start, own_plans, totals in zip(starts, plans, table, strict=True):
+            for index in {int(totals.argmax()), secrets.randbelow(count)}:
+                actions = list(own_plans[index].copy())
+                self.played.append(PlayedActions(start, [], actions, 1.0, float(totals[index])))
+        return table
 
-    def _possible(self, ask: Ask, action: Any, times: int) -> list[PossibleStep]:
-        """Ask what can follow an action from where the model stands, and note it."""
-        before, size = self._seen, self._observations.size
-        data = self._asked(ask, [action], times, most=times or MOST_OUTCOMES)
-        [head] = self._read(data[: STEPPED.size], 0, times or 1)
+    def _possible(self, request: SteppingRequest, action: Any, draws: int) -> list[PossibleStep]:
+        """Request the results of an action from the current state, and record them."""
+        before, size = self._observation, self._observations.size
+        data = self._request_here(request, [action], draws, max_steps=draws or MOST_OUTCOMES)
+        [head] = self._read(data[: STEPPED.size], 0, draws or 1)
         try:
-            told = decode_outcomes(data[STEPPED.size :], size)
+            replies = decode_outcomes(data[STEPPED.size :], size)
         except (ValueError, StructError) as error:
-            raise Forged(f"{MEDDLED} with {error}: {INSTEAD}") from error
-        found = []
-        for share, reply in told:
-            seen = self._observation(reply)
-            step = Step(seen, reply.reward, reply.terminated, reply.valid)
-            found.append(PossibleStep(share, step, self._place_of(reply, seen)))
+            raise TamperingError(f"{MEDDLED} with {error}: {INSTEAD}") from error
+        results = []
+        for share, reply in replies:
+            observation = self._decode_observation(reply)
+            step = Step(observation, reply.reward, reply.terminated, reply.valid)
+            results.append(PossibleStep(share, step, self._state_of(reply, observation)))
         self.counter[0] += head.steps
-        self._is_there = not times and self._is_there
-        noted = found
-        if times:  # one, drawn as it was there: the rare ones are not the likeliest to come again
+        self._is_current = not draws and self._is_current
+        recorded = results
+        if draws:
+            # Record one result, with the probability of a draw: if all were recorded, rare results
+            # would be checked too often, though they are unlikely to be drawn again.
             number = secrets.SystemRandom().random()
-            sums = list(accumulate(share for share, _ in told))
-            noted = found[min(bisect(sums, number * sums[-1]), len(found) - 1) :][:1]
-        chances = [None if times else each.probability for each in noted]
-        self.told += [
-            ToldStep(before, action, each.step, probability=chance)
-            for each, chance in zip(noted, chances, strict=True)
+            sums = list(accumulate(share for share, _ in replies))
+            recorded = results[min(bisect(sums, number * sums[-1]), len(results) - 1) :][:1]
+        self.reported += [
+            ReportedStep(
+                before, action, result.step, probability=None if draws else result.probability
+            )
+            for result in recorded
         ]
-        return found
+        return results
 
-    def walk(self, tried: PlayedActions) -> list[ToldStep]:
-        """Take actions once more, one by one; `Forged` when they return something else."""
-        start, begin = tried.start, len(tried.before)
-        self._start, self._since, self._is_there = start, [], False
-        actions = [*tried.before, *tried.actions]
-        replies = self._stepped(Ask.WALK, actions)
-        self._is_there = False
-        seen = [start.observation, *(self._observation(reply) for reply in replies)]
-        weights = tried.discount ** np.arange(len(replies))
+    def replay(self, played: PlayedActions) -> list[ReportedStep]:
+        """Take played actions again, one by one, and return their steps.
+
+        Raises:
+            TamperingError: If their return differs from the reported one.
+        """
+        start, begin = played.start, len(played.before)
+        self._start, self._since, self._is_current = start, [], False
+        actions = [*played.before, *played.actions]
+        replies = self._request_steps(SteppingRequest.WALK, actions)
+        self._is_current = False
+        weights = played.discount ** np.arange(len(replies))
         rewards = np.array([reply.reward for reply in replies[begin:]])
         total = float(rewards @ weights[: len(rewards)])
-        if abs(total - tried.returned) > AGREEMENT * (1 + np.abs(rewards).sum()):
-            found = f"have the return {tried.returned:.6g}, but single steps give {total:.6g}"
-            raise Forged(
-                f"the program reported that {len(tried.actions)} actions {found}: {INSTEAD}"
+        if abs(total - played.returned) > AGREEMENT * (1 + np.abs(rewards).sum()):
+            words = f"have the return {played.returned:.6g}, but single steps give {total:.6g}"
+            raise TamperingError(
+                f"the program reported that {len(played.actions)} actions {words}: {INSTEAD}"
             )
+        observations = [start.observation, *map(self._decode_observation, replies)]
         places = [int(start.place), *(int(reply.place) for reply in replies)]
-        return [
-            self._led_to(
-                ToldStep(
-                    one, action, Step(other, reply.reward, reply.terminated, reply.valid), *way
-                )
-            )
-            for one, other, action, reply, way in zip(
-                seen, seen[1:], actions, replies, pairwise(places), strict=False
-            )
-        ][begin:]
+        steps = []
+        for (before, after), action, reply, ends in zip(
+            pairwise(observations), actions, replies, pairwise(places), strict=False
+        ):
+            step = Step(after, reply.reward, reply.terminated, reply.valid)
+            steps.append(ReportedStep(before, action, step, *ends))
+            self._record_arrival(steps[-1])
+        return steps[begin:]
 
-    def trail(self, told: ToldStep) -> ToldPath:
-        """Return how a step that a program with memory told of came about."""
-        steps = [told]
+    def path_to(self, reported: ReportedStep) -> ReportedPath:
+        """Return the path from the end of an episode's history through a reported step."""
+        steps = [reported]
         while steps[-1].start not in self._roots:
-            steps.append(self._led[steps[-1].start])
-        return ToldPath(self._roots[steps[-1].start], steps[::-1])
+            steps.append(self._arrivals[steps[-1].start])
+        return ReportedPath(self._roots[steps[-1].start], steps[::-1])
 
     def is_root(self, place: int) -> bool:
-        """Whether an episode really stood at a place, by its number."""
+        """Return whether a place is the end of an episode's history."""
         return place in self._roots
 
-    def _led_to(self, told: ToldStep) -> ToldStep:
+    def _record_arrival(self, reported: ReportedStep) -> None:
         if self.remembers:
-            self._led.setdefault(told.end, told)  # a place that was there before led nowhere back
-        return told
+            # Only the first arrival at a place: later ones could make `path_to` a circle.
+            self._arrivals.setdefault(reported.end, reported)
 
     def close(self) -> None:
         """End the process."""
         self._process.close()
 
-    def _note(self, reply: SteppingReply) -> None:
-        """Keep where the program says that it stands."""
-        self._at = int(reply.place)
-        self._seen = self._observation(reply)
-        self._here = self._place_of(reply, self._seen)
+    def _move_to(self, reply: SteppingReply) -> None:
+        """Set the state of this model to the state in a reply."""
+        self._place = int(reply.place)
+        self._observation = self._decode_observation(reply)
+        self._here = self._state_of(reply, self._observation)
 
-    def _place_of(self, reply: SteppingReply, seen: Any) -> Any:
-        """Return the state that a reply names."""
+    def _state_of(self, reply: SteppingReply, observation: Any) -> Any:
         if reply.place == NO_PLACE:
-            return seen
-        return Here(seen, None if reply.place == NO_STATE else reply.place)
+            return observation
+        return Here(observation, None if reply.place == NO_STATE else reply.place)
 
-    def _observation(self, reply: SteppingReply) -> Any:
+    def _decode_observation(self, reply: SteppingReply) -> Any:
         return self._observations.decode(reply.observation, 1)[0]
 
-    def _stepped(
+    def _request_steps(
         self,
-        ask: Ask,
+        request: SteppingRequest,
         actions: Sequence[Any] = (),
         discount: float = 1.0,
         *,
-        stands: bool = False,
+        restores: bool = False,
     ) -> list[SteppingReply]:
-        """Ask from where the model stands, for a reply to each action."""
-        data = self._asked(ask, actions, stands, discount)
-        size = 0 if ask == Ask.PLAY else self._observations.size
+        """Send a request for the current state; return one reply for each action."""
+        data = self._request_here(request, actions, restores, discount)
+        size = 0 if request == SteppingRequest.PLAY else self._observations.size
         return self._read(data, size, len(actions))
 
-    def _asked(
+    def _request_here(
         self,
-        ask: Ask,
+        request: SteppingRequest,
         actions: Sequence[Any],
         length: int,
         discount: float = 1.0,
         *,
-        most: int = 1,
+        max_steps: int = 1,
     ) -> bytes:
-        """Ask from where the model stands, to where the program first goes if it is elsewhere."""
+        """Send a request for the current state, after the program has moved there."""
         since, self._since = self._since, []
-        if since and not self._is_there:
-            self._stepped(Ask.WALK, since)
+        if since and not self._is_current:
+            self._request_steps(SteppingRequest.WALK, since)
         self._since = since
-        is_there = self._is_there or bool(since)
-        way = Stand.THERE if is_there else self._start.way
-        body = b"" if is_there else self._footings([self._start])
-        numbers = way, len(body), not is_there, len(actions), length
+        is_current = self._is_current or bool(since)
+        kind = StartKind.CURRENT if is_current else self._start.kind
+        body = b"" if is_current else self._encode_starts([self._start])
+        numbers = kind, len(body), not is_current, len(actions), length
         body += self._actions.encode(actions)
-        data = self._ask(ask, body, numbers, discount, most=most)
-        self._is_there = True
+        data = self._request(request, body, numbers, discount, max_steps=max_steps)
+        self._is_current = True
         return data
 
-    def _footings(self, starts: Sequence[Footing]) -> bytes:
-        """Return the bytes of where the program is to stand; all in one way."""
-        match starts[0].way:
-            case Stand.NAMED:
+    def _encode_starts(self, starts: Sequence[Start]) -> bytes:
+        """Return the bytes of starts of the same kind."""
+        match starts[0].kind:
+            case StartKind.PLACE:
                 return np.array([start.place for start in starts], "<u8").tobytes()
-            case Stand.FOLLOWED:
+            case StartKind.HISTORY:
                 histories = [start.history for start in starts]
-                self.asked += sum(len(each.actions) for each in histories if each)
+                self.requested += sum(len(history.actions) for history in histories if history)
                 return self._histories.encode([0] * len(starts), histories)
         return self._observations.encode([start.observation for start in starts])
 
-    def _read(self, data: bytes, size: int, asked: int) -> list[SteppingReply]:
-        """Read replies, with observations of a size, to so many actions."""
+    def _read(self, data: bytes, size: int, requested: int) -> list[SteppingReply]:
+        """Return the replies to a request for a number of steps; observations have `size` bytes."""
         try:
             replies = SteppingReply.decode(data, size)
         except (ValueError, StructError) as error:
-            raise Forged(f"{MEDDLED} with {error}: {INSTEAD}") from error
-        self.asked += asked
-        counts = [reply.steps for reply in replies]
-        if not (replies and min(1, asked) <= sum(counts) <= asked and min(counts) >= min(1, asked)):
-            words = f"{MEDDLED} with {sum(counts):,} steps instead of {asked:,}"
-            raise Forged(f"{words}: {INSTEAD}")
+            raise TamperingError(f"{MEDDLED} with {error}: {INSTEAD}") from error
+        self.requested += requested
+        counts, least = [reply.steps for reply in replies], min(1, requested)
+        if not (replies and least <= sum(counts) <= requested and min(counts) >= least):
+            words = f"{MEDDLED} with {sum(counts):,} steps instead of {requested:,}"
+            raise TamperingError(f"{words}: {INSTEAD}")
         if not all(-LARGEST < reply.reward < LARGEST for reply in replies):
-            raise Forged(f"{MEDDLED} with rewards that are not finite: {INSTEAD}")
-        return replies if not self.remembers else list(map(self._hold, replies))
+            raise TamperingError(f"{MEDDLED} with rewards that are not finite: {INSTEAD}")
+        return list(map(self._hold, replies)) if self.remembers else replies
 
     def _hold(self, reply: SteppingReply) -> SteppingReply:
-        """Have a place kept for as long as somebody here has its number."""
+        """Keep the place of a reply in the process for as long as its number is in use here."""
         if reply.place < 0:
             return reply
         self._held[reply.place] += 1
-        place = HeldPlace(reply.place)
+        place = _PlaceReference(reply.place)
         place.dropped = self._dropped
         return reply._replace(place=place)
 
-    def _let_go(self) -> None:
-        """Have places forgotten that nobody has the number of: each is a copy of the program."""
+    def _free_places(self) -> None:
+        """Delete unused places in the process; each is a copy of the program's memory."""
         numbers, self._dropped[:] = self._dropped[:], []
         for number in numbers:
             self._held[number] -= 1
         free = [number for number in set(numbers) if not self._held[number]]
-        self._ask(Ask.FREE, np.array(free, "<u8").tobytes(), (Stand.THERE, 0, 0, len(free), 0))
+        body = np.array(free, "<u8").tobytes()
+        self._request(SteppingRequest.FREE, body, (StartKind.CURRENT, 0, 0, len(free), 0))
 
-    def _ask(
+    def _request(
         self,
-        ask: Ask,
+        request: SteppingRequest,
         body: bytes = b"",
-        numbers: tuple[int, int, int, int, int] = (Stand.THERE, 0, 0, 0, 0),
+        numbers: tuple[int, int, int, int, int] = (StartKind.CURRENT, 0, 0, 0, 0),
         discount: float = 1.0,
         *,
-        most: int = 1,
+        max_steps: int = 1,
     ) -> bytes:
-        """Ask with the numbers of `STEPPING`, and return the bytes of the reply.
+        """Send a request, and return the bytes of the reply.
 
-        That answers no more than so many steps for each action.
+        Args:
+            request: The request.
+            body: The encoded states and actions.
+            numbers: The kind of start and the four numbers of `STEPPING`.
+            discount: The last number of `STEPPING`.
+            max_steps: The maximum number of steps per action in the reply.
         """
         if time.monotonic() > self.deadline:
             raise OutOfTime
-        if len(self._dropped) >= MOST_DROPPED:
-            self._let_go()
-        head = STEPPING.pack(ask, *numbers, discount)
+        if len(self._dropped) >= 500:
+            self._free_places()
+        head = STEPPING.pack(request, *numbers, discount)
         _, _, several, count, _ = numbers
         process = self._process
         try:
             process.send(SIZE.pack(len(head) + len(body)) + head + body, brief=self._is_loaded)
             [size] = SIZE.unpack(process.receive(SIZE.size))
             step = STEPPED.size + self._observations.size + 8 * self._choices
-            if size > (step + 8) * max(1, count) * most + 8 * several * count + 2 * STEPPED.size:
-                raise Forged(f"{MEDDLED} with {size:,} bytes: {INSTEAD}")
+            limit = (step + 8) * max(1, count) * max_steps
+            if size > limit + 8 * several * count + 2 * STEPPED.size:
+                raise TamperingError(f"{MEDDLED} with {size:,} bytes: {INSTEAD}")
             reply = process.receive(size)
         except EOFError:
-            raise Broke(process.failure()) from None
+            raise ProgramFailed(process.failure()) from None
         process.rest()
         self._is_loaded = True
         return reply

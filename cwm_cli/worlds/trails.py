@@ -74,7 +74,7 @@ class TrailsHandler(Handler[TrailsJob]):
     job_class = TrailsJob
 
     def run(self, program: ConfinedProgram) -> None:
-        """Write the events of each row; a row on which the program fails has no known trail."""
+        """Write the events of each row; if the program fails there, the trail is unknown."""
         job, slots, recorder = self.job, program.slots, Recorder()
         instrumented = instrument(job.program)
         slots["lines"][: len(instrumented.lines)] = instrumented.lines
@@ -253,7 +253,7 @@ class _Instrumenter(ast.NodeTransformer):
         if is_lookup and len(nested) == 1:
             node.slice = self._record(node, "key", node.slice)
         elif is_lookup:
-            # evaluate and record all keys before the first of them is looked up
+            # evaluate and record all keys before the first lookup
             keys = ast.Tuple([subscript.slice for subscript in reversed(nested)], ast.Load())
             call = ast.Call(_recorder("lookup"), [table, self._record(node, "key", keys)], [])
             return ast.copy_location(call, node)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cwm_cli.planning.model import Step
-from cwm_cli.worlds.remote import NO_PLAN, Broke
+from cwm_cli.worlds.remote import NO_PLAN, ProgramFailed
 from cwm_learn.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
 from cwm_learn.situations import Situations, TabularActor
 
@@ -211,7 +211,7 @@ class DiceActor(TabularActor):
                 found["terminated"][known],
             )
         except (KeyError, ValueError, IndexError, TypeError) as error:
-            raise Broke(NO_PLAN) from error
+            raise ProgramFailed(NO_PLAN) from error
         self._table.expanded[numbers] = 1
         told = self._told
         if told is not None:

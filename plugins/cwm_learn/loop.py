@@ -27,7 +27,7 @@ from cwm_cli.planning.model import Step, close, key
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox.failures import Failure, printable
 from cwm_cli.search.contracts import Usage, total
-from cwm_cli.worlds.remote import Broke
+from cwm_cli.worlds.remote import ProgramFailed
 from cwm_learn.actor import Actor, Aim, Intent, Knowledge, OpenQuestion
 from cwm_learn.certificate import Certificate, EpisodeRecord, Verification
 from cwm_learn.imagination import SearchImagination
@@ -418,7 +418,7 @@ class Learner:
         began = time.perf_counter()
         try:
             intent = self.actor.choose(observation, left, aim)
-        except Broke as error:
+        except ProgramFailed as error:
             self._broke(error.failure)
             return self._at_random("the program failed", allowed)
         finally:
@@ -493,7 +493,7 @@ class Learner:
         """Ask the actor something; go on otherwise where the program fails in its hands."""
         try:
             return ask()
-        except Broke as error:
+        except ProgramFailed as error:
             self._broke(error.failure)
             return otherwise
 

@@ -16,7 +16,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.search.contracts import Message, Usage, total
 from cwm_cli.search.reading import blocks
-from cwm_cli.worlds.remote import Broke
+from cwm_cli.worlds.remote import ProgramFailed
 from cwm_learn.imagination import SearchImagination
 from cwm_learn.missions import (
     INVENTED,
@@ -135,7 +135,7 @@ class Optimist:
                     rows.select("observations", "actions"),
                     space=rows.observation_space.to_json(),
                 )
-        except Broke:
+        except ProgramFailed:
             return np.ones(len(rows), bool)
         wrong: np.ndarray = said["errors"] != ""
         wrong |= said["terminations"] != rows.columns["terminations"]
@@ -162,7 +162,7 @@ class Optimist:
                         depth=DEPTH,
                     )
                 self._reaching[key] = bool(found["reached"][0])
-            except Broke:
+            except ProgramFailed:
                 self._reaching[key] = False
         return self._reaching[key]
 

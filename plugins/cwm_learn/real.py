@@ -312,7 +312,7 @@ class Real(Actor):
         return found
 
     def _ask(self, function: str, arrays: Arrays, **options: Any) -> Arrays | None:
-        """Imagine with the program; `Broke` where that fails."""
+        """Imagine with the program; `ProgramFailed` where that fails."""
         if self.known.imagination is None:
             return None
         given = arrays | {"shape": np.array(self._shape, int)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.worlds.remote import NO_PLAN, Broke
+from cwm_cli.worlds.remote import NO_PLAN, ProgramFailed
 from cwm_learn.actor import Actor
 from cwm_learn.search.tables import actions_of
 
@@ -245,7 +245,7 @@ class Situations:
         try:
             self._merge(roots, found, extent)
         except (KeyError, ValueError, IndexError, TypeError) as error:
-            raise Broke(NO_PLAN) from error
+            raise ProgramFailed(NO_PLAN) from error
         self.large |= self._fresh > LARGE
         ends = np.unique(found["following"][found["terminated"]])
         return len(found["tried"]) + len(ends) >= len(roots) + self._fresh

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.worlds.remote import Broke
+from cwm_cli.worlds.remote import ProgramFailed
 from cwm_learn.imagination import SearchImagination
 from cwm_learn.missions import StateView, WorldProgram, telling_words
 
@@ -105,7 +105,7 @@ class WorldEvaluator:
                 depth=self.depth,
                 exploration=self.exploration,
             )
-        except Broke:
+        except ProgramFailed:
             return FoundPlan((), reached=False)
         self.planned += int(found["nodes"][0])
         actions = found["plans"][0, : int(found["lengths"][0])].tolist()
@@ -138,8 +138,8 @@ class WorldEvaluator:
                     )
                     for place in range(len(asked))
                 ]
-            except (Broke, ValueError, KeyError, IndexError) as error:
-                failure = error.failure.message if isinstance(error, Broke) else "no answer"
+            except (ProgramFailed, ValueError, KeyError, IndexError) as error:
+                failure = error.failure.message if isinstance(error, ProgramFailed) else "no answer"
                 answers = [Answered(error=failure.splitlines()[0])] * len(asked)
             self._known |= dict(zip(new, answers, strict=True))
         return [self._known[key] for key in keys]

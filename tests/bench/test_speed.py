@@ -20,9 +20,9 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.registry import environment
 from cwm_cli.views.speed import ratio_words, seconds_words, speed_parts
-from cwm_cli.worlds.messages import PACED
-from cwm_cli.worlds.program import BETWEEN, OTHERWISE, Timer
-from cwm_cli.worlds.remote import Broke
+from cwm_cli.worlds.confined_timing import TIMED_FORMS
+from cwm_cli.worlds.remote import ProgramFailed
+from cwm_cli.worlds.timing import BETWEEN, OTHERWISE, Timer
 from cwm_litellm.backend import LiteLLM
 from openai_server import UNKNOWN_MODEL, WRONG_KEY, OpenAIServer, answer, hang, holds
 from recordings import FROZEN_LAKE, cartpole, record
@@ -98,14 +98,14 @@ frame = sys._getframe()
 while frame and not hasattr(frame.f_locals.get("self"), "job_class"):
     frame = frame.f_back
 timed = frame is not None and type(frame.f_locals["self"]).__name__ == "TimingHandler"
-confined = sys.modules.get("cwm_cli.worlds.confined")
+confined = sys.modules.get("cwm_cli.worlds.confined_timing")
 """
 """Finds out whether the program is timed."""
 
 FORGERIES = {
     "numbers that are made up": """
 if timed:
-    confined._alone = lambda *_: lambda inputs, weights: np.zeros(6)
+    confined._single_pass = lambda *_: lambda inputs, weights: np.zeros(6)
 """,
     "an answer before the question": """
 if timed:
@@ -113,14 +113,14 @@ if timed:
 """,
     "answers by action": """
 if timed:
-    real, known = confined._alone, {}
+    real, known = confined._single_pass, {}
 
     def alone(stand, step, job, counter):
         def once(action):
             return known[action] if action in known else known.setdefault(action, step(action))
         return real(stand, once, job, counter)
 
-    confined._alone = alone
+    confined._single_pass = alone
 """,
     "answers by row number, in a loop of its own": """
 if timed:
@@ -128,17 +128,17 @@ if timed:
         known = {}
 
         def take(inputs, weights):
-            states = confined._states(job, inputs)
+            states = confined._observations(job, inputs)
             for row, state in zip(inputs.rows.tolist(), states):
                 if row not in known:
                     stand(state)
                     known[row] = step(job.actions[0][row])
             answers = [known[row] for row in inputs.rows.tolist()]
-            return confined.summed(confined._columns(job, answers), weights)
+            return confined.sum_columns(confined._columns(job, answers), weights)
 
         return take
 
-    confined._alone = alone
+    confined._single_pass = alone
 """,
     "answers to rounded observations": """
 known, plain = {}, Environment
@@ -183,7 +183,7 @@ if timed:
 """,
     "half of the inputs counted twice": """
 if timed:
-    real = confined._alone
+    real = confined._single_pass
 
     def alone(*arguments):
         take = real(*arguments)
@@ -197,11 +197,11 @@ if timed:
 
         return some
 
-    confined._alone = alone
+    confined._single_pass = alone
 """,
     "one pass for all": """
 if timed:
-    real = confined._passed
+    real = confined._take_passes
 
     def passed(take, inputs, weights, reason):
         every = list(inputs)
@@ -209,11 +209,11 @@ if timed:
         size = confined.PASSED.size
         return answer[:size] + answer[size:] * len(every)
 
-    confined._passed = passed
+    confined._take_passes = passed
 """,
     "no scalar form": """
 if timed:
-    confined._passed = lambda *_: confined.PASSED.pack(False, b"there is no such form")
+    confined._take_passes = lambda *_: confined.PASSED.pack(False, b"there is no such form")
 """,
 }
 """Programs that seem faster than they are; the gc and frames lead them to the loop around them."""
@@ -261,7 +261,7 @@ class TestTimer:
         rows = poles[0][np.arange(9)]
         with (
             Timer(sandbox, cartpole(position=step), rows) as timer,
-            pytest.raises(Broke) as broke,
+            pytest.raises(ProgramFailed) as broke,
         ):
             timer.walk("scalar", 1)
         assert broke.value.failure.kind == kind
@@ -272,7 +272,7 @@ class TestTimer:
     def test_a_program_that_forges_its_times_is_found_out(self, sandbox, poles, meddling):
         forging = cartpole() + MEDDLING + meddling
         rows = poles[0][np.arange(99)]
-        with Timer(sandbox, forging, rows) as timer, pytest.raises(Broke) as broke:
+        with Timer(sandbox, forging, rows) as timer, pytest.raises(ProgramFailed) as broke:
             for _ in range(9):
                 timer.walk("scalar", 400)
             timer.check()
@@ -317,7 +317,7 @@ class Environment(plain):
 
     def test_an_honest_program_is_confirmed_in_every_form(self, sandbox, poles):
         with Timer(sandbox, cartpole(), poles[0][np.arange(300)]) as timer:
-            for form in PACED:
+            for form in TIMED_FORMS:
                 assert all(timer.walk(form, steps).transitions for steps in (1, 500, 2))
             timer.check()
 

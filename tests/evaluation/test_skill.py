@@ -408,7 +408,7 @@ def test_only_noisy_environments_are_drawn_from_64_times() -> None:
 @pytest.fixture
 def few_draws(monkeypatch):
     """Reduce the number of draws from the true environment."""
-    monkeypatch.setattr("cwm_cli.worlds.environment.MOST_DRAWN", 6000)
+    monkeypatch.setattr("cwm_cli.worlds.environment.MAX_DRAWS", 6000)
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from cwm_cli.planning.mcts import Mcts
 from cwm_cli.planning.planner import Planner, Situation, Unsuited
 from cwm_cli.planning.tabular import Tabular
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.worlds.confined import made_program
+from cwm_cli.worlds.confined import make_program
 from cwm_cli.worlds.messages import PlanningJob
-from cwm_cli.worlds.remote import Forged
+from cwm_cli.worlds.remote import TamperingError
 
 Told = Mapping[int, Mapping[int, list[tuple[float, int, float, bool]]]]
 
@@ -72,7 +72,7 @@ def model_of(text: str, spaces: tuple[Space, Space]) -> Any:
         columns={},
         planners=[],
     )
-    return made_program(names["Environment"](), job, [0])
+    return make_program(names["Environment"](), job, [0])
 
 
 def spaces_of(env: "gym.Env[Any, Any]") -> tuple[Space, Space]:
@@ -224,7 +224,7 @@ Environment = Liar
 def test_probabilities_that_change_during_planning_are_detected(sandbox: Sandbox) -> None:
     with gym.make("FrozenLake-v1") as env:
         program = written(env, TELLS) + LIES
-    with pytest.raises(Forged, match="steps used in plans differently when repeated"):
+    with pytest.raises(TamperingError, match="steps used in plans differently when repeated"):
         decided(sandbox, program, [("tabular", {})])
 
 

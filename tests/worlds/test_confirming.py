@@ -1,4 +1,4 @@
-"""A plan is the planner's: what a program answers in its place does not count."""
+"""Confirmation that plans were made by the planner, not by the program."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from cwm_cli.views.planning import plan_report
 from cwm_cli.worlds import confirming
 from cwm_cli.worlds.model import Planning
 from cwm_cli.worlds.program import ProgramModel
-from cwm_cli.worlds.remote import Forged
+from cwm_cli.worlds.remote import TamperingError
 from folders import WORLD_MODELS
 from forgers import HANDLER
 from worlds import CARTPOLE, PENDULUM
@@ -70,7 +70,7 @@ def prepare(environment):
 """
     + NOTHING
 )
-"""Takes the descriptors over and answers for the planner."""
+"""Takes over the file descriptors and replies in place of the planner."""
 
 PATCHED = (
     HANDLER
@@ -88,7 +88,7 @@ def prepare(environment):
 """
     + NOTHING
 )
-"""Patches what decides, and leaves the descriptors alone."""
+"""Patches the decider, but not the file descriptors."""
 
 CODED = (
     HANDLER
@@ -105,7 +105,7 @@ def prepare(environment):
 """
     + RIGHT
 )
-"""Puts other code into a function of the planner; the model is right."""
+"""Replaces the code of a planner function; the model is right."""
 
 COUNTING = (
     HANDLER
@@ -125,7 +125,7 @@ def prepare(environment):
 """
     + RIGHT
 )
-"""Plans as it should, and says that it took 3.9e9 steps."""
+"""Plans honestly, but reports 3.9e9 steps."""
 
 LATE = (
     PATCHED.replace(
@@ -137,10 +137,10 @@ LATE = (
     .replace("    def plan(self", "    real = decider.plan\n\n    def plan(self")
     .replace(NOTHING, RIGHT)
 )
-"""The same, in later decisions of an episode only."""
+"""Replies in place of the planner only from decision 25 on."""
 
 SELDOM = LATE.replace("decision < 25", "decision % 5")
-"""The same, now and then."""
+"""Replies in place of the planner in every fifth decision."""
 
 LURING = (
     HANDLER
@@ -153,7 +153,7 @@ def prepare(environment):
         "return list(self.state), 1.0 + 9 * (self.lures and action == balance(self.state)), False",
     )
 )
-"""Lures the planner with rewards that it does not give where it is asked to predict."""
+"""Reports higher rewards to planners than in predictions."""
 
 FAILING = (
     HANDLER
@@ -164,7 +164,7 @@ def prepare(environment):
 """
     + NOTHING
 )
-"""Fails where its decisions are made again."""
+"""Fails if its decisions are repeated."""
 
 SILENT = (
     HANDLER
@@ -177,7 +177,7 @@ def prepare(environment):
 """
     + NOTHING
 )
-"""Does not answer there."""
+"""Does not reply if its decisions are repeated."""
 
 SLOW = """
 import time
@@ -235,7 +235,7 @@ def sandbox():
 def played(
     sandbox, text, env="CartPole-v1", *, share=1000.0, count=1, limit=60, **how
 ) -> list[Episode]:
-    """Play episodes by planning, with as much of every plan confirmed as there is."""
+    """Play episodes by planning; with the default `share` all decisions are confirmed."""
     planner = how.pop("planner", Planning("mcts", QUICK))
     task = Setting(env, how.pop("env_args", {}), 3, limit).task(environment(env))
     with ProgramModel(text, sandbox, share=share).open([planner], task) as session:
@@ -257,24 +257,24 @@ ATTACKS = {
 
 
 @pytest.mark.slow
-def test_what_is_no_plan_of_the_planner_ends_the_plan_in_one_line(sandbox) -> None:
+def test_every_forgery_ends_planning_with_a_message_of_one_line(sandbox) -> None:
     wrong = {}
     for name, (text, words) in ATTACKS.items():
         try:
             wrong[name] = played(sandbox, text)
-        except Forged as error:
+        except TamperingError as error:
             if words not in str(error) or "\n" in str(error):
                 wrong[name] = str(error)
     assert wrong == {}
 
 
 @pytest.mark.slow
-def test_a_program_that_does_not_answer_where_decisions_are_made_again_is_no_wait(sandbox) -> None:
-    with pytest.raises(Forged, match="failed when it was repeated"):
+def test_a_program_that_blocks_repeated_decisions_is_rejected_in_time(sandbox) -> None:
+    with pytest.raises(TamperingError, match="failed when it was repeated"):
         played(sandbox, SILENT, limit=9)
 
 
-def test_such_plans_would_count_if_nothing_was_made_again(sandbox) -> None:
+def test_without_confirmation_forged_plans_count(sandbox) -> None:
     for text in (DESCRIPTORS, PATCHED, LURING):
         [episode] = played(sandbox, text, share=0.0)
         assert (episode.returned, episode.confirmed) == (60.0, 0)
@@ -282,8 +282,8 @@ def test_such_plans_would_count_if_nothing_was_made_again(sandbox) -> None:
     assert episode.model_steps == 5 * 3_900_000_000
 
 
-def test_one_episode_that_was_not_planned_is_found_among_five(sandbox) -> None:
-    with pytest.raises(Forged, match="episode 3 the program returned"):
+def test_one_forged_episode_among_five_is_found(sandbox) -> None:
+    with pytest.raises(TamperingError, match="episode 3 the program returned"):
         played(sandbox, EPISODE, count=5, limit=20)
 
 
@@ -294,7 +294,7 @@ def test_episodes_of_a_program_that_stalls_their_confirmation_are_not_verified(
     monkeypatch.setattr(confirming, "SECONDS", 0.5)
     try:
         found = played(sandbox, text, share=confirming.SHARE, count=5, limit=60)
-    except Forged:  # a part that the program was quick enough for was enough to find it out
+    except TamperingError:  # decisions that were confirmed in time can already prove the forgery
         return
     assert not any(episode.verified for episode in found)
 
@@ -309,7 +309,7 @@ def test_a_slow_honest_program_is_verified_in_time_and_otherwise_not(sandbox, mo
     assert (episode.verified, episode.confirmed, episode.returned) == (False, 0, 3.0)
 
 
-def test_how_much_is_confirmed_does_not_depend_on_the_speed_of_the_program(
+def test_the_number_of_confirmed_decisions_does_not_depend_on_program_speed(
     sandbox, monkeypatch
 ) -> None:
     quick = Planning("mcts", {"simulations": 2, "rollout": 2, "budget": 4})
@@ -320,7 +320,7 @@ def test_how_much_is_confirmed_does_not_depend_on_the_speed_of_the_program(
 
 
 @pytest.mark.parametrize("first", [0.05, 0.25, 0.5, 0.9])
-def test_forged_ends_of_windows_are_confirmed_as_often_as_documented(first: float) -> None:
+def test_ends_of_windows_are_confirmed_with_the_documented_probability(first: float) -> None:
     lengths = [confirming.confirmed_length(500) for _ in range(20_000)]
     caught = np.mean([length > first * 500 for length in lengths])
     documented = 1 - (1 - confirming.SHARE) * first ** (1 / confirming.EXPONENT)
@@ -330,19 +330,17 @@ def test_forged_ends_of_windows_are_confirmed_as_often_as_documented(first: floa
 
 
 @pytest.mark.slow
-def test_many_programs_that_forge_the_last_tenth_of_five_episodes_are_found(sandbox) -> None:
+def test_forgeries_of_the_last_tenth_are_found_often_enough(sandbox) -> None:
     found = 0
     for _ in range(20):
         try:
             played(sandbox, LAST, share=confirming.SHARE, count=5, limit=20)
-        except Forged:
+        except TamperingError:
             found += 1
     assert found >= 3  # 9 are expected; fewer than 3 have a probability of 0.001
 
 
-def test_plans_that_are_not_verified_count_neither_in_the_mean_nor_in_R(
-    tmp_path, monkeypatch
-) -> None:
+def test_unverified_episodes_count_neither_in_the_mean_nor_in_R(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(confirming, "SECONDS", 0.1)
     monkeypatch.setattr(confirming, "TIMES", 0.1)
     how = {"simulations": 2, "rollout": 2, "budget": 4}
@@ -397,7 +395,7 @@ def test_all_decisions_of_an_honest_program_are_confirmed(sandbox, env) -> None:
     assert first.failures == second.failures == 0
 
 
-def test_the_report_says_how_many_decisions_were_confirmed_and_forged_ones_are_taken_back(
+def test_plan_reports_rechecked_decisions_and_discards_forged_episodes(
     cwm,
 ) -> None:
     (cwm.folder / "good.py").write_text(CARTPOLE)
@@ -432,7 +430,7 @@ class Environment:
 
 
 @pytest.mark.slow
-def test_no_step_of_a_program_that_draws_is_taken_ahead(sandbox) -> None:
+def test_plans_with_a_random_program_are_confirmed(sandbox) -> None:
     published = Planning("mcts", {"preset": "paper"})
     found = played(sandbox, SLIPPERY, "FrozenLake-v1", planner=published, count=3, limit=20)
     assert sum(episode.confirmed for episode in found) > 0
@@ -449,7 +447,7 @@ class Environment:
 """
 
 
-def test_three_decisions_in_a_row_at_the_limits_end_the_plan_and_the_report_is_printed(cwm) -> None:
+def test_three_timeouts_in_a_row_end_planning_with_a_report(cwm) -> None:
     (cwm.folder / "loop.py").write_text(LOOPING)
     how = ("--env", "CartPole-v1", "--episodes", "2", "--max-steps", "9", "--program", "loop.py")
     done = cwm.inside("plan", *how, "-o", "stall_seconds=0.1", "--json")

@@ -1,4 +1,4 @@
-"""Functions that imagine in the process of a program; tables of objects."""
+"""Imagined episodes in the process of a program, their messages, and tables of objects."""
 
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ from cwm_cli.worlds.model import ImaginedStep
 from cwm_cli.worlds.program import ProgramModel
 
 
-def test_what_is_packed_is_unpacked_and_what_is_not_is_refused() -> None:
+def test_packed_arrays_are_unpacked_and_malformed_bytes_are_refused() -> None:
     arrays = {"a": np.arange(6.0).reshape(2, 3), "b": np.array(["x", "yz"]), "c": np.zeros((0, 2))}
     head, found = unpack(pack({"steps": 3}, arrays))
     assert head == {"steps": 3}
@@ -58,7 +58,7 @@ class Environment:
 
 
 def moved(program: str, sandbox: Sandbox, places: list[float], actions: list[int]) -> ImaginedStep:
-    """Go on inside a program for a step."""
+    """Imagine one step of an episode from each place."""
     line = Space("box", "float64", (1,), (-100.0,), (100.0,))
     sides = Space("discrete", low=(0,), high=(1,))
     seen = [np.array([place]) for place in range(9)]
@@ -72,16 +72,21 @@ def moved(program: str, sandbox: Sandbox, places: list[float], actions: list[int
     return episodes.step({"actions": np.array(actions)})
 
 
-def test_episodes_go_on_in_a_program_side_by_side(sandbox: Sandbox) -> None:
+def test_episodes_continue_in_parallel_inside_a_program(sandbox: Sandbox) -> None:
     step = moved(MOVING.format(speed=1), sandbox, [0.0, 4.5, 5.0, 95.0], [0, 1, 1, 1])
     assert step.observations["observations"].ravel().tolist() == [-1.0, 5.5, 6.0, 95.0]
     assert step.rewards.tolist() == [0.0, 1.0, 1.0, 0.0]
-    assert step.terminated.tolist() == [False, True, True, True]  # the last is unknown ground
+    assert step.terminated.tolist() == [
+        False,
+        True,
+        True,
+        True,
+    ]  # the program raised in the last episode
     with pytest.raises(CwmError, match="nothing is known of what is so far"):
         moved(MOVING.format(speed=1), sandbox, [95.0, 96.0], [1, 1])
 
 
-def test_what_chance_decides_in_imagined_episodes_follows_from_the_seed(sandbox: Sandbox) -> None:
+def test_random_steps_of_imagined_episodes_follow_from_the_seed(sandbox: Sandbox) -> None:
     program = MOVING.format(speed="self.rng.random()")
     steps = [moved(program, sandbox, [0.0] * 6, [1] * 6).observations for _ in range(2)]
     assert steps[0]["observations"].tolist() == steps[1]["observations"].tolist()

@@ -1,4 +1,4 @@
-"""Programs with memory, and of chance, are planned with, played, followed and exported."""
+"""Planning, rollouts and export of programs with memory and of random programs."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ from cwm_cli.search.contracts import GENERATE, Node, Record, Usage, Verdict
 from cwm_cli.worlds.messages import PlanningJob, SteppingJob, states_of
 from cwm_cli.worlds.model import Planning
 from cwm_cli.worlds.program import ProgramModel
-from cwm_cli.worlds.remote import Forged, RemoteModel
+from cwm_cli.worlds.remote import RemoteModel, TamperingError
 from forgers import HANDLER
 
 LIMITS = Limits(wall_seconds=60, cpu_seconds=40, stall_seconds=2, sleep_seconds=2)
@@ -140,7 +140,7 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 class TestCopying:
-    def test_what_is_copied_shares_nothing_that_can_change_and_keeps_what_is_shared(self) -> None:
+    def test_a_replica_shares_no_mutable_state_and_keeps_shared_references(self) -> None:
         class Other:
             def __init__(self) -> None:
                 self.inner = [1, {"a": np.arange(3)}, {2, 3}, (4, [5]), deque([6])]
@@ -159,12 +159,12 @@ class TestCopying:
         expected = "[1, {'a': array([0, 1, 2])}, {2, 3}, (4, [5]), deque([6])]"
         assert repr(source.inner) == expected and source.table == {(0, 1): "key"}
 
-    def test_what_cannot_be_copied_suits_no_planner(self) -> None:
+    def test_memory_that_cannot_be_copied_suits_no_planner(self) -> None:
         with pytest.raises(Unsuited, match="has a memory that cannot be copied"):
             replica([number for number in range(2)] + [iter(range(3)), (n for n in range(2))])
 
 
-def test_a_rollout_with_memory_begins_from_what_happened_and_then_sees_nothing(
+def test_a_rollout_with_memory_starts_from_the_history_and_uses_its_own_predictions(
     sandbox, poles
 ) -> None:
     starts, every = (rollouts(ProgramModel(POLE, sandbox), poles, n, [1, 10]) for n in (6, 60))
@@ -206,7 +206,7 @@ class Environment:
     def correct(self, observation, reward):
         self.good = self.action if reward else 1 - self.action
 """
-"""Tries out what may be hidden, until it was told."""
+"""Draws the hidden arm at random until a reward shows it."""
 
 
 SAVING = """
@@ -270,7 +270,7 @@ def played(
 
 class TestPlanning:
     @pytest.mark.slow
-    def test_what_is_hidden_is_planned_over_as_draws_until_it_was_told(self, sandbox) -> None:
+    def test_hidden_state_is_sampled_in_plans_until_it_is_observed(self, sandbox) -> None:
         task, mcts = Task(Arms, 0, 10), Planning("mcts", {"simulations": 60, "budget": 200})
         episodes = played(sandbox, ARMS, task, mcts, 3)
         assert [each.failure for each in episodes] == [None] * 3
@@ -278,7 +278,7 @@ class TestPlanning:
         assert all(each.confirmed == each.decisions for each in episodes)
 
     @pytest.mark.slow
-    def test_a_pole_is_balanced_without_velocities_as_the_history_goes_on(self, sandbox) -> None:
+    def test_a_pole_is_balanced_without_observed_velocities(self, sandbox) -> None:
         task = Setting("CartPole-v1", HIDDEN, 0, 60).task(environment("CartPole-v1"))
         ways = (POLE, POLE + SAVING)
         found = [played(sandbox, way, task, Planning("mcts", QUICK), 2) for way in ways]
@@ -287,7 +287,7 @@ class TestPlanning:
         alike = [[(each.returned, each.model_steps) for each in some] for some in found]
         assert alike[0] == alike[1]
 
-    def test_places_that_no_plan_needs_are_let_go(self, sandbox) -> None:
+    def test_places_without_references_are_freed(self, sandbox) -> None:
         job = SteppingJob(program=POLE, observation_space=PLACES, action_space=PUSHES)
         with closing(RemoteModel(sandbox, job)) as model:
             model.stand(EpisodeHistory((np.array([0.0, 0.01]),)))
@@ -301,7 +301,7 @@ class TestPlanning:
             assert model.step(1).observation.tolist() == [0.0, 0.01]
 
     @pytest.mark.slow
-    def test_continuous_actions_are_planned_from_places_as_well(self, sandbox) -> None:
+    def test_continuous_actions_are_planned_with_memory(self, sandbox) -> None:
         made = environment("Pendulum-v1")
         task = Setting("Pendulum-v1", HIDDEN, 0, 30).task(made)
         icem = Planning("icem", {"budget": 600, "horizon": 12})
@@ -311,12 +311,12 @@ class TestPlanning:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("depth", [0, 1])
-    def test_a_program_that_answers_otherwise_when_it_plans_is_forged(self, sandbox, depth) -> None:
+    def test_a_program_with_other_rewards_in_plans_is_rejected(self, sandbox, depth) -> None:
         task = Setting("CartPole-v1", HIDDEN, 0, 12).task(environment("CartPole-v1"))
-        with pytest.raises(Forged, match="steps used in plans differently when repeated"):
+        with pytest.raises(TamperingError, match="steps used in plans differently when repeated"):
             played(sandbox, PRAISING.replace("DEPTH", str(depth)), task, Planning("mcts", QUICK), 1)
 
-    def test_what_a_tree_knows_of_another_action_is_not_taken_for_what_was_done(self) -> None:
+    def test_states_after_different_actions_with_equal_observations_differ(self) -> None:
         model = in_this_process(POLE)
         seen = np.array([0.0, 0.01])
         model.stand(EpisodeHistory((seen,)))
@@ -331,7 +331,7 @@ class TestPlanning:
         assert not model.agree(to_left, model.here())
         assert model.agree(to_right, model.here())
 
-    def test_a_step_more_of_an_episode_takes_a_step_of_the_program(self) -> None:
+    def test_a_longer_history_takes_one_more_step_of_the_program(self) -> None:
         model, seen = in_this_process(POLE), np.array([0.0, 0.01])
         history = EpisodeHistory((seen,))
         for number in range(20):
@@ -346,7 +346,7 @@ class TestPlanning:
         kept = [vars(each.here().state.environment) for each in (again, model)]
         assert repr(kept[0]) == repr(kept[1])
 
-    def test_only_what_is_new_of_a_history_is_sent(self) -> None:
+    def test_only_new_steps_of_a_history_are_sent(self) -> None:
         job = PlanningJob(program=POLE, observation_space=PLACES, action_space=PUSHES, planners=[])
         there, back = states_of(job), states_of(job)
         history, sizes = EpisodeHistory((np.zeros(2),)), []
@@ -362,7 +362,7 @@ class TestPlanning:
 
 
 class TestExporting:
-    def test_a_program_with_memory_goes_on_by_itself(self, tmp_path) -> None:
+    def test_an_exported_program_with_memory_uses_its_own_predictions(self, tmp_path) -> None:
         start = Transition(np.array([0.0, 0.01]), 1, np.array([0.0, 0.01]), 1.0, False)
         rows = Dataset.of([start], observation_space=PLACES, action_space=PUSHES)
         code = """
@@ -373,7 +373,7 @@ assert np.allclose(places[4], 0.02 * 0.02 * 9.75 * 10, atol=0.003), places
 """
         assert "has memory: it gets the initial observation" in exported(tmp_path, POLE, rows, code)
 
-    def test_a_program_that_tells_outcomes_draws_one_by_the_seed(self, tmp_path) -> None:
+    def test_an_exported_program_with_outcomes_draws_them_by_the_seed(self, tmp_path) -> None:
         program = """
 class Environment:
     def set_state(self, observation):
@@ -396,7 +396,9 @@ assert 2.4 < np.mean(lengths) < 3.6, np.mean(lengths)
         rows = Dataset.of([row], observation_space=SIDES, action_space=PUSHES)
         assert "are random; the seed determines them" in exported(tmp_path, program, rows, code)
 
-    def test_a_program_that_draws_finds_its_generator_before_it_is_made(self, tmp_path) -> None:
+    def test_an_exported_random_program_has_its_generator_in_the_constructor(
+        self, tmp_path
+    ) -> None:
         program = """
 class Environment:
     def __init__(self):
@@ -419,7 +421,7 @@ assert len({str(each) for each in first}) == 9
         exported(tmp_path, program, rows, code)
 
 
-def test_what_a_memory_predicts_wrongly_is_no_chance_but_what_it_draws_is(sandbox) -> None:
+def test_wrong_predictions_from_memory_are_not_chance_but_random_ones_are(sandbox) -> None:
     def step(action: int, reward: float) -> Transition:
         return Transition(0, action, 0, reward, False)
 

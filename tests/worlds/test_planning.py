@@ -1,4 +1,4 @@
-"""Planning sessions survive whatever the program does."""
+"""Planning sessions with programs that fail, attack their process or are slow."""
 
 import time
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def decide(sandbox: Sandbox, text: str, times: int = 1, **options: object) -> list[Plan]:
-    """Plan some times with a program for two actions, at the observation 0."""
+    """Plan `times` decisions with a program for two actions, at the observation 0."""
     settings = {"simulations": 10, "rollout": 5} | options
     with session(sandbox, text, **settings) as opened:
         return [ask(opened, number, horizon=50) for number in range(times)]
@@ -79,7 +79,7 @@ def session(sandbox: Sandbox, text: str, seed: int = 0, **options: object) -> Pr
 
 
 def ask(opened: ProgramSession, number: int = 0, place: float = 0.0, *, horizon: int = 9) -> Plan:
-    """Ask for the decision of a number."""
+    """Return the plan for a decision, by its number."""
     return plan_at(opened, np.array([place], np.float32), number, horizon=horizon)
 
 
@@ -147,7 +147,7 @@ FAILING = {
 }  # fmt: skip
 
 
-def test_every_failure_has_its_name_and_nothing_survives_it(sandbox: Sandbox) -> None:
+def test_every_failure_is_classified_and_leaves_no_process_behind(sandbox: Sandbox) -> None:
     wrong = {}
     for name, (text, kind, words) in FAILING.items():
         plan = decide(sandbox, text)[0]
@@ -192,13 +192,13 @@ HARMLESS = {
 }
 
 
-def test_what_does_no_harm_is_left_alone(sandbox: Sandbox) -> None:
+def test_harmless_programs_are_planned_with(sandbox: Sandbox) -> None:
     found = {name: decide(sandbox, text, times=3) for name, text in HARMLESS.items()}
     wrong = {name: plans for name, plans in found.items() if plans != [Plan([1], None)] * 3}
     assert not wrong
 
 
-def test_after_a_failure_the_session_goes_on_in_a_fresh_process(sandbox: Sandbox) -> None:
+def test_a_session_continues_in_a_new_process_after_a_failure(sandbox: Sandbox) -> None:
     text = program("assert self.state[0] < 5; return self.state, float(action), False")
     with session(sandbox, text) as opened:
         places = enumerate((0.0, 7.0, 0.0, 7.0, 0.0))
@@ -248,7 +248,7 @@ def test_a_failure_does_not_change_later_decisions(sandbox: Sandbox) -> None:
     assert actions(0.0) == actions(7.0)
 
 
-def test_limits_hold_for_each_decision_and_not_for_all_of_them() -> None:
+def test_limits_hold_for_each_decision_separately() -> None:
     busy = program(
         "t = time.process_time()\n        while time.process_time() < t + 0.05: pass\n"
         "        return self.state, float(action), True"
@@ -271,7 +271,7 @@ def test_limits_hold_for_each_decision_and_not_for_all_of_them() -> None:
     ],
     ids=["the clock", "no patience"],
 )
-def test_a_program_that_does_nothing_is_ended(limits: Limits, words: str) -> None:
+def test_a_program_that_sleeps_or_blocks_is_ended(limits: Limits, words: str) -> None:
     asleep, swallows_the_question = program("time.sleep(60)"), program(init="os.read(4, 4096)")
     with Sandbox(limits) as sandbox:
         for text in (asleep, swallows_the_question):
@@ -280,7 +280,7 @@ def test_a_program_that_does_nothing_is_ended(limits: Limits, words: str) -> Non
             assert (failure.kind, words in failure.message) == ("timeout_wall", True), text
 
 
-def test_no_patience_is_lost_between_two_decisions() -> None:
+def test_time_between_decisions_does_not_count() -> None:
     with (
         Sandbox(Limits(sleep_seconds=0.3)) as sandbox,
         session(sandbox, GOOD) as opened,
@@ -290,7 +290,7 @@ def test_no_patience_is_lost_between_two_decisions() -> None:
             time.sleep(0.5)
 
 
-def test_actions_of_a_box_come_in_its_own_type_and_shape(sandbox: Sandbox) -> None:
+def test_planned_actions_have_the_dtype_and_shape_of_the_space(sandbox: Sandbox) -> None:
     space = space_of(spaces.Box(-1, 1, (2, 3)))
     text = program("return self.state, float(action.sum()), False")
     options = {"horizon": 4, "iterations": 5, "samples": 200, "elites": 20, "replan": 2}
@@ -317,7 +317,9 @@ SPACES = [
 
 
 @pytest.mark.parametrize("top", ["", "import random"], ids=["known", "drawn"])
-def test_observations_reach_the_program_and_come_back_whole(sandbox: Sandbox, top: str) -> None:
+def test_observations_of_every_space_reach_the_program_unchanged(
+    sandbox: Sandbox, top: str
+) -> None:
     wrong = {}
     for space, check in SPACES:
         space.seed(3)
@@ -336,14 +338,14 @@ def test_observations_reach_the_program_and_come_back_whole(sandbox: Sandbox, to
     assert not wrong
 
 
-def test_a_record_gives_back_what_it_was_given() -> None:
+def test_a_codec_decodes_what_it_encoded() -> None:
     for space, _ in SPACES:
         space.seed(4)
         described = space_of(space)
-        record, value = Codec(described, "values"), space.sample()
-        data = record.encode([value, value])
-        assert len(data) == 2 * record.size, space
-        before, after = (described.pack("x", two) for two in ([value] * 2, record.decode(data, 2)))
+        codec, value = Codec(described, "values"), space.sample()
+        data = codec.encode([value, value])
+        assert len(data) == 2 * codec.size, space
+        before, after = (described.pack("x", two) for two in ([value] * 2, codec.decode(data, 2)))
         assert all(np.array_equal(before[name], after[name]) for name in before), space
 
 
@@ -354,7 +356,7 @@ def test_an_observation_of_another_space_is_refused(sandbox: Sandbox) -> None:
         assert ask(opened).actions == [1]
 
 
-def test_sessions_run_side_by_side_and_end_when_they_are_closed() -> None:
+def test_sessions_run_in_parallel_and_end_when_closed() -> None:
     time.sleep(0.1)  # until a worker of another test is at rest
     others = processes()
     with Sandbox(LIMITS, workers=2) as sandbox:

@@ -1,4 +1,4 @@
-"""Valid actions: what programs answer beside the observation, the reward and the end."""
+"""Valid actions, which programs may return after the observation, the reward and the end."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ ACTIONS = space_of(spaces.Discrete(3, start=-1), "actions")
 
 
 def allowed(state: int) -> tuple[int, ...]:
-    """No step leads beyond the ends of the line."""
+    """Return the actions that stay on the line."""
     return tuple(action for action in (-1, 0, 1) if 0 <= state + action <= 5)
 
 
@@ -70,7 +70,7 @@ def scored(sandbox: Sandbox, valid: str, kind: Any = AccuracyMetric) -> Any:
     return evaluate(ProgramModel(PROGRAM.format(valid=valid), sandbox), data, kind.of(data))
 
 
-def test_masks_survive_a_file(tmp_path: Path) -> None:
+def test_valid_actions_are_saved_and_loaded(tmp_path: Path) -> None:
     data = line()
     data.save(tmp_path / "line.npz")
     loaded = Dataset.load(tmp_path / "line.npz")
@@ -82,14 +82,14 @@ def test_masks_survive_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "valid", ["valid", "tuple(valid)", "set(valid)", "__import__('numpy').array(valid)"]
 )
-def test_actions_may_come_in_any_collection(sandbox: Sandbox, valid: str) -> None:
+def test_valid_actions_may_be_any_collection(sandbox: Sandbox, valid: str) -> None:
     score = scored(sandbox, valid).score
     assert (score.accuracy, score.valid_actions, score.exact) == (1.0, 1.0, 1.0)
     assert score.model_dump()["valid_actions"] == 1.0
 
 
 @pytest.mark.parametrize("valid", ["valid[1:]", "[]", "valid + [7]", "[-1, 0, 1, 0]"])
-def test_other_actions_cost_a_quarter_of_a_row(sandbox: Sandbox, valid: str) -> None:
+def test_wrong_valid_actions_cost_a_quarter_of_a_row(sandbox: Sandbox, valid: str) -> None:
     found = scored(sandbox, valid)
     data, score = line(), found.score
     going = ~data.columns["terminations"]
@@ -101,7 +101,7 @@ def test_other_actions_cost_a_quarter_of_a_row(sandbox: Sandbox, valid: str) -> 
     assert found.rows[~going] == pytest.approx(1.0)
 
 
-def test_the_published_score_asks_for_some_of_them(sandbox: Sandbox) -> None:
+def test_the_published_score_accepts_some_of_the_valid_actions(sandbox: Sandbox) -> None:
     assert scored(sandbox, "valid[1:] or valid", PaperMetric).score.paper == 1.0
     assert scored(sandbox, "[]", PaperMetric).score.paper < 1.0
     assert scored(sandbox, "valid + [7]", PaperMetric).score.paper < 1.0
@@ -115,12 +115,12 @@ def test_the_published_score_asks_for_some_of_them(sandbox: Sandbox) -> None:
         ("[[1]]", "the valid actions should be a list of ints"),
     ],
 )
-def test_what_names_no_actions_is_a_failure(sandbox: Sandbox, valid: str, words: str) -> None:
+def test_malformed_valid_actions_are_a_failure(sandbox: Sandbox, valid: str, words: str) -> None:
     failure = scored(sandbox, valid).failure
     assert (failure.kind, words in failure.message) == ("wrong_output", True)
 
 
-def test_a_program_without_them_is_told_what_is_missing(sandbox: Sandbox) -> None:
+def test_a_program_without_valid_actions_fails_with_a_message(sandbox: Sandbox) -> None:
     program = PROGRAM.replace(", {valid}", "")
     failure = evaluate(ProgramModel(program, sandbox), line(), AccuracyMetric.of(line())).failure
     assert failure is not None
@@ -132,14 +132,14 @@ def test_a_program_without_them_is_told_what_is_missing(sandbox: Sandbox) -> Non
     )
 
 
-def test_the_floor_names_the_most_common_actions() -> None:
+def test_the_baseline_predicts_the_most_common_valid_actions() -> None:
     data = line()
     metric = AccuracyMetric.of(data)
     assert metric.valid == (True, True, True)
     assert AccuracyMetric.of(line(named=False)).valid == ()
 
 
-def test_prompts_ask_for_them_and_reports_show_them(sandbox: Sandbox) -> None:
+def test_prompts_ask_for_valid_actions_and_reports_show_them(sandbox: Sandbox) -> None:
     data = line()
     problem = WorldModelProblem("A line.", data, sandbox, AccuracyMetric.of(data))
     asked = problem.messages(Move(GENERATE))[1].content
@@ -151,7 +151,7 @@ def test_prompts_ask_for_them_and_reports_show_them(sandbox: Sandbox) -> None:
     assert "valid actions" in text and "predicted [0]" in text
 
 
-def test_planning_keeps_to_what_a_program_allows(sandbox: Sandbox) -> None:
+def test_planning_takes_only_actions_that_the_program_allows(sandbox: Sandbox) -> None:
     text = """
 class Environment:
     def set_state(self, observation):
@@ -170,7 +170,7 @@ class Environment:
             assert (plan.failure, plan.actions) == (None, [1])
 
 
-def test_induced_programs_name_the_most_common_ones(sandbox: Sandbox) -> None:
+def test_induced_programs_return_the_most_common_valid_actions(sandbox: Sandbox) -> None:
     data = line()
     problem = WorldModelProblem("A line.", data, sandbox, AccuracyMetric.of(data))
     request = Request(problem.messages(Move(GENERATE)), 0, Move(GENERATE), problem)

@@ -1,4 +1,4 @@
-"""The seam of world models: predictions of any shape, the true environment, contracts."""
+"""World models: predictions of each shape, the true environment, contracts."""
 
 import json
 
@@ -16,14 +16,14 @@ DATA = dataset([(n, n + 1, n % 2, n == 3) for n in range(4)])
 
 
 def stacked(*answers):
-    """Put several answers to each row side by side."""
+    """Stack several predictions of each row."""
     return {name: np.stack([answer[name] for answer in answers], 1) for name in answers[0]}
 
 
 RIGHT, WRONG = truth(DATA), predictions(DATA, rewards=[5, 5, 5, 5])
 
 
-def test_predictions_that_do_not_fit_together_or_their_rows_are_refused() -> None:
+def test_inconsistent_predictions_are_refused() -> None:
     two = stacked(RIGHT, WRONG)
     halves = np.full((4, 2), 0.5)
     cases = {
@@ -59,7 +59,7 @@ def test_predictions_that_do_not_fit_together_or_their_rows_are_refused() -> Non
 
 
 @pytest.mark.parametrize("metric", [AccuracyMetric, PaperMetric])
-def test_what_chance_decides_is_right_by_its_share(metric) -> None:
+def test_random_predictions_are_scored_by_their_probability(metric) -> None:
     made = metric.of(DATA)
     right, wrong = made.score(RIGHT, DATA), made.score(WRONG, DATA)
     two = stacked(RIGHT, WRONG)
@@ -75,7 +75,7 @@ def test_what_chance_decides_is_right_by_its_share(metric) -> None:
     assert made.score(some, DATA).exact == 0.75
 
 
-def test_the_environment_predicts_itself_where_it_can_be_restored() -> None:
+def test_a_restorable_environment_predicts_itself_exactly() -> None:
     spec = environment("FrozenLake-v1")
     rows = record(spec, env_args={"is_slippery": False}, policy="random", test_episodes=0)
     truth_itself = EnvironmentModel(spec, {"is_slippery": False})
@@ -96,7 +96,7 @@ def test_kinds_metrics_and_contracts_are_found_by_name(sandbox, tmp_path) -> Non
     assert (again.text, again.digest) == (model.text, model.digest)
 
 
-def test_a_contract_tells_all_that_a_program_has_to_define() -> None:
+def test_a_contract_describes_every_method_of_a_program() -> None:
     plain = Contract().words(COUNTER, MOVES)
     full = Contract().words(COUNTER, MOVES, tools=["mujoco"], names_actions=True)
     for method in Contract.methods:
