@@ -80,7 +80,7 @@ def doubting(model: ProgramModel, rows: Dataset, mode: Mode) -> DoubtedModel | N
     changed = replace(model, text=change(seen))
     if support.cells is not None:
         return DoubtedModel(model, changed, model, support)
-    # Outside the supported range, episodes do not end, so that the planner looks for a way back.
+    # From unsupported observations it plans with steps that do not end, to find a way back.
     outside = replace(model, text=change(seen._replace(ends=False)))
     return DoubtedModel(model, changed, outside if seen.ends else changed, support)
 
@@ -468,7 +468,7 @@ def _on_coverage(rows: Dataset) -> str:
 
 
 def _join(parts: Sequence[str]) -> str:
-    """Return an enumeration of at most 3 parts; the last one may be the number of the others."""
+    """Return an enumeration of at most 3 parts; further parts are only counted."""
     if len(parts) > 3:
         parts = [*parts[:2], f"{len(parts) - 2} more"]
     *most, last = parts
