@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import AccuracyMetric, PaperMetric, close, match
+from cwm_cli.evaluation import AccuracyMetric, Matches, PaperMetric, close, match
 from recordings import COUNTER, MOVES, POINT, dataset, predictions, truth
 
 
@@ -67,6 +67,11 @@ class TestParts:
         data = dataset([(1, 2, 0, True)])
         score = AccuracyMetric.of(data).score(predictions(data, next_observations=[50]), data)
         assert (score.accuracy, score.exact, score.observation) == (1.0, 1.0, None)
+
+    def test_valid_actions_are_a_fourth_part_before_the_end(self):
+        wrong, right = np.zeros(2), np.ones(2)
+        matches = Matches(right, right, right, wrong)
+        assert matches.losses(np.array([False, True])).tolist() == [0.25, 0.0]
 
     def test_terminal_row_scores_the_mean_of_reward_and_termination(self):
         data = dataset([(1, 2, 0, True)])
