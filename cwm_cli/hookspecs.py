@@ -95,7 +95,7 @@ CORE_EXAMPLES: Mapping[str, str] = {
 
 
 class Hooks(Protocol):
-    """The hooks with their signatures; a plugin defines any of them as functions of its module."""
+    """The signatures of the hooks, which a plugin defines as functions of its module."""
 
     @hookspec
     def cwm_extension_points(self) -> Mapping[str, ExtensionPoint]:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("cwm.plugins")
 
 Role = str
-"""A choice for which plugins define a default; see the hook `cwm_defaults`."""
+"""A choice that has a default in a plugin; see the hook `cwm_defaults`."""
 
 ELSEWHERE = "run `cwm plugins` for the known ones, or name your own: MODULE:NAME or FILE.py"
 
@@ -474,7 +474,7 @@ def _labels(owners: Sequence[Plugin]) -> list[str]:
 
 
 def _resolve(entry: Any) -> Any:
-    """Import the object at an address `module:name`; other values are returned as they are."""
+    """Import the object at an address `module:name`; return other values unchanged."""
     if not isinstance(entry, str):
         return entry
     module, _, name = entry.partition(":")
@@ -493,5 +493,5 @@ def core_package() -> str:
 
 @cache
 def _named(distribution: Distribution) -> str:
-    """Return name and version; the cache avoids parsing the metadata again for each of them."""
+    """Return name and version; the cache avoids parsing the metadata twice."""
     return f"{distribution.name} {distribution.version}"

@@ -1,7 +1,7 @@
-"""What came about otherwise than a world model predicts: how many steps, and in which part.
+"""Comparison of played episodes with the predictions of a world model.
 
-A planner finds the few situations in which a model is wrong in its favour, so that what is
-predicted rightly of recorded rows says little of those where plans lead.
+A planner exploits errors of a model that are in its favour. Therefore accuracy on recorded rows
+says little about the situations that plans reach.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,8 @@ from cwm_cli.evaluation.skill import energy_scores
 from cwm_cli.worlds.model import Predictions, WorldModel
 
 DRAWS = 8
-"""How often a step that was predicted wrongly is predicted: a program that draws from two equally
-likely outcomes shows it with a chance of 0.99."""
-
-MOST_DRAWN = 100
-"""Wrong steps of an episode that are predicted so often, spread evenly over the episode."""
-
-REFUTED = 0.5
-"""A program is refuted if more than this share of its predictions are uninformative."""
+"""Number of predictions of a wrong step. A program that draws from two equally likely outcomes
+returns both with a probability of 0.99."""
 
 GUESS = 0.5
 """A wrong prediction is informative if its error is less than this share of the error of a guess.
@@ -34,7 +28,7 @@ although they predict no real number exactly.
 """
 
 BEYOND = 0.75
-"""Share of steps beyond all draws, in a component, that refutes a program that draws.
+"""Share of steps beyond all draws, in a component, that refutes a stochastic program.
 
 An outcome with the distribution of the draws is beyond all nine draws in 2 of 10 steps.
 """
@@ -48,20 +42,26 @@ times that error, although the outcome is among them.
 """
 
 LEAST_STEPS = 10
-"""With fewer steps no program is refuted, and no draws are: they may be wrong by chance."""
+"""Fewer steps refute neither a program nor its draws, because they may be wrong by chance."""
 
 KINDS = ("observation", "reward", "terminated", "valid_actions")
 
 
 class Mismatches(BaseModel):
-    """How many steps a model predicted otherwise than they came about.
+    """Numbers of steps that a model predicted wrongly.
 
-    Of all compared `steps` the `wrong` ones differ in some part, and each part has a count of its
-    own. Observations after the end do not count. Of the wrong steps `chance`
-    have several recorded outcomes, and for `drawn` ones the program draws the next observation, so
-    that no single answer is right. A wrong prediction is `uninformative` if it is little better
-    than a guess without any model. Draws are so only if they are bad as a distribution.
-    `unanswered` steps could not be compared, because the program failed.
+    Attributes:
+        steps: Compared steps.
+        wrong: Steps with an error in any part.
+        observation: Steps with a wrong observation; observations after the end do not count.
+        reward: Steps with a wrong reward.
+        terminated: Steps with a wrong termination.
+        valid_actions: Steps with wrong valid actions.
+        chance: Wrong steps whose situation has several recorded outcomes.
+        drawn: Wrong steps whose outcome the program draws, so that no single answer is right.
+        uninformative: Wrong steps whose prediction is little better than a guess without a model.
+            Draws count only if they are bad as a distribution.
+        unanswered: Steps that could not be compared because the program failed.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -84,29 +84,29 @@ class Mismatches(BaseModel):
 
     @property
     def mistakes(self) -> int:
-        """How many steps a better program could have predicted."""
+        """Number of wrong steps that a better program could have predicted."""
         return self.wrong - self.chance - self.drawn
 
     @property
     def refutes(self) -> bool:
-        """Whether most predictions were uninformative: plans in the program were no plans."""
+        """Whether more than half of the predictions were uninformative, so that plans were too."""
         failed = self.uninformative + self.unanswered
         steps = self.steps + self.unanswered
-        return steps >= LEAST_STEPS and failed > REFUTED * steps
+        return steps >= LEAST_STEPS and failed > 0.5 * steps
 
     @property
     def kinds(self) -> dict[str, int]:
-        """How many steps differ in a part, for those in which some do."""
+        """Number of wrong steps by part, without the parts that are always correct."""
         return {kind: getattr(self, kind) for kind in KINDS if getattr(self, kind)}
 
 
 @dataclass(frozen=True)
 class Comparing:
-    """Compares episodes with what a model predicts for each of their steps.
+    """A comparison of episodes with one-step predictions of a model.
 
-    `known` are rows in which the same situation may have come out otherwise, if there are any.
-    Where an environment is `noisy`, because noise is added to it, no prediction counts as
-    uninformative: the right ones may be as far off as a guess.
+    `known` are recorded rows, which may show other outcomes of the same situation. If the
+    environment is `noisy` (`--noise`), no prediction counts as uninformative, because correct
+    predictions may be as wrong as a guess.
     """
 
     model: WorldModel
@@ -123,17 +123,18 @@ class Comparing:
         )
 
     def compare(self, rows: Dataset) -> Mismatches:
-        """Predict the steps of an episode, each from what was observed, and count."""
+        """Count the wrong one-step predictions of an episode."""
         [found] = self.compare_all([rows])
         return found
 
     def compare_all(self, episodes: Sequence[Dataset]) -> list[Mismatches]:
-        """Predict the steps of several episodes at once; where that fails, one by one."""
+        """Compare several episodes in one batch, or one by one if the batch fails."""
         if not episodes:
             return []
         together = episodes[0].concatenate(*episodes[1:])
         predictions = self.model.predict(together, seed=self.seed, draws=DRAWS)
-        if predictions.failure is None:  # a program could look ahead in rows that lie near
+        if predictions.failure is None:
+            # The audit finds a program that copies outcomes from consecutive rows of the batch.
             predictions = self.model.audit(together, predictions, seed=self.seed)
         if predictions.failure is not None:
             if len(episodes) > 1:
@@ -141,17 +142,17 @@ class Comparing:
             return [Mismatches(unanswered=len(together))]
         rows = np.split(np.arange(len(together)), np.cumsum(list(map(len, episodes)))[:-1])
         return [
-            self._counted(own, predictions[some]) for own, some in zip(episodes, rows, strict=True)
+            self._count(episode, predictions[own])
+            for episode, own in zip(episodes, rows, strict=True)
         ]
 
-    def _counted(self, rows: Dataset, predictions: Predictions) -> Mismatches:
-        """Count the steps of an episode that were predicted otherwise."""
+    def _count(self, rows: Dataset, predictions: Predictions) -> Mismatches:
         parts = wrong_parts(predictions, rows)
         wrong = np.logical_or.reduce(list(parts.values()))
-        drawn, unlikely = self._drawn(rows, wrong, predictions)
-        chance = self._by_chance(rows, wrong)
+        drawn, is_bad = self._find_drawn(rows, wrong, predictions)
+        chance = self._find_chance(rows, wrong)
         uninformative = uninformative_rows(predictions, rows, parts) & ~chance
-        if not unlikely:
+        if not is_bad:
             uninformative &= ~drawn
         if self.noisy:
             uninformative[:] = False
@@ -164,55 +165,54 @@ class Comparing:
             **{kind: int(part.sum()) for kind, part in parts.items()},
         )
 
-    def _drawn(
+    def _find_drawn(
         self, rows: Dataset, wrong: np.ndarray, predictions: Predictions
     ) -> tuple[np.ndarray, bool]:
-        """Return a mask of the wrong rows that the model itself draws, and whether it draws badly.
+        """Return a mask of the wrong rows that the model draws, and whether its draws are bad.
 
-        One that tells all that can follow is wrong where something else did.
+        A model that lists all outcomes is simply wrong if another one occurs.
         """
         drawn, places = np.zeros(len(rows), bool), np.flatnonzero(wrong)
         if predictions.shape == "draws":
-            every = [(name, each[places]) for name, each in predictions.columns.items()]
+            draws = {name: column[places] for name, column in predictions.columns.items()}
         elif predictions.shape == "outcomes" or self.model.remembers or not len(places):
             return drawn, False
         else:
-            if len(places) > MOST_DRAWN:
-                places = places[np.linspace(0, len(places) - 1, MOST_DRAWN).astype(int)]
+            if len(places) > 100:  # a sample, spread evenly over the episode
+                places = places[np.linspace(0, len(places) - 1, 100).astype(int)]
             again = self.model.predict(rows[np.tile(places, DRAWS)], seed=self.seed)
             columns = again.columns if again.failure is None else {}
-            every = [
-                (name, np.stack(np.split(column, DRAWS), axis=1))
-                for name, column in columns.items()
-            ]
-        for _, draws in every:
-            several = draws.reshape(len(places), draws.shape[1], -1)
-            drawn[places] |= (several != several[:, :1]).any(axis=(1, 2))
-        examined = drawn[places]
-        some = rows[places[examined]]
-        unlikely = len(some) >= LEAST_STEPS and any(
-            _beyond(draws[examined], some.columns[name]) > BEYOND
-            or _energy_ratio(draws[examined], some, name) > WORSE_THAN_A_GUESS
-            for name, draws in every
-            if draws.dtype.kind in "iuf"
+            draws = {
+                name: np.stack(np.split(column, DRAWS), axis=1) for name, column in columns.items()
+            }
+        for column in draws.values():
+            flat = column.reshape(len(places), column.shape[1], -1)
+            drawn[places] |= (flat != flat[:, :1]).any(axis=(1, 2))
+        varies = drawn[places]
+        sample = rows[places[varies]]
+        is_bad = len(sample) >= LEAST_STEPS and any(
+            _share_beyond(column[varies], sample.columns[name]) > BEYOND
+            or _energy_ratio(column[varies], sample, name) > WORSE_THAN_A_GUESS
+            for name, column in draws.items()
+            if column.dtype.kind in "iuf"
         )
-        if 2 * examined.sum() > len(places):  # the rows that were not examined are like these
+        if 2 * varies.sum() > len(places):  # assume the same of the rows outside the sample
             drawn |= wrong
-        return drawn, bool(unlikely)
+        return drawn, bool(is_bad)
 
-    def _by_chance(self, rows: Dataset, wrong: np.ndarray) -> np.ndarray:
-        """Return a mask of the wrong rows whose situation was met with another outcome.
+    def _find_chance(self, rows: Dataset, wrong: np.ndarray) -> np.ndarray:
+        """Return a mask of the wrong rows whose situation has several recorded outcomes.
 
-        To a model that remembers it was not the same situation.
+        For a model with memory, equal observations are not equal situations.
         """
         if self.model.remembers or not wrong.any():
             return np.zeros(len(rows), bool)
-        every = _bare(rows)
+        recorded = _transition_columns(rows)
         if self.known is not None:
-            every = every.concatenate(_bare(self.known))
+            recorded = recorded.concatenate(_transition_columns(self.known))
         outcomes: dict[bytes, set[bytes]] = {}
-        situations = every.situations()
-        results = every.select("next_observations", "rewards", "terminations").values()
+        situations = recorded.situations()
+        results = recorded.select("next_observations", "rewards", "terminations").values()
         for row, key in enumerate(situations):
             result = b"".join(np.ascontiguousarray(column[row]).tobytes() for column in results)
             outcomes.setdefault(key, set()).add(result)
@@ -221,17 +221,16 @@ class Comparing:
 
 
 def wrong_parts(predictions: Predictions, rows: Dataset) -> dict[str, np.ndarray]:
-    """Return for each part a mask of the rows in which it came about otherwise.
+    """Return for each part a mask of the rows with a wrong prediction.
 
-    Of a model that gives several answers to a row, the one that is right in most parts counts.
+    If a model gives several answers to a row, the answer with the fewest wrong parts counts.
     """
-    goes_on = ~rows.columns["terminations"]
+    going = ~rows.columns["terminations"]
     parts: dict[str, np.ndarray] = {}
     for columns, shares in predictions.answers():
         found = match(columns, rows)._asdict()
         wrong = {
-            kind: (found[kind] < 1)
-            & (goes_on if kind in ("observation", "valid_actions") else True)
+            kind: (found[kind] < 1) & (going if kind in ("observation", "valid_actions") else True)
             for kind in KINDS
             if found[kind] is not None
         }
@@ -249,20 +248,21 @@ def uninformative_rows(
 ) -> np.ndarray:
     """Return a mask of rows with a wrong part that is little better than a guess.
 
-    The guess for an observation is the one before, for a reward the mean of the rewards, and
-    that an episode goes on. Errors of real numbers count in mean changes of that component, others
-    as 1 each. Of several answers the nearest counts.
+    The guess is the previous observation, the mean reward, and no termination. Errors of real
+    numbers are in units of the mean change of the component; other wrong components count 1. If
+    there are several answers, the nearest one counts.
     """
-    columns, goes_on = rows.columns, ~rows.columns["terminations"]
+    columns, going = rows.columns, ~rows.columns["terminations"]
     leaves = list(rows.observation_space.leaves("next_observations"))
     before = {leaf.name: columns[leaf.name.removeprefix("next_")] for leaf in leaves}
     rewards = columns["rewards"]
 
     def error(answer: Columns) -> np.ndarray:
-        """Return the distance of an answer from the observation of each row."""
+        """Return the distance of an answer from the next observation of each row."""
         total = np.zeros(len(rows))
         for name, space in leaves:
-            after, found = (each.reshape(len(rows), -1) for each in (columns[name], answer[name]))
+            after = columns[name].reshape(len(rows), -1)
+            found = answer[name].reshape(len(rows), -1)
             if space.is_float:
                 changes = np.abs(after - before[name].reshape(len(rows), -1)).mean(axis=0)
                 distance = np.abs(found - after) / np.where(changes > 0, changes, 1.0)
@@ -271,17 +271,18 @@ def uninformative_rows(
             total += np.nan_to_num(distance, nan=np.inf).sum(axis=1)
         return total
 
-    nearest, off = np.full(len(rows), np.inf), np.full(len(rows), np.inf)
+    nearest, reward_error = np.full(len(rows), np.inf), np.full(len(rows), np.inf)
     for answer, shares in predictions.answers():
-        given = shares > 0
-        nearest = np.minimum(nearest, np.where(given, error(answer), np.inf))
-        off = np.minimum(off, np.where(given, np.abs(answer["rewards"] - rewards), np.inf))
-    blind = wrong["observation"] & goes_on & ~(nearest < GUESS * error(before))
-    blind |= wrong["reward"] & ~(off < GUESS * np.abs(rewards - rewards.mean()))
-    return np.asarray(blind | wrong["terminated"])
+        exists, off = shares > 0, np.abs(answer["rewards"] - rewards)
+        nearest = np.minimum(nearest, np.where(exists, error(answer), np.inf))
+        reward_error = np.minimum(reward_error, np.where(exists, off, np.inf))
+    # Negated comparisons, so that an error of NaN counts as uninformative.
+    bad = wrong["observation"] & going & ~(nearest < GUESS * error(before))
+    bad |= wrong["reward"] & ~(reward_error < GUESS * np.abs(rewards - rewards.mean()))
+    return np.asarray(bad | wrong["terminated"])
 
 
-def _beyond(draws: np.ndarray, found: np.ndarray) -> float:
+def _share_beyond(draws: np.ndarray, found: np.ndarray) -> float:
     """Return the largest share, over components, of rows (n, draws, ...) beyond all their draws."""
     rows = len(found)
     low, high = draws.min(axis=1).reshape(rows, -1), draws.max(axis=1).reshape(rows, -1)
@@ -293,7 +294,7 @@ def _beyond(draws: np.ndarray, found: np.ndarray) -> float:
 def _energy_ratio(draws: np.ndarray, rows: Dataset, name: str) -> float:
     """Return the largest energy score of draws (n, draws, ...) of a column, over components.
 
-    The unit is the mean error of a guess: the observation before, or the mean reward. Terminal
+    The unit is the mean error of a guess: the previous observation, or the mean reward. Terminal
     rows have no next observation.
     """
     found = rows.columns[name].astype(float).reshape(len(rows), -1)
@@ -305,15 +306,15 @@ def _energy_ratio(draws: np.ndarray, rows: Dataset, name: str) -> float:
     if not going.any():
         return 0.0
     count = draws.shape[1]
-    apart = draws.astype(float).reshape(len(rows), count, -1)[going] - found[going][:, None]
-    share, fair = np.full(apart.shape[:2], 1 / count), count / max(count - 1, 1)
-    numbers = range(apart.shape[2])
-    energy = [energy_scores(apart[..., [number]], share, fair).mean() for number in numbers]
+    errors = draws.astype(float).reshape(len(rows), count, -1)[going] - found[going][:, None]
+    share, fair = np.full(errors.shape[:2], 1 / count), count / max(count - 1, 1)
+    numbers = range(errors.shape[2])
+    energy = [energy_scores(errors[..., [number]], share, fair).mean() for number in numbers]
     error = np.abs(guess - found)[going].mean(axis=0)
     return float((energy / np.where(error > 0, error, 1.0)).max(initial=0.0))
 
 
-def _bare(rows: Dataset) -> Dataset:
-    """Return rows without what not all rows have."""
+def _transition_columns(rows: Dataset) -> Dataset:
+    """Return rows with the columns that all datasets have."""
     names = ("observations", "actions", "next_observations", "rewards", "terminations")
     return Dataset(rows.select(*names), rows.observation_space, rows.action_space)

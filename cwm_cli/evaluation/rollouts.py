@@ -1,4 +1,4 @@
-"""A world model on its own predictions: its mean error after some steps, and whole episodes."""
+"""Multi-step predictions of a world model: errors of rollouts, and whole episodes."""
 
 import math
 import time
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 
 HORIZONS = (1, 5, 20, 100)
+"""Default numbers of steps after which errors are measured."""
 
 TOO_SLOW = Failure(kind="timeout_wall", message="the rollouts exceeded the time limit")
 
 
 class Rollout(NamedTuple):
-    """The mean error after a number of steps; None where the model broke down before."""
+    """The mean error after a number of steps, None if the model failed before."""
 
     steps: int
     error: float | None
@@ -43,56 +44,69 @@ def rollouts(
 ) -> list[Rollout]:
     """Return the open-loop error of a world model after each of `horizons` steps.
 
-    A rollout begins at a recorded observation; the model then gets its own
-    predictions and the recorded actions. The error after k steps is the mean,
-    over rollouts and components of the observation, of |predicted - recorded|
-    divided by the component's standard deviation in the dataset: 0 is perfect,
-    about 1 is as wrong as guessing the mean. Components that are not real
-    numbers count 1 when they differ. The first rollout of each episode begins
-    at its start, further ones anywhere in it; a rollout whose recording ends
-    before k steps does not count for k, and a horizon that none reaches is
-    left out. Of what chance decides the likeliest comes about. The error is None from where a
-    program raised on its own predictions, or predicted something that is not finite, or had
-    taken `seconds`.
+    A rollout begins at a recorded observation; then the model gets its own predictions and the
+    recorded actions. The error after k steps is the mean, over rollouts and components of the
+    observation, of |predicted - recorded| divided by the component's standard deviation in the
+    dataset: 0 is perfect, and about 1 is as wrong as a constant prediction of the mean. Components
+    that are not real numbers count 1 if they differ. Stochastic models predict the most likely
+    outcome.
 
-    Rollouts that begin near each other are never asked for together: the start of one would
-    tell where another one that began before it should be.
+    The first rollout of each episode begins at its start, further ones begin anywhere in it. A
+    rollout whose recording ends before k steps does not count for k.
+
+    Rollouts that begin near each other are in separate batches. Otherwise a program could read the
+    outcome of one rollout from the start of another.
+
+    Args:
+        model: The world model.
+        dataset: The recorded episodes.
+        count: Maximal number of rollouts.
+        horizons: Numbers of steps after which the error is measured.
+        seed: Seed of the starts and of the model.
+        seconds: Time limit.
+
+    Returns:
+        Horizons that a rollout reaches, with their errors. An error is None if the model failed,
+        predicted a value that is not finite, or exceeded the time limit.
     """
-    lasting = lasting_steps(dataset)
-    starts = _starts(dataset, count, np.random.default_rng([seed, count]))
-    reached = [steps for steps in sorted(horizons) if (lasting[starts] >= steps).any()]
+    remaining = remaining_steps(dataset)
+    starts = _choose_starts(dataset, count, np.random.default_rng([seed, count]))
+    reached = [steps for steps in sorted(horizons) if (remaining[starts] >= steps).any()]
     deadline = time.monotonic() + seconds
 
-    def predict(asked: Dataset) -> "Predictions":
-        found = model.predict(asked, seed=seed)
+    def predict(rows: Dataset) -> "Predictions":
+        found = model.predict(rows, seed=seed)
         in_time = time.monotonic() <= deadline
         return found if in_time else replace(found, columns={}, failure=TOO_SLOW)
 
-    waves = _waves(dataset, starts)
+    batches = _separate(dataset, starts)
     if model.remembers:
-        lived = [
-            _unrolled(model, dataset, wave, lasting[wave], reached, deadline) for wave in waves
+        measured = [
+            _unroll_with_memory(model, dataset, batch, remaining[batch], reached, deadline)
+            for batch in batches
         ]
     else:
-        lived = [_lived(predict, dataset, wave, lasting[wave], reached) for wave in waves]
-    parts = {steps: [errors[steps] for errors in lived if steps in errors] for steps in reached}
+        measured = [
+            _unroll(predict, dataset, batch, remaining[batch], reached) for batch in batches
+        ]
+    parts = {steps: [errors[steps] for errors in measured if steps in errors] for steps in reached}
     return [Rollout(steps, _mean(errors)) for steps, errors in parts.items()]
 
 
-def _lived(
+def _unroll(
     predict: Callable[[Dataset], "Predictions"],
     dataset: Dataset,
     starts: np.ndarray,
-    lasting: np.ndarray,
+    remaining: np.ndarray,
     horizons: Sequence[int],
 ) -> dict[int, np.ndarray | None]:
-    """Return the errors of rollouts at each horizon that one reaches, None once they broke."""
-    reached = [steps for steps in horizons if (lasting >= steps).any()]
+    """Return errors (rollouts, components) at each reached horizon, None after a failure."""
+    reached = [steps for steps in horizons if (remaining >= steps).any()]
     errors: dict[int, np.ndarray | None] = dict.fromkeys(reached)
     columns = dataset[starts].select("observations")
     for step in range(1, max(reached, default=0) + 1):
-        alive = lasting >= step
-        starts, lasting = starts[alive], lasting[alive]
+        alive = remaining >= step
+        starts, remaining = starts[alive], remaining[alive]
         rows = dataset[starts + step - 1]
         own = {name: column[alive] for name, column in columns.items()}
         found = predict(replace(rows, columns=rows.columns | own))
@@ -108,39 +122,39 @@ def _lived(
     return errors
 
 
-def _unrolled(
+def _unroll_with_memory(
     model: "WorldModel",
     dataset: Dataset,
     starts: np.ndarray,
-    lasting: np.ndarray,
+    remaining: np.ndarray,
     horizons: Sequence[int],
     deadline: float,
 ) -> dict[int, np.ndarray | None]:
-    """Do the same with a model that remembers: it knows what happened up to each start."""
-    reached = [steps for steps in horizons if (lasting >= steps).any()]
+    """Return the errors of `_unroll` for a model that gets the history before each start."""
+    reached = [steps for steps in horizons if (remaining >= steps).any()]
     errors: dict[int, np.ndarray | None] = dict.fromkeys(reached)
-    ends = starts + np.minimum(lasting, max(reached, default=0))
+    ends = starts + np.minimum(remaining, max(reached, default=0))
     plans = [
         [dataset.row(row).action for row in range(start, end)]
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
     ]
-    walks = list[list[Any]]()
-    for seen in model.unroll([_history(dataset, start) for start in starts], plans, dataset):
-        walks.append(seen)
+    predicted = list[list[Any]]()
+    for observations in model.unroll([_history(dataset, row) for row in starts], plans, dataset):
+        predicted.append(observations)
         if time.monotonic() > deadline:
             break
-    if len(walks) < len(starts):
+    if len(predicted) < len(starts):
         return errors
     for steps in reached:
-        alive = np.flatnonzero(lasting >= steps)
-        seen = [walks[place][steps - 1] for place in alive]
-        columns = dataset.observation_space.pack("next_observations", seen)
+        alive = np.flatnonzero(remaining >= steps)
+        last = [predicted[place][steps - 1] for place in alive]
+        columns = dataset.observation_space.pack("next_observations", last)
         errors[steps] = _errors(columns, dataset[starts[alive] + steps - 1], dataset)
     return errors
 
 
 def _history(dataset: Dataset, start: int) -> EpisodeHistory:
-    """Return what happened in an episode before a row."""
+    """Return the history of an episode before a row."""
     episodes = dataset.columns["episodes"]
     others = np.flatnonzero(episodes[:start] != episodes[start])
     first = int(others[-1]) + 1 if len(others) else 0
@@ -152,38 +166,37 @@ def _history(dataset: Dataset, start: int) -> EpisodeHistory:
     )
 
 
-def _waves(dataset: Dataset, starts: np.ndarray) -> list[np.ndarray]:
-    """Split starts so that in one part those of an episode lie `APART` steps from each other."""
-    episodes, waves = dataset.columns["episodes"], list[list[int]]()
+def _separate(dataset: Dataset, starts: np.ndarray) -> list[np.ndarray]:
+    """Split starts into batches; starts in one episode are at least `APART` steps apart."""
+    episodes, batches = dataset.columns["episodes"], list[list[int]]()
     for start in starts.tolist():
 
         def is_near(other: int, start: int = start) -> bool:
             return episodes[other] == episodes[start] and abs(other - start) < APART
 
-        free = (wave for wave in waves if not any(map(is_near, wave)))
-        wave = next(free, None)
-        if wave is None:
-            waves.append([start])
+        batch = next((each for each in batches if not any(map(is_near, each))), None)
+        if batch is None:
+            batches.append([start])
         else:
-            wave.append(start)
-    return [np.array(wave) for wave in waves]
+            batch.append(start)
+    return [np.array(batch) for batch in batches]
 
 
-def lasting_steps(dataset: Dataset) -> np.ndarray:
-    """Return for each row how many recorded steps follow on from it, itself included."""
+def remaining_steps(dataset: Dataset) -> np.ndarray:
+    """Return for each row the number of consecutive recorded steps from it, including itself."""
     episodes = dataset.columns["episodes"]
     follows = episodes[1:] == episodes[:-1]
     for name, column in dataset.select("observations").items():
         same = column[1:] == dataset.columns[f"next_{name}"][:-1]
         follows &= same.reshape(len(same), -1).all(axis=1)
-    lasting = np.ones(len(dataset), dtype=np.int64)
+    remaining = np.ones(len(dataset), dtype=np.int64)
     for row in np.flatnonzero(follows)[::-1]:
-        lasting[row] += lasting[row + 1]
-    return lasting
+        remaining[row] += remaining[row + 1]
+    return remaining
 
 
-def _starts(dataset: Dataset, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Choose distinct rows, as evenly over the episodes as can be."""
+def _choose_starts(dataset: Dataset, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Choose distinct rows, as evenly over the episodes as possible, first rows first."""
     episodes = dataset.columns["episodes"]
     queues = []
     for episode in rng.permutation(np.unique(episodes)):
@@ -195,26 +208,25 @@ def _starts(dataset: Dataset, count: int, rng: np.random.Generator) -> np.ndarra
 
 
 def _mean(errors: Sequence[np.ndarray | None]) -> float | None:
-    """Return the mean of errors, None when it is not finite or some are not known."""
-    known = [each for each in errors if each is not None]
+    """Return the mean of errors, None if it is not finite or a batch failed."""
+    known = [batch for batch in errors if batch is not None]
     error = float(np.concatenate(known).mean()) if len(known) == len(errors) else np.nan
     return error if np.isfinite(error) else None
 
 
 def _errors(predictions: Columns, rows: Dataset, dataset: Dataset) -> np.ndarray:
-    """Return the error of each component of predictions, one line per row."""
+    """Return the errors of predictions (rows, components)."""
     leaves = list(dataset.observation_space.leaves("next_observations"))
     errors = [
-        _deviations(leaf, predictions[leaf.name], rows.columns[leaf.name], dataset)
+        _leaf_errors(leaf, predictions[leaf.name], rows.columns[leaf.name], dataset)
         for leaf in leaves
     ]
     return np.concatenate(errors, axis=1)
 
 
-def _deviations(
+def _leaf_errors(
     leaf: Leaf, predicted: np.ndarray, recorded: np.ndarray, dataset: Dataset
 ) -> np.ndarray:
-    """Return the error of each component of a leaf, one line per row."""
     shape = (len(recorded), leaf.space.size)
     if not leaf.space.is_float:
         different: np.ndarray = predicted != recorded
@@ -226,10 +238,8 @@ def _deviations(
     return errors.reshape(shape)
 
 
-STEPS = 100
-"""Steps of an episode that are followed at most."""
-
-TOO_LONG = "it took too long"
+MAX_STEPS = 100
+"""Maximal number of steps of a predicted episode."""
 
 
 class FollowedEpisode(NamedTuple):
@@ -248,7 +258,7 @@ class FollowedEpisode(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many steps the model took."""
+        """Number of steps that the model predicted."""
         return len(self.columns["rewards"])
 
     @property
@@ -285,20 +295,19 @@ def trajectories(
     episodes = dataset.columns["episodes"]
     firsts = np.sort(np.unique(episodes, return_index=True)[1])
     chosen = np.unique(np.linspace(0, len(firsts) - 1, min(count, len(firsts))).astype(int))
-    lasting, deadline = lasting_steps(dataset), time.monotonic() + seconds
+    remaining, deadline = remaining_steps(dataset), time.monotonic() + seconds
     found = list[FollowedEpisode]()
     for first in firsts[chosen].tolist():
         if time.monotonic() > deadline:
             break
-        rows = dataset[np.arange(first, first + min(int(lasting[first]), STEPS))]
-        found.append(_followed(model, rows, known, draws, deadline))
+        rows = dataset[np.arange(first, first + min(int(remaining[first]), MAX_STEPS))]
+        found.append(_follow(model, rows, known, draws, deadline))
     return found
 
 
-def _followed(
+def _follow(
     model: "WorldModel", rows: Dataset, known: Dataset, draws: int, deadline: float
 ) -> FollowedEpisode:
-    """Follow one episode."""
     start = EpisodeHistory((rows.row(0).observation,), (), ())
     names = [leaf.name for leaf in rows.observation_space.leaves("observations")]
     steps, failure = list[Columns](), ""
@@ -306,12 +315,12 @@ def _followed(
         with closing(model.imagine([start] * draws, known)) as episodes:
             for step in range(len(rows)):
                 if time.monotonic() > deadline:
-                    failure = TOO_LONG
+                    failure = "it took too long"
                     break
                 actions = rows[np.full(draws, step)].select("actions")
                 after = episodes.step(actions)
-                seen = {name: np.array(after.observations[name]) for name in names}
-                steps.append(seen | {"rewards": after.rewards, "ends": after.terminated})
+                columns = {name: np.array(after.observations[name]) for name in names}
+                steps.append(columns | {"rewards": after.rewards, "ends": after.terminated})
     except CwmError as error:
         failure = str(error)
     empty = {name: rows.columns[name][:0][:, None] for name in names}

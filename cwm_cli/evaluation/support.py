@@ -35,22 +35,29 @@ from cwm_cli.worlds.doubt import (
 from cwm_cli.worlds.program import ProgramModel
 from cwm_cli.worlds.trails import LOOKUP, SITE_SHIFT, TrailsJob, record_trails
 
-ENOUGH = 3
-"""Rows behind a rule that say anything about the next one.
+MIN_ROWS = 3
+"""Rows that a rule needs as support.
 
-By the rule of three, n rows of which none is wrong leave up to 3 / n wrong ones among all others
-(with 95 %): with fewer than three that is any share. Of what is looked up one row is enough, as a
-table always answers alike.
+By the rule of three, n correct rows without a wrong one bound the error rate by 3 / n (95 %
+confidence). Below three rows the bound is 1. A key of a table needs one row only, because a table
+always returns the same value for a key.
 """
 
 UNKNOWN = np.iinfo(np.uint64).max
-"""Stands in all of a row's events where they are not known."""
+"""Value of all events of a row whose events are unknown."""
 
 
 class ProgramSurvey(NamedTuple):
-    """What a program answers rightly, and by which rules, at rows and at every cell there is.
+    """The rules that a program uses in recorded rows and in all cells.
 
-    `right` is a mask of the rows. `rows` and `cells` are events, None where there are none.
+    A cell is an observation with an action. An event is a branch that the program takes, or a key
+    that it looks up.
+
+    Attributes:
+        right: Mask of the rows that the program predicts correctly.
+        rows: Events of each row (rows, events), None if unknown.
+        cells: Events of each cell, None if unknown or if there are too many cells.
+        lines: Line of each branching site, None if unknown.
     """
 
     right: np.ndarray
@@ -60,8 +67,17 @@ class ProgramSurvey(NamedTuple):
 
 
 def doubting(model: ProgramModel, rows: Dataset, mode: Mode) -> DoubtedModel | None:
-    """Return a program as it is planned with where rows are known; None if they say nothing."""
-    support = supported(survey(model, rows), rows) if len(rows) and _steps_only(model) else None
+    """Return a program that plans with its data support in mind.
+
+    Args:
+        model: The program.
+        rows: Recorded rows.
+        mode: Treatment of unsupported steps: "ignore", "careful" or "curious".
+
+    Returns:
+        The program; None if its support cannot be determined.
+    """
+    support = find_support(survey(model, rows), rows) if len(rows) and _is_plain(model) else None
     if support is None:
         return None
     if mode == "ignore":
@@ -72,24 +88,26 @@ def doubting(model: ProgramModel, rows: Dataset, mode: Mode) -> DoubtedModel | N
     changed = replace(model, text=change(seen))
     if support.cells is not None:
         return DoubtedModel(model, changed, model, support)
-    outside = replace(model, text=change(seen._replace(ends=False)))  # where ways back are sought
+    # From unsupported observations it plans with steps that do not end, to find a way back.
+    outside = replace(model, text=change(seen._replace(ends=False)))
     return DoubtedModel(model, changed, outside if seen.ends else changed, support)
 
 
 def survey(model: ProgramModel, rows: Dataset, *, cells: bool = True) -> ProgramSurvey:
-    """Ask a program for rows, and follow its ways there and, where they are few, in all cells.
+    """Run a program on rows, and on all cells if these are few, and record its events.
 
-    Nothing is found of one that tells outcomes or remembers: it is asked for more than a step.
+    The result is empty for programs with memory or with outcome probabilities.
     """
-    predictions = model.predict(rows) if _steps_only(model) else None
+    predictions = model.predict(rows) if _is_plain(model) else None
     if predictions is None or predictions.failure is not None:
         return ProgramSurvey(np.zeros(len(rows), bool), None, None, None)
-    right = _right(predictions.likeliest(), rows)
+    losses = match(predictions.likeliest(), rows).losses(rows.columns["terminations"])
+    right: np.ndarray = losses == 0
     columns, count = rows.select("observations", "actions"), len(rows)
     cells = cells and is_enumerable(rows.observation_space, rows.action_space)
     if cells:
-        every = every_cell(rows.observation_space, rows.action_space)
-        columns = {name: np.concatenate([columns[name], every[name]]) for name in columns}
+        grid = _all_cells(rows.observation_space, rows.action_space)
+        columns = {name: np.concatenate([columns[name], grid[name]]) for name in columns}
     job = TrailsJob(
         program=model.text,
         observation_space=rows.observation_space,
@@ -104,17 +122,20 @@ def survey(model: ProgramModel, rows: Dataset, *, cells: bool = True) -> Program
     return ProgramSurvey(right, events[:count], events[count:] if cells else None, followed.lines)
 
 
-def _steps_only(model: ProgramModel) -> bool:
+def _is_plain(model: ProgramModel) -> bool:
     return not (model.abilities.tells or model.abilities.remembers)
 
 
-def supported(found: ProgramSurvey, rows: Dataset) -> Support | None:
-    """Return which steps are supported; None where that cannot be said, as for texts."""
+def find_support(found: ProgramSurvey, rows: Dataset) -> Support | None:
+    """Return the supported cells, or the range of the rows if there are too many cells.
+
+    None if the support is unknown, as for texts.
+    """
     spaces = rows.observation_space, rows.action_space
     if any(leaf.space.kind == "text" for space in spaces for leaf in space.leaves("")):
         return None
     if is_enumerable(*spaces):
-        return None if found.cells is None else Support(*spaces, cells=_cells(found, rows))
+        return None if found.cells is None else Support(*spaces, cells=_support_cells(found, rows))
     low, high = _range(spaces[0], "observations", rows)
     action_low, action_high = _range(spaces[1], "actions", rows)
     return Support(*spaces, low=low, high=high, action_low=action_low, action_high=action_high)
@@ -122,77 +143,81 @@ def supported(found: ProgramSurvey, rows: Dataset) -> Support | None:
 
 @dataclass
 class RowsBehind:
-    """The rows behind a way through a program, or a key that it looks up."""
+    """Numbers of correct and wrong rows of a path through a program, or of a key."""
 
     right: int = 0
     wrong: int = 0
 
-    def holds(self, least: int, *, chance: bool) -> bool:
-        """Whether enough rows were right and none wrong; where chance decides, more were right."""
+    def are_enough(self, least: int, *, chance: bool) -> bool:
+        """Return whether at least `least` rows are correct and none is wrong.
+
+        With `chance` it is enough that more rows are correct than wrong.
+        """
         return self.right >= least and (self.right > self.wrong if chance else not self.wrong)
 
 
 class Trail(NamedTuple):
-    """The arms that a program took, and the keys that it looked up."""
+    """The branches that a program took in a row, and the keys that it looked up."""
 
     arms: tuple[int, ...]
     keys: tuple[int, ...]
 
     @classmethod
     def of(cls, events: np.ndarray) -> Trail | None:
-        """Read a row of events; None where they are not known."""
+        """Return the trail of a row of events; None if they are unknown."""
         if events[0] == UNKNOWN:
             return None
-        some = [event for event in events.tolist() if event]
-        arms = tuple(event for event in some if not event & LOOKUP)
-        return cls(arms, tuple(event for event in some if event & LOOKUP))
+        known = [event for event in events.tolist() if event]
+        arms = tuple(event for event in known if not event & LOOKUP)
+        return cls(arms, tuple(event for event in known if event & LOOKUP))
 
 
 @dataclass
 class RuleCounts:
-    """What rows say of a program's rules; `chance` where equal situations differed."""
+    """Row counts of each path and each key; `chance` is set if equal rows had other outcomes."""
 
-    ways: dict[tuple[int, ...], RowsBehind]
+    paths: dict[tuple[int, ...], RowsBehind]
     keys: dict[int, RowsBehind]
     chance: bool
 
     @classmethod
     def of(cls, events: np.ndarray, right: np.ndarray, *, chance: bool) -> RuleCounts:
-        """Count the rows behind each."""
+        """Count the correct and wrong rows of each path and key."""
         rules = cls({}, {}, chance)
         for row, was_right in zip(events, right.tolist(), strict=True):
-            if way := Trail.of(row):
-                behind = [rules.ways.setdefault(way.arms, RowsBehind())]
-                behind += [rules.keys.setdefault(key, RowsBehind()) for key in way.keys]
-                for rule in behind:
-                    rule.right += was_right
-                    rule.wrong += not was_right
+            if trail := Trail.of(row):
+                counts = [rules.paths.setdefault(trail.arms, RowsBehind())]
+                counts += [rules.keys.setdefault(key, RowsBehind()) for key in trail.keys]
+                for count in counts:
+                    count.right += was_right
+                    count.wrong += not was_right
         return rules
 
-    def support(self, way: Trail | None) -> bool:
-        """Whether rows support what a way leads to."""
-        if way is None or way.arms not in self.ways:
+    def supports(self, trail: Trail | None) -> bool:
+        """Return whether enough rows have the same path, and the same keys."""
+        if trail is None or trail.arms not in self.paths:
             return False
-        return self.ways[way.arms].holds(ENOUGH, chance=self.chance) and all(
-            key in self.keys and self.keys[key].holds(1, chance=self.chance) for key in way.keys
+        return self.paths[trail.arms].are_enough(MIN_ROWS, chance=self.chance) and all(
+            key in self.keys and self.keys[key].are_enough(1, chance=self.chance)
+            for key in trail.keys
         )
 
 
-def _cells(found: ProgramSurvey, rows: Dataset) -> np.ndarray:
-    """Return for every situation and action whether it is supported."""
+def _support_cells(found: ProgramSurvey, rows: Dataset) -> np.ndarray:
+    """Return a mask (observations, actions) of the supported cells."""
     assert found.rows is not None and found.cells is not None
-    recorded = _places(rows)
+    recorded = _cell_numbers(rows)
     right = np.zeros(len(found.cells), bool)
-    right[recorded[found.right]] = True  # of equal situations that differ one may be right
+    right[recorded[found.right]] = True  # a cell is correct if any of its rows is
     chance = bool((right[recorded] & ~found.right).any())
     rules = RuleCounts.of(found.rows, right[recorded], chance=chance)
-    cells = np.array([rules.support(Trail.of(row)) for row in found.cells])
+    cells = np.array([rules.supports(Trail.of(row)) for row in found.cells])
     cells[recorded] = right[recorded]
     return cells.reshape(-1, rows.action_space.count)
 
 
-def every_cell(observation_space: Space, action_space: Space) -> Columns:
-    """Return columns of every observation with every action, the last component fastest."""
+def _all_cells(observation_space: Space, action_space: Space) -> Columns:
+    """Return columns of every observation with every action; the last component varies fastest."""
     bounds = [*component_bounds(observation_space), *component_bounds(action_space)]
     counts = [int(high - low) + 1 for low, high in bounds]
     grid = np.indices(counts).reshape(len(counts), -1).T
@@ -205,50 +230,35 @@ def every_cell(observation_space: Space, action_space: Space) -> Columns:
     return columns
 
 
-def _places(rows: Dataset) -> np.ndarray:
-    """Return the place of every row among all cells."""
-    place = np.zeros(len(rows), np.int64)
+def _cell_numbers(rows: Dataset) -> np.ndarray:
+    """Return for each row the index of its cell in `_all_cells`."""
+    number = np.zeros(len(rows), np.int64)
     bounds = iter([*component_bounds(rows.observation_space), *component_bounds(rows.action_space)])
     for name, space in (("observations", rows.observation_space), ("actions", rows.action_space)):
         for column in _flat(space, name, rows):
             low, high = next(bounds)
-            place = place * int(high - low + 1) + (column.astype(np.int64) - int(low))
-    return place
+            number = number * int(high - low + 1) + (column.astype(np.int64) - int(low))
+    return number
 
 
 def _flat(space: Space, name: str, rows: Dataset) -> Iterator[np.ndarray]:
-    """Yield the components of a field, row by row."""
+    """Yield the column of each component of a field."""
     for leaf in space.leaves(name):
         yield from rows.columns[leaf.name].reshape(len(rows), -1).T
 
 
 def _range(space: Space, name: str, rows: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds within which steps were recorded, but for rounding.
+    """Return the smallest and largest recorded values, widened by the tolerance only.
 
-    None beyond: where the track ends, every row lies just inside.
+    A wider range could leave the track, since rows near its end are just inside.
     """
     columns = [column.astype(float) for column in _flat(space, name, rows)]
     low, high = (np.array([pick(column) for column in columns]) for pick in (np.min, np.max))
     return low - TOLERANCE * (1 + np.abs(low)), high + TOLERANCE * (1 + np.abs(high))
 
 
-def _right(predictions: Columns, rows: Dataset) -> np.ndarray:
-    """Return which rows are right in every part that counts."""
-    right: np.ndarray = match(predictions, rows).losses(rows.columns["terminations"]) == 0
-    return right
-
-
-MOST = 6
-"""Sentences at most: more would not be read."""
-
-NEAR = 0.05
-"""A row comes near a bound within this share of the range: where limits act, they show."""
-
 FEW_ENDS = 10
-"""With more ends than this, of several causes, another cause would likely have occurred."""
-
-MOST_NAMED = 3
-"""Components, actions or lines that a sentence names; the number of further ones follows."""
+"""With more ends than this, of several causes, another cause would probably have occurred."""
 
 
 def gaps(
@@ -258,13 +268,16 @@ def gaps(
     found: ProgramSurvey | None = None,
     program: str = "",
 ) -> list[str]:
-    """Return sentences on missing data, the most important first; none if there are no rows.
+    """Return up to 6 sentences on missing data, the most important first.
 
     Args:
         rows: Recorded transitions.
         names: Names of the observation's components.
-        found: The survey of a program, to name also its lines with few rows behind them.
+        found: The survey of a program, to report also its lines with few rows as support.
         program: The text of that program.
+
+    Returns:
+        The sentences; none if there are no rows.
     """
     if not len(rows):
         return []
@@ -272,7 +285,7 @@ def gaps(
     if schema is None:
         names = names or component_names(rows.observation_space, "observation")
         columns = _columns(rows, "observations"), _columns(rows, "next_observations")
-    else:  # the numbers of a table mean nothing one by one
+    else:  # single numbers of a table of objects have no meaning
         names, columns = (), ([], [])
     parts = [
         _on_ends(rows, names, columns),
@@ -281,14 +294,14 @@ def gaps(
         _on_actions(rows),
         _on_classes(rows, schema),
         *_on_rules(found, program),
-        _on_what_stays(names, columns),
+        _on_constants(names, columns),
         _on_coverage(rows),
     ]
-    return [part for part in parts if part][:MOST]
+    return [part for part in parts if part][:6]
 
 
 def unverified(train: Dataset, test: Dataset) -> list[str]:
-    """Return the rare events that no held-out row verifies, one phrase for each.
+    """Return a phrase for each rare event that no held-out row verifies.
 
     An event is a reward other than the most frequent one, or the end of an episode. Rules for it
     are fitted to the train rows that have it; if they are few, and no other row has it, a wrong
@@ -298,7 +311,7 @@ def unverified(train: Dataset, test: Dataset) -> list[str]:
     fitted = train.fitted
     held_out = [train[~fitted], test]
     events = {
-        "an end of the episode": [each.columns["terminations"] for each in (train, *held_out)]
+        "an end of the episode": [part.columns["terminations"] for part in (train, *held_out)]
     }
     rewards = train.columns["rewards"]
     values, counts = np.unique(rewards, return_counts=True)
@@ -306,7 +319,7 @@ def unverified(train: Dataset, test: Dataset) -> list[str]:
         real = np.abs(values - np.round(values, 3)) > TOLERANCE
         others = np.arange(len(values)) != counts.argmax()
         for value in values[others & ~(real & (real.sum() > 1))]:
-            columns = [each.columns["rewards"] for each in (train, *held_out)]
+            columns = [part.columns["rewards"] for part in (train, *held_out)]
             events[f"the reward {value:g}"] = [close(column, value) for column in columns]
     found = []
     for name, (seen, *elsewhere) in events.items():
@@ -317,7 +330,7 @@ def unverified(train: Dataset, test: Dataset) -> list[str]:
 
 
 def untested(rows: Dataset) -> list[str]:
-    """Return phrases on events that no row contains, if no episode terminates.
+    """Return phrases on missing events if no episode terminates.
 
     Such data cannot refute a program that never ends an episode. If all rewards are equal as well,
     the data cannot refute a program that never rewards a goal. Equal rewards alone are usual: many
@@ -332,7 +345,7 @@ def untested(rows: Dataset) -> list[str]:
 
 
 Components = list[np.ndarray]
-"""The numbers of each component, row by row. Components that are texts have none."""
+"""The column of each component as numbers, empty for texts."""
 
 
 def _columns(rows: Dataset, field: str) -> Components:
@@ -345,7 +358,7 @@ def _columns(rows: Dataset, field: str) -> Components:
 
 
 def _on_ends(rows: Dataset, names: Sequence[str], columns: tuple[Components, Components]) -> str:
-    """Return on how many terminal transitions, of how many causes, the rule for the end rests."""
+    """Return a sentence on the number of terminal transitions and of their causes."""
     ended = rows.columns["terminations"]
     count = int(ended.sum())
     if not count:
@@ -360,7 +373,7 @@ def _on_ends(rows: Dataset, names: Sequence[str], columns: tuple[Components, Com
 
 
 def _cause(ended: np.ndarray, names: Sequence[str], columns: tuple[Components, Components]) -> str:
-    """Return the component whose values at all ends occur nowhere else, if any."""
+    """Return a cause that all ends have in common, such as a component beyond its other values."""
     if columns[1] and all(len(after) and len(np.unique(after[ended])) == 1 for after in columns[1]):
         return "the same observation"
     for name, before, after in zip(names, *columns, strict=True):
@@ -374,7 +387,6 @@ def _cause(ended: np.ndarray, names: Sequence[str], columns: tuple[Components, C
 
 
 def _on_rewards(rows: Dataset) -> str:
-    """Return a sentence if rewards did not vary."""
     rewards = np.unique(rows.columns["rewards"])
     if len(rewards) > 1:
         return ""
@@ -382,75 +394,76 @@ def _on_rewards(rows: Dataset) -> str:
 
 
 def _on_bounds(rows: Dataset, names: Sequence[str], after: Components) -> str:
-    """Name the bounds of real numbers that no row came near."""
+    """Return a sentence on the bounds of real numbers that no row comes near."""
     far = []
     for name, (low, high), seen in zip(
         names, component_bounds(rows.observation_space), after, strict=False
     ):
         if not len(seen) or not (isfinite(low) and isfinite(high)) or high - low <= 1:
             continue
-        near = NEAR * (high - low)
+        near = 0.05 * (high - low)  # limits have an effect only near the bound
         least, most = float(np.nanmin(seen)), float(np.nanmax(seen))
         if least > low + near or most < high - near:
             far.append(f"{name} was {least:.3g} to {most:.3g} of {low:.3g} to {high:.3g}")
     if not far:
         return ""
-    return f"No row came near these bounds: {_listed(far)}."
+    return f"No row came near these bounds: {_join(far)}."
 
 
 def _on_actions(rows: Dataset) -> str:
-    """Name the actions that no row takes."""
     if rows.action_space.kind != "discrete":
         return ""
     low, count = int(rows.action_space.low[0]), rows.action_space.count
     missing = sorted(set(range(low, low + count)) - set(rows.columns["actions"].tolist()))
-    return f"No row takes the action {_listed(list(map(str, missing)))}." if missing else ""
+    return f"No row takes the action {_join(list(map(str, missing)))}." if missing else ""
 
 
 def _on_classes(rows: Dataset, schema: Mapping[str, Any] | None) -> str:
-    """Name the classes of objects that no row shows, where there are objects."""
     if schema is None:
         return ""
     seen = np.unique(rows.columns[f"observations.{OBJECTS}"][..., 0])
     missing = [name for n, name in enumerate(schema["classes"]) if n and n not in seen]
-    return f"No row shows an object of class {_listed(missing)}." if missing else ""
+    return f"No row shows an object of class {_join(missing)}." if missing else ""
 
 
 def _on_rules(found: ProgramSurvey | None, program: str) -> Iterator[str]:
-    """Yield sentences on lines that few rows executed, and on branches that none took."""
+    """Yield sentences on lines that few rows executed, and on branches that no row took."""
     if found is None or found.rows is None or found.lines is None:
         return
     lines = program.splitlines()
     known = found.rows[(found.rows[:, 0] != UNKNOWN) & found.right]
     arms, counts = np.unique(known[(known != 0) & (known < LOOKUP)], return_counts=True)
-    ways: dict[int, int] = {}
-    behind: dict[int, int] = {}
+    arms_of_site: dict[int, int] = {}
+    rows_of_line: dict[int, int] = {}
     for arm, count in zip(arms.tolist(), counts.tolist(), strict=True):
         line = int(found.lines[arm >> SITE_SHIFT])
-        ways[arm >> SITE_SHIFT] = ways.get(arm >> SITE_SHIFT, 0) + 1
-        behind[line] = min(count, behind.get(line, count))
-    few = [f"line {line} ({_rows(count)})" for line, count in behind.items() if count < ENOUGH]
+        arms_of_site[arm >> SITE_SHIFT] = arms_of_site.get(arm >> SITE_SHIFT, 0) + 1
+        rows_of_line[line] = min(count, rows_of_line.get(line, count))
+    few = [
+        f"line {line} ({count} row{'s' * (count != 1)})"
+        for line, count in rows_of_line.items()
+        if count < MIN_ROWS
+    ]
     if few:
-        yield f"Few rows support a rule: {_listed(few)}."
-    one_way = {int(found.lines[site]) for site, count in ways.items() if count == 1}
-    untried = [str(line) for line in sorted(one_way) if 0 < line <= len(lines)]
+        yield f"Few rows support a rule: {_join(few)}."
+    one_arm = {int(found.lines[site]) for site, count in arms_of_site.items() if count == 1}
+    untried = [str(line) for line in sorted(one_arm) if 0 < line <= len(lines)]
     if untried:
         word = "Line" if len(untried) == 1 else "Lines"
-        yield f"{word} {_listed(untried)}: the data only ever took one branch."
+        yield f"{word} {_join(untried)}: the data only ever took one branch."
 
 
-def _on_what_stays(names: Sequence[str], columns: tuple[Components, Components]) -> str:
-    """Name the components that never changed."""
-    still = [
+def _on_constants(names: Sequence[str], columns: tuple[Components, Components]) -> str:
+    constant = [
         name
         for name, before, after in zip(names, *columns, strict=True)
         if len(before) and before.min() == before.max() == after.min() == after.max()
     ]
-    return f"{_listed(still)} never changed." if still else ""
+    return f"{_join(constant)} never changed." if constant else ""
 
 
 def _on_coverage(rows: Dataset) -> str:
-    """Return how many (observation, action) pairs were recorded, if not all."""
+    """Return a sentence on the number of recorded cells, unless all are recorded."""
     spaces = rows.observation_space, rows.action_space
     if not is_enumerable(*spaces):
         return ""
@@ -464,13 +477,9 @@ def _on_coverage(rows: Dataset) -> str:
     return f"{seen:,} of {every:,} (observation, action) pairs were recorded."
 
 
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count} rows"
-
-
-def _listed(parts: Sequence[str]) -> str:
-    """Join some parts; of many, say how many more there are."""
-    if len(parts) > MOST_NAMED:
-        parts = [*parts[: MOST_NAMED - 1], f"{len(parts) - MOST_NAMED + 1} more"]
+def _join(parts: Sequence[str]) -> str:
+    """Return an enumeration of at most 3 parts; further parts are only counted."""
+    if len(parts) > 3:
+        parts = [*parts[:2], f"{len(parts) - 2} more"]
     *most, last = parts
     return f"{', '.join(most)} and {last}" if most else last

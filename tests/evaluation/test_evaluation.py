@@ -1,4 +1,4 @@
-"""Programs in the sandbox: their scores, how far they drift, and `cwm evaluate`."""
+"""Scores and rollouts of programs in the sandbox, and `cwm evaluate`."""
 
 import json
 
@@ -25,7 +25,7 @@ class Environment:
 class TestPrograms:
     data = dataset([(n, n + 1, 0, n == 4) for n in range(5)])
 
-    def test_a_right_program_scores_one(self, sandbox):
+    def test_exact_program_scores_1(self, sandbox):
         found = evaluate(
             ProgramModel(COUNTING.format(step=1), sandbox), self.data, AccuracyMetric.of(self.data)
         )
@@ -33,13 +33,13 @@ class TestPrograms:
         assert found.score.accuracy == 1.0
         assert found.rows.tolist() == [1.0] * 5
 
-    def test_a_wrong_program_gets_a_score_for_each_row_in_order(self, sandbox):
+    def test_rows_have_scores_in_order(self, sandbox):
         found = evaluate(
             ProgramModel(COUNTING.format(step=2), sandbox), self.data, AccuracyMetric.of(self.data)
         )
         assert found.rows.tolist() == pytest.approx([2 / 3] * 3 + [1 / 3, 1])
 
-    def test_a_program_that_raises_scores_zero_and_says_where(self, sandbox):
+    def test_program_that_raises_scores_0_and_reports_the_line(self, sandbox):
         program = COUNTING.format(step="missing")
         found = evaluate(ProgramModel(program, sandbox), self.data, AccuracyMetric.of(self.data))
         assert (found.score.accuracy, found.score.exact) == (0.0, 0.0)
@@ -77,47 +77,47 @@ class TestRollouts:
         model = ProgramModel(DRIFTING.format(drift=drift, more=more), sandbox)
         return rollouts(model, self.data, count, **options)
 
-    def test_a_right_program_does_not_drift(self, sandbox):
+    def test_exact_program_has_no_rollout_error(self, sandbox):
         assert self.roll(sandbox) == [(1, 0.0), (5, 0.0), (20, 0.0)]
 
-    def test_errors_add_up_because_the_program_lives_on_its_own_predictions(self, sandbox):
+    def test_rollout_errors_accumulate(self, sandbox):
         errors = self.roll(sandbox, drift="0.5")
         # the second number never changes in the recording, so its deviation counts as 1
         assert errors == [(1, 0.5 / 2), (5, 2.5 / 2), (20, 10.0 / 2)]
 
-    def test_the_error_is_in_units_of_the_standard_deviation(self, sandbox):
+    def test_rollout_error_is_in_standard_deviations(self, sandbox):
         program = DRIFTING.format(drift="0.0", more="self.point[0] += 3")
         short = self.data[np.arange(5)]  # the first number is 1, 2, 3, 4 and 5 in turn
         assert rollouts(ProgramModel(program, sandbox), short, 1, [1]) == [(1, 3 / np.sqrt(2) / 2)]
 
-    def test_a_horizon_that_no_recording_reaches_is_left_out(self, sandbox):
+    def test_unreached_horizon_is_omitted(self, sandbox):
         assert [steps for steps, _ in self.roll(sandbox, horizons=[1, 31])] == [1]
 
-    def test_recordings_that_end_before_do_not_count(self, sandbox):
+    def test_shorter_recordings_do_not_count(self, sandbox):
         errors = dict(self.roll(sandbox, more="self.point[1] += 9 * (self.point[0] > 50)"))
         assert errors[5] == pytest.approx(45 / 2 / 2)  # one of two rollouts is off by 45
         assert errors[20] == 0.0
 
-    def test_from_where_the_program_breaks_down_there_is_no_error(self, sandbox):
+    def test_error_is_none_after_a_failure(self, sandbox):
         errors = self.roll(sandbox, more="assert self.point[0] < 53", horizons=[1, 2, 3, 5])
         assert errors == [(1, 0.0), (2, 0.0), (3, None), (5, None)]
 
-    def test_what_is_not_finite_has_no_error(self, sandbox):
+    def test_error_is_none_if_it_is_not_finite(self, sandbox):
         assert self.roll(sandbox, more="self.point[1] = np.inf", horizons=[1]) == [(1, None)]
 
-    def test_rows_that_do_not_follow_on_are_not_rolled_over(self, sandbox):
+    def test_rollout_stops_at_a_gap_between_rows(self, sandbox):
         gap = self.data[np.r_[0:3, 10:14]]
         model = ProgramModel(DRIFTING.format(drift="0.0", more="pass"), sandbox)
         steps = [steps for steps, _ in rollouts(model, gap, 7, [1, 3, 4, 5])]
         assert steps == [1, 3, 4]
 
-    def test_the_same_seed_chooses_the_same_starts(self, sandbox):
+    def test_equal_seeds_choose_equal_starts(self, sandbox):
         drift = "0.1 * (self.point[0] > 10)"
         first, again = (self.roll(sandbox, count=9, drift=drift, seed=3) for _ in range(2))
         assert first == again
         assert first != self.roll(sandbox, count=9, drift=drift, seed=4)
 
-    def test_differences_of_whole_numbers_count_one(self, sandbox):
+    def test_different_whole_numbers_count_1(self, sandbox):
         data = dataset([(n, n + 1, 0, False) for n in range(4)])
         assert rollouts(ProgramModel(COUNTING.format(step=2), sandbox), data, 1, [1]) == [(1, 1.0)]
 
@@ -142,7 +142,7 @@ def counting(tmp_path):
 
 
 class TestLibrary:
-    def test_it_scores_train_and_held_out_rows(self, counting):
+    def test_evaluate_scores_train_and_held_out_rows(self, counting):
         result = counting(1, rollout_count=2)
         assert result.scores.train.accuracy == result.scores.test.accuracy == 1.0
         assert (result.scores.train.transitions, result.scores.test.transitions) == (10, 5)
@@ -152,14 +152,14 @@ class TestLibrary:
         assert 0 < part.scores.test.paper == part.scores.test.accuracy < 1
         assert (part.found.keys(), part.rollouts) == ({"test"}, [])
 
-    def test_a_program_that_fails_is_a_result(self, counting):
+    def test_failing_program_is_a_result(self, counting):
         result = counting("missing", rollout_count=2)
         assert result.scores.train.accuracy == result.scores.test.accuracy == 0.0
         assert (result.failure.kind, result.failure.line) == ("step_error", 6)
         assert "missing" in result.failure.message
         assert result.rollouts == []
 
-    def test_what_cannot_be_scored_is_told_in_one_line(self, counting):
+    def test_invalid_input_is_an_error_of_one_line(self, counting):
         wrong = {}
         for words, how in {
             "nowhere is not a run folder: `cwm runs list` lists the runs here": {
@@ -185,7 +185,7 @@ class TestLibrary:
 
 
 @pytest.mark.slow
-def test_the_command_prints_what_the_library_returns(cwm, counting, tmp_path):
+def test_command_prints_the_result_of_the_library(cwm, counting, tmp_path):
     (cwm.folder / "wrong.py").write_text(COUNTING.format(step=2))
     (cwm.folder / "broken.py").write_text(COUNTING.format(step="missing"))
     data = ("--env", "FrozenLake-v1", "--dataset", str(tmp_path / "counter.npz"))
@@ -195,16 +195,16 @@ def test_the_command_prints_what_the_library_returns(cwm, counting, tmp_path):
         assert "held-out" in text
         assert "next observation  recorded  1\n                  predicted 2" in text
         assert "Open-loop error" in text
-    told = cwm.inside("evaluate", "wrong.py", *data, "--diagnose", "--json")
-    assert json.loads(told.stdout)["diagnosis"]["groups"][0]["parts"][0] == "observation"
-    assert "What the mistakes have in common (train)" in told.stderr
+    result = cwm.inside("evaluate", "wrong.py", *data, "--diagnose", "--json")
+    assert json.loads(result.stdout)["diagnosis"]["groups"][0]["parts"][0] == "observation"
+    assert "What the mistakes have in common (train)" in result.stderr
     broken = cwm.inside("evaluate", "broken.py", *data, "--json")
     assert json.loads(broken.stdout)["failure"]["kind"] == "step_error"
     assert "the program failed: step error, line 6" in broken.stderr
     assert cwm.inside("evaluate", "wrong.py", *data, "--split", "half").returncode == 2
 
 
-def test_a_run_is_scored_on_its_own_transitions_and_knows_its_environment(cwm, counting, tmp_path):
+def test_run_is_scored_on_its_own_dataset_and_environment(cwm, counting, tmp_path):
     data = tmp_path / "counter.npz"
     ran = cwm.inside(
         "synthesize", "--env", "FrozenLake-v1", "--dataset", str(data), "--backend",

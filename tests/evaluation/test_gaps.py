@@ -1,4 +1,4 @@
-"""A search says "solved" only if the data verify every rare event, and credits who did the work."""
+"""A search is solved only if the data verify rare events; results credit the right method."""
 
 import json
 
@@ -20,7 +20,7 @@ STEPS = [(0, 1, 0, False), (1, 2, 0, False), (2, 3, 0, False)]
 
 @pytest.fixture(scope="module")
 def lake():
-    """Transitions of dry ice, with many goals."""
+    """Transitions of FrozenLake without slipping, with many goals."""
     return record(environment("FrozenLake-v1"), env_args=LAKE, episodes=40, test_episodes=20)
 
 
@@ -34,7 +34,7 @@ def with_goals(rows, most):
     return rows[~np.isin(episodes, np.setdiff1d(goals, kept))]
 
 
-def test_rare_events_are_verified_by_rows_that_nothing_was_fitted_to():
+def test_rare_events_need_verification_by_held_out_rows():
     goal = dataset([*STEPS, (3, 4, 5, True)])
     plain = dataset(STEPS)
     assert unverified(goal, plain) == [
@@ -49,7 +49,7 @@ def test_rare_events_are_verified_by_rows_that_nothing_was_fitted_to():
     assert unverified(often, plain) == []
 
 
-def test_data_without_a_terminal_transition_leave_ends_and_constant_rewards_untested():
+def test_data_without_termination_leave_ends_and_constant_rewards_untested():
     plain = [(0, 1, 1, False), (1, 2, 1, False), (2, 3, 1, False, True)]
     assert untested(dataset(plain)) == ["no episode in the data terminated", "every reward was 1"]
     varied = [(3, 4, 0.5, False), *plain]
@@ -58,7 +58,7 @@ def test_data_without_a_terminal_transition_leave_ends_and_constant_rewards_unte
     assert untested(dataset(plain)[:0]) == []
 
 
-def test_a_program_is_exact_on_the_data_but_not_solved_if_no_episode_terminated():
+def test_exact_program_is_not_solved_if_no_episode_terminated():
     rows = dataset([(0, 1, 1, False), (1, 2, 2, False)])
     score = AccuracyMetric.of(rows).score(truth(rows), rows)
     assert verdict(score, score, solved=True).startswith("Solved: exact on all 2 training")
@@ -70,7 +70,7 @@ def test_a_program_is_exact_on_the_data_but_not_solved_if_no_episode_terminated(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ["MountainCarContinuous-v0", "Pendulum-v1"])
-def test_a_search_on_episodes_that_never_terminate_says_so_in_its_verdict(env, tmp_path):
+def test_verdict_reports_that_no_episode_terminated(env, tmp_path):
     found = cwm_cli.synthesize(env, budget=2, run=tmp_path / "run")
     assert found.solved
     assert found.untested == ("no episode in the data terminated",)
@@ -78,7 +78,7 @@ def test_a_search_on_episodes_that_never_terminate_says_so_in_its_verdict(env, t
     assert words.startswith("Exact on the data: all 1,000 training and 1,000 held-out transitions;")
 
 
-def test_a_goal_that_no_held_out_row_shows_is_not_called_solved(lake, tmp_path, cwm):
+def test_goal_without_a_held_out_row_is_not_solved(lake, tmp_path, cwm):
     rows = with_goals(lake, most=1)
     assert (rows.columns["rewards"] > 0).sum() == 1
     rows.save(cwm.folder / "one.npz")
@@ -93,7 +93,7 @@ def test_a_goal_that_no_held_out_row_shows_is_not_called_solved(lake, tmp_path, 
     assert "Not verified" in words and "Solved" not in words
 
 
-def test_a_benchmark_credits_no_model_with_the_work_of_induction(tmp_path, monkeypatch):
+def test_benchmark_does_not_credit_a_model_with_induction(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "a-key")
     with OpenAIServer(lambda body: "```python\nclass Environment: ...\n```") as server:
         found = cwm_cli.benchmark(
@@ -111,7 +111,7 @@ def test_a_benchmark_credits_no_model_with_the_work_of_induction(tmp_path, monke
     assert not any("was not asked" in line for line in found.report.notes)
 
 
-def test_a_run_whose_model_was_never_asked_says_so(cwm):
+def test_run_without_model_queries_reports_it(cwm):
     cwm.environment["OPENAI_API_KEY"] = "a-key"
     with OpenAIServer(["never asked"]) as server:
         done = cwm.inside(

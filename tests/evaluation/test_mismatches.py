@@ -1,4 +1,4 @@
-"""What came about otherwise than predicted, where plans led."""
+"""Mismatches between predictions and the outcomes of plans."""
 
 import json
 from contextlib import closing
@@ -49,7 +49,7 @@ def step(place: int, following: int, reward: float = 0.0, end: bool = False) -> 
     return Transition(place, 0, following, reward, end)
 
 
-def test_steps_are_counted_by_the_part_that_came_about_otherwise(sandbox) -> None:
+def test_wrong_steps_are_counted_by_part(sandbox) -> None:
     steps = [step(0, 1), step(1, 3), step(2, 3, 1.0), step(3, 9 % 6, 0.0, True), step(4, 4, 2.0)]
     comparing = Comparing(ProgramModel(RING, sandbox), PLACES, MOVES)
     found = comparing.compare(comparing.rows(steps))
@@ -59,7 +59,7 @@ def test_steps_are_counted_by_the_part_that_came_about_otherwise(sandbox) -> Non
     assert found.plus(found).mistakes == 8
 
 
-def test_what_chance_decides_is_told_from_mistakes(sandbox) -> None:
+def test_random_outcomes_are_not_mistakes(sandbox) -> None:
     twice = [step(0, 1), step(0, 2), step(3, 5)]
     plain = Comparing(ProgramModel(RING, sandbox), PLACES, MOVES)
     known = plain.rows([step(3, 4)])
@@ -71,7 +71,7 @@ def test_what_chance_decides_is_told_from_mistakes(sandbox) -> None:
     assert (told[2].drawn, told[2].mistakes) == (told[2].wrong, 0)
 
 
-def test_several_episodes_are_compared_at_once_and_fail_alone(sandbox) -> None:
+def test_batch_of_episodes_gives_the_same_counts_as_single_ones(sandbox) -> None:
     fails = RING.replace("        return", "        1 / (self.place - 5)\n        return")
     comparing = Comparing(ProgramModel(fails, sandbox), PLACES, MOVES)
     played = [[step(0, 1), step(1, 3)], [step(5, 0)], [step(2, 3)]]
@@ -81,12 +81,12 @@ def test_several_episodes_are_compared_at_once_and_fail_alone(sandbox) -> None:
     assert [each.unanswered for each in found] == [0, 1, 0]
 
 
-def test_a_program_that_fails_has_predicted_nothing(sandbox) -> None:
+def test_steps_of_a_failing_program_are_unanswered(sandbox) -> None:
     broken = Comparing(ProgramModel("1 / 0", sandbox), PLACES, MOVES)
     assert broken.compare(broken.rows([step(0, 1), step(1, 2)])) == Mismatches(unanswered=2)
 
 
-def test_of_several_answers_the_one_that_is_most_right_counts() -> None:
+def test_answer_with_the_fewest_wrong_parts_counts() -> None:
     rows = Dataset.of([step(0, 2), step(0, 3)], observation_space=PLACES, action_space=MOVES)
     ends = np.zeros((2, 2), bool)
     answers = {
@@ -156,7 +156,7 @@ NOISE = {"noise": {"observation": 1.0}}
         "right probabilities",
     ],
 )
-def test_a_program_is_refuted_if_most_predictions_are_hardly_better_than_a_guess(
+def test_program_is_refuted_if_most_predictions_are_little_better_than_a_guess(
     sandbox, text, env, env_args, refuted
 ) -> None:
     task = Setting(env, env_args, 3, 100).task(environment(env))
@@ -177,7 +177,7 @@ def test_few_steps_refute_no_program() -> None:
     assert not Mismatches(steps=10, wrong=10, uninformative=5).refutes
 
 
-def test_a_plan_whose_predictions_fail_is_refuted_whatever_it_returned(here) -> None:
+def test_plan_with_failing_predictions_is_refuted_whatever_its_return(here) -> None:
     how = {"options": ["simulations=4", "rollout=5"], "episodes": 2, "max_steps": 9}
     result = cwm_cli.plan(env="CartPole-v1", program=STILL, **how)
     assert result.returns == [9.0, 9.0]
@@ -223,7 +223,7 @@ class Environment:
                 return np.array([place, speeds[best], tilt, turns[best]]), 1.0, False
         return self.here, 1.0 if int(action) == right else -9.0, False
 """
-"""Knows a policy and no dynamics; predicts played steps from the rows two steps ahead."""
+"""Encodes a policy without dynamics; predicts played steps from the rows two steps ahead."""
 
 WIDE = """
 import numpy as np
@@ -238,16 +238,16 @@ class Environment:
         self.here = self.here + self.rng.normal(size=4) * np.array([0.2, 2.0, 0.2, 3.0])
         return self.here, 1.0 if int(action) == right else -9.0, False
 """
-"""Knows a policy and no dynamics; draws so widely that no outcome is beyond its draws."""
+"""Encodes a policy without dynamics; draws so widely that no outcome is beyond its draws."""
 
 
 @pytest.mark.parametrize("text", [AHEAD, WIDE], ids=["looks ahead", "draws widely"])
-def test_a_policy_in_the_rewards_of_a_program_is_refuted(here, text: str) -> None:
+def test_program_that_encodes_a_policy_in_its_rewards_is_refuted(here, text: str) -> None:
     how = {"options": ["simulations=8", "rollout=5"], "episodes": 2, "max_steps": 20}
     assert cwm_cli.plan(env="CartPole-v1", program=text, **how).refuted
 
 
-def test_planning_says_unasked_what_it_predicted_wrongly_and_how_to_go_on(cwm) -> None:
+def test_plan_reports_wrong_predictions_and_the_next_command(cwm) -> None:
     (cwm.folder / "narrow.py").write_text(NARROW)
     arguments = ("--env", "CartPole-v1", "--program", "narrow.py", "--max-steps", "30")
     quick = ("-o", "simulations=5", "-o", "mcts.rollout=5", "--episodes", "1")
@@ -265,7 +265,7 @@ def test_planning_says_unasked_what_it_predicted_wrongly_and_how_to_go_on(cwm) -
     assert (len(rows), rows.metadata["env"]) == (found["steps"], "CartPole-v1")
 
 
-def test_an_exact_program_needs_no_more_learning(here) -> None:
+def test_exact_program_gets_no_suggestion_to_learn(here) -> None:
     how = {"options": ["simulations=4", "rollout=5"], "episodes": 1, "max_steps": 9}
     result = cwm_cli.plan(env="CartPole-v1", program=CARTPOLE, **how)
     assert result.mismatches == Mismatches(steps=sum(result.lengths))
@@ -279,7 +279,7 @@ def test_an_exact_program_needs_no_more_learning(here) -> None:
 
 
 @pytest.mark.slow
-def test_learning_goes_on_from_what_planning_showed_to_be_wrong(here) -> None:
+def test_learning_continues_from_the_steps_of_a_plan(here) -> None:
     how = {"env_args": {"is_slippery": False}, "episodes": 1, "max_steps": 5}
     still = RING.replace("(self.place + 1) % 6", "self.place")
     played = cwm_cli.plan(env="FrozenLake-v1", program=still, **how)
@@ -290,7 +290,7 @@ def test_learning_goes_on_from_what_planning_showed_to_be_wrong(here) -> None:
 
 
 @pytest.mark.long
-def test_a_search_says_how_to_go_on_where_its_program_is_wrong(cwm) -> None:
+def test_search_with_a_wrong_program_suggests_the_next_command(cwm) -> None:
     done = cwm("synthesize", "--env", "Blackjack-v1", "--budget", "1", "--run", "cards")
     words = (
         "learn   cwm learn --env Blackjack-v1 --from cards (it predicts wrongly of held-out rows)"

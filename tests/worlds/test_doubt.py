@@ -11,7 +11,7 @@ import cwm_cli
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
-from cwm_cli.evaluation.support import doubting, gaps, supported, survey
+from cwm_cli.evaluation.support import doubting, find_support, gaps, survey
 from cwm_cli.export.package import package_of
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.sandbox import Sandbox
@@ -160,11 +160,11 @@ class Environment:
 """
     right = [(n, n + 1, 0, False) for n in range(10)]
     wrong = dataset([*right, (20, 30, 0, False)])
-    cells = supported(survey(ProgramModel(program, sandbox), wrong), wrong).cells
+    cells = find_support(survey(ProgramModel(program, sandbox), wrong), wrong).cells
     assert not cells[20, 0] and cells[5, 0]
     assert not cells[40].any()  # the same rule, which failed there
     chance = dataset([*right, (20, 30, 0, False), (20, 21, 0, False)])
-    cells = supported(survey(ProgramModel(program, sandbox), chance), chance).cells
+    cells = find_support(survey(ProgramModel(program, sandbox), chance), chance).cells
     assert cells[20, 0] and cells[40, 0]
 
 
@@ -182,11 +182,11 @@ class Environment:
         return min(self.state + 1, 99), 0.0, False
 """
     data = dataset([*[(n, n + 1, 0, False) for n in range(10)], (50, 0, 0, False)])
-    cells = supported(survey(ProgramModel(program, sandbox), data), data).cells
+    cells = find_support(survey(ProgramModel(program, sandbox), data), data).cells
     assert cells[30, 0] and cells[50, 0]
     assert not cells[51, 0]  # only one row used this rule
     more = dataset([*[(n, n + 1, 0, False) for n in range(10)], *[(50, 0, 0, False)] * 3])
-    cells = supported(survey(ProgramModel(program, sandbox), more), more).cells
+    cells = find_support(survey(ProgramModel(program, sandbox), more), more).cells
     assert not cells[51, 0] and cells[50, 0]  # 51 was never looked up
 
 
@@ -256,7 +256,7 @@ def test_unbounded_observations_are_supported_within_the_recorded_range(sandbox)
         "    def step(self, action): return self.here, 0.0, False\n"
     )
     data = dataset([([0.0, n / 10], [0.0, n / 10], 0, False) for n in range(10)], POINT)
-    support = supported(survey(ProgramModel(still, sandbox), data), data)
+    support = find_support(survey(ProgramModel(still, sandbox), data), data)
     assert support.covers(np.array([0.0, 0.5]), 0) and not support.covers(np.array([1.0, 0.5]), 0)
     assert not support.covers(np.array([0.0, 0.5]), 1)  # an action that was not recorded
 
