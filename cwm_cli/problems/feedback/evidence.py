@@ -18,7 +18,7 @@ from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.envs.documented import documented_names
 from cwm_cli.evaluation import Metric
 from cwm_cli.evaluation.finding import ContractName
-from cwm_cli.problems.feedback.facts import facts_of
+from cwm_cli.problems.feedback.facts import list_facts
 from cwm_cli.problems.feedback.kinds import MOST_EFFECTS, StepKinds, finite, outcome_counts
 from cwm_cli.problems.feedback.steps import MANY_CELLS, RecordedSteps, number
 from cwm_cli.problems.feedback.uncertain import hidden_examples
@@ -110,11 +110,13 @@ def evidence(
     """
     if tokens <= 0 or not len(rows):
         return ""
-    found = gathered(rows, metric, description, tokens=tokens, variant=variant, contract=contract)
+    found = gather_evidence(
+        rows, metric, description, tokens=tokens, variant=variant, contract=contract
+    )
     return found.words()
 
 
-def gathered(
+def gather_evidence(
     rows: Dataset,
     metric: Metric,
     description: str = "",
@@ -128,7 +130,7 @@ def gathered(
     documented = documented_names(description, rows.observation_space)
     kinds = StepKinds(steps)
     for complete in (True, False):
-        facts = facts_of(kinds, metric, documented, complete=complete, contract=contract)
+        facts = list_facts(kinds, metric, documented, complete=complete, contract=contract)
         facts = _fitting(facts, int(tokens * FACTS))
         room = tokens - estimated_tokens("\n".join([HEAD, "", *facts]))
         if complete and (every := all_steps(steps, room, contract)) is not None:
