@@ -57,7 +57,7 @@ EARLIER_STEPS = (
 )
 
 MARKER = "CONTRACT:"
-"""The beginning of a line in which a completion requests programs of another contract."""
+"""The beginning of the line of a completion that requests programs of another contract."""
 
 REQUEST = re.compile(
     rf"^[ \t>*_`-]*{MARKER}[ \t*_`]*({'|'.join(USUAL_METRICS)})\b", re.MULTILINE | re.IGNORECASE

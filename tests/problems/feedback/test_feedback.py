@@ -14,7 +14,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.feedback import counterexample, report, worst
-from cwm_cli.problems.feedback.steps import value_words
+from cwm_cli.problems.feedback.steps import write_value
 from cwm_cli.search.contracts import IMPROVE, Move
 from recordings import FROZEN_LAKE, PENDULUM, cartpole, problem, record
 
@@ -63,8 +63,8 @@ class TestContinuousReport:
         data, _ = poles
         text = said(poles, cartpole(gravity=5), sandbox)
         hidden = data[~data.fitted].columns["observations"]
-        assert not any(value_words(row) in text for row in hidden)
-        assert any(value_words(row) in text for row in data[data.fitted].columns["observations"])
+        assert not any(write_value(row) in text for row in hidden)
+        assert any(write_value(row) in text for row in data[data.fitted].columns["observations"])
 
     def test_a_wrong_reward_is_explained_by_the_term_that_is_missing(self, sandbox):
         text = said(record("Pendulum-v1", episodes=10), PENDULUM, sandbox)
