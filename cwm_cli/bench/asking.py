@@ -20,7 +20,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, Score
-from cwm_cli.problems.templates import fitted, template
+from cwm_cli.problems.templates import shorten_fields, template
 from cwm_cli.sandbox.handlers import Complaint, mask_writer, reward_of, terminated_of, writer
 from cwm_cli.sandbox.job import prediction_layout
 from cwm_cli.sandbox.prediction import merge_answers
@@ -182,7 +182,7 @@ class Questioner:
             "keys": ", ".join(f"`{key}`" for key in keys),
         }
         if room is not None:
-            fields = fitted(asking, fields, room - len(system))
+            fields = shorten_fields(asking, fields, room - len(system))
         content = asking.substitute(fields).strip()
         return Message(role="system", content=system.strip()), Message(role="user", content=content)
 

@@ -13,14 +13,8 @@ import numpy as np
 from cwm_cli.search.contracts import FIX, IMPROVE, Move, Node, Verdict
 from cwm_cli.text import clean, estimated_tokens, percent, share
 
-MOST_ATTEMPTS = 6
-MOST_PROGRAMS = 5
-LONGEST_LINE = 70
-"""Characters of a changed line that are shown, enough to recognise it."""
-MOST_BEST, MOST_JUDGED = 2, 6
-"""Best other programs that are shown, and best ones among which the most different is chosen."""
-
-FOLLOWED_UP = (IMPROVE, FIX)
+MAX_LINE = 70
+"""Characters of a line of a program that lists show: enough to recognise it."""
 
 
 @dataclass
@@ -52,48 +46,52 @@ class History:
                 best, waited = node.verdict.rank, 0
         return waited
 
-    def questioned(self, node: Node) -> Node | None:
-        """Return the program that a node improves, if the node is an answer that is not right."""
-        answers = node.asked and node.action == IMPROVE and not node.verdict.solved
-        if not answers or node.parent not in range(len(self.nodes)):
+    def unimproved_parent(self, node: Node) -> Node | None:
+        """Return the parent of a node that is a wrong answer to an improve prompt, else None."""
+        is_wrong_answer = node.asked and node.action == IMPROVE and not node.verdict.solved
+        if not is_wrong_answer or node.parent not in range(len(self.nodes)):
             return None
         return self.nodes[node.parent]
 
-    def refuted(self, move: Move) -> str:
-        """List the changes of a program and its ancestors that did not help."""
-        lines = [_attempt(self.nodes[node.parent], node) for node in self._in_vain(move.parent)]
+    def describe_failed_changes(self, move: Move) -> str:
+        """List the last six changes of a program and its ancestors that did not help."""
+        lines = [
+            _describe_change(self.nodes[node.parent], node)
+            for node in self._failed_children(move.parent)
+        ]
         if not lines:
             return ""
-        shown = lines[-MOST_ATTEMPTS:]
+        shown = lines[-6:]
         more = f" (and {len(lines) - len(shown)} earlier ones)" if len(lines) > len(shown) else ""
         return "\n".join([f"These changes were tried{more} and did not help:", *shown])
 
-    def programs(self) -> str:
-        """List the scores and faults of the best programs so far."""
+    def describe_programs(self) -> str:
+        """List the scores and mistakes of the five best programs so far."""
         order = sorted(self.nodes, key=lambda node: node.verdict.rank, reverse=True)
         if not order:
             return ""
-        lines = [f"- {_fault(node.verdict)}" for node in order[:MOST_PROGRAMS]]
+        lines = [f"- {_describe_mistakes(node.verdict)}" for node in order[:5]]
         heading = "Earlier programs were not right. The best, which are not shown:"
         return "\n".join([heading, *dict.fromkeys(lines)])
 
     def best_others(self, move: Move) -> list[Node]:
-        """Return other programs that run, the best first, each text once."""
+        """Return all other programs that run, the best first, without duplicates."""
         order = sorted(self.nodes, key=lambda node: node.verdict.rank, reverse=True)
         others = {node.program: node for node in reversed(order) if not node.verdict.is_bug}
         others.pop(move.program, None)
         return sorted(others.values(), key=lambda node: node.verdict.rank, reverse=True)
 
-    def _in_vain(self, number: int) -> Iterator[Node]:
-        """Yield the answers to questions about a program or its ancestors that did not help."""
-        line = set()
+    def _failed_children(self, number: int) -> Iterator[Node]:
+        """Yield the completions that did not improve a program or one of its ancestors."""
+        ancestry = set()
         while number in range(len(self.nodes)):
-            line.add(number)
+            ancestry.add(number)
             number = self.nodes[number].parent
         for node in self.nodes:
-            if node.program and node.asked and node.action in FOLLOWED_UP and node.parent in line:
+            is_change = node.program and node.asked and node.action in (IMPROVE, FIX)
+            if is_change and node.parent in ancestry:
                 before, after = self.nodes[node.parent].verdict, node.verdict
-                if after.is_bug or (not before.is_bug and _worth(after) <= _worth(before)):
+                if after.is_bug or (not before.is_bug and _quality(after) <= _quality(before)):
                     yield node
 
 
@@ -105,8 +103,9 @@ def other_programs(
 ) -> str:
     """Return the section on other programs of a stuck search, "" if there are none.
 
-    It shows the best one or two programs and the most different one of the best, as OpenEvolve
-    (https://github.com/codelion/openevolve) does with its top and diverse programs.
+    It shows the best two programs, and the most different one of the next four, as OpenEvolve
+    (https://github.com/codelion/openevolve) does with its top and diverse programs. The most
+    different program is right on the most rows that the program of the move gets wrong.
 
     Args:
         history: The nodes of the search.
@@ -114,7 +113,7 @@ def other_programs(
         rights: Returns the mask of the rows that a program predicts exactly, None if it fails.
         tokens: The allowance, in estimated tokens.
     """
-    candidates = history.best_others(move)[:MOST_JUDGED]
+    candidates = history.best_others(move)[:6]
     mine = rights(move.program)
     if not candidates or mine is None or move.verdict is None:
         return ""
@@ -123,10 +122,9 @@ def other_programs(
         node.id: 0 if (mask := masks[node.id]) is None else int((mask & ~mine).sum())
         for node in candidates
     }
-    chosen = candidates[:MOST_BEST]
-    rest = candidates[MOST_BEST:]
-    if rest:
-        chosen.append(max(rest, key=lambda node: (gained[node.id], -_alike(move, node))))
+    chosen = candidates[:2]
+    if rest := candidates[2:]:
+        chosen.append(max(rest, key=lambda node: (gained[node.id], -_similarity(move, node))))
     head = (
         f"## Other programs of this search\n\nThe last {history.stuck} completions gave no better "
         f"program. The program above scores {share(move.verdict.score, 4)}. Use what these "
@@ -143,20 +141,21 @@ def other_programs(
                 f" It is right on {gained[node.id]} transitions that the program above gets wrong, "
                 f"and wrong on {lost} transitions that the program above gets right."
             )
-        part = f"{_right_parts(node.verdict)}{rows}\n\n{_shorter_form(move.program, node.program)}"
+        program = _shorter_form(move.program, node.program)
+        part = f"{_describe_score(node.verdict)}{rows}\n\n{program}"
         tokens -= estimated_tokens(part)
         if tokens >= 0:
             parts.append(part)
     return clean("\n\n".join(parts), newlines=True) if len(parts) > 1 else ""
 
 
-def _alike(move: Move, node: Node) -> float:
+def _similarity(move: Move, node: Node) -> float:
     """Return how similar two programs are, from 0 to 1."""
     lines = move.program.splitlines(), node.program.splitlines()
     return SequenceMatcher(None, *lines, autojunk=False).ratio()
 
 
-def _right_parts(verdict: Verdict) -> str:
+def _describe_score(verdict: Verdict) -> str:
     """Write the score of a program and the share of each part that is right."""
     parts = ", ".join(
         f"{name.replace('_', ' ')} right in {percent(value)}"
@@ -175,22 +174,22 @@ def _shorter_form(program: str, other: str) -> str:
     return "\n".join(["```python", other.rstrip(), "```"])
 
 
-def _worth(verdict: Verdict) -> tuple[float, float]:
-    """Return the score and the negative error, to compare changes."""
+def _quality(verdict: Verdict) -> tuple[float, float]:
+    """Return the score and the negative error."""
     return verdict.score, 0.0 if verdict.error is None else -verdict.error
 
 
-def _attempt(before: Node, after: Node) -> str:
-    """Write a change and its result in a line."""
+def _describe_change(before: Node, after: Node) -> str:
+    """Write a change and its result in one line."""
     if after.verdict.failure is not None and after.verdict.is_bug:
-        result = f"it raised ({after.verdict.failure.message.splitlines()[0][:LONGEST_LINE]})"
+        result = f"it raised ({after.verdict.failure.message.splitlines()[0][:MAX_LINE]})"
     else:
         result = f"score {share(before.verdict.score, 4)} -> {share(after.verdict.score, 4)}"
-    return clean(f"- {_change(before.program, after.program)}: {result}")
+    return clean(f"- {_first_change(before.program, after.program)}: {result}")
 
 
-def _change(before: str, after: str) -> str:
-    """Write the first changed line, and count all further ones."""
+def _first_change(before: str, after: str) -> str:
+    """Write the first changed line, and count the other changed lines."""
     old, new = ([line.strip() for line in text.splitlines()] for text in (before, after))
     matcher = SequenceMatcher(None, old, new, autojunk=False)
     blocks = [block for block in matcher.get_opcodes() if block[0] != "equal"]
@@ -198,7 +197,7 @@ def _change(before: str, after: str) -> str:
         return "the same program again"
     _, start, end, first, last = blocks[0]
     removed, added = (
-        next((line[:LONGEST_LINE] for line in lines if line), "")
+        next((line[:MAX_LINE] for line in lines if line), "")
         for lines in (old[start:end], new[first:last])
     )
     count = sum(max(b - a, d - c) for _, a, b, c, d in blocks) - 1
@@ -208,10 +207,10 @@ def _change(before: str, after: str) -> str:
     return f"`{removed}` removed{more}" if removed else f"`{added}` added{more}"
 
 
-def _fault(verdict: Verdict) -> str:
-    """Write the score of a program and its wrong parts in a line."""
+def _describe_mistakes(verdict: Verdict) -> str:
+    """Write the score of a program and its wrong parts in one line."""
     if verdict.failure is not None and verdict.is_bug:
-        return clean(f"it raised: {verdict.failure.message.splitlines()[0][:LONGEST_LINE]}")
+        return clean(f"it raised: {verdict.failure.message.splitlines()[0][:MAX_LINE]}")
     wrong = [
         f"{name.replace('_', ' ')} right in {percent(value)}"
         for name, value in verdict.parts.items()

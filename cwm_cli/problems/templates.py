@@ -21,9 +21,9 @@ def template(name: str, package: str = __package__) -> Template:
     return Template(file.read_text(encoding="utf-8"))
 
 
-ALIKE = re.compile(r"\$(?:interface|description|question)\b")
-"""Fields of a template that are equal in all prompts of a search. They come first, so that a
-provider can cache the beginning of the prompts, which makes it cheaper."""
+STABLE_FIELDS = re.compile(r"\$(?:interface|description|question)\b")
+"""Fields that are equal in all prompts of a search. They come first, so that providers can cache
+the beginning of the prompts."""
 
 LEAST_FIRST = (
     ("others", 0),
@@ -40,10 +40,7 @@ LEAST_FIRST = (
 """Fields that are shortened in a prompt that is too long, in this order, and the characters that
 stay. The most important sentences of each field come first."""
 
-LEFT_OUT = "[...]"
-
-MOST_FINDINGS = 1500
-"""Most characters of the findings of refiners, about a tenth of a prompt."""
+ELLIPSIS = "[...]"
 
 
 def messages(
@@ -81,37 +78,37 @@ def messages(
     asking = template(f"{kind}/{name or move.action}", package)
     system = template(f"{kind}/system", package).substitute().strip()
     if room is not None:
-        fields = fitted(asking, fields, room - len(system))
-    said = asking.substitute(fields).strip()
-    asked = (
+        fields = shorten_fields(asking, fields, room - len(system))
+    text = asking.substitute(fields).strip()
+    prompt = (
         Message(role="system", content=system),
-        Message(role="user", content=said, stable=_stable(asking, fields, said)),
+        Message(role="user", content=text, stable=_stable_length(asking, fields, text)),
     )
     if not prefill or move.action not in OPENINGS:
-        return asked
-    begun = Template(OPENINGS[move.action]).substitute(prefix=move.prefix.rstrip("\n"))
-    return (*asked, Message(role="assistant", content=begun.rstrip()))
+        return prompt
+    opening = Template(OPENINGS[move.action]).substitute(prefix=move.prefix.rstrip("\n"))
+    return (*prompt, Message(role="assistant", content=opening.rstrip()))
 
 
-def _stable(asking: Template, fields: Mapping[str, str], said: str) -> int:
+def _stable_length(asking: Template, fields: Mapping[str, str], text: str) -> int:
     """Return the number of characters at the beginning that all prompts of a search share."""
-    ends = [found.end() for found in ALIKE.finditer(asking.template)]
-    begins = Template(asking.template[: max(ends, default=0)].lstrip()).substitute(fields)
-    return len(begins) if said.startswith(begins) else 0
+    ends = [found.end() for found in STABLE_FIELDS.finditer(asking.template)]
+    beginning = Template(asking.template[: max(ends, default=0)].lstrip()).substitute(fields)
+    return len(beginning) if text.startswith(beginning) else 0
 
 
-def fitted(asking: Template, fields: Mapping[str, str], room: int) -> dict[str, str]:
+def shorten_fields(asking: Template, fields: Mapping[str, str], room: int) -> dict[str, str]:
     """Shorten fields until the filled template has at most `room` characters, if possible."""
     shorter = dict(fields)
     used = asking.get_identifiers()
     for name, least in LEAST_FIRST:
         over = len(asking.substitute(shorter)) - room
         if over > 0 and name in used and len(shorter[name]) > least:
-            shorter[name] = shortened(shorter[name], max(least, len(shorter[name]) - over))
+            shorter[name] = shorten(shorter[name], max(least, len(shorter[name]) - over))
     return shorter
 
 
-def shortened(text: str, room: int) -> str:
+def shorten(text: str, room: int) -> str:
     """Leave out lines: rightly predicted steps first, then examples, then from the end."""
     parts = text.split("\n\n")
     examples = [
@@ -121,20 +118,20 @@ def shortened(text: str, room: int) -> str:
         if part.startswith(head)
     ]
     for place in [*examples, *reversed(range(len(parts)))]:
-        over = len("\n\n".join(filter(None, [*parts, LEFT_OUT]))) - room
+        over = len("\n\n".join(filter(None, [*parts, ELLIPSIS]))) - room
         if over <= 0:
             break
         unit = "\n" if "\n" in parts[place] else " "
         parts[place] = parts[place][: max(0, len(parts[place]) - over)].rpartition(unit)[0]
     above = text[: len(text) - len(text.lstrip("\n"))]
-    return above + "\n\n".join(filter(str.strip, [*parts, LEFT_OUT])) if room > 0 else ""
+    return above + "\n\n".join(filter(str.strip, [*parts, ELLIPSIS])) if room > 0 else ""
 
 
 def _findings_section(findings: str) -> str:
-    """Write the findings of refiners, "" if there are none."""
+    """Write the findings of refiners, at most 1,500 characters: about a tenth of a prompt."""
     if not findings.strip():
         return ""
-    text = findings if len(findings) <= MOST_FINDINGS else shortened(findings, MOST_FINDINGS)
+    text = findings if len(findings) <= 1500 else shorten(findings, 1500)
     return f"\n\nFurther findings about this program: {text}"
 
 

@@ -1,4 +1,4 @@
-"""The problem of writing a world model: prompts from a description, verdicts from transitions."""
+"""The problem of writing a world model: its prompts, and the verdicts on its programs."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,6 @@ from typing import Literal, Self, cast
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Evaluation, Metric, evaluate, log_error
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, reexamine
 from cwm_cli.problems.feedback import (
@@ -47,16 +46,10 @@ from cwm_cli.text import estimated_tokens, percent, share
 from cwm_cli.worlds import ProgramModel
 
 NO_OPTION = {"option": False}
-"""Marks a field with a default that is no option of the user's."""
-
-PARTS = ("observation", "reward", "terminated", "valid_actions", "exact")
-"""Parts of a score that a verdict keeps."""
+"""Metadata of a field that is no option of the command line."""
 
 EXAMINED_AFTER = 2
-"""Completions without a better program after which the contract is examined again."""
-
-HIGH_SCORE = 0.9
-"""Above this score users expect a search to end, and learn why it does not."""
+"""Completions without a better program after which the search examines the contract again."""
 
 EARLIER_STEPS = (
     "The last programs were not better. Check in these episodes whether earlier steps decide the "
@@ -64,7 +57,7 @@ EARLIER_STEPS = (
 )
 
 MARKER = "CONTRACT:"
-"""The beginning of a line of a completion that asks for programs of another contract."""
+"""The beginning of the line of a completion that requests programs of another contract."""
 
 REQUEST = re.compile(
     rf"^[ \t>*_`-]*{MARKER}[ \t*_`]*({'|'.join(USUAL_METRICS)})\b", re.MULTILINE | re.IGNORECASE
@@ -90,29 +83,17 @@ INEXACT = (
 EXPLAINED = 0.95
 """Improve prompts show recorded steps until the program predicts this share of rows exactly."""
 
-IMPROVING = 0.2
-"""Share of `evidence_tokens` for recorded steps in a prompt to improve, if a long description and
-a report are in it as well."""
-
-LEAST_RIGHT, UNDOCUMENTED_RIGHT = 0.1, 0.25
-"""Least share of `evidence_tokens` for rightly predicted steps next to the recorded steps, with and
-without a long description."""
-
-STUCK, OTHERS_TOKENS = 3, 1200
-"""After this many completions in a row without a better program, improve prompts also show other
-programs of the search, in about this many tokens."""
-
 
 @dataclass(frozen=True)
 class WorldModelProblem(Problem):
-    """Find a program that predicts the train rows of an environment.
+    """The problem of finding a program that predicts the train rows of an environment.
 
-    `dataset[dataset.fitted]` is the part that may be fitted to and shown in
-    prompts; the other rows only tell whether a program is right in general.
-    `tools` are modules that programs may import beside the usual ones, `contract` is what the data
-    ask of a program. After a dead end one
-    episode more is `shown`. Programs have to keep the `contract`; `finding` is what the rows say
-    of which one they need.
+    Programs are fitted to the rows `dataset[dataset.fitted]`, and prompts show only these rows.
+    The other train rows are hidden: they measure whether a program generalises. After a dead end,
+    one hidden episode is disclosed.
+
+    Programs satisfy the `contract`. `finding` states which contract the rows need, and why.
+    `tools` are additional modules that programs may import.
     """
 
     description: str
@@ -141,9 +122,9 @@ class WorldModelProblem(Problem):
     measure: Callable[[ContractName], Metric] | None = field(
         default=None, metadata=NO_OPTION, repr=False, compare=False
     )
-    """Makes the metric of another contract; None if the contract may not change."""
+    """Returns the metric of a contract; None if the contract must not change."""
     former: tuple[ContractName, ...] = field(default=(), metadata=NO_OPTION, repr=False)
-    """Contracts that the search has left."""
+    """Contracts that the search tried before."""
     _history: History = field(default_factory=History, init=False, repr=False, compare=False)
     _verdicts: dict[str, tuple[int, Verdict]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -154,42 +135,52 @@ class WorldModelProblem(Problem):
 
     @property
     def shown(self) -> np.ndarray:
-        """Mask of the rows that prompts may show: those that are fitted to, and disclosed ones."""
-        return self._shown(self._history.disclosed)
+        """Mask of the rows that prompts may show: fitted rows and disclosed episodes."""
+        return self._shown_rows(self._history.disclosed)
 
     def update(self, node: Node) -> None:
-        """Learn what was tried, and what is shown from now on."""
+        """Add a node to the history, and disclose its episode."""
         self._history.update(node)
 
     def discloses(self, node: Node) -> int | None:
-        """Disclose an episode when a dead end was asked about, at most half of those held back."""
-        question = self._history.questioned(node)
-        if question is None or self.feedback == "paper":
+        """Return the hidden episode to disclose after a failed attempt to improve a dead end.
+
+        At most half of the hidden episodes are disclosed.
+        """
+        parent = self._history.unimproved_parent(node)
+        if parent is None or self.feedback == "paper":
             return None
-        held_back = np.unique(self.dataset.columns["episodes"][~self.dataset.fitted])
-        if len(self._history.disclosed) >= len(held_back) // 2:
+        hidden = np.unique(self.dataset.columns["episodes"][~self.dataset.fitted])
+        if len(self._history.disclosed) >= len(hidden) // 2:
             return None
-        return self._seen(question.program, question.verdict).dead_end
+        return self._verdict_on_shown(parent.program, parent.verdict).dead_end
 
     def messages(self, move: Move) -> tuple[Message, ...]:
-        """Fill the template of the move's action."""
-        return self._asked(move)
+        """Return the prompt of a move, from the template of its action."""
+        return self._write_prompt(move)
 
     def varied(self, move: Move, number: int) -> tuple[Message, ...]:
-        """Add that the question was asked before, and show other steps of equal value."""
-        return self._asked(move, number=number)
+        """Return a prompt that states its repetition, and shows other steps of equal value."""
+        return self._write_prompt(move, number=number)
 
     def shorter(self, move: Move, room: int) -> tuple[Message, ...]:
-        """Leave out examples first, then the end of the description."""
-        return self._asked(move, room)
+        """Return a prompt of at most `room` characters: examples are left out first."""
+        return self._write_prompt(move, room)
 
-    def _asked(self, move: Move, room: int | None = None, number: int = 0) -> tuple[Message, ...]:
-        """Return the prompt of a move; an answer without a program is no bug, so ask again."""
+    def _write_prompt(
+        self, move: Move, room: int | None = None, number: int = 0
+    ) -> tuple[Message, ...]:
+        """Return the prompt of a move; if the last answer has no program, repeat its prompt."""
         if not _lacks_answer(move) or self.feedback == "paper":
-            return self._worded(move, room, number)
-        question = self._question(self._history.nodes[move.parent])
-        if number or _lacks_answer(question):  # it was asked again already
-            return self._worded(Move(GENERATE), room, number + 1)
+            return self._fill_template(move, room, number)
+        parent = self._history.nodes[move.parent]
+        if parent.parent == ROOT:
+            question = Move(parent.action)
+        else:
+            above = self._history.nodes[parent.parent]
+            question = Move(parent.action, above.id, above.program, above.verdict)
+        if number or _lacks_answer(question):  # the prompt was repeated already
+            return self._fill_template(Move(GENERATE), room, number + 1)
         assert move.verdict is not None and move.verdict.failure is not None
         reason = NO_PROGRAM.format(reason=move.verdict.failure.message.strip())
         room = None if room is None else room - len(reason) - 2
@@ -197,18 +188,13 @@ class WorldModelProblem(Problem):
             message.model_copy(update={"content": f"{message.content}\n\n{reason}"})
             if message.role == "user"
             else message
-            for message in self._worded(question, room, number)
+            for message in self._fill_template(question, room, number)
         )
 
-    def _question(self, node: Node) -> Move:
-        """Return the move that a node answers."""
-        if node.parent == ROOT:
-            return Move(node.action)
-        parent = self._history.nodes[node.parent]
-        return Move(node.action, parent.id, parent.program, parent.verdict)
-
-    def _worded(self, move: Move, room: int | None = None, number: int = 0) -> tuple[Message, ...]:
-        """Return the prompt of a move in at most `room` characters; it was asked `number` times."""
+    def _fill_template(
+        self, move: Move, room: int | None = None, number: int = 0
+    ) -> tuple[Message, ...]:
+        """Return the prompt of a move; `number` counts its earlier repetitions."""
         interface = find("contract", self.contract)().words(
             self.dataset.observation_space,
             self.dataset.action_space,
@@ -228,16 +214,17 @@ class WorldModelProblem(Problem):
             description = trim_description(description)
             sections = []
             if self._needs_evidence(move):
-                sections.append(self._evidence(shown, number, improves=move.action == IMPROVE))
+                improves = move.action == IMPROVE
+                sections.append(self._write_evidence(shown, number, improves=improves))
                 if self._may_hide_state:
                     sections.append(EARLIER_STEPS)
             if move.action == GENERATE and move.verdict is not None:
-                sections.append(_start_words(move.verdict))
+                sections.append(_describe_start(move.verdict))
             if move.action == GENERATE and number:
-                sections += [self._history.programs(), ASKED_BEFORE.format(number=number)]
+                sections += [self._history.describe_programs(), ASKED_BEFORE.format(number=number)]
             recorded = "\n\n".join(filter(None, sections))
-            others = self._others(move)
-            move = self._informed(move, number)
+            others = self._write_others(move)
+            move = self._add_feedback(move, number)
         return messages(
             "world_model",
             move,
@@ -255,7 +242,7 @@ class WorldModelProblem(Problem):
         verdict = move.verdict
         if move.action != IMPROVE or verdict is None:
             return True
-        if self._seen(move.program, verdict).dead_end is not None:
+        if self._verdict_on_shown(move.program, verdict).dead_end is not None:
             return True
         return verdict.parts.get("exact", 0.0) < EXPLAINED
 
@@ -267,18 +254,17 @@ class WorldModelProblem(Problem):
 
     @cached_property
     def _is_documented(self) -> bool:
-        """Whether the description states rules that steps would have to show otherwise."""
+        """Whether the description is long enough to state the rules."""
         return estimated_tokens(self.description) >= DOCUMENTED
 
-    def _evidence(self, shown: Dataset, variant: int = 0, *, improves: bool = False) -> str:
-        """Return the section on the recorded steps that prompts may show.
+    def _write_evidence(self, shown: Dataset, variant: int = 0, *, improves: bool = False) -> str:
+        """Return the section on recorded steps.
 
-        It is shorter in a prompt to improve a program of a documented environment, because the
-        description and the report are in the prompt as well.
+        It is shorter if a prompt to improve a program also contains a long description.
         """
         tokens = self.evidence_tokens
         if improves and self._is_documented:
-            tokens = int(IMPROVING * tokens)
+            tokens = int(0.2 * tokens)
         contract = "memory" if self._may_hide_state else self.contract
         key = len(shown), variant, tokens, contract
         if key not in self._sections:
@@ -294,11 +280,11 @@ class WorldModelProblem(Problem):
 
     @property
     def _may_hide_state(self) -> bool:
-        """Whether a search for a program with chance is stuck, and memory was not tried.
+        """Whether a stuck search for stochastic programs has not tried memory yet.
 
         Prompts then show episodes in order, since earlier steps may explain the outcomes.
         """
-        can_switch = self.measure is not None and self._is_open("memory")
+        can_switch = self.measure is not None and self._can_switch_to("memory")
         is_stuck = self._history.stuck >= EXAMINED_AFTER
         return self.contract == "chance" and can_switch and is_stuck
 
@@ -308,27 +294,30 @@ class WorldModelProblem(Problem):
         return {}
 
     def _right_steps(self, shown: Dataset, right: np.ndarray, *, brief: bool) -> str:
-        """Return rightly predicted steps, to fill the allowance for steps."""
+        """Return rightly predicted steps in the tokens that recorded steps leave unused.
+
+        They have at least 10 % of all tokens, or 25 % without a long description.
+        """
         allowance = self.evidence_tokens
         if self._is_documented:
             allowance = int((1 - SPARED) * allowance)
         if brief:
-            left = allowance - estimated_tokens(self._evidence(shown, improves=True))
-            least = LEAST_RIGHT if self._is_documented else UNDOCUMENTED_RIGHT
+            left = allowance - estimated_tokens(self._write_evidence(shown, improves=True))
+            least = 0.1 if self._is_documented else 0.25
             allowance = max(left, int(least * self.evidence_tokens))
         return right_steps(shown, right, allowance) if allowance > 0 else ""
 
-    def _others(self, move: Move) -> str:
-        """Return other programs of a stuck search, for a prompt to improve one that runs."""
-        if move.action != IMPROVE or self._history.stuck < STUCK:
+    def _write_others(self, move: Move) -> str:
+        """Return other programs, after three completions in a row without a better program."""
+        if move.action != IMPROVE or self._history.stuck < 3:
             return ""
         rows = self.dataset[self.shown]
         return other_programs(
-            self._history, move, lambda program: self._rights(program, rows), OTHERS_TOKENS
+            self._history, move, lambda program: self._find_right_rows(program, rows), tokens=1200
         )
 
-    def _rights(self, program: str, rows: Dataset) -> np.ndarray | None:
-        """Return which rows a program predicts exactly, None if it fails."""
+    def _find_right_rows(self, program: str, rows: Dataset) -> np.ndarray | None:
+        """Return the mask of the rows that a program predicts exactly, None if it fails."""
         key = program, len(rows)
         if key not in self._right_rows:
             model = ProgramModel(program, self.sandbox)
@@ -341,23 +330,23 @@ class WorldModelProblem(Problem):
         """The rows that programs predict exactly, by program and number of rows."""
         return {}
 
-    def _informed(self, move: Move, number: int) -> Move:
-        """Add to the failure of a program what disclosed rows show and which changes failed."""
+    def _add_feedback(self, move: Move, number: int) -> Move:
+        """Add mistakes on disclosed rows, and changes that did not help, to the failure."""
         verdict = move.verdict
         if verdict is None or verdict.failure is None or move.action == GENERATE:
             return move
-        failure = self._seen(move.program, verdict).failure or verdict.failure
-        called = failing_steps(self.dataset, self.shown, failure) if failure.is_bug else ""
-        words = [failure.message, called, self._history.refuted(move)]
+        failure = self._verdict_on_shown(move.program, verdict).failure or verdict.failure
+        steps = failing_steps(self.dataset, self.shown, failure) if failure.is_bug else ""
+        parts = [failure.message, steps, self._history.describe_failed_changes(move)]
         if number:
-            words.append(ASKED_BEFORE.format(number=number))
-        failure = replace(failure, message="\n\n".join(filter(None, words)))
+            parts.append(ASKED_BEFORE.format(number=number))
+        failure = replace(failure, message="\n\n".join(filter(None, parts)))
         return move._replace(verdict=replace(verdict, failure=failure))
 
-    def _seen(self, program: str, verdict: Verdict) -> Verdict:
-        """Return the verdict of a program with what was disclosed since.
+    def _verdict_on_shown(self, program: str, verdict: Verdict) -> Verdict:
+        """Return the verdict on a program that takes disclosed episodes into account.
 
-        `judge` leaves that out, so that its verdict does not depend on what arrives before it.
+        `judge` ignores them, so that its verdict does not depend on the order of completions.
         """
         disclosed = self._history.disclosed
         if not disclosed or verdict.is_bug:
@@ -368,7 +357,7 @@ class WorldModelProblem(Problem):
         return self._verdicts[program][1]
 
     def read(self, text: str, move: Move) -> str:
-        """Return the program of a completion, which may go on with an answer that was begun."""
+        """Return the program of a completion, which may continue the prefilled answer."""
         begun = self.prefill and move.action == GENERATE
         return extract_program(text, prefix=move.prefix, begun=begun)
 
@@ -380,7 +369,7 @@ class WorldModelProblem(Problem):
         return self._judge(program, audited=False)
 
     def confirm(self, program: str, verdict: Verdict) -> Verdict:
-        """Score the program again, and have its answers audited."""
+        """Score the program again, and audit its predictions."""
         return replace(self._judge(program, audited=True), confirmed=True)
 
     def _judge(self, program: str, *, audited: bool, disclosed: tuple[int, ...] = ()) -> Verdict:
@@ -388,35 +377,44 @@ class WorldModelProblem(Problem):
         found = evaluate(model, self.dataset, self.metric, seed=self.seed, audited=audited)
         if found.failure is not None:
             return Verdict(score=0.0, failure=found.failure)
-        shown = self._shown(disclosed)
+        assert found.answers is not None
+        shown = self._shown_rows(disclosed)
         score, wrong, reached = found.score.value, found.rows < 1.0, found.score.reached
-        parts = found.score.model_dump(include=set(PARTS))
-        certain = self.contract != "chance" and self.feedback != "paper"
-        is_dead_end = certain and bool(wrong.any()) and not wrong[shown].any()
-        failure = None
+        parts = {"observation", "reward", "terminated", "valid_actions", "exact"}
+        is_certain = self.contract != "chance" and self.feedback != "paper"
+        dead_end = validation = failure = None
+        if is_certain and wrong.any() and not wrong[shown].any():
+            # Disclose the episode with the most wrong rows.
+            episodes, counts = np.unique(
+                self.dataset.columns["episodes"][wrong], return_counts=True
+            )
+            dead_end = int(episodes[np.argmax(counts)])
         if score < 1.0 and not reached:
-            failure = self._mismatch(found, shown, is_dead_end=is_dead_end)
+            failure = self._describe_mismatch(found, shown, is_dead_end=dead_end is not None)
+        if not shown.all():
+            hidden = self.metric.score(found.answers[~shown], self.dataset[~shown])
+            validation = hidden.value
         return Verdict(
             score=score,
-            validation=score if shown.all() else self._score(found, ~shown),
-            parts={name: share for name, share in parts.items() if share is not None},
+            validation=score if validation is None else validation,
+            parts=found.score.model_dump(include=parts, exclude_none=True),
             failure=failure,
             floor=found.score.least,
             error=log_error(found.predictions, self.dataset),
-            dead_end=_most_common(self.dataset.columns["episodes"][wrong]) if is_dead_end else None,
+            dead_end=dead_end,
             reached=reached,
             stderr=found.score.skill_stderr,
-            open_gap=(found.score.open_gap or "") if score > HIGH_SCORE else "",
+            open_gap=(found.score.open_gap or "") if score > 0.9 else "",
         )
 
     def requested(self, text: str) -> str:
-        """Return another contract that a completion asks for, or ""."""
+        """Return another contract that a completion requests, or ""."""
         name = requested_contract(text) if self.measure is not None else ""
-        return name if self._is_open(name) else ""
+        return name if self._can_switch_to(name) else ""
 
     @property
     def next_contract(self) -> NextContract | None:
-        """The contract that the last answers ask for, or that a stuck search suggests."""
+        """The contract that a completion requests, or that the errors of a stuck search suggest."""
         nodes = self._history.nodes
         if self.measure is None or self.feedback == "paper" or not nodes:
             return None
@@ -429,7 +427,7 @@ class WorldModelProblem(Problem):
         return NextContract(found.contract, found.words(names))
 
     def under(self, contract: str) -> Self:
-        """Return the same problem under another contract, which has learned no node."""
+        """Return the same problem under another contract, without the history of nodes."""
         assert self.measure is not None
         name, found = cast("ContractName", contract), self._finding_if_stuck
         problem = replace(
@@ -442,8 +440,8 @@ class WorldModelProblem(Problem):
         problem._history.since = len(self._history.nodes)
         return problem
 
-    def _is_open(self, contract: str) -> bool:
-        """Whether the search may switch to a contract: each one is tried once."""
+    def _can_switch_to(self, contract: str) -> bool:
+        """Return whether the search may switch to a contract: it tries each contract once."""
         return contract in USUAL_METRICS and contract not in (self.contract, *self.former)
 
     @property
@@ -453,8 +451,7 @@ class WorldModelProblem(Problem):
         best = max(nodes, key=lambda node: node.verdict.rank, default=None)
         if best is None or best.verdict.is_bug or best.verdict.solved:
             return None
-        given_up = any(node.final for node in nodes)
-        if self._history.stuck < EXAMINED_AFTER and not given_up:
+        if self._history.stuck < EXAMINED_AFTER and not any(node.final for node in nodes):
             return None
         if best.program not in self._suggested:
             rows = self.dataset[self.dataset.fitted]
@@ -466,7 +463,7 @@ class WorldModelProblem(Problem):
                 else reexamine(rows, found.predictions, self.contract)
             )
         finding = self._suggested[best.program]
-        return finding if finding is not None and self._is_open(finding.contract) else None
+        return finding if finding is not None and self._can_switch_to(finding.contract) else None
 
     @property
     def settled(self) -> bool:
@@ -484,22 +481,19 @@ class WorldModelProblem(Problem):
             return False
         return waited >= self.patience
 
-    def _shown(self, disclosed: tuple[int, ...]) -> np.ndarray:
-        """Return the mask of the rows that are fitted to, or in one of these episodes."""
+    def _shown_rows(self, disclosed: tuple[int, ...]) -> np.ndarray:
+        """Return the mask of the fitted rows and the rows of disclosed episodes."""
         mask: np.ndarray = self.dataset.fitted
         mask |= np.isin(self.dataset.columns["episodes"], disclosed)
         return mask
 
-    def _score(self, found: Evaluation, mask: np.ndarray) -> float:
-        """Score what was said of some of the rows."""
-        assert found.answers is not None
-        return self.metric.score(found.answers[mask], self.dataset[mask]).value
-
-    def _mismatch(self, found: Evaluation, shown: np.ndarray, *, is_dead_end: bool) -> Failure:
-        """Describe wrong predictions without showing anything of the hidden rows."""
+    def _describe_mismatch(
+        self, found: Evaluation, shown: np.ndarray, *, is_dead_end: bool
+    ) -> Failure:
+        """Describe wrong predictions, without the values of hidden rows."""
         wrong, published, rows = found.rows < 1.0, self.feedback == "paper", self.dataset[shown]
         brief = self.evidence_tokens > 0 and found.score.exact < EXPLAINED
-        predictions = _rows(found.predictions, shown)
+        predictions = {name: column[shown] for name, column in found.predictions.items()}
         uncertain = found.answers if self.contract != "plain" and not published else None
         if published and wrong[shown].any():
             message = counterexample(rows, predictions, self.metric, self.description)
@@ -516,9 +510,9 @@ class WorldModelProblem(Problem):
                 message += f"\n\nThe search is not over because {found.score.open_gap}, counting "
                 message += "rows that are not shown."
         elif wrong[shown].any():
-            written = report(rows, predictions, self.metric, self.description, brief=brief)
+            text = report(rows, predictions, self.metric, self.description, brief=brief)
             right = self._right_steps(rows, ~wrong[shown], brief=brief)
-            message = "\n\n".join(filter(None, [written, right]))
+            message = "\n\n".join(filter(None, [text, right]))
         elif not wrong.any():
             message = INEXACT
         elif published:
@@ -531,8 +525,8 @@ class WorldModelProblem(Problem):
         return Failure(kind="mismatch", message=message)
 
 
-def _start_words(verdict: Verdict) -> str:
-    """Mention the program that a search began with, which explains too little to be improved."""
+def _describe_start(verdict: Verdict) -> str:
+    """Describe the start program of a search, which predicts too little to be improved."""
     if verdict.stderr is not None:
         quality = f"scores {share(verdict.score, 4)}"
     else:
@@ -541,24 +535,13 @@ def _start_words(verdict: Verdict) -> str:
 
 
 def _lacks_answer(move: Move) -> bool:
-    """Return whether a move is about an answer that held no whole program."""
+    """Return whether the answer that a move continues contains no whole program."""
     failure = move.verdict.failure if move.verdict is not None else None
     return failure is not None and failure.kind == NO_ANSWER
 
 
-def _most_common(numbers: np.ndarray) -> int:
-    """Return the number that occurs most often, the smallest of several."""
-    values, counts = np.unique(numbers, return_counts=True)
-    return int(values[np.argmax(counts)])
-
-
-def _rows(columns: Columns, mask: np.ndarray) -> Columns:
-    """Select rows of columns."""
-    return {name: column[mask] for name, column in columns.items()}
-
-
 def request_words(contract: ContractName, former: tuple[ContractName, ...] = ()) -> str:
-    """Return the sentences of a prompt that explain the marker; "" if every contract was tried."""
+    """Return the part of a prompt that explains the marker, "" if all contracts were tried."""
     others = [name for name in NEEDS if name != contract and name not in former]
     if not others:
         return ""
@@ -571,9 +554,9 @@ def request_words(contract: ContractName, former: tuple[ContractName, ...] = ())
 
 
 def requested_contract(text: str) -> str:
-    """Return the contract that a completion asks for in a line of its own, or "".
+    """Return the contract that a completion requests in a line of its own, or "".
 
-    The last such line counts. Lines inside a model's thoughts do not.
+    The last such line counts; lines in the reasoning of a model do not count.
     """
     found = REQUEST.findall(without_thinking(text).text)
     return str(found[-1]).lower() if found else ""

@@ -1,4 +1,4 @@
-"""What a language model is asked where chance decides or something is hidden, and what of it."""
+"""Prompts and reports for stochastic programs and programs with memory."""
 
 import json
 
@@ -33,8 +33,8 @@ class Environment:
 )
 
 
-def kept(rows: Dataset, path, env: str, **arguments) -> str:
-    """Keep rows with what they were recorded in; every fifth episode is held out."""
+def save_dataset(rows: Dataset, path, env: str, **arguments) -> str:
+    """Write a recorded dataset to a file; every fifth episode is held out."""
     rows.columns["split"][:] = rows.columns["episodes"] % 5 == 4
     rows.metadata.update({"env": env, "env_args": arguments})
     rows.save(path)
@@ -48,9 +48,9 @@ def ice() -> Dataset:
 
 
 def ask(cwm, program, env, arguments, rows, *more):
-    """Have a language model that answers with a program asked for one of these rows."""
+    """Synthesize from a dataset with a language model that answers with a program."""
     cwm.environment["OPENAI_API_KEY"] = "sk-of-the-tests"
-    data = kept(rows, cwm.folder / "rows.npz", env, **arguments)
+    data = save_dataset(rows, cwm.folder / "rows.npz", env, **arguments)
     fixed = ["--model", "openai/gpt-4o-mini", "--start", "none", "-o", "refine=none", "--json"]
     with OpenAIServer([answer(f"Here.\n```python\n{program}```\n")]) as server:
         run = cwm.inside(
@@ -64,7 +64,7 @@ def ask(cwm, program, env, arguments, rows, *more):
 
 
 @pytest.mark.slow
-def test_a_language_model_is_asked_for_outcomes_and_reaches_the_ceiling_of_slippery_ice(cwm, ice):
+def test_a_program_of_outcomes_reaches_the_ceiling_of_slippery_ice(cwm, ice):
     result, prompt, heard = ask(cwm, SLIPPERY, "FrozenLake-v1", {"is_slippery": True}, ice)
     found = find_contract(ice.train)
     assert (result["contract"], result["finished"], result["settled"]) == ("chance", True, False)
@@ -83,7 +83,7 @@ def test_a_language_model_is_asked_for_outcomes_and_reaches_the_ceiling_of_slipp
 
 
 @pytest.mark.long
-def test_a_language_model_that_draws_solves_a_noisy_pole(cwm):
+def test_a_program_that_samples_solves_a_noisy_pole(cwm):
     noise = {"noise": {"force_mag": 1.0}}
     result, prompt, _ = ask(cwm, NOISY, "CartPole-v1", noise, poles(**noise))
     assert (result["contract"], result["solved"]) == ("chance", True)
@@ -92,7 +92,7 @@ def test_a_language_model_that_draws_solves_a_noisy_pole(cwm):
 
 
 @pytest.mark.slow
-def test_a_language_model_that_remembers_settles_where_nobody_knows_the_ceiling(cwm):
+def test_a_search_for_memory_settles_without_a_known_ceiling(cwm):
     hidden = {"hide": "velocities"}
     result, prompt, _ = ask(
         cwm, HIDDEN, "CartPole-v1", hidden, poles(**hidden), "-o", "patience=2", "--budget", "4"
@@ -105,7 +105,7 @@ def test_a_language_model_that_remembers_settles_where_nobody_knows_the_ceiling(
 
 
 @pytest.mark.slow
-def test_a_contract_that_is_named_overrides_the_finding(cwm, ice):
+def test_a_chosen_contract_overrides_the_finding(cwm, ice):
     plain = (
         "class Environment:\n    def set_state(self, observation):\n        self.at = observation\n"
     )
@@ -119,21 +119,19 @@ def test_a_contract_that_is_named_overrides_the_finding(cwm, ice):
 
 @pytest.fixture(scope="module")
 def metric(ice) -> SkillMetric:
-    """Score between what is usual and who is certain and right."""
+    """Return the skill metric: 0 is the baseline, 1 a program that is certain and right."""
     return SkillMetric.of(ice)
 
 
 def problem_of(rows, sandbox, metric, **options) -> WorldModelProblem:
-    """Make a problem of chance."""
+    """Return a problem with the contract for chance."""
     found = find_contract(rows)
     return WorldModelProblem(
         "Ice.", rows, sandbox, metric, contract=found.contract, finding=found, **options
     )
 
 
-def test_a_report_says_where_probabilities_are_off_and_what_was_called_impossible(
-    ice, sandbox, metric
-):
+def test_a_report_names_wrong_probabilities_and_impossible_outcomes(ice, sandbox, metric):
     problem = problem_of(ice, sandbox, metric)
     sure = SLIPPERY.replace("for turn in (-1, 0, 1)", "for turn in (0,)").replace("1 / 3", "1.0")
     sure = sure.replace("integers(3)", "integers(1)")
@@ -158,7 +156,7 @@ def test_a_report_says_where_probabilities_are_off_and_what_was_called_impossibl
     assert problem.judge(SLIPPERY).score > max(problem.judge(each).score for each in (sure, skewed))
 
 
-def test_a_plain_program_is_told_that_the_rows_are_not_certain(ice, sandbox, metric):
+def test_the_report_on_a_plain_program_states_that_outcomes_are_random(ice, sandbox, metric):
     stays = "class Environment:\n    def set_state(self, o):\n        self.o = o\n"
     stays += "    def step(self, action):\n        return self.o, 0.0, False\n"
     assert (
@@ -166,7 +164,7 @@ def test_a_plain_program_is_told_that_the_rows_are_not_certain(ice, sandbox, met
     )
 
 
-def test_a_search_without_a_ceiling_settles_when_nothing_gets_better(ice, sandbox, metric):
+def test_a_search_without_a_ceiling_settles_after_no_improvement(ice, sandbox, metric):
     problem = problem_of(ice, sandbox, metric, patience=3)
 
     def tell(score: float, reached: bool | None = None) -> bool:
@@ -181,7 +179,7 @@ def test_a_search_without_a_ceiling_settles_when_nothing_gets_better(ice, sandbo
     assert not tell(0.9, reached=False)
 
 
-def test_words_of_each_contract_name_its_methods(ice):
+def test_the_prompt_of_each_contract_names_its_methods(ice):
     spaces = ice.observation_space, ice.action_space
     for name in ("plain", "chance", "memory"):
         contract = find("contract", name)()

@@ -66,13 +66,13 @@ class Environment:
 
 
 def answer(program: str, *lines: str) -> str:
-    """Write an answer as a language model does."""
+    """Return a completion with a program."""
     return "\n".join([*lines, "", f"```python\nimport numpy as np\n{program}```"])
 
 
 @pytest.fixture
 def light(cwm):
-    """Record an environment with a hidden counter, in so few rows that nothing shows it."""
+    """Record an environment with a hidden counter, in too few rows to detect it."""
     cwm.install("light_world", LIGHT)
     about = ("--env", "light_world:Light-v0", "--out", "rows.npz")
     cwm.inside("collect", *about, "--episodes", "2", "--test-episodes", "2")
@@ -80,7 +80,7 @@ def light(cwm):
 
 
 def search(cwm, texts, *arguments, run="run", budget=None, data="rows.npz"):
-    """Search with answers that are read from files."""
+    """Search with answers from files."""
     folder = cwm.folder / "answers"
     folder.mkdir(exist_ok=True)
     for number, text in enumerate(texts):
@@ -100,7 +100,7 @@ def events(cwm, run="run"):
     return lines
 
 
-def test_an_answer_that_asks_for_memory_gets_a_question_for_memory(light):
+def test_a_request_for_memory_changes_the_next_prompt(light):
     texts = [answer(PLAIN, "Some presses differ.", "CONTRACT: memory"), answer(MEMORY)]
     done = search(light, texts)
     result = json.loads(done.stdout)
@@ -121,7 +121,7 @@ def test_an_answer_that_asks_for_memory_gets_a_question_for_memory(light):
     assert (light.folder / "run" / "best.py").read_text().endswith(MEMORY)
 
 
-def test_a_search_that_stops_at_a_switch_goes_on_as_if_it_had_not(light):
+def test_a_search_that_stops_at_a_switch_resumes_unchanged(light):
     texts = [answer(PLAIN, "CONTRACT: memory"), answer(PLAIN), answer(MEMORY)]
     search(light, texts, run="whole")
     for budget in (1, 2, 3):
@@ -162,7 +162,7 @@ def test_a_stuck_search_for_chance_shows_episodes_in_order(light):
     assert in_order[-1]
 
 
-def test_a_contract_that_is_named_stays(light):
+def test_a_chosen_contract_stays(light):
     texts = [answer(PLAIN, "CONTRACT: memory"), answer(PLAIN)]
     done = search(light, texts, "--contract", "plain")
     assert json.loads(done.stdout)["contract"] == "plain"
@@ -183,7 +183,7 @@ def test_prompts_offer_only_contracts_that_were_not_tried():
     assert request_words("plain", ("memory", "chance")) == ""
 
 
-def test_a_program_with_memory_that_is_wrong_on_hidden_rows_only_has_an_episode_disclosed(light):
+def test_a_dead_end_of_a_program_with_memory_discloses_an_episode(light):
     about = ("--env", "light_world:Light-v0", "--out", "more.npz")
     light.inside("collect", *about, "--episodes", "12", "--test-episodes", "2")
     rows = Dataset.load(light.folder / "more.npz").train

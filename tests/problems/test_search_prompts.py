@@ -13,7 +13,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.evaluation.finding import find_contract
 from cwm_cli.evaluation.skill import SkillMetric
-from cwm_cli.problems.feedback.evidence import gathered
+from cwm_cli.problems.feedback.evidence import gather_evidence
 from cwm_cli.problems.feedback.kinds import StepKinds
 from cwm_cli.problems.feedback.right_steps import HEAD as RIGHT
 from cwm_cli.problems.feedback.steps import RecordedSteps
@@ -81,16 +81,16 @@ def room() -> Dataset:
 
 
 def posed(rows: Dataset, sandbox, **options) -> WorldModelProblem:
-    """Pose the problem of rows without documentation."""
+    """Return the problem of rows without documentation."""
     return WorldModelProblem("A room.", rows, sandbox, AccuracyMetric.of(rows), **options)
 
 
 def asked(problem: WorldModelProblem, action: str, program: str) -> str:
-    """Return the user's part of a prompt about a program."""
+    """Return the user message of a prompt about a program."""
     return problem.messages(Move(action, 0, program, problem.judge(program)))[1].content
 
 
-def test_improve_prompts_show_recorded_steps_until_the_program_explains_nearly_all(room, sandbox):
+def test_improve_prompts_show_recorded_steps_until_95_percent_are_right(room, sandbox):
     problem = posed(room, sandbox)
     generate = problem.messages(Move(GENERATE))[1].content
     verdict = problem.judge(DARK)
@@ -108,12 +108,12 @@ def test_improve_prompts_show_recorded_steps_until_the_program_explains_nearly_a
 
 
 def test_the_allowance_for_recorded_steps_is_spent(room, sandbox):
-    text = posed(room, sandbox, evidence_tokens=1500)._evidence(room[room.fitted])
+    text = posed(room, sandbox, evidence_tokens=1500)._write_evidence(room[room.fitted])
     assert 1300 < estimated_tokens(text) <= 1500
 
 
 def test_every_effect_and_each_action_in_each_mode_has_a_step(room):
-    found = gathered(room, AccuracyMetric.of(room), tokens=1500)
+    found = gather_evidence(room, AccuracyMetric.of(room), tokens=1500)
     shown = sorted(set(found.rows))
     kinds = StepKinds(RecordedSteps(room))
     assert kinds.modes == [2] and len(kinds.effects) > 10
@@ -130,7 +130,7 @@ def test_steps_before_and_after_a_change_of_mode_are_shown():
     infinite = (np.inf,) * 2
     space = Space("box", "float32", (2,), (-np.inf,) * 2, infinite)
     data = Dataset.of(rows, observation_space=space, action_space=ACTIONS)
-    groups = gathered(data, AccuracyMetric.of(data)).groups
+    groups = gather_evidence(data, AccuracyMetric.of(data)).groups
     steps = RecordedSteps(data)
     for one, other in ((0, 1), (1, 0)):
         group = next(g for g in groups if f"[1] changes from {one} to {other} (in" in g.reason)
@@ -147,7 +147,7 @@ def test_a_program_with_memory_is_shown_whole_episodes_in_order(sandbox):
         "A pole.", rows, sandbox, SkillMetric.of(rows), contract="memory", finding=found
     )
     shown = rows[rows.fitted]
-    groups = gathered(shown, problem.metric, contract="memory").groups
+    groups = gather_evidence(shown, problem.metric, contract="memory").groups
     steps = RecordedSteps(shown)
     *episodes, rare = groups
     assert episodes[0].reason.startswith("Whole episodes, in order")
@@ -225,7 +225,7 @@ def test_improve_prompts_show_varied_right_steps(room, sandbox):
     steps = RecordedSteps(room)
     known = {steps.line(row): row for row in np.flatnonzero(room.fitted).tolist()}
     rows = [known[line] for line in lines]
-    right = problem._rights(DARK, room)
+    right = problem._find_right_rows(DARK, room)
     assert len(rows) >= 8 and right[rows].all()
     assert set(room.columns["actions"][rows].tolist()) == {0, 1, 2}
     assert set(steps.before[rows, 2].tolist()) == {0.0, 1.0}
@@ -248,8 +248,8 @@ def test_a_stuck_search_shows_other_programs(room, sandbox):
     assert "The last 3 completions gave no better program" in section
     counts = re.findall(r"It is right on (\d+) transitions .* and wrong on (\d+) trans", section)
     right, mine = (
-        problem._rights(still, room[room.fitted]),
-        problem._rights(DARK, room[room.fitted]),
+        problem._find_right_rows(still, room[room.fitted]),
+        problem._find_right_rows(DARK, room[room.fitted]),
     )
     assert (str((right & ~mine).sum()), str((mine & ~right).sum())) in counts
     assert "```diff" in section and "class Environment: pass" not in section

@@ -36,27 +36,27 @@ class TestVerdicts:
         assert len({verdict.floor for verdict in verdicts}) == 1
         assert 0 < verdicts[0].normalised < verdicts[0].score
 
-    def test_numbers_that_are_none_count_as_far_off(self, poles, sandbox):
+    def test_predictions_that_are_not_finite_have_the_largest_error(self, poles, sandbox):
         data, _ = poles
         shape = data.columns["next_observations"].shape
         for value in (np.nan, np.inf, -np.inf, 1e300):
             answers = {"next_observations": np.full(shape, value), "rewards": np.ones(len(data))}
             assert log_error(answers, data) == 5.0
 
-    def test_where_nothing_is_a_real_number_there_is_no_error(self, sandbox):
+    def test_environments_without_real_numbers_have_no_error(self, sandbox):
         lake = record("FrozenLake-v1", episodes=3)
         verdict = problem(lake, sandbox).judge(FROZEN_LAKE)
         assert verdict.error is None
         assert verdict.floor > 0
 
-    def test_the_validation_score_is_that_of_the_episodes_held_back(self, poles, sandbox):
+    def test_the_validation_score_is_the_score_on_hidden_episodes(self, poles, sandbox):
         data, _ = poles
         task = problem(poles, sandbox)
         hidden = data[~data.fitted]
         alone = evaluate(ProgramModel(cartpole(gravity=5), sandbox), hidden, task.metric)
         assert task.judge(cartpole(gravity=5)).validation == alone.score.accuracy
 
-    def test_without_episodes_to_hold_back_validation_is_the_score(self, sandbox):
+    def test_the_validation_score_is_the_score_without_hidden_episodes(self, sandbox):
         recorded = record("CartPole-v1", episodes=1)
         verdict = problem(recorded, sandbox).judge(cartpole(gravity=5))
         assert 0 < verdict.score == verdict.validation < 1
@@ -65,7 +65,7 @@ class TestVerdicts:
         verdict = problem(poles, sandbox).judge(cartpole(position="1 / 0"))
         assert (verdict.score, verdict.validation, verdict.failure.kind) == (0, 0, "step_error")
 
-    def test_a_memorised_fit_part_is_told_so_without_showing_the_rest(self, poles, sandbox):
+    def test_a_program_that_memorises_rows_is_reported_without_hidden_values(self, poles, sandbox):
         data, _ = poles
         shown = data[data.fitted]
         keys = [tuple(row) for row in shown.columns["observations"].astype(float).tolist()]
@@ -80,7 +80,7 @@ class TestVerdicts:
         decimals = set(re.findall(r"-?\d+\.\d+", message))
         assert not decimals & {f"{x:.4g}" for x in hidden.columns["observations"].flat}
 
-    def test_the_paper_score_names_what_it_alone_takes_off(self, poles, sandbox):
+    def test_the_report_explains_a_loss_that_only_the_paper_score_has(self, poles, sandbox):
         data, documentation = record("Pendulum-v1", episodes=3, limit=20)
         right = PENDULUM.replace("+ 0.1 * speed**2", "+ 0.1 * speed**2 + 0.001 * torque**2")
         right = right.replace(
@@ -117,7 +117,7 @@ class TestPrompts:
         assert "def set_state(self, observation)" in text
         assert "exactly these lines" not in text
 
-    def test_the_modules_that_may_be_imported_are_named(self, poles):
+    def test_prompts_name_the_modules_that_programs_may_import(self, poles):
         usual, more = (
             replace(problem(poles, sandbox=None), tools=tools)
             .messages(Move(action=GENERATE))[1]
@@ -136,7 +136,7 @@ class TestPrompts:
         assert "must begin with exactly these lines" in text
         assert "```python\nimport math\nA = {1: '$b'}\n```" in text
 
-    def test_as_published_the_answer_is_begun_and_no_steps_are_asked_for(self, poles):
+    def test_published_prompts_start_the_answer_and_ask_for_no_steps(self, poles):
         task = replace(problem(poles, sandbox=None), prefill=True)
         for prefix, begun in (("", "```python"), ("import math\nA = 1\n", None)):
             system, user, assistant = task.messages(Move(GENERATE, prefix=prefix))
@@ -148,7 +148,7 @@ class TestPrompts:
         assert fix[-1] == Message(role="assistant", content="1. **Explanation**:")
         assert len(task.messages(Move(IMPROVE, 0, "A = 1\n", self.wrong))) == 2
 
-    def test_an_answer_that_was_begun_goes_on_or_begins_anew(self, poles):
+    def test_an_answer_continues_its_beginning_or_repeats_it(self, poles):
         task, whole = replace(problem(poles, sandbox=None), prefill=True), cartpole().lstrip()
         lines = whole.splitlines(keepends=True)
         for cut in (0, 4, 10, 14):
@@ -201,7 +201,7 @@ class TestPrompts:
             ),
         ],
     )
-    def test_values_are_described_as_they_arrive(self, space, words):
+    def test_the_types_of_values_are_described(self, space, words):
         assert describe(space) == words
         pair = Space("tuple", children=(space, space))
         assert describe(pair) == f"a tuple of 2 values, each {words}"
@@ -210,7 +210,7 @@ class TestPrompts:
         named = replace(pair, kind="dict", keys=("a", "b"))
         assert describe(named) == f"a dict of 2 values: ['a'] {words}; ['b'] {words}"
 
-    def test_components_are_named_as_python_reads_them(self):
+    def test_the_names_of_components_are_python_expressions(self):
         board = Space("box", "int64", (1, 2), (0, 0), (5, 5))
         space = Space("dict", keys=("b.c",), children=(Space("tuple", children=(board, board)),))
         names = component_names(space, "observation")
@@ -218,7 +218,7 @@ class TestPrompts:
         assert [eval(name, {"observation": row}) for name in names] == [1, 2, 3, 4]
 
 
-def test_what_matters_least_is_left_out_of_a_prompt_that_is_too_long(sandbox):
+def test_a_prompt_that_is_too_long_loses_its_least_important_parts(sandbox):
     train = record("CartPole-v1", episodes=5)[0]
     described = "A cart with a pole.\n\n" + "\n\n".join(
         f"## Part {n}\nLine.\nMore." for n in range(200)
@@ -228,24 +228,25 @@ def test_what_matters_least_is_left_out_of_a_prompt_that_is_too_long(sandbox):
     verdict = problem.judge(program)
     move = Move(IMPROVE, 0, program, verdict)
 
-    def worded(room):
+    def shortened(room):
         _, user = problem.shorter(move, room)
         return user.content
 
     whole = "\n".join(message.content for message in problem.messages(move))
-    assert worded(len(whole)) in whole
+    assert shortened(len(whole)) in whole
     lengths = []
     for room in range(len(whole), 0, -500):
-        text = worded(room)
+        text = shortened(room)
         lengths.append(len(text))
         assert program.strip() in text
         assert "class Environment:\n    def __init__(self): ..." in text
         if "(1) " in text:  # examples go first
             assert "## Part 199" in text
-        if "A cart with a pole." not in text:  # and what the task is about last
+        if "A cart with a pole." not in text:  # and the task goes last
             assert "residual" not in text
     assert lengths == sorted(lengths, reverse=True)
     assert any(
-        "## Part 0" in worded(r) and "## Part 199" not in worded(r) for r in range(9000, 3000, -500)
+        "## Part 0" in shortened(r) and "## Part 199" not in shortened(r)
+        for r in range(9000, 3000, -500)
     )
-    assert len(worded(len(whole) // 2)) <= len(whole) // 2
+    assert len(shortened(len(whole) // 2)) <= len(whole) // 2

@@ -1,7 +1,7 @@
 """The description of an environment, without the passages that a program does not need.
 
 A docstring also explains how to create the environment, how episodes start and which options are
-off. A program of the rules needs none of these.
+off. A program needs only the rules.
 """
 
 import re
@@ -125,7 +125,7 @@ def _drop_sentences(pattern: re.Pattern[str], text: str) -> str:
 
 
 def _trim_options(text: str, rules: str, settings: str) -> str:
-    """Shorten options that are off to `name=False`, and drop those that the rules explain."""
+    """Shorten options that are off to `name=False`, and drop options that the rules explain."""
     entries: list[list[str]] = [[]]
     for line in text.splitlines():
         if OPTION.match(line):
@@ -160,7 +160,7 @@ def _trim_spaces(text: str) -> str:
 
 
 def _trim_tables(text: str) -> str:
-    """Drop the columns of bounds in which all rows of a table are equal."""
+    """Drop the columns of a table with the same bound in all rows."""
     lines = text.splitlines()
     kept: list[str] = []
     while lines:

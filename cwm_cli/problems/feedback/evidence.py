@@ -18,7 +18,7 @@ from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.envs.documented import documented_names
 from cwm_cli.evaluation import Metric
 from cwm_cli.evaluation.finding import ContractName
-from cwm_cli.problems.feedback.facts import facts_of
+from cwm_cli.problems.feedback.facts import list_facts
 from cwm_cli.problems.feedback.kinds import MOST_EFFECTS, StepKinds, finite, outcome_counts
 from cwm_cli.problems.feedback.steps import MANY_CELLS, RecordedSteps, number
 from cwm_cli.problems.feedback.uncertain import hidden_examples
@@ -30,30 +30,9 @@ DOCUMENTED, SPARED = 300, 0.6
 """A description of at least `DOCUMENTED` tokens states rules that steps would have to show, so the
 section leaves the share `SPARED` of its allowance unused."""
 RARE = 0.05
-"""An outcome of at most this share of the steps gets a step of its own."""
+"""Largest share of the steps of a rare outcome, which gets an example."""
 MOST_KINDS = 8
-"""Number of rare outcomes, rewards or jumps that get a step of their own."""
-NEAR_MISSES = 3
-"""Number of ends shown that no single component explains."""
-MOST_CHANGES = 6
-"""Number of mode changes whose neighbouring steps are shown."""
-CHANGES_SELDOM, CHANGES_OFTEN = 0.1, 0.5
-"""A component that changes in a larger share of the steps is no mode. The first bound holds if all
-components are whole numbers, because some are positions."""
-CONFLICTS = 0.6
-"""Share of the allowance for the outcome counts of equal situations, if programs give
-probabilities: the rest shows single steps."""
-EPISODES = 0.65
-"""Share of the allowance for whole episodes, if programs have a memory. The rest shows rare results
-with the steps before them."""
-MOST_IN_CONTEXT, BEFORE_RARE = 6, 5
-"""Examples of each rare result, and steps before each example."""
-FACTS = 0.45
-"""Share of the allowance that facts may take; steps take the rest."""
-WIDE = 6
-"""An observation of more than 1 / `WIDE` of the allowance is shown in part."""
-MOST_SPREAD = 200
-"""Number of steps that fill the rest of the allowance."""
+"""Most rare outcomes, rewards or jumps that get an example."""
 HEAD = "## Recorded transitions"
 
 
@@ -110,11 +89,13 @@ def evidence(
     """
     if tokens <= 0 or not len(rows):
         return ""
-    found = gathered(rows, metric, description, tokens=tokens, variant=variant, contract=contract)
+    found = gather_evidence(
+        rows, metric, description, tokens=tokens, variant=variant, contract=contract
+    )
     return found.words()
 
 
-def gathered(
+def gather_evidence(
     rows: Dataset,
     metric: Metric,
     description: str = "",
@@ -128,8 +109,8 @@ def gathered(
     documented = documented_names(description, rows.observation_space)
     kinds = StepKinds(steps)
     for complete in (True, False):
-        facts = facts_of(kinds, metric, documented, complete=complete, contract=contract)
-        facts = _fitting(facts, int(tokens * FACTS))
+        facts = list_facts(kinds, metric, documented, complete=complete, contract=contract)
+        facts = _fitting(facts, int(0.45 * tokens))
         room = tokens - estimated_tokens("\n".join([HEAD, "", *facts]))
         if complete and (every := all_steps(steps, room, contract)) is not None:
             return Evidence(tuple(facts), every, complete=True)
@@ -138,12 +119,14 @@ def gathered(
     if contract == "memory":
         groups = tuple(_hidden(rows))
         room -= _tokens(groups)
-        episodes = tuple(_whole_episodes(steps, int(EPISODES * room), variant))
+        # Rare results, with the steps before them, take the rest of the allowance.
+        episodes = tuple(_whole_episodes(steps, int(0.65 * room), variant))
         room -= _tokens(episodes)
         shown = {row for group in episodes for row in group.rows}
         groups += (*episodes, *_rare_in_context(kinds, shown, room, variant))
     elif contract == "chance" and kinds.contradictions:
-        groups = tuple(_conflicts(kinds, int(CONFLICTS * room)))
+        # Single steps take the rest of the allowance.
+        groups = tuple(_conflicts(kinds, int(0.6 * room)))
         room -= _tokens(groups)
     if contract != "memory" or not any(group.rows for group in groups):
         groups = (*groups, *_chosen(kinds, room, spare, variant))
@@ -192,7 +175,7 @@ def _whole_episodes(steps: RecordedSteps, tokens: int, variant: int) -> Iterator
 def _rare_in_context(
     kinds: StepKinds, shown: set[int], tokens: int, variant: int
 ) -> Iterator[StepGroup]:
-    """Yield steps with rare rewards, ends and results, each with the steps before it."""
+    """Yield six steps of each rare reward, end and result, with the five steps before each."""
     steps = kinds.steps
     few = max(2, RARE * len(steps))
     masks = [steps.ended] + [mask for _, mask in kinds.outcomes if mask.sum() <= few]
@@ -200,7 +183,7 @@ def _rare_in_context(
         values, counts = kinds.reward_values
         masks += [steps.rewards == values[place] for place in np.argsort(counts)[:-1]]
     events = [np.roll(np.flatnonzero(mask), -variant).tolist() for mask in masks]
-    order = [rows[turn] for turn in range(MOST_IN_CONTEXT) for rows in events if turn < len(rows)]
+    order = [rows[turn] for turn in range(6) for rows in events if turn < len(rows)]
     head = "Rare rewards, results and ends, each with the steps before it:"
     tokens -= estimated_tokens(f"{head}\n\n")
     rows: list[int] = []
@@ -208,7 +191,7 @@ def _rare_in_context(
     for row in order:
         if row in shown:
             continue
-        before = steps.up_to(row, BEFORE_RARE)
+        before = steps.up_to(row, 5)
         chain = steps.chain(before)
         tokens -= estimated_tokens("\n".join(["...", *chain, ""]))
         if tokens < 0:
@@ -272,12 +255,12 @@ def all_steps(
     distinct = len(set(steps.dataset.situations()))
     if distinct * estimated_tokens(steps.action(0)) > tokens:
         return None
-    ways = [_by_episode(steps)] if steps.follows.mean() > 1 / 2 or contract == "memory" else []
+    forms = [_by_episode(steps)] if steps.follows.mean() > 1 / 2 or contract == "memory" else []
     if bool(steps.whole.all()) and not steps.is_board and contract != "memory":
-        ways.append([_by_observation(steps, counted=contract == "chance")])
-    sizes = [sum(estimated_tokens("\n".join(g.lines)) for g in way) for way in ways]
+        forms.append([_by_observation(steps, counted=contract == "chance")])
+    sizes = [sum(estimated_tokens("\n".join(g.lines)) for g in form) for form in forms]
     fitting = [(size, place) for place, size in enumerate(sizes) if size <= tokens]
-    return tuple(ways[min(fitting)[1]]) if fitting else None
+    return tuple(forms[min(fitting)[1]]) if fitting else None
 
 
 def _by_episode(steps: RecordedSteps) -> list[StepGroup]:
@@ -352,7 +335,8 @@ def _chosen(kinds: StepKinds, tokens: int, spare: int, variant: int) -> Iterator
     steps, shown = kinds.steps, set[int]()
     groups: dict[str, StepGroup] = {}
     board = None
-    wide = not steps.is_board and estimated_tokens(steps.observation(0)) > tokens / WIDE
+    # An observation of more than a sixth of the allowance is shown in part.
+    wide = not steps.is_board and estimated_tokens(steps.observation(0)) > tokens / 6
     part = max(0, tokens - spare // 2)
     for reason, rows, chained in _choices(kinds, shown, variant):
         while chained and not wide and len(rows) > 2:
@@ -432,12 +416,14 @@ def _choices(kinds: StepKinds, shown: Set[int], variant: int) -> Iterator[Chosen
 
 
 def _mode_changes(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
-    """Yield the steps just before and after a mode changes, for each pair of values."""
+    """Yield the steps just before and after six changes of a mode, for each pair of values."""
     steps, found = kinds.steps, 0
     if steps.is_board:
         return
     inside = np.flatnonzero(steps.follows[1:-1] & steps.follows[2:]) + 1
-    most = (CHANGES_SELDOM if steps.whole.all() else CHANGES_OFTEN) * len(inside)
+    # A component that changes more often is no mode. If all components are whole numbers, some
+    # may be positions, so the bound is lower.
+    most = (0.1 if steps.whole.all() else 0.5) * len(inside)
     for index in kinds.modes:
         before, after = steps.before[inside, index], steps.after[inside, index]
         changed = inside[before != after]
@@ -451,7 +437,7 @@ def _mode_changes(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
             reason = f"Steps just before and after {name} (in the second line):"
             yield ChosenSteps(reason, (row - 1, row, row + 1), chained=True)
             found += 1
-            if found == MOST_CHANGES:
+            if found == 6:
                 return
 
 
@@ -518,7 +504,7 @@ def _endings(kinds: StepKinds, variant: int) -> Iterator[ChosenSteps]:
 
 
 def _near_misses(kinds: StepKinds, ends: np.ndarray, variant: int) -> Iterator[ChosenSteps]:
-    """Yield ends that no single component explains, each with the nearest step without an end."""
+    """Yield three ends that no component explains, each with the nearest step without an end."""
     steps, rows = kinds.steps, np.flatnonzero(ends)
     if not len(rows):
         return
@@ -527,7 +513,7 @@ def _near_misses(kinds: StepKinds, ends: np.ndarray, variant: int) -> Iterator[C
     reach = np.ptp(after, axis=0)
     after = after / np.where(reach > 0, reach, 1.0)
     free = ~steps.ended
-    for row in np.roll(rows, -variant)[:NEAR_MISSES].tolist():
+    for row in np.roll(rows, -variant)[:3].tolist():
         other = kinds.nearest(row, free)
         if real and free.any():
             far = np.round(np.abs(after - after[row]).sum(axis=1), 9)
@@ -644,7 +630,7 @@ def _spread(kinds: StepKinds, shown: Sequence[int], variant: int) -> Iterator[Ch
     count = len(kinds.steps)
     far = np.min([kinds.distances(row) for row in shown], axis=0)
     far = np.minimum(far, kinds.distances(variant * 7 % count)) if variant else far
-    for _ in range(min(MOST_SPREAD, count)):
+    for _ in range(min(200, count)):
         row = int(np.argmax(far))
         if far[row] <= 0:
             return

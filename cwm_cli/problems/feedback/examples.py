@@ -1,7 +1,7 @@
 """Predictions compared with recorded transitions: kinds of transition, and examples.
 
-`ComparedRows` compares component by component, `regimes` are kinds of transition that a program
-may predict wrongly as a whole, and `examples` writes chosen transitions at full precision.
+`ComparedRows` compares component by component, `list_regimes` returns kinds of transition that a
+program may predict wrongly as a whole, and `examples` writes chosen transitions at full precision.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.data.spaces import Columns, Leaf, Space
 from cwm_cli.envs.documented import LONGEST_NAME, documented_names
 from cwm_cli.evaluation import Matches, Metric, components, match
-from cwm_cli.problems.feedback.steps import value_words
+from cwm_cli.problems.feedback.steps import write_value
 from cwm_cli.text import clean, percent
 from cwm_cli.worlds.contract import component_names
 
@@ -174,10 +174,6 @@ def right_share(mask: np.ndarray) -> str:
     return percent(float(mask.mean()) if len(mask) else 1.0)
 
 
-MOST_COMPARED = 40
-MOST_ACTIONS = 20
-MARGIN = 0.1
-"""A part is worse in some rows if it is wrong there more often by this share."""
 FAR = 3.0
 """Errors are far larger in some rows if their ratio to the remaining rows exceeds this."""
 
@@ -189,15 +185,15 @@ class Regime(NamedTuple):
     rows: np.ndarray
 
 
-def regimes(comparison: ComparedRows) -> list[Regime]:
+def list_regimes(comparison: ComparedRows) -> list[Regime]:
     """Return the kinds of transition that occur, but not in every row."""
     found = [*_stages(comparison), *_bounds(comparison), *_actions(comparison)]
     return [regime for regime in found if regime.rows.any() and not regime.rows.all()]
 
 
-def failing(comparison: ComparedRows) -> list[Regime]:
+def failing_regimes(comparison: ComparedRows) -> list[Regime]:
     """Return the kinds of transition with more mistakes than other rows, the costliest first."""
-    found = [regime for regime in regimes(comparison) if _fares_worse(comparison, regime.rows)]
+    found = [regime for regime in list_regimes(comparison) if _is_worse(comparison, regime.rows)]
     return sorted(found, key=lambda regime: -comparison.lost[regime.rows].sum())
 
 
@@ -211,29 +207,29 @@ def error_ratio(comparison: ComparedRows, rows: np.ndarray) -> float:
 
 
 def worse_parts(comparison: ComparedRows, rows: np.ndarray) -> list[str]:
-    """Return the parts that are significantly more often wrong in `rows` than in other rows."""
+    """Return the parts that are wrong more often in `rows`: by 10 % and two standard errors."""
     worse = []
     for part, wrong in comparison.mistakes.items():
         here, elsewhere = wrong[rows].mean(), wrong[~rows].mean()
         chance = 2 * np.sqrt(elsewhere * (1 - elsewhere) / rows.sum())
-        if here > elsewhere + max(MARGIN, chance):
+        if here > elsewhere + max(0.1, chance):
             worse.append(part)
     return worse
 
 
-def _fares_worse(comparison: ComparedRows, rows: np.ndarray) -> bool:
+def _is_worse(comparison: ComparedRows, rows: np.ndarray) -> bool:
     """Return whether rows are wrong more often than other rows, or by far larger errors."""
     return bool(worse_parts(comparison, rows)) or error_ratio(comparison, rows) > FAR
 
 
 def actions_taken(comparison: ComparedRows) -> list[Regime]:
-    """Return the rows of each action, empty if there are many actions."""
+    """Return the rows of each action, empty if there are more than 20 actions."""
     space = comparison.dataset.action_space
     if space.kind == "text" or space.children or space.is_float:
         return []
     values = comparison.dataset.columns["actions"].reshape(len(comparison.dataset), -1)
     kinds, kind = np.unique(values, axis=0, return_inverse=True)
-    if len(kinds) > MOST_ACTIONS:
+    if len(kinds) > 20:
         return []
     names = [str(row[0] if space.kind == "discrete" else row.tolist()) for row in kinds]
     return [Regime(f"action {n}", kind.reshape(-1) == i) for i, n in enumerate(names)]
@@ -248,13 +244,12 @@ def _stages(comparison: ComparedRows) -> Iterator[Regime]:
 
 
 def _bounds(comparison: ComparedRows) -> Iterator[Regime]:
-    """Yield the rows in which a real component is at its largest or smallest value.
+    """Yield the rows with a real component at its largest or smallest value.
 
-    That is the bound of the space, or an extreme that is repeated exactly, as only clipped values
-    are.
+    The value is the bound of the space, or an extreme that repeats exactly, as clipped values do.
     """
     indices = [i for i in range(len(comparison.names)) if comparison.is_float(i)]
-    for index in indices[:MOST_COMPARED]:
+    for index in indices[:40]:
         part = comparison.component(index)
         for word, bound in _extremes(part):
             rows = (part.before == bound) | (part.recorded == bound)
@@ -294,7 +289,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def plain_words(value: Any) -> str:
+def write_exactly(value: Any) -> str:
     """Write a value so that Python can read it back."""
     return repr(_plain(value))
 
@@ -302,9 +297,6 @@ def plain_words(value: Any) -> str:
 EXAMPLES = "Wrongly predicted transitions, at full precision:"
 """Heading of the examples of a report."""
 
-TURNS = 3
-"""Most rows of each kind of mistake that are shown."""
-MOST_COMPONENTS = 6
 LONGEST_VALUE = 300
 """Values of more characters are shown by their wrong components only."""
 
@@ -326,7 +318,7 @@ def counterexample(
     comparison = ComparedRows.of(dataset, predictions, metric, description)
     row = int(np.argmax(comparison.wrong))
     return clean(
-        "\n".join(["This transition is predicted wrongly:", "", *drawn(comparison, row)]),
+        "\n".join(["This transition is predicted wrongly:", "", *write_row(comparison, row)]),
         newlines=True,
     )
 
@@ -347,11 +339,11 @@ def examples(
     of transition with more mistakes, and each kind of mistake.
     """
     lines: list[str] = []
-    ways = (_sizes, _parts, _regimes, _kinds)
-    candidates = chain(first, chain.from_iterable(way(comparison) for way in ways))
-    chosen = _distinct(comparison, candidates, most, value_words)
-    for number, (reason, drawing) in enumerate(chosen, start=1):
-        more = [f"({number}) {reason}", *(f"    {line}" for line in drawing)]
+    sources = (_sizes, _parts, _regimes, _kinds)
+    candidates = chain(first, *(source(comparison) for source in sources))
+    chosen = _distinct(comparison, candidates, most, write_value)
+    for number, (reason, text) in enumerate(chosen, start=1):
+        more = [f"({number}) {reason}", *(f"    {line}" for line in text)]
         budget -= sum(len(line) + 1 for line in more)
         if lines and budget < 0:
             break
@@ -359,8 +351,8 @@ def examples(
     return lines
 
 
-def drawn(
-    comparison: ComparedRows, row: int, write: Callable[[Any], str] = plain_words
+def write_row(
+    comparison: ComparedRows, row: int, write: Callable[[Any], str] = write_exactly
 ) -> list[str]:
     """Return the lines of one row: input, recorded result and predicted result."""
     columns, predictions = comparison.dataset.columns, comparison.predictions
@@ -395,8 +387,8 @@ def _outcomes(comparison: ComparedRows, row: int) -> list[str]:
         return [f"reward            {recorded[0]!r}, terminated {recorded[1]}: both right"]
     right = (comparison.matches.reward[row], comparison.matches.terminated[row])
     return [
-        f"{name:<17} {f'{true!r}, right' if same else f'recorded  {true!r}, predicted {said!r}'}"
-        for name, true, said, same in zip(
+        f"{name:<17} {f'{true!r}, right' if same else f'recorded  {true!r}, predicted {guess!r}'}"
+        for name, true, guess, same in zip(
             ("reward", "terminated"), recorded, predicted, right, strict=True
         )
     ]
@@ -415,11 +407,11 @@ def _valid_actions(comparison: ComparedRows, row: int) -> list[str]:
 
 
 def _wrong_components(comparison: ComparedRows, row: int, write: Callable[[Any], str]) -> list[str]:
-    """Return a line for each of some wrong components."""
+    """Return a line for each of at most six wrong components, evenly spread."""
     wrong = np.flatnonzero(~comparison.right[row])
     total = comparison.right.shape[1]
     lines = [f"next observation  wrong in {len(wrong)} of {total} components"]
-    spread = np.linspace(0, len(wrong) - 1, min(len(wrong), MOST_COMPONENTS)).astype(int)
+    spread = np.linspace(0, len(wrong) - 1, min(len(wrong), 6)).astype(int)
     for index in wrong[spread].tolist():
         part = comparison.component(index)
         values = [column[row] for column in (part.before, part.recorded, part.predicted)]
@@ -460,20 +452,20 @@ def _parts(comparison: ComparedRows) -> Iterator[Example]:
 
 def _regimes(comparison: ComparedRows) -> Iterator[Example]:
     """Yield the costliest wrong row of each of the worst kinds of transition."""
-    for regime in failing(comparison)[:4]:
+    for regime in failing_regimes(comparison)[:4]:
         rows = np.flatnonzero(regime.rows & comparison.wrong)
         yield Example(int(rows[np.argmax(comparison.lost[rows])]), regime.name)
 
 
 def _kinds(comparison: ComparedRows) -> Iterator[Example]:
-    """Yield wrong rows of each kind of mistake in turn, the costliest kind first."""
+    """Yield three wrong rows of each kind of mistake in turn, the costliest kind first."""
     groups: dict[str, list[int]] = {}
     reasons = _reasons(comparison)
     for row in np.flatnonzero(comparison.wrong):
         groups.setdefault(reasons[row], []).append(int(row))
     lost = comparison.lost
     costliest = sorted(groups, key=lambda reason: -lost[groups[reason]].sum())
-    for turn in range(TURNS):
+    for turn in range(3):
         for reason in costliest:
             rows = sorted(groups[reason], key=lambda row: -lost[row])
             if turn < len(rows):
@@ -496,12 +488,12 @@ def _distinct(
     comparison: ComparedRows,
     candidates: Iterable[Example],
     most: int,
-    write: Callable[[Any], str] = plain_words,
+    write: Callable[[Any], str] = write_exactly,
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield the reason and the lines of at most `most` examples that look different."""
     seen: set[str] = set()
     for row, reason in candidates:
-        lines = drawn(comparison, row, write)
+        lines = write_row(comparison, row, write)
         if len(seen) < most and (text := "\n".join(lines)) not in seen:
             seen.add(text)
             yield reason, lines

@@ -19,7 +19,7 @@ MOST_LISTED = 64
 """Outcomes of a situation above which the best reachable score is not computed."""
 
 
-def facts_of(
+def list_facts(
     kinds: StepKinds,
     metric: Metric,
     documented: Sequence[str],

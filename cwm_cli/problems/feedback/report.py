@@ -23,7 +23,7 @@ from cwm_cli.problems.feedback.examples import (
     actions_taken,
     error_ratio,
     examples,
-    failing,
+    failing_regimes,
     right_share,
     worse_parts,
 )
@@ -448,7 +448,7 @@ def _by_regime(comparison: ComparedRows) -> list[str]:
     """Compare the worst kinds of transition with all other transitions."""
     lines = [
         f"- {name} ({int(rows.sum())}): {'; '.join(_contrasts(comparison, rows))}"
-        for name, rows in failing(comparison)[:4]
+        for name, rows in failing_regimes(comparison)[:4]
     ]
     heading = "Kinds of transition with more mistakes than other kinds (number of transitions):"
     return [heading, *lines] if lines else []

@@ -5,7 +5,7 @@ A step on a board of many cells is written by the cells that changed.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -81,9 +81,9 @@ class RecordedSteps:
             known[index] = len(values) <= FEW_VALUES and bool((values == np.round(values)).all())
         return known
 
-    def _by_leaf(self, says: Any) -> np.ndarray:
+    def _by_leaf(self, test: Callable[[Space], bool]) -> np.ndarray:
         leaves = [leaf.space for leaf in self.dataset.observation_space.leaves("")]
-        return np.concatenate([np.full(space.size, says(space), np.bool_) for space in leaves])
+        return np.concatenate([np.full(space.size, test(space), np.bool_) for space in leaves])
 
     @cached_property
     def actions(self) -> np.ndarray:
@@ -132,11 +132,12 @@ class RecordedSteps:
 
     def observation(self, row: int, *, after: bool = False) -> str:
         """Write the whole observation before or after a step."""
-        return self._written("next_observations" if after else "observations", row)
+        stem = "next_observations" if after else "observations"
+        return write_cell(self.dataset.observation_space, stem, self.dataset, row)
 
     def action(self, row: int) -> str:
         """Write an action."""
-        return written(self.dataset.action_space, "actions", self.dataset, row)
+        return write_cell(self.dataset.action_space, "actions", self.dataset, row)
 
     def changes(self, row: int) -> str:
         """Write the cells that a step changed."""
@@ -200,24 +201,21 @@ class RecordedSteps:
             lines.append(self.observation(rows[-1], after=True))
         return lines
 
-    def _written(self, stem: str, row: int) -> str:
-        return written(self.dataset.observation_space, stem, self.dataset, row)
 
-
-def written(space: Space, stem: str, dataset: Dataset, row: int) -> str:
+def write_cell(space: Space, stem: str, dataset: Dataset, row: int) -> str:
     """Write a value of a space as in Python, without spaces; long texts are cut."""
-    return value_words(space.unpack(stem, dataset.columns, row))
+    return write_value(space.unpack(stem, dataset.columns, row))
 
 
-def value_words(value: Any) -> str:
+def write_value(value: Any) -> str:
     """Write a value of any space; `number` writes its numbers."""
     match value:
         case np.ndarray() if value.ndim:
-            return f"[{','.join(map(value_words, value))}]"
+            return f"[{','.join(map(write_value, value))}]"
         case tuple():
-            return f"({','.join(map(value_words, value))})"
+            return f"({','.join(map(write_value, value))})"
         case dict():
-            return f"{{{','.join(f'{key!r}:{value_words(each)}' for key, each in value.items())}}}"
+            return f"{{{','.join(f'{key!r}:{write_value(each)}' for key, each in value.items())}}}"
         case str():
             cut = value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}…"
             plain = json.dumps(clean(cut, newlines=True), ensure_ascii=False)

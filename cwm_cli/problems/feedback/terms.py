@@ -1,6 +1,6 @@
 """Terms that may be missing in a program: they explain a residual, or correlate with it.
 
-A term is an input, an action, a product of two of them, an outcome or a change. It explains a
+A term is an input, an action, a product of two inputs, an outcome or a change. It explains a
 residual if a multiple of the term, added to the prediction, makes rows right.
 """
 
@@ -87,8 +87,8 @@ def fit_term(
 ) -> FittedTerm | None:
     """Return the term that makes most rows right if it is added to the prediction.
 
-    The coefficient is the median of residual / term: if one value fits most rows, it is the median,
-    whatever the other rows contain. None if fewer than three rows have a finite residual.
+    The coefficient is the median of residual / term: if one value fits most rows, it is the median.
+    None if fewer than three rows have a finite residual.
 
     Args:
         terms: The candidate terms.

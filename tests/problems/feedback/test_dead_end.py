@@ -1,12 +1,11 @@
-"""Dead ends are named, asked about once, and then shown a way out of; no question comes twice.
+"""Dead ends are reported once, then a hidden episode is disclosed; no prompt is repeated.
 
-The world counts up by 1 or 2, but from 70 to 79 it falls back to 0, which only episodes show that
-are held back.
+The environment counts up by 1 or 2, but from 70 to 79 it returns to 0. Only hidden episodes contain
+this rule.
 """
 
 import re
 from dataclasses import dataclass, field, replace
-from itertools import cycle
 
 import numpy as np
 import pytest
@@ -56,16 +55,16 @@ HEADER = SearchHeader(
 
 
 def naive(number):
-    """Write the same rule in other words."""
+    """Return the same rule with other text."""
     return NAIVE.replace("+ 1 + action", f"+ {number + 1} + action - {number}")
 
 
 def counting(episodes=20):
-    """Record episodes of five steps; those that are held back (3, 6, 9, ...) begin at 67 or 68."""
+    """Record episodes of five steps; hidden episodes (3, 6, 9, ...) start at 67 or 68."""
     rows = []
     for episode in range(episodes):
-        held_back = episode % 10 in (3, 6, 9)
-        count = 67 + episode % 2 if held_back else 3 * episode
+        is_hidden = episode % 10 in (3, 6, 9)
+        count = 67 + episode % 2 if is_hidden else 3 * episode
         for step in range(5):
             action = (episode + step) % 2
             after = 0 if 70 <= count < 80 else count + 1 + action
@@ -81,18 +80,18 @@ HIDDEN = sorted(set(DATA.columns["episodes"][~DATA.fitted].tolist()))
 
 
 @dataclass
-class Answering(Backend):
-    """Gives prepared answers in turn, and keeps what it was asked."""
+class ScriptedBackend(Backend):
+    """A backend that returns prepared answers in order, and keeps its requests."""
 
     answers: list[str] = field(default_factory=list)
-    asked: list[object] = field(default_factory=list)
+    requests: list[object] = field(default_factory=list)
 
     def complete(self, request):
-        self.asked.append(request)
+        self.requests.append(request)
         return Completion(f"```python\n{self.answers[request.step]}\n```")
 
     def prompts(self):
-        requests = sorted(self.asked, key=lambda request: request.step)
+        requests = sorted(self.requests, key=lambda request: request.step)
         return [request.messages[-1].content for request in requests]
 
 
@@ -100,19 +99,19 @@ def problem(sandbox, **options):
     return WorldModelProblem("It counts.", DATA, sandbox, AccuracyMetric.of(DATA), **options)
 
 
-def searching(sandbox, answers, strategy=GifMcts, parallel=1, **options):
-    backend = Answering(list(answers))
+def start_search(sandbox, answers, strategy=GifMcts, parallel=1, **options):
+    backend = ScriptedBackend(list(answers))
     search = Search(problem(sandbox, **options), strategy(), backend, parallel=parallel)
     return search, backend
 
 
-def test_the_episodes_that_are_held_back_alone_show_the_fall():
+def test_only_hidden_episodes_contain_the_return_to_zero():
     assert HIDDEN == [3, 6, 9, 13, 16, 19]
     shown = DATA[DATA.fitted].columns["observations"]
     assert not ((shown >= 70) & (shown < 80)).any()
 
 
-def test_a_dead_end_names_parts_actions_and_region_and_no_hidden_value(sandbox):
+def test_the_report_on_a_dead_end_names_parts_actions_and_regions_but_no_hidden_value(sandbox):
     verdict = problem(sandbox).judge(NAIVE)
     words = verdict.failure.message
     wrong = int((DATA.columns["observations"] >= 70).sum())
@@ -128,27 +127,27 @@ def test_a_dead_end_names_parts_actions_and_region_and_no_hidden_value(sandbox):
     assert verdict.dead_end == 3
 
 
-def test_a_dead_end_is_asked_about_once_and_then_one_episode_is_shown(sandbox):
+def test_one_episode_is_disclosed_after_one_question_about_a_dead_end(sandbox):
     answers = [NAIVE, naive(1), naive(2), RIGHT]
-    search, backend = searching(sandbox, answers)
+    search, backend = start_search(sandbox, answers)
     records = list(search.run(6))
     assert [record.node.disclosed for record in records] == [None, 3, None, None]
-    first, blind, seeing, again = backend.prompts()
+    first, blind, informed, again = backend.prompts()
     assert "of other episodes are not" not in first
     assert "of other episodes are not" in blind
     assert "## Recorded transitions" in blind
     assert not re.search(r"^7\d: ", blind, re.MULTILINE)
-    assert "of other episodes are not" not in seeing
-    assert "at full precision" in seeing
+    assert "of other episodes are not" not in informed
+    assert "at full precision" in informed
     hidden = DATA[DATA.columns["episodes"] == 3]
-    assert any(f"observation       {row.observation}\n" in seeing for row in hidden)
+    assert any(f"observation       {row.observation}\n" in informed for row in hidden)
     assert "predicted" in again
     assert search.solved
 
 
 @pytest.mark.parametrize("strategy", [GifMcts, WorldCoder])
 def test_only_disclosed_episodes_are_ever_shown(sandbox, strategy):
-    search, backend = searching(sandbox, [naive(n) for n in range(6)], strategy)
+    search, backend = start_search(sandbox, [naive(n) for n in range(6)], strategy)
     disclosed = []
     for number, record in enumerate(search.run(6)):
         kept = np.isin(DATA.columns["episodes"], [e for e in HIDDEN if e not in disclosed])
@@ -162,31 +161,34 @@ def test_only_disclosed_episodes_are_ever_shown(sandbox, strategy):
     assert disclosed[0] == 3
 
 
-def test_at_most_half_of_what_is_held_back_is_shown(sandbox):
-    task, node = problem(sandbox), None
-    search, _ = searching(sandbox, [NAIVE, naive(1)])
+def test_at_most_half_of_the_hidden_episodes_are_disclosed(sandbox):
+    task = problem(sandbox)
+    search, _ = start_search(sandbox, [NAIVE, naive(1)])
     list(search.run(2))
-    node = search.nodes[1]
     task.update(search.nodes[0])
-    for episode in HIDDEN[:3]:
-        assert task.discloses(node) == 3 or episode != 3
-        task._history.disclosed = (*task._history.disclosed, episode)
-    assert task.discloses(node) is None
+    answer = search.nodes[1]
+    assert task.discloses(answer) == 3
+    # Fitted episodes leave the program a dead end, so that only their number counts.
+    task._history.disclosed = (0, 1)
+    assert task.discloses(answer) == 3
+    task._history.disclosed = (0, 1, 2)
+    assert task.discloses(answer) is None
+    task._history.disclosed = tuple(HIDDEN[:3])
     assert task.shown.sum() == DATA.fitted.sum() + 15
 
 
-def test_verdicts_do_not_depend_on_what_was_disclosed(sandbox):
+def test_verdicts_do_not_depend_on_disclosed_episodes(sandbox):
     task = problem(sandbox)
     before = task.judge(NAIVE)
     task._history.disclosed = (6, 9)
     assert task.judge(NAIVE) == before
-    seen = task._seen(NAIVE, before)
+    seen = task._verdict_on_shown(NAIVE, before)
     assert (seen.score, seen.dead_end) == (before.score, None)
     assert "at full precision" in seen.failure.message
 
 
-def test_a_recorded_search_shows_the_same_when_it_is_repeated(sandbox, tmp_path):
-    backend, width = Answering([NAIVE, *(naive(n) for n in range(1, 6))]), 3
+def test_a_repeated_search_discloses_the_same_episodes(sandbox, tmp_path):
+    backend, width = ScriptedBackend([NAIVE, *(naive(n) for n in range(1, 6))]), 3
     for name in ("first", "again"):
         with SearchRun.start(tmp_path / name, HEADER, {"dataset.npz": DATA}) as run:
             task = problem(sandbox)
@@ -201,15 +203,15 @@ def test_a_recorded_search_shows_the_same_when_it_is_repeated(sandbox, tmp_path)
     assert any(node.disclosed is not None for node in first)
 
 
-def test_a_journal_cut_anywhere_asks_and_shows_the_same(sandbox):
+def test_a_resumed_search_asks_and_discloses_the_same(sandbox):
     answers = [NAIVE, *(naive(n) for n in range(1, 5))]
-    uncut, backend = searching(sandbox, answers)
+    uncut, backend = start_search(sandbox, answers)
     records = [
         SearchRecord(node=record.node, text=record.text).model_dump_json()
         for record in uncut.run(5)
     ]
     for cut in (1, 3):
-        resumed, later = searching(sandbox, answers)
+        resumed, later = start_search(sandbox, answers)
         resumed.resume(SearchRecord.model_validate_json(line).node for line in records[:cut])
         added = [
             SearchRecord(node=record.node, text=record.text).model_dump_json()
@@ -219,8 +221,8 @@ def test_a_journal_cut_anywhere_asks_and_shows_the_same(sandbox):
         assert later.prompts() == backend.prompts()[cut:]
 
 
-def test_as_published_nothing_is_disclosed_and_nothing_listed(sandbox):
-    search, backend = searching(
+def test_published_prompts_disclose_no_episode_and_list_no_changes(sandbox):
+    search, backend = start_search(
         sandbox, [NAIVE] * 5, lambda: GifMcts(preset="paper"), feedback="paper"
     )
     assert not any(record.node.disclosed is not None for record in search.run(5))
@@ -232,26 +234,21 @@ def test_as_published_nothing_is_disclosed_and_nothing_listed(sandbox):
     ("strategy", "program", "parallel"),
     [(GifMcts, NAIVE, 1), (GifMcts, OFF, 3), (WorldCoder, NAIVE, 3), (WorldCoder, RAISES, 1)],
 )
-def test_no_two_prompts_are_alike_whatever_is_answered(sandbox, strategy, program, parallel):
-    search, backend = searching(sandbox, cycle_of(program, 7), strategy, parallel)
+def test_all_prompts_differ_even_if_all_answers_are_equal(sandbox, strategy, program, parallel):
+    search, backend = start_search(sandbox, [program] * 7, strategy, parallel)
     list(search.run(7))
-    assert len({request.key for request in backend.asked}) == 7
-    assert all(request.occurrence == 0 for request in backend.asked)
+    assert len({request.key for request in backend.requests}) == 7
+    assert all(request.occurrence == 0 for request in backend.requests)
 
 
-def cycle_of(program, length):
-    """Answer always the same."""
-    return [text for text, _ in zip(cycle([program]), range(length), strict=False)]
-
-
-def test_samples_of_one_prompt_are_alike_on_purpose(sandbox):
-    search, backend = searching(sandbox, [OFF] * 4, ZeroShot)
+def test_zero_shot_prompts_are_equal(sandbox):
+    search, backend = start_search(sandbox, [OFF] * 4, ZeroShot)
     list(search.run(4))
     assert len(set(backend.prompts())) == 1
 
 
-def test_changes_that_did_not_help_are_listed_with_what_came_of_them(sandbox):
-    search, backend = searching(sandbox, [OFF, OFF.replace("+ 2", "+ 3"), RAISES, RIGHT])
+def test_prompts_list_changes_that_did_not_help_with_their_results(sandbox):
+    search, backend = start_search(sandbox, [OFF, OFF.replace("+ 2", "+ 3"), RAISES, RIGHT])
     list(search.run(4))
     assert [node.action for node in search.nodes[:3]] == [GENERATE, IMPROVE, IMPROVE]
     prompt = backend.prompts()[2]
@@ -261,9 +258,9 @@ def test_changes_that_did_not_help_are_listed_with_what_came_of_them(sandbox):
     assert fix.count("did not help") == 1
 
 
-def test_another_program_from_scratch_knows_of_those_before(sandbox):
+def test_a_repeated_generate_prompt_lists_earlier_programs(sandbox):
     task = problem(sandbox)
-    search, _ = searching(sandbox, [OFF, RAISES])
+    search, _ = start_search(sandbox, [OFF, RAISES])
     for record in search.run(2):
         task.update(record.node)
     first, second = (task.varied(Move(GENERATE), number)[-1].content for number in (1, 2))

@@ -1,4 +1,4 @@
-"""What the data say reaches whoever writes a program: chosen rows, counts, what was not seen."""
+"""The section on recorded transitions: chosen steps, facts, and gaps in the data."""
 
 import re
 
@@ -9,7 +9,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.feedback.description import split_passages, trim_description
-from cwm_cli.problems.feedback.evidence import Evidence, evidence, gathered
+from cwm_cli.problems.feedback.evidence import Evidence, evidence, gather_evidence
 from cwm_cli.problems.feedback.facts import likeliest
 from cwm_cli.problems.feedback.steps import RecordedSteps, number
 from cwm_cli.problems.templates import template
@@ -27,19 +27,18 @@ GRID = Space("discrete", low=(0.0,), high=(99.0,))
 
 
 def real(size: int) -> Space:
-    """Return a space of so many real numbers."""
+    """Return a space of `size` real numbers."""
     infinite = (np.inf,) * size
     return Space("box", "float32", (size,), tuple(-x for x in infinite), infinite)
 
 
 def dataset(rows: list[Transition], space: Space, action_space: Space = ACTIONS) -> Dataset:
-    """Gather rows."""
     return Dataset.of(rows, observation_space=space, action_space=action_space)
 
 
-def told(rows: Dataset, **options: int) -> Evidence:
-    """Gather the evidence of rows."""
-    return gathered(rows, AccuracyMetric.of(rows), **options)
+def gather(rows: Dataset, **options: int) -> Evidence:
+    """Return the evidence of rows."""
+    return gather_evidence(rows, AccuracyMetric.of(rows), **options)
 
 
 def fall(count: int = 300, seed: int = 0) -> Dataset:
@@ -86,7 +85,7 @@ def test_a_description_keeps_its_rules_and_loses_what_no_program_needs() -> None
     assert "P(move left)=1/3" in lake and "SFFF" in lake
 
 
-def test_options_that_are_off_are_named_and_those_that_are_explained_elsewhere_are_not() -> None:
+def test_options_that_are_off_are_shortened_and_explained_options_are_left_out() -> None:
     """The defaults of options that no passage explains stay."""
     text = (
         "## Rewards\nMinus `weight` (1) per step.\n\n"
@@ -106,32 +105,32 @@ def test_options_that_are_off_are_named_and_those_that_are_explained_elsewhere_a
     assert "it rains" in trim_description(on)
 
 
-def test_passages_say_what_they_are_about_and_hold_the_whole_description() -> None:
-    """A heading that says nothing belongs to what stands above it."""
+def test_passages_have_subjects_and_contain_the_whole_description() -> None:
+    """A heading without a known word has the subject of the heading above."""
     text = "A lake.\n\n## Episode End\n\n### Causes\nA hole.\n\n## Reward\nOne."
     assert [part.subject for part in split_passages(text)] == ["task", "ends", "ends", "reward"]
     assert "".join("".join(map(str, split_passages(text))).split()) == "".join(text.split())
 
 
-def test_all_distinct_steps_stand_where_they_fit() -> None:
-    """By observation, with what is unusual said; by episode where numbers are real."""
+def test_all_distinct_steps_are_shown_if_they_fit() -> None:
+    """They are listed by observation, or by episode if observations are real numbers."""
     rows = [Transition(n, 0, n + 1, -1.0, n == 8) for n in range(9)] * 3
     rows += [Transition(n, 1, 0, 5.0, False) for n in range(4)]
-    found = told(dataset(rows, GRID))
+    found = gather(dataset(rows, GRID))
     assert found.complete
     assert "3: 0>4; 1>0 reward 5" in found.words()
     assert "8: 0>9 ended" in found.words()
     assert "-1 (27x), 5 (4x)" in found.words()
     ball = fall(12)
-    words = told(ball).words()
+    words = gather(ball).words()
     for row in range(len(ball)):
         assert all(number(x) in words for x in ball.row(row).next_observation)
 
 
-def test_what_decides_stands_beside_what_it_is_told_apart_from() -> None:
+def test_steps_on_either_side_of_a_threshold_are_shown_together() -> None:
     """Six steps in a row; ends and rewards on either side; a bounce; extremes."""
     ball = fall()
-    found = told(ball)
+    found = gather(ball)
     assert not found.complete
     steps, shown = RecordedSteps(ball), set(found.rows)
     first, *others = found.groups
@@ -151,7 +150,7 @@ def test_what_decides_stands_beside_what_it_is_told_apart_from() -> None:
     assert extremes <= shown
 
 
-def test_steps_that_are_alike_but_turn_out_differently_stand_in_pairs() -> None:
+def test_similar_steps_with_different_results_are_shown_in_pairs() -> None:
     """A wall that stops a walk in one place is shown beside a place where it does not."""
     rng = np.random.default_rng(3)
     space = Space("multidiscrete", shape=(2,), low=(0.0, 0.0), high=(29.0, 29.0))
@@ -161,7 +160,7 @@ def test_steps_that_are_alike_but_turn_out_differently_stand_in_pairs() -> None:
         wall = (x, y) == (7, 7)
         rows.append(Transition(np.array([x, y]), 0, np.array([x + (not wall), y]), -1.0, False))
     rows.append(Transition(np.array([7, 7]), 0, np.array([7, 7]), -1.0, False))
-    words = told(dataset(rows, space)).words()
+    words = gather(dataset(rows, space)).words()
     lines = words.splitlines()
     place = lines.index("[7,7] | 0 | [7,7] | -1")
     x, y = map(int, re.findall(r"\d+", lines[place + 1])[:2])
@@ -169,7 +168,7 @@ def test_steps_that_are_alike_but_turn_out_differently_stand_in_pairs() -> None:
     assert re.search(r"- \[0\] under action 0: \+1.*, unchanged \(\d+x\)|but unchanged if", words)
 
 
-def test_boards_are_shown_once_and_then_by_the_cells_that_changed() -> None:
+def test_a_board_is_shown_once_and_then_by_its_changed_cells() -> None:
     """However large a picture is, and however many steps there are, the size is bounded."""
     rng = np.random.default_rng(0)
     space = Space("box", "int8", (12, 12), (0.0,) * 144, (3.0,) * 144)
@@ -180,15 +179,15 @@ def test_boards_are_shown_once_and_then_by_the_cells_that_changed() -> None:
         after[step % 12, step * 5 % 12] = 3
         rows.append(Transition(board, 0, after, 0.0, False))
         board = after
-    words = told(dataset(rows, space)).words()
+    words = gather(dataset(rows, space)).words()
     assert words.count("[[") == 1
     assert re.search(r"\[\d+, \d+\] [0-2]>3", words)
     assert estimated_tokens(words) <= 2000
 
 
 @pytest.mark.parametrize("tokens", [300, 1000, 2000])
-def test_evidence_is_bounded_however_wide_observations_are(tokens: int) -> None:
-    """Real numbers by the hundred, long texts, and few tokens to say it in."""
+def test_wide_observations_do_not_exceed_the_allowance(tokens: int) -> None:
+    """Hundreds of real numbers, and long texts, fit into few tokens."""
     rng = np.random.default_rng(0)
     wide = [
         Transition(*rng.normal(size=(3, 400)).astype("f4")[[0, 1, 2]], 1.0, False)
@@ -200,10 +199,10 @@ def test_evidence_is_bounded_however_wide_observations_are(tokens: int) -> None:
         dataset(texts, Space("text", max_length=4000)),
         fall(),
     ):
-        assert 0 < estimated_tokens(told(rows, tokens=tokens).words()) <= tokens
+        assert 0 < estimated_tokens(gather(rows, tokens=tokens).words()) <= tokens
 
 
-def test_every_digit_survives() -> None:
+def test_numbers_are_written_exactly_and_briefly() -> None:
     """Numbers of 32 bits are read back exactly, and nothing is written longer than needed."""
     rng = np.random.default_rng(1)
     values = np.concatenate([rng.normal(size=500), 10.0 ** rng.uniform(-30, 30, 500)]).astype("f4")
@@ -215,14 +214,14 @@ def test_every_digit_survives() -> None:
         "2",
     )
     ball = fall(40)
-    chained = told(ball).groups[0]
+    chained = gather(ball).groups[0]
     numbers = [float(text) for text in re.findall(r"[-\d.e]+", chained.lines[0])]
     observation = np.array(numbers[:2], "f4")
     assert (observation == ball.row(chained.rows[0]).observation).all()
 
 
-def test_the_same_rows_make_the_same_words_and_a_variant_makes_others() -> None:
-    """Where not all rows fit there is always another choice."""
+def test_evidence_is_deterministic_and_each_variant_differs() -> None:
+    """If not all rows fit, each variant chooses other rows."""
     ball, metric = fall(), AccuracyMetric.of(fall())
     words = [evidence(ball, metric, variant=variant) for variant in (0, 0, 1, 2, 3)]
     assert words[0] == words[1]
@@ -230,8 +229,8 @@ def test_the_same_rows_make_the_same_words_and_a_variant_makes_others() -> None:
     assert evidence(ball, metric, tokens=0) == ""
 
 
-def test_chance_is_counted_and_the_best_score_said() -> None:
-    """One answer for each situation scores no more than what weighs most among its outcomes."""
+def test_outcomes_of_chance_are_counted_with_the_best_score() -> None:
+    """No other single answer for each situation has a higher score."""
     outcomes = [(1, 0.0, False), (1, 0.0, False), (2, 1.0, True)]
     rows = [
         Transition(0, 0, after, reward, ended)
@@ -252,19 +251,19 @@ def test_chance_is_counted_and_the_best_score_said() -> None:
             assert metric.score(columns, data).value <= best
 
 
-def test_ends_say_what_did_not_end_and_gaps_what_is_not_shown() -> None:
-    """How many of how many, where steps went without an end, and what was never seen."""
-    words = told(fall()).words()
+def test_facts_count_ends_and_name_gaps() -> None:
+    """They give the ranges of steps without an end, and unseen actions and ends."""
+    words = gather(fall()).words()
     ball = RecordedSteps(fall())
     assert f"{int(ball.ended.sum())} of {len(ball)} steps ended" in words
     assert re.search(r"Next observations without an end: \[0\] 0\.\S+ to 1\.99", words)
     still = dataset([Transition(n, 0, n + 1, 1.0, False) for n in range(9)], GRID)
-    assert "No terminal transition was seen" in told(still).words()
-    assert "No row takes the action 1" in told(still).words()
+    assert "No terminal transition was seen" in gather(still).words()
+    assert "No row takes the action 1" in gather(still).words()
 
 
 def problem(train: Dataset, **options: object) -> WorldModelProblem:
-    """Pose a problem whose programs nobody runs."""
+    """Return a problem whose programs are not run."""
     return WorldModelProblem(
         "A system.",
         train,
@@ -275,7 +274,7 @@ def problem(train: Dataset, **options: object) -> WorldModelProblem:
 
 
 def test_no_prompt_shows_anything_of_hidden_rows() -> None:
-    """Numbers that only hidden rows have are in no prompt to generate, whatever the variant."""
+    """Generate prompts of all variants contain no number that only hidden rows contain."""
     train = fall(400)
     hidden = ~train.fitted
     train.columns["observations"][hidden] += np.float32(1000)
@@ -289,8 +288,8 @@ def test_no_prompt_shows_anything_of_hidden_rows() -> None:
         assert not [x for x in re.findall(r"\b\d+\.\d+", prompt) if 900 < float(x) < 1100]
 
 
-def test_a_prompt_holds_evidence_unless_it_is_the_published_one() -> None:
-    """With no tokens for it there is none, and the published prompt is what it was."""
+def test_all_prompts_except_published_ones_contain_evidence() -> None:
+    """Without tokens for evidence, prompts contain none."""
     train = fall(60)
     asked = problem(train).messages(Move(GENERATE))[-1].content
     assert "## Recorded transitions" in asked
@@ -310,8 +309,8 @@ def test_a_prompt_holds_evidence_unless_it_is_the_published_one() -> None:
     assert "Recorded transitions" not in published.messages(Move(GENERATE))[-1].content
 
 
-def test_all_prompts_of_a_search_begin_alike_with_what_is_stable() -> None:
-    """Providers keep what prompts begin with, byte for byte."""
+def test_all_prompts_of_a_search_share_their_beginning() -> None:
+    """Providers cache the beginning of prompts, byte for byte."""
     asked = problem(fall(400))
     mismatch, raised = Failure("mismatch", "It is wrong."), Failure("step_error", "It raises.")
     settled = Verdict(score=0.9, failure=mismatch, parts={"reward": 1.0})
@@ -342,18 +341,18 @@ def test_a_prompt_that_is_too_long_loses_chosen_steps_before_facts() -> None:
 
 
 @pytest.mark.slow
-def test_every_shipped_dataset_has_evidence_that_is_bounded_and_quick() -> None:
-    """Boards, texts, chance, real numbers by the hundred: rows of the part that may be shown."""
+def test_evidence_of_shipped_datasets_fits_the_allowance() -> None:
+    """Boards, texts, chance and hundreds of real numbers fit into the allowance."""
     for env in ("Humanoid-v5", "RTFM-v0", "Taxi-v4", "Blackjack-v1", "Hopper-v5"):
         train = Dataset.load(SHIPPED / f"{env}.npz").train
         rows = train[train.fitted]
-        found = gathered(rows, AccuracyMetric.of(train), described(env))
+        found = gather_evidence(rows, AccuracyMetric.of(train), described(env))
         assert estimated_tokens(found.words()) <= 2000, env
         assert len(set(found.rows)) >= 4, env
 
 
-def test_what_decides_a_change_of_whole_numbers_is_said() -> None:
-    """A wall in one cell, a step that another component gives, and what goes on by itself."""
+def test_the_causes_of_changes_of_whole_numbers_are_named() -> None:
+    """They are a wall in one cell, the value of another component, and a clock."""
     rng = np.random.default_rng(5)
     space = Space("multidiscrete", shape=(4,), low=(0.0,) * 4, high=(99.0,) * 4)
     rows = []
@@ -365,7 +364,7 @@ def test_what_decides_a_change_of_whole_numbers_is_said() -> None:
         after = [x + (not blocked), y + faster, faster, (clock + 1) % 4]
         arrays = np.array([x, y, speed, clock]), np.array(after)
         rows.append(Transition(arrays[0], action, arrays[1], 0.0, False))
-    words = told(dataset(rows, space)).words()
+    words = gather(dataset(rows, space)).words()
     walls = ", ".join(["2 3", *(f"5 {y}" for y in range(5))])
     assert f"[0] under any action: +1, but unchanged if [0] [1] is {walls}" in words
     assert "[1] under any action: +next [2]" in words
@@ -373,8 +372,8 @@ def test_what_decides_a_change_of_whole_numbers_is_said() -> None:
     assert "[3] under any action: +1, but -3 if [3] is 3" in words
 
 
-def test_what_switches_a_flag_is_bracketed() -> None:
-    """The rows on either side of a threshold of a real component stand together."""
+def test_steps_on_either_side_of_the_threshold_of_a_flag_are_shown() -> None:
+    """The threshold is a value of a real component."""
     rng = np.random.default_rng(2)
     rows = []
     for _ in range(300):
@@ -383,7 +382,7 @@ def test_what_switches_a_flag_is_bracketed() -> None:
         after = np.array([heat + (1 if on_after else -1), on_after], "f4")
         rows.append(Transition(np.array([heat, on], "f4"), 0, after, 0.0, False))
     data = dataset(rows, real(2))
-    steps, found = RecordedSteps(data), told(data)
+    steps, found = RecordedSteps(data), gather(data)
     off = next(g for g in found.groups if "changes from 1" in g.reason)
     hot, warm = off.rows
     assert steps.before[hot, 0] >= 22 > steps.before[warm, 0]
@@ -393,12 +392,12 @@ def test_what_switches_a_flag_is_bracketed() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_numbers_that_are_not_finite_hide_nothing() -> None:
-    """A row without a number is written as it is, and the others are chosen as ever."""
+def test_numbers_that_are_not_finite_do_not_change_the_choice_of_steps() -> None:
+    """A single step is shown, too."""
     ball = fall()
     ball.columns["next_observations"][7, 1] = np.nan
     ball.columns["observations"][9, 0] = np.inf
-    words = told(ball).words()
+    words = gather(ball).words()
     assert "Steps in a row" in words and "Ends" in words
     single = fall(1)
-    assert "1 steps of 1 episodes" in told(single).words()
+    assert "1 steps of 1 episodes" in gather(single).words()

@@ -1,4 +1,4 @@
-"""What an improve prompt says about a program, shown on real environments."""
+"""The reports of improve prompts on programs of real environments."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.feedback import counterexample, report, worst
-from cwm_cli.problems.feedback.steps import value_words
+from cwm_cli.problems.feedback.steps import write_value
 from cwm_cli.search.contracts import IMPROVE, Move
 from recordings import FROZEN_LAKE, PENDULUM, cartpole, problem, record
 
@@ -30,21 +30,21 @@ class TestContinuousReport:
         assert re.search(r"adding 0\.0\d+ \* observation\[2\] to the prediction", text)
         assert "always right: observation[0], observation[2]" in text
 
-    def test_a_wrong_integrator_shows_as_the_rule_that_the_recordings_obey(self, poles, sandbox):
+    def test_the_report_on_a_wrong_integrator_states_the_recorded_rule(self, poles, sandbox):
         text = said(poles, cartpole(position="x + 0.02 * (v + 0.02 * pull)"), sandbox)
         assert "adding -0.02 * (next_observation[1] - observation[1])" in text
         assert "recorded change: 0.02 * observation[1], in 100 % of the transitions" in text
 
-    def test_missed_ends_come_with_the_value_that_tells_them(self, poles, sandbox):
+    def test_the_report_on_missed_ends_states_their_threshold(self, poles, sandbox):
         text = said(poles, cartpole(limit=0.3), sandbox)
         ends = int(poles[0][poles[0].fitted].columns["terminations"].sum())
         assert f"{ends} of {ends} ends missed" in text
-        told = re.search(
+        bracket = re.search(
             r"the episode ends exactly if abs\(next_observation\[2\]\) > \S+ .*; nearest values of "
             r"abs\(next_observation\[2\]\): (\S+) with it, (\S+) without",
             text,
         )
-        assert float(told[2]) < 12 * np.pi / 180 < float(told[1])
+        assert float(bracket[2]) < 12 * np.pi / 180 < float(bracket[1])
         assert f"terminated if abs(predicted next_observation[2]) > 0.21: wrong in {ends}" in text
         assert f"the episode terminates ({ends}): terminated right in 0 %, otherwise 100 %" in text
 
@@ -59,36 +59,36 @@ class TestContinuousReport:
         assert len(shown) >= 3
         assert all(row in recorded for row in shown)
 
-    def test_only_rows_of_the_fit_part_are_shown(self, poles, sandbox):
+    def test_only_fitted_rows_are_shown(self, poles, sandbox):
         data, _ = poles
         text = said(poles, cartpole(gravity=5), sandbox)
         hidden = data[~data.fitted].columns["observations"]
-        assert not any(value_words(row) in text for row in hidden)
-        assert any(value_words(row) in text for row in data[data.fitted].columns["observations"])
+        assert not any(write_value(row) in text for row in hidden)
+        assert any(write_value(row) in text for row in data[data.fitted].columns["observations"])
 
     def test_a_wrong_reward_is_explained_by_the_term_that_is_missing(self, sandbox):
         text = said(record("Pendulum-v1", episodes=10), PENDULUM, sandbox)
         assert "The reward" in text
         assert re.search(r"adding -0\.(001|00099999\d*) \* action\[0\]\*\*2 .* 100 % of them", text)
 
-    def test_clipped_values_show_as_a_kind_of_their_own(self, sandbox):
+    def test_clipped_values_are_a_kind_of_transition(self, sandbox):
         text = said(record("Pendulum-v1", episodes=10, limit=200), PENDULUM, sandbox)
         clipped = r"- observation\[2\] is at its m\w+, -?8.0 \(\d+\): observation right in"
         assert re.search(rf"{clipped} \S+ %, otherwise 99", text)
 
-    def test_what_the_data_leave_open_is_said(self, sandbox):
+    def test_the_report_names_gaps_in_the_data(self, sandbox):
         text = said(record("Pendulum-v1", episodes=3), PENDULUM, sandbox)
         assert "the transitions are right" in text
         assert "no episode terminates" in text
         assert "integrator" in text
 
-    def test_a_stock_of_real_numbers_is_no_physical_system(self):
+    def test_random_real_numbers_are_no_physical_system(self):
         data, guess = wide(4)
         assert "integrator" not in report(data, guess, AccuracyMetric.of(data), "Stock and orders.")
 
 
 class TestDescription:
-    def test_the_description_is_the_same_whatever_the_program_is_right_about(self, poles, sandbox):
+    def test_the_description_does_not_depend_on_the_program(self, poles, sandbox):
         asked = problem(poles, sandbox)
         starts = set()
         for limit, gravity in ((0.3, 9.8), (12 * np.pi / 180, 9.0)):
@@ -120,7 +120,7 @@ class TestDiscreteReport:
         blocks = [block.split("\n", 1)[1] for block in re.split(r"\n\(\d\) ", text)[1:]]
         assert len(blocks) == len(set(blocks))
 
-    def test_chance_is_named_as_chance(self, sandbox):
+    def test_different_outcomes_of_equal_situations_are_reported(self, sandbox):
         text = said(self.lake(is_slippery=True), FROZEN_LAKE, sandbox)
         assert "pairs of observation and action were recorded with different outcomes" in text
         assert re.search(r"The best score that can be reached here is 0\.\d+", text)
@@ -138,13 +138,13 @@ class TestDiscreteReport:
 
 
 class TestPublishedFeedback:
-    def test_it_is_a_single_transition(self, poles, sandbox):
+    def test_published_feedback_is_a_single_transition(self, poles, sandbox):
         text = said(poles, cartpole(gravity=5), sandbox, feedback="paper")
         assert text.startswith("This transition is predicted wrongly:")
         assert text.count("next observation") == 1
         assert len(text.splitlines()) <= 8
 
-    def test_it_is_the_first_that_is_wrong(self):
+    def test_published_feedback_is_the_first_wrong_transition(self):
         space = Space("discrete", low=(0,), high=(9,))
         rows = [Transition(n, 0, n, float(n == 4), False) for n in (1, 2, 3, 4)]
         data = Dataset.of(rows, observation_space=space, action_space=space)
@@ -154,7 +154,7 @@ class TestPublishedFeedback:
 
 
 def wide(size, rows=60):
-    """Make transitions of many numbers, and predictions that are wrong in all of them."""
+    """Return transitions of `size` numbers, and predictions that are wrong in every number."""
     rng = np.random.default_rng(size)
     space = Space("box", "float64", (size,), (-np.inf,) * size, (np.inf,) * size)
     action = Space("box", "float32", (3,), (-1.0,) * 3, (1.0,) * 3)
@@ -178,11 +178,11 @@ texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 class TestAnyObservation:
     @pytest.mark.parametrize("size", [1, 4, 17, 105, 2000])
-    def test_the_length_is_bounded_whatever_the_size(self, size):
+    def test_the_length_of_a_report_is_bounded(self, size):
         data, guess = wide(size)
         assert 1000 < len(report(data, guess, AccuracyMetric.of(data))) < 5000
 
-    def test_predictions_that_are_no_numbers_are_counted(self):
+    def test_predictions_that_are_not_finite_are_counted(self):
         data, guess = wide(4)
         broken = guess["next_observations"].copy()
         broken[:7, 2], broken[:, 3] = np.nan, np.inf
@@ -192,7 +192,7 @@ class TestAnyObservation:
 
     @settings(max_examples=25, deadline=None)
     @given(texts, texts, st.text(min_size=1, max_size=30))
-    def test_control_characters_of_texts_and_keys_never_get_through(self, one, other, key):
+    def test_reports_contain_no_control_characters(self, one, other, key):
         space = Space("dict", keys=(key,), children=(Space("text", max_length=300),))
         rows = [
             Transition({key: one}, 0, {key: other + "!"}, 0.0, False),
@@ -208,7 +208,7 @@ class TestAnyObservation:
             assert all(c == "\n" or c.isprintable() for c in text)
             assert len(text) < 5000
 
-    def test_of_long_texts_the_place_where_they_differ_is_shown(self):
+    def test_long_texts_are_shown_from_their_first_difference(self):
         space = Space("text", max_length=2000)
         before, after = "." * 1500, "." * 1200 + "@" + "." * 299
         data = Dataset.of(
