@@ -65,7 +65,7 @@ def test_what_is_hidden_leaves_the_observation_its_space_and_its_documentation()
         with closing(environment(name).make(hide=[part])) as env:
             assert env.observation_space.contains(env.reset(seed=0)[0])
             told = environment(name).describe(env)
-            assert f"hidden are `{part}`" in told
+            assert f"not observed: `{part}`" in told
             assert f"shape ({len(kept)},)" in told
 
 
