@@ -64,7 +64,7 @@ def documented_parts(description: str, size: int) -> list[DocumentedPart]:
 
 
 def without_components(description: str, size: int, numbers: Collection[int]) -> str:
-    """Remove the rows of some components from the table, and renumber the others."""
+    """Remove the rows of some components from the table, and renumber the remaining ones."""
     lines: list[str | None] = list(description.splitlines())
     new_numbers = count()
     for number, (place, _) in enumerate(_components(description.splitlines(), size)):

@@ -44,7 +44,7 @@ class TextView:
     - `kinds` of change, the most common first;
     - `vocabulary`: the facts that conditions of rules may use, and their values;
     - `conclusions`: the fields of each kind of change, and their values;
-    - `goals` for which `solution` finds actions, the easiest first;
+    - `goals` of `solution`, the easiest first;
     - `lists_discovered`: whether prompts list the sentences that were observed so far;
     - `guide`, a description of the environment that reveals no rule to be found;
     - `state`, `action` and `change`: one or two sentences on an observation, an action and an

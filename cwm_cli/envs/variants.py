@@ -44,7 +44,7 @@ whole observation.
 """
 
 PIXELS, BRIGHTEST = "pixels", 255
-"""The name for all pixels, and their largest value; noise on pixels is a fraction of it."""
+"""The name for all pixels, and the largest pixel value, of which noise is a fraction."""
 
 
 Place = tuple[str | int, ...]

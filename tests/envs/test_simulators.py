@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.envs.simulators import Attributes, Findings, Remembering, simulator
+from cwm_cli.envs.simulators import Attributes, CachingSimulator, Findings, simulator
 from cwm_cli.envs.simulators.chance import fingerprint
 from cwm_cli.envs.simulators.saving import content
 from cwm_cli.envs.spec import EnvironmentSpec
@@ -129,7 +129,7 @@ def simulators():
 
 def stepped(model):
     """Return the environment of a simulator, and what binds a rewinder to another one."""
-    inner = model._simulator if isinstance(model, Remembering) else model
+    inner = model._simulator if isinstance(model, CachingSimulator) else model
     return inner._env, inner._bind
 
 
@@ -313,7 +313,7 @@ def test_the_actions_that_are_valid_are_told():
 def test_steps_that_are_remembered_are_those_of_the_environment():
     spec = environment("Taxi-v4")
     model, real = simulator(spec, {}, 0), spec.make().unwrapped
-    assert isinstance(model, Remembering)
+    assert isinstance(model, CachingSimulator)
     observation, _ = real.reset(seed=1)
     start, actions = model.state_of(real, observation), actions_for(real, 300)
     truth = [real.step(action)[:3] for action in actions]

@@ -1,8 +1,8 @@
-"""Save and restore an environment by its attributes, whatever it is made of.
+"""Save and restore any environment by its attributes.
 
-`Attributes` is the rewinder of environments that bring none. A layout says how each attribute is
-saved: as it is, copied, or as the state of a random generator; values are compared and copied by
-kind.
+`Attributes` is the rewinder of environments without their own. A layout defines how each attribute
+is saved: unchanged, copied, or as the state of a random generator. Values are compared and copied
+by type.
 """
 
 from collections import Counter, deque
@@ -32,19 +32,19 @@ ATOMS: frozenset[type] = frozenset(
 _TUPLE = {tuple}
 
 ARRAY_BYTES = 256
-"""Bytes of an array that take about as long to copy as one other part."""
+"""Bytes of an array that take about as long to copy as another part."""
 
 _FIXED = (type, ModuleType, FunctionType, BuiltinFunctionType, np.ufunc, np.dtype, Enum)
 
 
 @dataclass
 class Survey:
-    """What is found within a value.
+    """The parts of a value.
 
-    `size` counts the parts, large arrays as many. `mutable` are those that can
-    change, by id, and `repeats` says that one of them occurs twice. `plain`
-    values are made of containers, arrays and atoms. `bound` ones hold a
-    function or memory that belongs to one instance.
+    `size` is the number of parts; a large array counts as several. `mutable` has the mutable parts
+    by id, and `repeats` is whether a mutable part occurs twice. A `plain` value consists of
+    containers, arrays and atoms. A `bound` value contains a function or memory that belongs to one
+    instance.
     """
 
     size: int = 0
@@ -55,7 +55,7 @@ class Survey:
     generators: list[Generator] = field(default_factory=list)
 
     def enter(self, part: Any, outside: Container[int]) -> Iterable[Any]:
-        """Take a part into account; return what is within it."""
+        """Count a part, and return the parts inside it."""
         if type(part) is tuple and ATOMS.issuperset(map(type, part)):
             return ()
         fixed = isinstance(part, _FIXED)
@@ -77,7 +77,7 @@ class Survey:
 
 
 def survey(value: Any, outside: Container[int] = ()) -> Survey:
-    """Look at every part of a value, but not into those whose ids are `outside`."""
+    """Survey all parts of a value, except inside the parts with ids in `outside`."""
     found, waiting = Survey(), [value]
     while waiting:
         part = waiting.pop()
@@ -88,7 +88,7 @@ def survey(value: Any, outside: Container[int] = ()) -> Survey:
 
 
 def parts(value: Any) -> Iterator[Any]:
-    """Yield what a value is directly made of."""
+    """Yield the direct parts of a value."""
     if isinstance(value, Mapping):
         yield from chain(value.keys(), value.values())
     elif isinstance(value, list | tuple | set | frozenset | deque):
@@ -106,10 +106,10 @@ def parts(value: Any) -> Iterator[Any]:
 
 
 def content(value: Any, met: dict[int, tuple[int, Any]]) -> Hashable:
-    """Return something that is equal, and hashed alike, for values that hold the same.
+    """Return a hashable that is equal for values with equal content.
 
-    Values are taken apart as `deepcopy` does it; what cannot be is equal to itself only.
-    A part that was `met` before is told by its number.
+    Values are taken apart as in `deepcopy`; a value that cannot be is equal only to itself. A part
+    in `met` is represented by its number.
     """
     if type(value) in ATOMS or isinstance(value, _FIXED):
         return value if value == value else repr(value)  # NaN does not equal itself
@@ -123,7 +123,7 @@ def content(value: Any, met: dict[int, tuple[int, Any]]) -> Hashable:
     met[id(value)] = len(met), value
     try:
         reduced = value.__reduce_ex__(4)
-    except Exception:  # noqa: BLE001  # whatever a stranger's class may raise
+    except Exception:  # noqa: BLE001  # foreign classes may raise any error
         return id(value)
     return content(tuple(tuple(p) if isinstance(p, Iterator) else p for p in reduced), met)
 
@@ -134,7 +134,7 @@ def _slots(cls: type) -> tuple[str, ...]:
 
 
 def _is_bound(value: Any) -> bool:
-    """Whether a value would still refer to the old instance after it was copied."""
+    """Return whether a copy of the value would still refer to the old instance."""
     if isinstance(value, FunctionType):
         return value.__closure__ is not None
     while isinstance(value, np.ndarray) and value.base is not None:
@@ -150,7 +150,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """Copy a value made of containers, arrays and atoms, ten times as fast as `deepcopy`."""
+    """Copy a value; containers, arrays and atoms ten times as fast as `deepcopy`."""
     return COPIERS.get(type(value), deepcopy)(value)
 
 
@@ -187,22 +187,22 @@ COPIERS: dict[type, Callable[[Any], Any]] = {
     bytearray: bytearray.copy,
     deque: _deque,
 }
-"""How values of a type are copied; the members of a set cannot change."""
+"""Copy functions by type; sets are copied shallowly since their members cannot change."""
 
 
 OWN = ("action_space", "observation_space", "spec")
-"""Attributes that an instance never takes over from another."""
+"""Attributes that one instance never takes over from another."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What is known of the attributes of an environment.
+    """Facts about the attributes of an environment.
 
-    `constant` ones never change and are not copied. Those `together` share
-    parts, or are of unknown types; `plain` ones are neither, and `seen` ones
-    once were something else than None. `spaces` are those whose generators it
-    draws from, as it does from the `common` ones of Python and numpy. Where
-    `whole` is set all that can be copied is, in one piece.
+    `constant` attributes never change and are not copied. Attributes `together` share parts, or
+    have unknown types; `plain` attributes do neither; `seen` attributes had a value other than
+    None. `spaces` are the spaces whose generators the environment draws from, and `common` the
+    global generators of Python and numpy. If `whole` is set, everything that can be copied is
+    copied in one piece.
     """
 
     constant: frozenset[str] = frozenset()
@@ -215,13 +215,12 @@ class Findings:
 
 
 class Layout(NamedTuple):
-    """How the attributes are saved.
+    """The method for saving each attribute.
 
-    The `plain` ones are copied one by one, those `together` in one piece.
-    Those `left` stay with their instance, among them `generators` and what is
-    constant. All others cannot be changed but by replacing them. It holds as
-    long as the attributes `watched` are the `expected` objects: the constant
-    ones, and None where that may turn out to be of any kind.
+    `plain` attributes are copied one by one, attributes `together` in one piece. Attributes in
+    `left` stay with their instance, including `generators` and constants. Other attributes can only
+    be replaced, so references are saved. A layout is valid while the attributes `watched` are the
+    `expected` objects: the constants, and None for attributes that may get a value of any type.
     """
 
     names: frozenset[str]
@@ -234,7 +233,7 @@ class Layout(NamedTuple):
 
 
 def owned(env: "gym.Env[Any, Any]", findings: Findings) -> list[Any]:
-    """Return what belongs to an instance, in the same order for every instance."""
+    """Return the objects that belong to an instance, in the same order for every instance."""
     attributes = vars(env)
     names = [name for name in (*OWN, *sorted(findings.constant)) if name in attributes]
     return [env, *(attributes[name] for name in names)]
@@ -246,7 +245,7 @@ def beside(env: "gym.Env[Any, Any]", findings: Findings) -> list[Generator]:
 
 
 def laid_out(env: "gym.Env[Any, Any]", known: Findings) -> Layout:
-    """Decide how the attributes that an environment has now are saved."""
+    """Return the layout for the current attributes of an environment."""
     attributes = vars(env)
     own = owned(env, known)
     fixed = {name for name in attributes if name in OWN or name in known.constant}
@@ -271,7 +270,7 @@ def laid_out(env: "gym.Env[Any, Any]", known: Findings) -> Layout:
 
 
 def _together(surveys: Mapping[str, Survey], known: Findings) -> set[str]:
-    """Name the attributes that have to be copied in one piece."""
+    """Return the names of the attributes that must be copied in one piece."""
     if known.whole:
         return {name for name, found in surveys.items() if found.mutable}
     strange = {name for name, found in surveys.items() if found.mutable and not found.plain}
@@ -281,14 +280,14 @@ def _together(surveys: Mapping[str, Survey], known: Findings) -> set[str]:
 def _unmoved(
     surveys: Mapping[str, Survey], attributes: Mapping[str, Any], own: list[Any], known: Findings
 ) -> set[str]:
-    """Name the attributes that cannot be taken over by another instance."""
+    """Return the names of the attributes that no other instance can take over."""
     bound = {name for name, found in surveys.items() if found.bound and not known.whole}
     strange = {name for name, found in surveys.items() if found.mutable and not found.plain}
     return bound | {name for name in strange - bound if not _copies(attributes[name], own)}
 
 
 def surveyed(env: "gym.Env[Any, Any]", without: set[str], own: list[Any]) -> dict[str, Survey]:
-    """Look into the attributes of an environment, but not into what belongs to it."""
+    """Survey the attributes of an environment, except inside the objects of the instance."""
     outside = set(map(id, own))
     return {
         name: survey(value, outside) for name, value in vars(env).items() if name not in without
@@ -296,7 +295,7 @@ def surveyed(env: "gym.Env[Any, Any]", without: set[str], own: list[Any]) -> dic
 
 
 def aliased(surveys: Mapping[str, Survey]) -> set[str]:
-    """Name the attributes that hold a part twice, or one that another holds too."""
+    """Return the names of attributes that contain a part twice or share one with another."""
     holders = Counter(key for found in surveys.values() for key in found.mutable)
     twice = {key for key, count in holders.items() if count > 1}
     return {
@@ -305,19 +304,15 @@ def aliased(surveys: Mapping[str, Survey]) -> set[str]:
 
 
 def _copies(value: Any, own: list[Any]) -> bool:
-    """Whether a value can be copied at all."""
     try:
         deepcopy(value, {id(part): part for part in own})
-    except Exception:  # noqa: BLE001  # whatever a stranger's class may raise
+    except Exception:  # noqa: BLE001  # foreign classes may raise any error
         return False
     return True
 
 
-NOTHING = Findings()
-
-
 class Piece(NamedTuple):
-    """Attributes that were copied in one, with tokens for what `belonged` to the instance."""
+    """Attributes that were copied in one piece, with tokens for the objects of the instance."""
 
     values: dict[str, Any]
     tokens: list[object]
@@ -326,7 +321,7 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Saved:
-    """A saved state, equal to another one that holds the same, however it is laid out."""
+    """A saved state; states with equal content are equal, also with different layouts."""
 
     layout: Layout
     values: dict[str, Any]
@@ -347,23 +342,24 @@ class Saved:
 
 
 class Attributes:
-    """Copies the attributes of an environment, each as fast as its type allows.
+    """A rewinder that copies attributes, each as fast as its type allows.
 
-    An attribute that was replaced is always saved. One that was changed in
-    place is, unless it is among those that are known to be constant.
+    Replaced attributes are always saved. Attributes that change in place are saved unless they are
+    known to be constant.
     """
 
-    def __init__(self, env: "gym.Env[Any, Any]", findings: Findings = NOTHING) -> None:
+    def __init__(self, env: "gym.Env[Any, Any]", findings: Findings | None = None) -> None:
+        findings = findings or Findings()
         self.how = "deepcopy" if findings.whole else "attributes"
         self._env = env.unwrapped
-        self._env.np_random  # noqa: B018  # makes the generator where there is none yet
+        self._env.np_random  # noqa: B018  # creates the generator on first access
         self._attributes = vars(self._env)
         self._known = findings
         self._layout = laid_out(self._env, findings)
         self._arrange()
 
     def save(self, *, chance: bool = True) -> Saved:
-        """Return all that decides how the environment goes on; later steps never change it."""
+        """Return the complete state of the environment; later steps never change it."""
         attributes = self._attributes
         layout = self._layout if self._fits() else self._arrange()
         values = attributes.copy()
@@ -380,7 +376,7 @@ class Attributes:
         return Saved(layout, values, piece, luck)
 
     def load(self, state: Saved, *, chance: bool = True) -> None:
-        """Go on from a saved state; without `chance` the random generators stay as they are."""
+        """Restore a saved state; without `chance` the random generators stay unchanged."""
         layout, values, piece, luck = state.layout, state.values, state.piece, state.luck
         attributes = self._attributes
         if piece is not None:
@@ -409,16 +405,16 @@ class Attributes:
         return list({id(generator): generator for generator in found}.values())
 
     def returns(self, states: Sequence[Any], plans: np.ndarray) -> None:
-        """Know no faster way than to step."""
+        """Return None: stepping is the fastest method."""
 
     def _fits(self) -> bool:
-        """Whether the attributes are still of the kinds that they were when they were looked at."""
+        """Return whether the attributes still have the kinds of the layout."""
         attributes, layout = self._attributes, self._layout
         watched = map(attributes.get, layout.watched)
         return len(attributes) == len(layout.names) and all(map(is_, watched, layout.expected))
 
     def _arrange(self) -> Layout:
-        """Look at the attributes anew; what was once seen to change is never forgotten."""
+        """Update the layout; an attribute that changed once is never constant again."""
         attributes, known = self._attributes, self._known
         watched = zip(self._layout.watched, self._layout.expected, strict=True)
         replaced = {name for name, value in watched if attributes.get(name) is not value}
@@ -439,7 +435,7 @@ class Attributes:
         return [*owned(self._env, self._known), *self.generators()]
 
     def _detached(self, layout: Layout) -> Piece:
-        """Copy what hangs together, but not what belongs to the instance."""
+        """Copy attributes in one piece, with tokens instead of the objects of this instance."""
         belonged = self._belongings()
         tokens = [object() for _ in belonged]
         known = {id(thing): token for thing, token in zip(belonged, tokens, strict=True)}
@@ -447,7 +443,7 @@ class Attributes:
         return Piece(deepcopy(together, known), tokens, belonged)
 
     def _attached(self, piece: Piece) -> dict[str, Any]:
-        """Copy what was detached, with what belongs to this instance instead."""
+        """Copy a piece, with the objects of this instance instead of tokens."""
         mine = self._belongings()
         mine += map(deepcopy, piece.belonged[len(mine) :])
         known = {id(token): thing for token, thing in zip(piece.tokens, mine, strict=False)}
@@ -455,9 +451,9 @@ class Attributes:
 
 
 class Values:
-    """Saves attributes that are replaced and never changed in place, and nothing else.
+    """A rewinder that saves a few attributes, which are replaced and never changed in place.
 
-    For environments whose state is a few such values, beside their random generator.
+    It fits environments whose state is these values and their random generator.
     """
 
     how = "values"
@@ -466,12 +462,12 @@ class Values:
         self._env, self._names = env.unwrapped, names
 
     def save(self, *, chance: bool = True) -> tuple[Any, ...]:
-        """Return the values, and what the generator draws next."""
+        """Return the values, and the state of the generator."""
         values = [getattr(self._env, name) for name in self._names]
         return *values, saved(self._env.np_random) if chance else None
 
     def load(self, state: tuple[Any, ...], *, chance: bool = True) -> None:
-        """Go on from saved values; without `chance` the generator stays as it is."""
+        """Restore saved values; without `chance` the generator stays unchanged."""
         *values, drawn = state
         for name, value in zip(self._names, values, strict=True):
             setattr(self._env, name, value)
@@ -483,4 +479,4 @@ class Values:
         return [self._env.np_random]
 
     def returns(self, states: Sequence[Any], plans: np.ndarray) -> None:
-        """Know no faster way than to step."""
+        """Return None: stepping is the fastest method."""
