@@ -1,6 +1,6 @@
-"""Tests that whatever plugs into `cwm` has to pass, built in or a stranger's.
+"""Conformance tests for plugins, both built-in and external ones.
 
-`pytest --pyargs cwm_cli.testing` runs them on everything that is installed, and
-`pytest --pyargs cwm_cli.testing -k my_package` on what one package provides. A class that cannot
-be made without arguments says how in a classmethod `example(material)`.
+`pytest --pyargs cwm_cli.testing` tests all installed plugins, and `pytest --pyargs cwm_cli.testing
+-k my_package` the plugins of one package. The hook `cwm_test_examples` returns examples of classes
+that need arguments.
 """
