@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.data.reading import UnreadableError, adding_to, read_lines
-from cwm_cli.runs.files import modelled
+from cwm_cli.runs.files import parse_model
 from cwm_cli.search.around import BackendAround
 from cwm_cli.search.contracts import Backend, Completion, Node, Request, Turn, Usage
 
@@ -61,7 +61,7 @@ class RecordedAnswers(BackendAround):
             lines = []
         for line in lines:
             try:
-                answer = modelled(RecordedAnswer, line)
+                answer = parse_model(RecordedAnswer, line)
             except ValueError:
                 continue  # a crash left an incomplete line
             self._known[answer.request].append(answer)

@@ -41,7 +41,7 @@ from cwm_cli.credentials import without_credentials
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, adding_to, read_lines
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.files import flat, modelled, read_header, read_object, replace
+from cwm_cli.runs.files import flat, parse_model, read_header, read_object, replace
 from cwm_cli.runs.observer import Observer
 from cwm_cli.runs.places import named, storage_of
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
@@ -625,7 +625,7 @@ def _line(line: bytes, record: Any) -> Any:
     rows = line.startswith(b'{"kind":"rows"')
     for model in (RowsAdded,) if rows else get_args(record) or (record,):
         with suppress(ValueError):
-            return modelled(model, line)
+            return parse_model(model, line)
     return None
 
 

@@ -17,7 +17,7 @@ def is_generator(value: object) -> bool:
     return isinstance(value, Generator) and not isinstance(value, random.SystemRandom)
 
 
-def saved(generator: Generator) -> Any:
+def save_state(generator: Generator) -> Any:
     """Return the state of a generator; later draws do not change it."""
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
@@ -28,7 +28,7 @@ def saved(generator: Generator) -> Any:
 
 def fingerprint(generator: Generator) -> bytes:
     """Return bytes that stay equal until the generator draws a number."""
-    return pickle.dumps(saved(generator))
+    return pickle.dumps(save_state(generator))
 
 
 def restore(generator: Generator, state: Any) -> None:

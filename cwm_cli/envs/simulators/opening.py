@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 import numpy as np
 
 from cwm_cli.envs.simulators.chance import GLOBAL, fingerprint, reseed
-from cwm_cli.envs.simulators.saving import OWN, Attributes, Findings, aliased, owned, surveyed
+from cwm_cli.envs.simulators.saving import (
+    OWN,
+    Attributes,
+    Findings,
+    instance_objects,
+    shared_names,
+    survey_attributes,
+)
 from cwm_cli.envs.simulators.simulator import Binder, CachingSimulator, Simulator
 from cwm_cli.envs.spec import EnvironmentSpec, Rewinder
 from cwm_cli.envs.variants import disturbance_of
@@ -224,12 +231,12 @@ def _looks(env: "gym.Env[Any, Any]", seed: int) -> Iterator[Look]:
 
 
 def _look(env: "gym.Env[Any, Any]") -> Look:
-    surveys = surveyed(env, set(OWN), owned(env, Findings()))
+    surveys = survey_attributes(env, set(OWN), instance_objects(env, Findings()))
     # Small values are always copied, whether they change or not.
     large = [name for name, found in surveys.items() if found.mutable and found.size > 100]
     values = {name: vars(env)[name] for name in large}
     return Look(
-        aliased(surveys), {name: (value, _written(value)) for name, value in values.items()}
+        shared_names(surveys), {name: (value, _pickled(value)) for name, value in values.items()}
     )
 
 
@@ -239,7 +246,7 @@ def _same(name: str, first: dict[str, tuple[Any, object]], large: dict[str, Any]
     return value is first[name][0] and written == first[name][1]
 
 
-def _written(value: Any) -> object:
+def _pickled(value: Any) -> object:
     """Return the pickled value; a value that cannot be pickled equals nothing else."""
     try:
         return pickle.dumps(value)
@@ -287,7 +294,7 @@ class Opening(NamedTuple):
         for generator in self.bind(env).generators():
             reseed(generator, rng)
         if "action_space" in vars(env.unwrapped):
-            env.unwrapped.action_space = _unchecked(env.unwrapped.action_space)
+            env.unwrapped.action_space = _without_checks(env.unwrapped.action_space)
         disturbance = disturbance_of(env)
         simulator = Simulator(
             env,
@@ -311,7 +318,7 @@ def simulator(
     return Opening.of(spec, env_args).simulator(seed)
 
 
-def _unchecked(space: "gym.Space[Any]") -> "gym.Space[Any]":
+def _without_checks(space: "gym.Space[Any]") -> "gym.Space[Any]":
     """Return a space that accepts every action: planners need no checks, which are slow."""
     unchecked = copy(space)
     always = object.__instancecheck__  # returns True for every value, without Python code

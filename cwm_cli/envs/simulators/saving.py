@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.envs.simulators.chance import Generator, is_generator, restore, saved
+from cwm_cli.envs.simulators.chance import Generator, is_generator, restore, save_state
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -149,7 +149,7 @@ def _is_plain(value: Any) -> bool:
     return type(value) in COPIERS and not holds_objects
 
 
-def copied(value: Any) -> Any:
+def copy_value(value: Any) -> Any:
     """Copy a value; containers, arrays and atoms ten times as fast as `deepcopy`."""
     return COPIERS.get(type(value), deepcopy)(value)
 
@@ -161,19 +161,19 @@ def _same(value: Any) -> Any:
 def _list(values: list[Any]) -> list[Any]:
     types = set(map(type, values))
     flat = types == _TUPLE and ATOMS.issuperset(map(type, chain.from_iterable(values)))
-    return values.copy() if flat or types <= ATOMS else list(map(copied, values))
+    return values.copy() if flat or types <= ATOMS else list(map(copy_value, values))
 
 
 def _tuple(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return values if ATOMS.issuperset(map(type, values)) else tuple(map(copied, values))
+    return values if ATOMS.issuperset(map(type, values)) else tuple(map(copy_value, values))
 
 
 def _dict(values: dict[Any, Any]) -> dict[Any, Any]:
-    return {key: copied(value) for key, value in values.items()}
+    return {key: copy_value(value) for key, value in values.items()}
 
 
 def _deque(values: deque[Any]) -> deque[Any]:
-    return deque(map(copied, values), values.maxlen)
+    return deque(map(copy_value, values), values.maxlen)
 
 
 COPIERS: dict[type, Callable[[Any], Any]] = {
@@ -232,26 +232,26 @@ class Layout(NamedTuple):
     expected: tuple[Any, ...]
 
 
-def owned(env: "gym.Env[Any, Any]", findings: Findings) -> list[Any]:
+def instance_objects(env: "gym.Env[Any, Any]", findings: Findings) -> list[Any]:
     """Return the objects that belong to an instance, in the same order for every instance."""
     attributes = vars(env)
     names = [name for name in (*OWN, *sorted(findings.constant)) if name in attributes]
     return [env, *(attributes[name] for name in names)]
 
 
-def beside(env: "gym.Env[Any, Any]", findings: Findings) -> list[Generator]:
+def outside_generators(env: "gym.Env[Any, Any]", findings: Findings) -> list[Generator]:
     """Return the generators that an environment draws from although they are no attributes."""
     return [*(getattr(env, name).np_random for name in findings.spaces), *findings.common]
 
 
-def laid_out(env: "gym.Env[Any, Any]", known: Findings) -> Layout:
+def make_layout(env: "gym.Env[Any, Any]", known: Findings) -> Layout:
     """Return the layout for the current attributes of an environment."""
     attributes = vars(env)
-    own = owned(env, known)
+    own = instance_objects(env, known)
     fixed = {name for name in attributes if name in OWN or name in known.constant}
     generators = {name for name, value in attributes.items() if is_generator(value)}
-    surveys = surveyed(env, fixed | generators, own)
-    together, left = _together(surveys, known), _unmoved(surveys, attributes, own, known)
+    surveys = survey_attributes(env, fixed | generators, own)
+    together, left = _shared_pieces(surveys, known), _immovable(surveys, attributes, own, known)
     mutable = {name for name, found in surveys.items() if found.mutable}
     left |= fixed | generators
     together -= left
@@ -269,24 +269,26 @@ def laid_out(env: "gym.Env[Any, Any]", known: Findings) -> Layout:
     )
 
 
-def _together(surveys: Mapping[str, Survey], known: Findings) -> set[str]:
+def _shared_pieces(surveys: Mapping[str, Survey], known: Findings) -> set[str]:
     """Return the names of the attributes that must be copied in one piece."""
     if known.whole:
         return {name for name, found in surveys.items() if found.mutable}
     strange = {name for name, found in surveys.items() if found.mutable and not found.plain}
-    return strange | aliased(surveys) | known.together & surveys.keys()
+    return strange | shared_names(surveys) | known.together & surveys.keys()
 
 
-def _unmoved(
+def _immovable(
     surveys: Mapping[str, Survey], attributes: Mapping[str, Any], own: list[Any], known: Findings
 ) -> set[str]:
     """Return the names of the attributes that no other instance can take over."""
     bound = {name for name, found in surveys.items() if found.bound and not known.whole}
     strange = {name for name, found in surveys.items() if found.mutable and not found.plain}
-    return bound | {name for name in strange - bound if not _copies(attributes[name], own)}
+    return bound | {name for name in strange - bound if not _can_copy(attributes[name], own)}
 
 
-def surveyed(env: "gym.Env[Any, Any]", without: set[str], own: list[Any]) -> dict[str, Survey]:
+def survey_attributes(
+    env: "gym.Env[Any, Any]", without: set[str], own: list[Any]
+) -> dict[str, Survey]:
     """Survey the attributes of an environment, except inside the objects of the instance."""
     outside = set(map(id, own))
     return {
@@ -294,7 +296,7 @@ def surveyed(env: "gym.Env[Any, Any]", without: set[str], own: list[Any]) -> dic
     }
 
 
-def aliased(surveys: Mapping[str, Survey]) -> set[str]:
+def shared_names(surveys: Mapping[str, Survey]) -> set[str]:
     """Return the names of attributes that contain a part twice or share one with another."""
     holders = Counter(key for found in surveys.values() for key in found.mutable)
     twice = {key for key, count in holders.items() if count > 1}
@@ -303,7 +305,7 @@ def aliased(surveys: Mapping[str, Survey]) -> set[str]:
     }
 
 
-def _copies(value: Any, own: list[Any]) -> bool:
+def _can_copy(value: Any, own: list[Any]) -> bool:
     try:
         deepcopy(value, {id(part): part for part in own})
     except Exception:  # noqa: BLE001  # foreign classes may raise any error
@@ -355,24 +357,24 @@ class Attributes:
         self._env.np_random  # noqa: B018  # creates the generator on first access
         self._attributes = vars(self._env)
         self._known = findings
-        self._layout = laid_out(self._env, findings)
-        self._arrange()
+        self._layout = make_layout(self._env, findings)
+        self._update_layout()
 
     def save(self, *, chance: bool = True) -> Saved:
         """Return the complete state of the environment; later steps never change it."""
         attributes = self._attributes
-        layout = self._layout if self._fits() else self._arrange()
+        layout = self._layout if self._is_current() else self._update_layout()
         values = attributes.copy()
         for name in layout.left:
             del values[name]
         for name in layout.plain:
             copy = COPIERS.get(type(values[name]))
             if copy is None:
-                self._arrange()
+                self._update_layout()
                 return self.save(chance=chance)
             values[name] = copy(values[name])
-        piece = self._detached(layout) if layout.together else None
-        luck = [saved(generator) for generator in self.generators()] if chance else None
+        piece = self._detach(layout) if layout.together else None
+        luck = [save_state(generator) for generator in self.generators()] if chance else None
         return Saved(layout, values, piece, luck)
 
     def load(self, state: Saved, *, chance: bool = True) -> None:
@@ -380,7 +382,7 @@ class Attributes:
         layout, values, piece, luck = state.layout, state.values, state.piece, state.luck
         attributes = self._attributes
         if piece is not None:
-            attributes.update(self._attached(piece))
+            attributes.update(self._attach(piece))
         attributes.update(values)
         for name in layout.plain:
             value = values[name]
@@ -395,11 +397,11 @@ class Attributes:
     def generators(self) -> list[Generator]:
         """Return the random generators that the environment draws from, each once."""
         attributes = self._attributes
-        layout = self._layout if self._fits() else self._arrange()
+        layout = self._layout if self._is_current() else self._update_layout()
         found = [attributes[name] for name in layout.generators]
-        found += beside(self._env, self._known)
+        found += outside_generators(self._env, self._known)
         if layout.together:
-            outside = set(map(id, owned(self._env, self._known)))
+            outside = set(map(id, instance_objects(self._env, self._known)))
             together = [attributes[name] for name in layout.together]
             found += survey(together, outside).generators
         return list({id(generator): generator for generator in found}.values())
@@ -407,13 +409,13 @@ class Attributes:
     def returns(self, states: Sequence[Any], plans: np.ndarray) -> None:
         """Return None: stepping is the fastest method."""
 
-    def _fits(self) -> bool:
+    def _is_current(self) -> bool:
         """Return whether the attributes still have the kinds of the layout."""
         attributes, layout = self._attributes, self._layout
         watched = map(attributes.get, layout.watched)
         return len(attributes) == len(layout.names) and all(map(is_, watched, layout.expected))
 
-    def _arrange(self) -> Layout:
+    def _update_layout(self) -> Layout:
         """Update the layout; an attribute that changed once is never constant again."""
         attributes, known = self._attributes, self._known
         watched = zip(self._layout.watched, self._layout.expected, strict=True)
@@ -423,7 +425,7 @@ class Attributes:
             constant=known.constant - replaced,
             seen=known.seen | {name for name in attributes if attributes[name] is not None},
         )
-        self._layout = layout = laid_out(self._env, known)
+        self._layout = layout = make_layout(self._env, known)
         self._known = replace(
             known,
             together=known.together.union(layout.together),
@@ -432,9 +434,9 @@ class Attributes:
         return layout
 
     def _belongings(self) -> list[Any]:
-        return [*owned(self._env, self._known), *self.generators()]
+        return [*instance_objects(self._env, self._known), *self.generators()]
 
-    def _detached(self, layout: Layout) -> Piece:
+    def _detach(self, layout: Layout) -> Piece:
         """Copy attributes in one piece, with tokens instead of the objects of this instance."""
         belonged = self._belongings()
         tokens = [object() for _ in belonged]
@@ -442,7 +444,7 @@ class Attributes:
         together = {name: self._attributes[name] for name in layout.together}
         return Piece(deepcopy(together, known), tokens, belonged)
 
-    def _attached(self, piece: Piece) -> dict[str, Any]:
+    def _attach(self, piece: Piece) -> dict[str, Any]:
         """Copy a piece, with the objects of this instance instead of tokens."""
         mine = self._belongings()
         mine += map(deepcopy, piece.belonged[len(mine) :])
@@ -464,7 +466,7 @@ class Values:
     def save(self, *, chance: bool = True) -> tuple[Any, ...]:
         """Return the values, and the state of the generator."""
         values = [getattr(self._env, name) for name in self._names]
-        return *values, saved(self._env.np_random) if chance else None
+        return *values, save_state(self._env.np_random) if chance else None
 
     def load(self, state: tuple[Any, ...], *, chance: bool = True) -> None:
         """Restore saved values; without `chance` the generator stays unchanged."""
