@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 import numpy as np
 
 from cwm_cli.data.dataset import Transition
-from cwm_cli.envs.simulators import Opening, Remembering, Simulator
+from cwm_cli.envs.simulators import CachingSimulator, Opening, Simulator
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Task, random_action
 from cwm_cli.errors import CwmError, EnvironmentFailure
@@ -84,7 +84,7 @@ class Stage:
         self.copies, self.note, self.opening = own.copies, own.note, own.opening
 
     @cached_property
-    def simulator(self) -> Simulator | Remembering | None:
+    def simulator(self) -> Simulator | CachingSimulator | None:
         """A copy to plan in, None where no planner serves the actions or no copy is exact or cheap.
 
         How long copies take is measured once, and first without one: to find out how an
@@ -128,7 +128,7 @@ def _step_seconds(task: Task) -> float:
         return _quickest(lambda: env.step(random_action(env.action_space, task.allowed(env))), env)
 
 
-def _copy_seconds(task: Task, copy: Simulator | Remembering) -> float:
+def _copy_seconds(task: Task, copy: Simulator | CachingSimulator) -> float:
     """Return what a step takes with saving and restoring, the quickest of some."""
     with closing(task.make()) as env:
         env.action_space.seed(task.seed)

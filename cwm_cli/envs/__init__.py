@@ -1,1 +1,1 @@
-"""Environments: what a plugin provides, saving and restoring, episodes and their films."""
+"""Environments: the interface of plugins, saving and restoring, episodes and films."""

@@ -115,7 +115,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         except ValueError:  # a compiled method without a signature
             return
         needed = ["seed", "options"] if self.env is not self.unwrapped else ["seed"]
-        if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return
         if missing := [name for name in needed if name not in parameters]:
             raise EnvironmentFailure(

@@ -1,7 +1,7 @@
-"""What the documentation of an environment says of the components of its observation.
+"""Names of observation components and actions in the documentation of an environment.
 
-Gymnasium describes a flat observation by a table whose first column counts the components and
-whose second names them, and MuJoCo's environments by a list of parts with their sizes as well.
+Gymnasium describes a flat observation by a table: the first column has the numbers of the
+components, the second their names. MuJoCo environments also have a list of parts with sizes.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 LONGEST_NAME = 40
 
 _PART = re.compile(
-    r"^\s*[-*]\s+\*(?P<name>[\w()]+) \((?P<size>\d+) elements?\b[^)]*\):\*(?P<says>.*)"
+    r"^\s*[-*]\s+\*(?P<name>[\w()]+) \((?P<size>\d+) elements?\b[^)]*\):\*(?P<text>.*)"
 )
 """A part of an observation in a list: `- *qvel (9 elements):* The velocities of ...`."""
 
 
 class DocumentedPart(NamedTuple):
-    """Components of an observation by number: what they are called, and all that is said there."""
+    """A named part of an observation: its components by number, and its description."""
 
     name: str
     numbers: tuple[int, ...]
-    says: str
+    description: str
 
 
 def documented_names(description: str, space: Space) -> tuple[str, ...]:
-    """Return the name of each component as a table of the description has it, or nothing."""
+    """Return the names of all components from a table of the description, or ()."""
     if len(space.shape) != 1:
         return ()
     rows = _components(description.splitlines(), space.size)
@@ -43,10 +43,10 @@ def documented_names(description: str, space: Space) -> tuple[str, ...]:
 
 
 def documented_parts(description: str, size: int) -> list[DocumentedPart]:
-    """Return what a description tells apart in a flat observation of so many components.
+    """Return the parts of a flat observation of `size` components that a description names.
 
-    That is the rows of its table, which may leave out the last components, and the items of its
-    list, if these are all.
+    The parts are the rows of its table, which may lack the last components, and the items of its
+    list, if the list is complete.
     """
     lines = description.splitlines()
     rows = _components(lines, size)
@@ -59,24 +59,24 @@ def documented_parts(description: str, size: int) -> list[DocumentedPart]:
     if ends and ends[-1] == size:
         for found, end in zip(listed, ends, strict=True):
             numbers = tuple(range(end - int(found["size"]), end))
-            parts.append(DocumentedPart(found["name"], numbers, found["says"]))
+            parts.append(DocumentedPart(found["name"], numbers, found["text"]))
     return parts
 
 
 def without_components(description: str, size: int, numbers: Collection[int]) -> str:
-    """Leave the rows of some components out of the table, and count the others anew."""
+    """Remove the rows of some components from the table, and renumber the remaining ones."""
     lines: list[str | None] = list(description.splitlines())
-    left = count()
+    new_numbers = count()
     for number, (place, _) in enumerate(_components(description.splitlines(), size)):
         kept = number not in numbers
         lines[place] = (
-            re.sub(r"\d+", str(next(left)), lines[place] or "", count=1) if kept else None
+            re.sub(r"\d+", str(next(new_numbers)), lines[place] or "", count=1) if kept else None
         )
     return "\n".join(line for line in lines if line is not None)
 
 
 def _components(lines: list[str], size: int) -> list[tuple[int, list[str]]]:
-    """Return the line and the cells of each component, from the table that counts most of them."""
+    """Return line number and cells of each component, from the table with the most components."""
     found: list[list[tuple[int, list[str]]]] = [[]]
     for header, *rows in _tables(lines):
         counted = [row for row in rows if len(row[1]) > 1 and row[1][0].isdecimal()]
@@ -87,7 +87,7 @@ def _components(lines: list[str], size: int) -> list[tuple[int, list[str]]]:
 
 
 def _tables(lines: list[str]) -> Iterator[list[tuple[int, list[str]]]]:
-    """Yield the lines, with their cells, of each run of lines that begin with a bar."""
+    """Yield the tables: line number and cells of successive lines that begin with a bar."""
     table: list[tuple[int, list[str]]] = []
     for place, line in enumerate([*lines, ""]):
         if line.strip().startswith("|"):
@@ -99,9 +99,9 @@ def _tables(lines: list[str]) -> Iterator[list[tuple[int, list[str]]]]:
 
 
 def documented_actions(description: str, count: int) -> tuple[str, ...]:
-    """Return what actions are called, as a list or a table of a description has it, or nothing.
+    """Return the names of the actions, from a list or a table of the description, or ().
 
-    That is `- 0: Push cart to the left`, and so on, or a table that is headed Action.
+    A list has items such as `- 0: Push cart to the left`; a table has a column Action.
     """
     lines = description.splitlines()
     listed = [re.match(r"^\s*[-*]\s+(\d+)\s*:\s*(.+)", line) for line in lines]

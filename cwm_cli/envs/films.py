@@ -1,4 +1,4 @@
-"""Film an episode: its actions are replayed in an environment that draws itself."""
+"""Films of episodes: the actions are replayed in an environment that renders itself."""
 
 import errno
 import os
@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 
 EXTRA = "pip install 'cwm-cli[render]'"
 NEEDED = {".gif": ("PIL",), ".mp4": ("imageio", "imageio_ffmpeg")}
-"""Packages that write a kind of file."""
+"""Required packages by file type."""
 
-USUAL_FPS = 30
-GIF_FPS = 50
-"""Viewers play a GIF that asks for more much more slowly."""
 
 QUIET = {
     "PYGAME_HIDE_SUPPORT_PROMPT": "1",
@@ -41,27 +38,31 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Camera:
-    """Films an episode of an environment into a .gif or .mp4 file."""
+    """Records an episode of an environment in a .gif or .mp4 file."""
 
     file: Path
     spec: EnvironmentSpec
     env_args: dict[str, Any]
 
     def check(self) -> None:
-        """Refuse what is sure to fail, before anything is played: the first frame is drawn."""
+        """Render the first frame, so that a film that must fail does so before the episode.
+
+        Raises:
+            CwmError: The file or its type is unusable, a package is missing, or rendering fails.
+        """
         check_film(self.file, "--render")
         with self._recording() as env:
             next(_frames(env, 0, ()))
 
     def film(self, seed: int, actions: Sequence[Any]) -> None:
-        """Replay the actions from a reset with a seed, and write what there is to see."""
+        """Replay actions from a reset with a seed, and write the film."""
         with self._recording() as env:
-            fps = float(env.metadata.get("render_fps") or USUAL_FPS)
+            fps = float(env.metadata.get("render_fps") or 30)
             write_film(self.file, _frames(env, seed, actions), len(actions) + 1, fps)
 
     @contextmanager
     def _recording(self) -> "Iterator[gym.Env[Any, Any]]":
-        """Make an environment that draws itself; whatever goes wrong with it is said in a line."""
+        """Make an environment that renders itself; report any failure on one line."""
         os.environ.update({name: text for name, text in QUIET.items() if name not in os.environ})
         env: gym.Env[Any, Any] | None = None
         try:
@@ -80,18 +81,17 @@ class Camera:
             raise CwmError(self._advice(env, error)) from error
 
     def _advice(self, env: "gym.Env[Any, Any] | None", error: Exception) -> str:
-        """Say what went wrong, and what to do."""
-        what = f"{self.spec.id} cannot be rendered"
+        words = f"{self.spec.id} cannot be rendered"
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         if find_spec("pygame") is None and "pygame" in reason:
-            return f"{what} without pygame: {EXTRA}"
+            return f"{words} without pygame: {EXTRA}"
         if env is not None and hasattr(env.unwrapped, "mujoco_renderer"):
-            return f"{what} ({reason}): without a screen, set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
-        return f"{what} ({reason}): leave out --render"
+            return f"{words} ({reason}): without a screen, set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
+        return f"{words} ({reason}): leave out --render"
 
 
 def check_film(file: Path, option: str) -> None:
-    """Refuse a file that no film can be written to, as an option names it."""
+    """Raise `CwmError` if no film can be written to a file; `option` names it in the message."""
     packages = NEEDED.get(file.suffix.lower())
     if packages is None:
         raise CwmError(f"{file} is not a film: give a .gif or .mp4 file")
@@ -103,7 +103,17 @@ def check_film(file: Path, option: str) -> None:
 
 
 def write_film(file: Path, frames: Iterator[np.ndarray], count: int, fps: float) -> None:
-    """Write pictures of one size as a .gif or .mp4 file, at once or not at all."""
+    """Write frames of equal size as a .gif or .mp4 file, completely or not at all.
+
+    Args:
+        file: The file.
+        frames: RGB arrays of shape (height, width, 3).
+        count: Number of frames.
+        fps: Frames per second.
+
+    Raises:
+        CwmError: The disk is full.
+    """
     partial = file.with_name(f".{file.stem}.part{file.suffix}")
     write = _write_gif if file.suffix.lower() == ".gif" else _write_mp4
     try:
@@ -118,7 +128,7 @@ def write_film(file: Path, frames: Iterator[np.ndarray], count: int, fps: float)
 
 
 def _frames(env: "gym.Env[Any, Any]", seed: int, actions: Sequence[Any]) -> Iterator[np.ndarray]:
-    """Yield a picture of the start, and one after every action."""
+    """Yield a frame after the reset, and one after each action."""
     env.reset(seed=seed)
     yield _picture(env)
     for action in actions:
@@ -127,7 +137,6 @@ def _frames(env: "gym.Env[Any, Any]", seed: int, actions: Sequence[Any]) -> Iter
 
 
 def _picture(env: "gym.Env[Any, Any]") -> np.ndarray:
-    """Have an environment draw itself."""
     frame = env.render()
     if not isinstance(frame, np.ndarray) or frame.ndim != 3:
         raise ValueError(f"render() returned {type(frame).__name__}, not an RGB array")
@@ -135,10 +144,10 @@ def _picture(env: "gym.Env[Any, Any]") -> np.ndarray:
 
 
 def _write_gif(file: Path, frames: Iterator[np.ndarray], count: int, fps: float) -> None:
-    """Write a GIF, whose times are hundredths of a second, leaving out what no viewer shows."""
+    """Write a GIF with times in hundredths of a second, at most 50 frames per second."""
     from PIL import Image
 
-    every = ceil(fps / GIF_FPS)
+    every = ceil(fps / 50)  # viewers play faster GIFs at a much lower rate
     starts = [10 * round(100 * frame / fps) for frame in range(0, count + every, every)]
     images = (Image.fromarray(frame) for number, frame in enumerate(frames) if number % every == 0)
     next(images).save(
@@ -152,7 +161,7 @@ def _write_gif(file: Path, frames: Iterator[np.ndarray], count: int, fps: float)
 
 
 def _write_mp4(file: Path, frames: Iterator[np.ndarray], count: int, fps: float) -> None:
-    """Write an MP4, and check that it is whole: imageio ignores errors of ffmpeg."""
+    """Write an MP4 and check that it is complete, since imageio ignores errors of ffmpeg."""
     from imageio.v2 import get_writer
     from imageio_ffmpeg import count_frames_and_secs
 
@@ -162,5 +171,5 @@ def _write_mp4(file: Path, frames: Iterator[np.ndarray], count: int, fps: float)
             for frame in frames:
                 writer.append_data(frame)
         count_frames_and_secs(file)
-    except (BrokenPipeError, RuntimeError) as error:  # ffmpeg does not say why
+    except (BrokenPipeError, RuntimeError) as error:  # ffmpeg reports no reason
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error

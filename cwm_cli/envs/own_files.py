@@ -1,4 +1,4 @@
-"""Environments that users keep in Python files of their own."""
+"""Environments in Python files of the user."""
 
 import importlib
 import inspect
@@ -11,9 +11,6 @@ from cwm_cli.envs.failures import cause
 from cwm_cli.errors import CwmError, EnvironmentFailure
 
 FILE = ".py"
-
-MAX_CHOICES = 6
-"""Environments of a file that an error lists."""
 
 
 def name_in_file(name: str) -> str:
@@ -88,6 +85,6 @@ def _only_environment(module: ModuleType, file: str) -> str:
     if not (found := classes or ids):
         raise CwmError(f"{file} defines no environment: derive a class from gymnasium.Env")
     prefix = module.__name__ if Path(file).resolve().parent == Path.cwd() else file
-    choices = ", ".join(f"{prefix}:{name}" for name in found[:MAX_CHOICES])
-    more = f" and {len(found) - MAX_CHOICES} more" if len(found) > MAX_CHOICES else ""
+    choices = ", ".join(f"{prefix}:{name}" for name in found[:6])
+    more = f" and {len(found) - 6} more" if len(found) > 6 else ""
     raise CwmError(f"{file} defines several environments: add --env with one of {choices}{more}")

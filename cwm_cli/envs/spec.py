@@ -1,4 +1,4 @@
-"""What an environment plugin provides."""
+"""The interface of environment plugins, and the conversion of Gymnasium spaces."""
 
 from __future__ import annotations
 
@@ -19,41 +19,52 @@ if TYPE_CHECKING:
     from cwm_cli.envs.text_view import TextView
 
 MAX_COMPONENTS = 10_000
-"""Observations with more components than this are refused, unless they are pictures."""
+"""Largest number of components of an observation that is not a picture."""
 
 LARGEST_PICTURE = 1 << 18
-"""Bytes of a picture: those of a screen of 210 x 160, and no photographs."""
+"""Largest size of a picture in bytes: enough for a screen of 210 x 160, not for a photo."""
 
 LONGEST_TEXT = 2_000
-"""Characters of a text from a space that sets no limit."""
+"""Characters of a text from a space without a limit."""
 
 
 class Rewinder(Protocol):
-    """Saves and restores an environment, beneath its wrappers.
+    """Saves and restores the state of an environment, without its wrappers.
 
-    What it saved can be loaded into another instance that was made with the
-    same arguments. `how` names its way in a word.
+    A saved state can be loaded into another instance with the same arguments. `how` is the name of
+    the method, in one word.
     """
 
     how: str
 
     def save(self, *, chance: bool = True) -> Any:
-        """Return all that decides how the environment goes on; later steps never change it.
+        """Return the complete state of the environment; later steps never change it.
 
-        Without `chance` the states of the random generators are left out.
+        Args:
+            chance: Include the states of the random generators.
         """
 
     def load(self, state: Any, *, chance: bool = True) -> None:
-        """Go on from a saved state; without `chance` the random generators stay as they are."""
+        """Restore a saved state.
+
+        Args:
+            state: The result of `save`.
+            chance: Restore the random generators too.
+        """
 
     def generators(self) -> Sequence[Any]:
         """Return the random generators that the environment draws from, each once."""
 
     def returns(self, states: Sequence[Any], plans: np.ndarray) -> tuple[np.ndarray, int] | None:
-        """Return the sums of rewards of plans from saved states, and how many steps that took.
+        """Return the sums of rewards of plans from saved states, and the number of steps.
 
-        `plans` are (states, plans, steps, *shape of an action), the sums
-        (states, plans). None where there is no faster way than to step.
+        Args:
+            states: Saved states.
+            plans: Actions with the shape (states, plans, steps, *shape of an action).
+
+        Returns:
+            The sums with the shape (states, plans), and the number of steps. None if stepping is
+            the fastest method.
         """
 
 
@@ -61,23 +72,27 @@ class Rewinder(Protocol):
 class EnvironmentSpec:
     """An environment and the text that describes it to a language model.
 
-    `make` takes the environment's own arguments (`--env-arg`). `describe`
-    takes a made environment. `versions` names the packages, with their
-    versions, that decide how the environment behaves. `note` is said once
-    when the environment is looked up. `rewinder` takes a made environment,
-    and where it returns nothing the attributes are copied, as for any
-    environment. `valid_actions` returns the actions that are allowed where an
-    environment stands, None where all are. `restore` stands a made environment,
-    without its wrappers, at an observation, or returns False where the
-    observation does not tell the state; it may reset the environment. `layout` says in
-    plain data, as `rendering.py` of an exported package reads it, how that is done without `cwm`;
-    None where it is not done by setting numbers. `shift`
-    changes the constants and rules of a made environment, in place and beneath
-    its wrappers, drawn from a generator: by so little that the task keeps its
-    sense, and never its spaces. What `describe` says of it then gives none away.
-    `action_names` says of a made environment what its actions are called, in their order.
-    `objects` says of a made environment what its object tables stand for, where its observations
-    are objects. `text` puts what happens in a made environment into words.
+    The fields are functions of a made environment, unless noted otherwise.
+
+    Args:
+        id: The name of the environment.
+        make: Create the environment from its own arguments (`--env-arg`).
+        describe: Return the description for a language model.
+        versions: Return the versions of the packages that decide the behaviour; no argument.
+        note: A message that is shown when the environment is looked up.
+        rewinder: Return a rewinder. If it returns None, the attributes are copied, as for any
+            environment.
+        valid_actions: Return the valid actions in the current state, None if all are valid.
+        restore: Set an environment without wrappers to the state of an observation. Return False if
+            the observation does not determine the state. It may reset the environment.
+        layout: Return plain data that describe `restore`, for `rendering.py` of an exported
+            package, which works without `cwm`. None if restoring is more than setting numbers.
+        shift: Change the constants and rules in place, beneath the wrappers, with random numbers
+            from a generator. The changes are small, so that the task keeps its meaning; the spaces
+            never change. `describe` reveals none of the changed constants.
+        objects: Return the meaning of the object tables, if the observations are objects.
+        action_names: Return the names of the actions, in order.
+        text: Return a view that describes transitions in words.
     """
 
     id: str
@@ -119,7 +134,15 @@ def making(name: str, env_args: Mapping[str, Any], known: Iterable[str]) -> Iter
 
 
 def space_of(space: gym.Space[Any], what: str = "observations") -> Space:
-    """Describe a Gymnasium space in plain data, or say why `cwm` cannot serve it."""
+    """Return a Gymnasium space as plain data.
+
+    Args:
+        space: The space.
+        what: The name of its values in messages.
+
+    Raises:
+        CwmError: The space is too large, or `cwm` does not support it.
+    """
     from gymnasium import spaces
 
     readers: list[tuple[type[gym.Space[Any]], Callable[..., Space]]] = [
@@ -174,7 +197,6 @@ def _multibinary(space: gym.spaces.MultiBinary, what: str) -> Space:
 
 
 def _box(space: gym.spaces.Box, what: str) -> Space:
-    """Describe a Box, refusing what is too large, and pixels where they are not what is seen."""
     shape = tuple(int(length) for length in space.shape)
     low, high = (tuple(bound.ravel().astype(float).tolist()) for bound in (space.low, space.high))
     found = Space("box", str(space.dtype), shape, low, high)
@@ -191,9 +213,11 @@ def _box(space: gym.spaces.Box, what: str) -> Space:
 
 
 def gym_space_of(space: Space, characters: str = "") -> gym.Space[Any]:
-    """Make the Gymnasium space that a description is of; texts are made of `characters`.
+    """Return the Gymnasium space of a description.
 
-    Bounds that the type cannot hold are those of the type.
+    Args:
+        space: The description. Bounds outside the range of its type are clipped to the range.
+        characters: The characters of texts.
     """
     import numpy as np
     from gymnasium import spaces

@@ -1,4 +1,4 @@
-"""Suites of environments that are compared in papers."""
+"""Suites of environments that papers use for comparisons."""
 
 from collections.abc import Mapping
 
@@ -25,11 +25,12 @@ _CWMB = (
 )
 
 SUITES: Mapping[str, tuple[str, ...]] = {"cwmb": _CWMB, "cwmb-shifted": _CWMB[:-1]}
-"""Environments by the name of their suite.
+"""Environments of each suite.
 
 `cwmb` is the Code World Models Benchmark (Dainese et al., NeurIPS 2024) in the order of the paper,
-on ids that Gymnasium makes today. `cwmb-shifted` has its environments that can be shifted.
+with the ids of current Gymnasium versions. `cwmb-shifted` contains its environments that have
+shifted variants.
 """
 
 SHIFTED = ("cwmb-shifted",)
-"""Suites whose environments are shifted, by seed 0 if the user names no other."""
+"""Suites of shifted environments; the default seed of the shift is 0."""

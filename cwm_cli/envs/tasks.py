@@ -1,4 +1,4 @@
-"""What is played: an environment, and the seeds and lengths of its episodes."""
+"""Tasks: an environment, and the seeds and step limits of its episodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cwm_cli.envs.spec import EnvironmentSpec
 
 LONGEST = 1000
-"""Steps of an episode where neither the environment nor the user sets a limit."""
+"""Step limit of an episode if neither the environment nor the user sets one."""
 
 EPISODE_SEED_STRIDE = 1_000_003
 """Distance between seeds of imagined episodes: no episode gets the seed of another's step."""
@@ -24,9 +24,9 @@ EPISODE_SEED_STRIDE = 1_000_003
 
 @dataclass(frozen=True)
 class Task:
-    """How the environment is made, the seed of all episodes, and their most steps.
+    """An environment factory, the seed of all episodes, and their step limit.
 
-    `valid` names the actions that an environment allows where it stands, None where all are.
+    `valid` returns the valid actions in the current state of an environment, None if all are valid.
     """
 
     make: Callable[[], gym.Env[Any, Any]]
@@ -35,13 +35,13 @@ class Task:
     valid: Callable[[gym.Env[Any, Any]], Sequence[int] | None] | None = None
 
     def allowed(self, env: gym.Env[Any, Any]) -> tuple[int, ...] | None:
-        """Return the actions that are allowed where an environment stands, None where all are."""
+        """Return the valid actions in the current state, None if all are valid."""
         valid = None if self.valid is None else self.valid(env.unwrapped)
         return None if valid is None else tuple(map(int, valid)) or None
 
 
 class Setting(NamedTuple):
-    """A task in plain data: the environment by name, its arguments, the seed and the most steps."""
+    """A task as plain data: id and arguments of the environment, seed, and step limit."""
 
     env: str
     env_args: dict[str, Any]
@@ -49,32 +49,36 @@ class Setting(NamedTuple):
     limit: int
 
     def task(self, spec: EnvironmentSpec) -> Task:
-        """Return the task; `spec` is what the name stands for."""
+        """Return the task; `spec` is the environment with the id."""
         return Task(lambda: spec.make(**self.env_args), self.seed, self.limit, spec.valid_actions)
 
 
 def step_limit(env: gym.Env[Any, Any], max_steps: int | None = None) -> int:
-    """Return after how many steps an episode ends: the environment's own limit or a lower one."""
+    """Return the step limit of an episode: the limit of the environment, or a lower one."""
     own = env.spec.max_episode_steps if env.spec else None
     limits = [limit for limit in (own, max_steps) if limit is not None]
     return min(limits, default=LONGEST)
 
 
 def seeds_of(seed: int, number: int) -> tuple[int, int]:
-    """Return the seeds of an episode: of the environment, and of random actions."""
+    """Return the two seeds of an episode: for the environment, and for random actions."""
     reset, random = np.random.SeedSequence([seed, number]).generate_state(2).tolist()
     return reset, random
 
 
 def random_action(space: gym.Space[Any], allowed: tuple[int, ...] | None) -> Any:
-    """Draw an action from those that are allowed."""
+    """Draw a random valid action."""
     if allowed is None:
         return space.sample()
     return allowed[space.np_random.integers(len(allowed))]
 
 
 def reward_number(reward: Any) -> float:
-    """Return a reward, which some environments give as an array of one."""
+    """Return a reward as a float; some environments return an array with one element.
+
+    Raises:
+        CwmError: The reward is not one finite number.
+    """
     values = np.asarray(reward, dtype=np.float64)
     if values.size != 1 or not np.isfinite(values).all():
         raise CwmError(f"the environment returned the reward {reward}: it must be a finite number")

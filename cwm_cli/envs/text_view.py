@@ -1,4 +1,4 @@
-"""The seam of text views: what happens in an environment, in words."""
+"""The interface of text views, which describe transitions of an environment in words."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Change(NamedTuple):
-    """What followed an action, in words: the sentence, what kind of change it is, what of.
+    """The effect of an action in words: a sentence, its kind, and its fields.
 
-    The `fields` are what the sentence is about, by name; changes of one kind have the same names.
+    `fields` are the subjects of the sentence by name; all changes of a kind have the same names.
 
         Change("You are holding the pea seed.", "holding 1", {"object": "pea seed"})
     """
@@ -28,7 +28,7 @@ class Change(NamedTuple):
 
 
 class Consequence(NamedTuple):
-    """What the words of a change mean: what is observed next, the reward, whether it ended."""
+    """The meaning of a change: next observation, reward, and whether the episode ended."""
 
     observation: Any
     reward: float
@@ -36,24 +36,25 @@ class Consequence(NamedTuple):
 
 
 class TextView:
-    """An environment in words: what a language model reads of it, and what it may say follows.
+    """An environment in words: texts for a language model, and the changes it may predict.
 
-    All of it is read off an observation, so that any recorded transitions can be put into words.
-    A class of this kind has
+    Every method needs only an observation, so any recorded transitions can be described. A subclass
+    defines
 
-    - `kinds` of change, the commonest first;
-    - `vocabulary`: the facts that the conditions of rules may speak of, and their values;
-    - `conclusions`: of each kind of change its fields, and their values;
-    - `goals`, the easiest first, that `solution` knows a way to;
-    - `lists_discovered`: whether prompts list the sentences that were met so far;
-    - `guide`, the environment in words, which gives away no rule that is to be found;
-    - `state`, `action` and `change`: what is seen, done and found, each a sentence or two;
-    - `legal` actions, and the `facts` that hold as one of them is taken;
-    - `candidates`: every change that can be told apart where the environment stands;
-    - `consequence`: what a change means, which plans are made by;
-    - `features`: what is seen as numbers, for policies that learn;
-    - `reachable` and `solution`, which know the rules: for measures and oracles, never for
-      whoever proposes rules or weighs them.
+    - `kinds` of change, the most common first;
+    - `vocabulary`: the facts that conditions of rules may use, and their values;
+    - `conclusions`: the fields of each kind of change, and their values;
+    - `goals` of `solution`, the easiest first;
+    - `lists_discovered`: whether prompts list the sentences that were observed so far;
+    - `guide`, a description of the environment that reveals no rule to be found;
+    - `state`, `action` and `change`: one or two sentences on an observation, an action and an
+      effect;
+    - the `legal` actions, and the `facts` at the time of an action;
+    - `candidates`: all distinguishable changes that may follow an observation;
+    - `consequence`: the meaning of a change, for planning;
+    - `features`: an observation as numbers, for policies that learn;
+    - `reachable` and `solution`, which use the true rules: for measures and oracles, never for the
+      search or the scoring of rules.
     """
 
     kinds: tuple[str, ...] = ()
@@ -63,33 +64,34 @@ class TextView:
     lists_discovered: bool = False
 
     def guide(self) -> str:
-        """Describe the environment, and no rule of what follows what."""
+        """Return a description of the environment, without rules about the effects of actions."""
         raise NotImplementedError
 
     def state(self, observation: Any) -> str:
-        """Say what is seen."""
+        """Return a description of an observation."""
         raise NotImplementedError
 
     def legal(self, observation: Any) -> Sequence[int]:
-        """Return the actions that may be taken."""
+        """Return the legal actions."""
         raise NotImplementedError
 
     def action(self, observation: Any, action: int) -> str:
-        """Say what is done."""
+        """Return a description of an action."""
         raise NotImplementedError
 
     def facts(self, observation: Any, action: int) -> Mapping[str, str]:
-        """Return what rules may speak of as an action is taken: names and values."""
+        """Return the facts at the time of an action, as names and values from `vocabulary`."""
         raise NotImplementedError
 
     def change(self, row: Transition) -> Change:
-        """Say what followed a recorded action."""
+        """Return the effect of a recorded action."""
         raise NotImplementedError
 
     def candidates(self, observation: Any) -> Sequence[Change]:
-        """Return every change that might follow, each once; those of legal actions among them.
+        """Return every change that may follow, each once, including the changes of legal actions.
 
-        `CwmError` where they cannot be listed.
+        Raises:
+            CwmError: The changes cannot be listed.
         """
         raise CwmError(
             f"{type(self).__name__} lists no possible next changes: "
@@ -97,17 +99,17 @@ class TextView:
         )
 
     def reachable(self, observation: Any) -> Sequence[bool]:
-        """Return which of the candidates follow some legal action, as the environment has it."""
+        """Return for each candidate whether a legal action leads to it in the true environment."""
         raise CwmError(f"{type(self).__name__} does not list reachable changes")
 
     def consequence(self, observation: Any, action: int, change: Change) -> Consequence | None:
-        """Return what a change means, None where its words do not tell."""
+        """Return the meaning of a change, None if its words do not determine it."""
         return None
 
     def features(self, observation: Any) -> np.ndarray:
-        """Return what is seen as a vector of numbers."""
+        """Return the observation as a vector of numbers."""
         raise CwmError(f"{type(self).__name__} has no numeric features for a policy")
 
     def solution(self, observation: Any, goal: str) -> Sequence[int]:
-        """Return actions that lead to a goal from here."""
+        """Return actions that lead from an observation to a goal."""
         raise CwmError(f"{type(self).__name__} has no solutions for its goals")

@@ -1,14 +1,14 @@
-"""Variants of environments: other constants (`shift`), hidden components (`hide`) and `noise`.
+"""Variants of environments: other constants (`shift`), hidden parts (`hide`) and `noise`.
 
-Every environment takes these arguments beside its own, so datasets, run configurations and cache
-keys contain them.
+Every environment accepts these arguments in addition to its own, so datasets, run configurations
+and cache keys contain them.
 
 `shift` draws other constants and rules for the same system from a seed. A language model that
-knows an environment by heart predicts it without any data, but not its shifted variants.
+remembers an environment predicts it without any data, but not its shifted variants.
 
-`hide` and `noise` act beneath the wrappers, in a subclass of the environment's class. Noise has a
-random generator of its own, saving and restoring covers the full state, and planners that simulate
-the environment itself see the full state.
+`hide` and `noise` act beneath the wrappers, in a subclass of the environment's class. Noise draws
+from the random generator of the environment. Saving and restoring covers the full state, and
+planners that simulate the environment itself see the full state.
 """
 
 from __future__ import annotations
@@ -33,30 +33,27 @@ if TYPE_CHECKING:
     from cwm_cli.envs.text_view import TextView
 
 SHIFT = "shift"
-"""The argument that is reserved for the seed of a shift."""
+"""The reserved argument for the seed of a shift."""
 
 HIDE, NOISE = "hide", "noise"
-"""The arguments that are reserved for names of what is hidden, and for standard deviations by
-name."""
+"""The reserved arguments for names of hidden components, and for standard deviations."""
 
 VELOCITIES, ACTION, OBSERVATION = "velocities", "action", "observation"
-"""Names for all components that are documented as velocities or speeds, for what is done, and for
-all that is observed."""
+"""Names for all components that are documented as velocities or speeds, for the action, and for the
+whole observation.
+"""
 
 PIXELS, BRIGHTEST = "pixels", 255
-"""The name for all pixels; the noise on them is a share of the largest value of one."""
+"""The name for all pixels, and the largest pixel value, of which noise is a fraction."""
 
-SPEED = re.compile(r"\b(?:velocit|speed)", re.IGNORECASE)
-
-MOST_NAMES = 12
-"""Names are listed up to so many."""
 
 Place = tuple[str | int, ...]
-"""Where a part of an observation is: keys of dicts, numbers in tuples, the number of a component
-of an array; nothing for all of it."""
+"""Path to a part of an observation: keys of dicts, positions in tuples, the number of a component
+of an array. The empty path is the whole observation.
+"""
 
 Eye = Callable[[Any, Any], Any]
-"""Turns an observation into what is seen of it, with noise from a random generator."""
+"""Returns the visible part of an observation, with noise from a random generator."""
 
 
 def with_variants(spec: EnvironmentSpec) -> EnvironmentSpec:
@@ -75,7 +72,7 @@ def check_shift(spec: EnvironmentSpec, seed: int | None) -> None:
 
 
 def _shifted(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
-    import numpy as np  # the command line imports this module for the names of the arguments
+    import numpy as np  # slow: the command line imports this module for the argument names
 
     seed = env_args.pop(SHIFT, None)
     check_shift(spec, seed)
@@ -87,12 +84,12 @@ def _shifted(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What is hidden of an environment, and what noise is added to what.
+    """The hidden components and the noise of an environment.
 
-    `see` turns an observation into what is seen of it, which is something else where it is
-    `altered`; of the `size` components of a flat observation those in `gone` are hidden. `action`
-    is the standard deviation of the noise on actions, `attributes` has those of the noise on
-    numbers that the environment holds. `words` say it all.
+    `see` returns the visible part of an observation, which differs from the observation if
+    `altered`. `gone` are the hidden components of a flat observation with `size` components.
+    `action` is the standard deviation of the noise on actions; `attributes` has standard deviations
+    for attributes of the environment. `words` is the description for a language model.
     """
 
     see: Eye
@@ -105,7 +102,7 @@ class Disturbance:
 
 
 def with_disturbances(spec: EnvironmentSpec) -> EnvironmentSpec:
-    """Let `make` take the arguments `hide` and `noise`; what else the spec does follows them."""
+    """Add the arguments `hide` and `noise` to `make`, and adapt the other functions."""
     return replace(
         spec,
         make=partial(_made, spec),
@@ -118,7 +115,7 @@ def with_disturbances(spec: EnvironmentSpec) -> EnvironmentSpec:
 
 
 def disturbance_of(env: gym.Env[Any, Any]) -> Disturbance | None:
-    """Return what is hidden of an environment and what noise is added, None where nothing is."""
+    """Return the hidden components and the noise of an environment, None without any."""
     return getattr(type(env.unwrapped), "_disturbance", None)
 
 
@@ -143,13 +140,12 @@ def _described(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> str:
 
 
 def _restored(spec: EnvironmentSpec, env: gym.Env[Any, Any], observation: Any) -> bool:
-    """Stand an environment at an observation, if that is still all that is known of a state."""
+    """Restore the state of an observation, unless the observation is altered."""
     found = disturbance_of(env)
     return not (found and found.altered) and bool(spec.restore and spec.restore(env, observation))
 
 
 def _layout(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> Mapping[str, Any] | None:
-    """Say how a state is read from an observation, if that is still all that is known of it."""
     found = disturbance_of(env)
     return None if spec.layout is None or (found and found.altered) else spec.layout(env)
 
@@ -162,7 +158,6 @@ def _objects(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> ObjectSchema | No
 
 
 def _text(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> TextView:
-    """Put an environment into words, if all of it is seen as it is."""
     found = disturbance_of(env)
     if spec.text is None or (found and found.altered):
         raise CwmError(
@@ -173,7 +168,7 @@ def _text(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> TextView:
 
 
 def _names(given: Any) -> list[str]:
-    """Read what is to be hidden: a name, or a list of names and numbers."""
+    """Read the names of hidden components: a name, or a list of names and numbers."""
     names = [] if given is None else given if isinstance(given, list | tuple) else [given]
     if not all(type(name) in (str, int) for name in names):
         raise CwmError(f"{HIDE}={given!r} is not a list of names: write --hide NAME for each")
@@ -181,7 +176,7 @@ def _names(given: Any) -> list[str]:
 
 
 def _deviations(given: Any) -> dict[str, float]:
-    """Read standard deviations by name; nothing is left of those that are 0."""
+    """Read standard deviations by name, without zeros."""
     given = {} if given is None else given
     if not isinstance(given, Mapping):
         raise CwmError(f"{NOISE}={given!r} is not a mapping: write --noise NAME=STD for each")
@@ -193,10 +188,10 @@ def _deviations(given: Any) -> dict[str, float]:
 
 
 class Parts(NamedTuple):
-    """What can be hidden or disturbed in an environment, by name.
+    """The parts of an environment that can be hidden or disturbed, by name.
 
-    A name of `observed` may be that of several parts, and each part may have several places.
-    `attributes` are the real numbers that the environment holds.
+    A name in `observed` may have several parts, and a part may have several places. `attributes`
+    are the attributes of the environment with real numbers.
     """
 
     id: str
@@ -206,7 +201,7 @@ class Parts(NamedTuple):
 
     @classmethod
     def of(cls, spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> Parts:
-        """Find the names in the spaces of an environment, its documentation and its attributes."""
+        """Collect names from the spaces of an environment, its documentation and its attributes."""
         space, inner = env.observation_space, env.unwrapped
         if space is not inner.observation_space:
             hint = "leave out --hide and --noise"
@@ -220,19 +215,25 @@ class Parts(NamedTuple):
         for part in documented_parts(spec.describe(env), _size(space)):
             places: tuple[Place, ...] = tuple((number,) for number in part.numbers)
             observed[part.name].append(places)
-            speeds.update(places if SPEED.search(part.says) else ())
+            if re.search(r"\b(?:velocit|speed)", part.description, re.IGNORECASE):
+                speeds.update(places)
         if speeds:
             observed[VELOCITIES] = [tuple(sorted(speeds))]
         held: dict[str, Any] = {}
-        for each in (*reversed(type(inner).__mro__), inner):
-            held |= vars(each)
+        for owner in (*reversed(type(inner).__mro__), inner):
+            held |= vars(owner)
         floats = sorted(name for name, value in held.items() if isinstance(value, float))
         return cls(spec.id, env, observed, tuple(floats))
 
     def places(self, name: str, *, loosely: bool = True) -> tuple[Place, ...]:
-        """Return where a part of the observation is, nothing where none is called so.
+        """Return the places of a part of the observation, () if no part has the name.
 
-        If `loosely`, the name may be a few words of that of a single part.
+        Args:
+            name: Name of the part.
+            loosely: Accept a few words of the name of a single part.
+
+        Raises:
+            CwmError: Several parts have the name.
         """
         wanted = _plain(name)
         if wanted == OBSERVATION and name not in self.observed:
@@ -247,15 +248,19 @@ class Parts(NamedTuple):
         return next(iter(found), ())
 
     def hidden(self, name: str) -> tuple[Place, ...]:
-        """Return where something is that is to be hidden, or say what there is."""
+        """Return the places of a component to hide.
+
+        Raises:
+            UnknownNameError: There is no such component.
+        """
         places = self.places(name)
         if not places:
-            what, known = f"observation component of {self.id}", self._listed(())
-            raise UnknownNameError(what, name, self.observed, known)
+            kind, known = f"observation component of {self.id}", self._listed(())
+            raise UnknownNameError(kind, name, self.observed, known)
         return places
 
     def unknown(self, name: str) -> UnknownNameError:
-        """Say what can be disturbed."""
+        """Return the error for an unknown name, with the names that can be disturbed."""
         others = (ACTION, *self.attributes)
         known = self._listed(others)
         return UnknownNameError(
@@ -266,34 +271,33 @@ class Parts(NamedTuple):
         )
 
     def _listed(self, others: Sequence[str]) -> str:
-        """List what there is, numbers as a range and the first of many names."""
+        """Return the known names as a hint, with a range for numbers and at most 12 names."""
         numbers = [int(name) for name in self.observed if name.isdecimal()]
         names = [*(name for name in self.observed if not name.isdecimal()), *others]
         listed = [f"a number from 0 to {max(numbers)}"] if numbers else []
-        listed += [*names[:MOST_NAMES], *["and so on"] * (len(names) > MOST_NAMES)]
+        listed += [*names[:12], *["and so on"] * (len(names) > 12)]
         return f"choose {', '.join(listed)}" if listed else "the observation is a single value"
 
 
 def _plain(name: str) -> str:
-    """Return a name without what it may be written with or without."""
+    """Return a name in lower case, with single spaces as separators."""
     return " ".join(re.split(r"[\s_`-]+", name.lower())).strip()
 
 
 def _is_picture(space: gym.Space[Any]) -> bool:
-    """Whether a part of an observation is a picture."""
-    from cwm_cli.envs.spec import space_of  # numpy comes with it
+    from cwm_cli.envs.spec import space_of  # imports numpy
 
     return space_of(space).is_picture
 
 
 def _size(space: gym.Space[Any]) -> int:
-    """Return how many components a flat observation has, 0 for any other."""
+    """Return the number of components of a flat observation, 0 for any other."""
     shape = space.shape or ()
     return int(shape[0]) if len(shape) == 1 else 0
 
 
 def _places(space: gym.Space[Any], at: Place = ()) -> Iterator[Place]:
-    """Yield all places in an observation but that of all of it."""
+    """Yield all places in an observation except the whole observation."""
     from gymnasium import spaces
 
     if at:
@@ -309,7 +313,7 @@ def _places(space: gym.Space[Any], at: Place = ()) -> Iterator[Place]:
 
 
 def _leaves(space: gym.Space[Any], at: Place = ()) -> Iterator[tuple[Place, gym.Space[Any]]]:
-    """Yield the parts of an observation that are no dicts and no tuples, and where they are."""
+    """Yield the parts of an observation that are no dicts or tuples, with their places."""
     from gymnasium import spaces
 
     if not isinstance(space, spaces.Dict | spaces.Tuple):
@@ -323,7 +327,7 @@ def _leaves(space: gym.Space[Any], at: Place = ()) -> Iterator[tuple[Place, gym.
 def _disturb(
     env: gym.Env[Any, Any], parts: Parts, hidden: Sequence[str], noise: Mapping[str, float]
 ) -> None:
-    """Let a class that hides and adds noise take the place of that of an environment."""
+    """Replace the class of an environment by one that hides components and adds noise."""
     gone = {place for name in hidden for place in parts.hidden(name)}
     seen: dict[Place, float] = {}
     done, held = 0.0, {}
@@ -364,7 +368,10 @@ def _check_real(space: gym.Space[Any], what: str) -> None:
 def _seen(
     space: Any, gone: set[Place], noise: Mapping[Place, float], what: str
 ) -> tuple[gym.Space[Any] | None, Eye]:
-    """Return what is left of a space, nothing if all is gone, and what makes it of a value."""
+    """Return the visible part of a space, and a function that maps values to it.
+
+    The space is None if everything is hidden.
+    """
     from gymnasium import spaces
 
     if () in gone:
@@ -401,7 +408,10 @@ def _seen(
 def _seen_array(
     space: Any, gone: set[Place], noise: Mapping[Place, float], what: str
 ) -> tuple[gym.Space[Any] | None, Eye]:
-    """Return what is left of an array, and what makes it of a value: noise comes first."""
+    """Return the visible part of an array space, and a function that maps values to it.
+
+    The function adds noise before it hides components.
+    """
     import numpy as np
     from gymnasium import spaces
 
@@ -441,7 +451,7 @@ def _seen_array(
 
 
 def _disturbed(kind: Any, found: Disturbance) -> type:
-    """Return a class that hides what another shows, and adds noise before and after its steps."""
+    """Return a subclass with noise on actions, attributes and observations."""
     import numpy as np
 
     def step(self: Any, action: Any) -> Any:
@@ -449,7 +459,7 @@ def _disturbed(kind: Any, found: Disturbance) -> type:
             space = self.action_space
             action = action + found.action * self.np_random.standard_normal(space.shape)
             action = np.clip(action, space.low, space.high).astype(space.dtype)
-        with _shaken(self, found.attributes):
+        with _noisy_attributes(self, found.attributes):
             observation, *rest = kind.step(self, action)
         return found.see(observation, self.np_random), *rest
 
@@ -464,8 +474,8 @@ def _disturbed(kind: Any, found: Disturbance) -> type:
 
 
 @contextmanager
-def _shaken(env: Any, attributes: Mapping[str, float]) -> Iterator[None]:
-    """Add noise to attributes for as long as a step takes; what that sets itself stays."""
+def _noisy_attributes(env: Any, attributes: Mapping[str, float]) -> Iterator[None]:
+    """Add noise to attributes during a step; values that the step sets are kept."""
     held = vars(env)
     before = {name: held[name] for name in attributes if name in held}
     shaken = {
@@ -484,17 +494,17 @@ def _shaken(env: Any, attributes: Mapping[str, float]) -> Iterator[None]:
 
 
 def _words(hidden: Sequence[str], noise: Mapping[str, float]) -> Iterator[str]:
-    """Yield what a description has to say besides."""
+    """Yield paragraphs about hidden components and noise for a description."""
     if hidden:
         yield (
             "## Hidden\n"
-            f"Not all of this is observed: hidden are {', '.join(f'`{name}`' for name in hidden)}. "
-            "They go on changing, and what follows depends on them. What is still observed is "
-            "numbered as under Spaces, whatever the documentation says of numbers and shapes."
+            f"These components are not observed: {', '.join(f'`{name}`' for name in hidden)}. "
+            "They keep changing, and later observations depend on them. The observed components "
+            "are numbered as under Spaces, even if the documentation has other numbers and shapes."
         )
     if noise:
         yield (
-            "## Noise\nDrawn anew at every step, from a normal distribution, and added:\n"
+            "## Noise\nAt every step, noise from a normal distribution is added:\n"
             + "\n".join(
                 f"- to `{name}`, with a standard deviation of {deviation:g}"
                 f"{' of their largest value' * (name == PIXELS)}"

@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.data.reading import UnreadableError, open_for_appending, read_lines
-from cwm_cli.runs.files import modelled
+from cwm_cli.runs.files import parse_model
 from cwm_cli.search.contracts import Backend, Completion, Node, Request, Turn, Usage
 from cwm_cli.search.wrapper import BackendWrapper
 
@@ -61,7 +61,7 @@ class RecordedAnswers(BackendWrapper):
             lines = []
         for line in lines:
             try:
-                answer = modelled(RecordedAnswer, line)
+                answer = parse_model(RecordedAnswer, line)
             except ValueError:
                 continue  # a crash left an incomplete line
             self._known[answer.request].append(answer)

@@ -22,7 +22,7 @@ def read_header(file: Path, header: type[M], missing: str) -> M:
         CwmError: The file is missing (with the message `missing`) or cannot be read.
     """
     try:
-        return modelled(header, read_bytes(file, LARGEST_TEXT))
+        return parse_model(header, read_bytes(file, LARGEST_TEXT))
     except UnreadableError as error:
         if error.is_missing:
             raise CwmError(missing) from error
@@ -31,7 +31,7 @@ def read_header(file: Path, header: type[M], missing: str) -> M:
         raise UnreadableError(file, str(error), "choose another --run") from error
 
 
-def modelled(model: type[M], content: bytes) -> M:
+def parse_model(model: type[M], content: bytes) -> M:
     """Parse JSON into a model.
 
     Raises:
@@ -54,7 +54,7 @@ def modelled(model: type[M], content: bytes) -> M:
 def read_found(file: Path, model: type[M]) -> M | None:
     """Read a result file; return None if it is missing or damaged."""
     try:
-        return modelled(model, read_bytes(file, LARGEST_TEXT))
+        return parse_model(model, read_bytes(file, LARGEST_TEXT))
     except (UnreadableError, ValueError):
         return None
 

@@ -1,4 +1,4 @@
-"""Runs that another version of cwm wrote: show the readable parts, and report the others."""
+"""Runs of other versions of cwm: show the readable parts and name the unreadable ones."""
 
 from __future__ import annotations
 

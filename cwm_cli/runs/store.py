@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import packages_distributions, version
@@ -26,12 +26,10 @@ from typing import (
     Any,
     ClassVar,
     Generic,
-    Literal,
     NamedTuple,
     Protocol,
     Self,
     TypeVar,
-    get_args,
 )
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -39,9 +37,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from cwm_cli._version import __version__, code_version
 from cwm_cli.credentials import without_credentials
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.reading import UnreadableError, open_for_appending, read_lines
+from cwm_cli.data.reading import open_for_appending
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.files import flat, modelled, read_header, read_object, replace
+from cwm_cli.runs.files import flat, read_header, read_object, replace
+from cwm_cli.runs.journal import ROWS_FILE, Journal, RowsAdded, complete_length, read_journal
 from cwm_cli.runs.observer import Observer
 from cwm_cli.runs.places import named, storage_of
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
@@ -126,43 +125,6 @@ class RunHeader(BaseModel, Generic[C]):
 
 H = TypeVar("H", bound=RunHeader[Any])
 R = TypeVar("R", bound=BaseModel)
-
-
-ROWS_FILE = r"^rows-([0-9]{1,9})\.npz$"
-"""Name of a file of added rows, with its number."""
-
-
-class RowsAdded(BaseModel):
-    """A journal line about rows that were added to the dataset, in a file of their own."""
-
-    model_config = ConfigDict(frozen=True)
-
-    kind: Literal["rows"] = "rows"
-    file: str = Field(pattern=ROWS_FILE)
-    count: int
-    digest: str
-
-    @property
-    def number(self) -> int:
-        """The number of the file, counted from 1."""
-        return int(self.file[len("rows-") : -len(".npz")])
-
-
-class Journal(NamedTuple, Generic[R]):
-    """The readable lines of a journal, and the numbers of the skipped lines, counted from 1."""
-
-    file: Path
-    events: Sequence[R | RowsAdded]
-    left_out: Sequence[int]
-
-    @property
-    def damage(self) -> str:
-        """Return one line on skipped lines, "" if there are none."""
-        if not self.left_out:
-            return ""
-        count, whole = len(self.left_out), len(self.events) + len(self.left_out)
-        lines = f"{count} of the {whole} lines of {named(self.file)}"
-        return f"{lines} cannot be used (the first is line {self.left_out[0]}) and were skipped"
 
 
 class Savable(Protocol):
@@ -343,7 +305,7 @@ class Run(Generic[H, R]):
     def _open_journal(self) -> None:
         file = self.folder / self.journal_name
         self._journal = open_for_appending(file)
-        self._journal.truncate(_complete_length(self._journal))
+        self._journal.truncate(complete_length(self._journal))
         if self._is_whole:
             return
         journal, self._is_whole = self.read_journal(), True
@@ -596,39 +558,6 @@ def kind_of(folder: Path) -> str:
     return read_header(folder / HEADER, _Kind, missing).kind
 
 
-def read_journal(
-    file: Path,
-    record: Any,
-    connected: Callable[[Iterable[M | RowsAdded | None]], Iterable[M | RowsAdded | None]] = iter,
-) -> Journal[M]:
-    """Read the lines of a journal, without an incomplete last line.
-
-    Args:
-        file: The journal; a missing file has no lines.
-        record: Model of the lines, or a union of models.
-        connected: Filter as in `Run.connected`.
-
-    Raises:
-        UnreadableError: The file cannot be read.
-    """
-    try:
-        events = list(connected(_line(line, record) for line in read_lines(file)))
-    except UnreadableError as error:
-        if not error.is_missing:
-            raise UnreadableError(file, error.reason, "restore it or choose another run") from error
-        events = []
-    left_out = [number for number, event in enumerate(events, start=1) if event is None]
-    return Journal(file, [event for event in events if event is not None], left_out)
-
-
-def _line(line: bytes, record: Any) -> Any:
-    rows = line.startswith(b'{"kind":"rows"')
-    for model in (RowsAdded,) if rows else get_args(record) or (record,):
-        with suppress(ValueError):
-            return modelled(model, line)
-    return None
-
-
 def is_free(folder: Path, files: Mapping[str, Any] | Sequence[str] = ()) -> bool:
     """Return whether a folder is free for a new run, apart from files of an interrupted start."""
     if not folder.exists():
@@ -710,19 +639,6 @@ def _lock_folder(folder: Path, patience: float = 0.0) -> IO[bytes]:
                 raise BusyError(f"{words}: wait until it ends, or choose another --run") from error
             time.sleep(0.05)
         file.close()
-
-
-def _complete_length(journal: IO[bytes]) -> int:
-    """Return the length of a journal up to the end of its last complete line."""
-    size = journal.seek(0, os.SEEK_END)
-    while size > 0:
-        start = max(0, size - 65536)
-        journal.seek(start)
-        newline = journal.read(size - start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        size = start
-    return 0
 
 
 def _short(value: Any) -> str:

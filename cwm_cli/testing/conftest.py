@@ -1,4 +1,4 @@
-"""What the tests are made of: a small recording, a sandbox, an empty folder."""
+"""Fixtures of the conformance tests: a small recording, a sandbox, an empty folder."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,12 +13,11 @@ from cwm_cli.registry import environment, plugins
 from cwm_cli.sandbox import Limits, Sandbox
 
 ENVIRONMENT = "CartPole-v1"
-"""What transitions are recorded of: it is quick, and every installation has it."""
 
 
 @dataclass(frozen=True)
 class Material:
-    """Parts for examples: an environment, transitions of it, a sandbox and an empty folder."""
+    """Parts for examples: an environment, its transitions, a sandbox and an empty folder."""
 
     spec: EnvironmentSpec
     dataset: Dataset
@@ -27,7 +26,7 @@ class Material:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marks, which are unknown where other packages are tested."""
+    """Register the marks, which are unknown in other packages."""
     config.addinivalue_line("markers", "slow: takes more than a few seconds")
 
 
@@ -54,7 +53,7 @@ def recorded() -> tuple[EnvironmentSpec, Dataset]:
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
-    """Share one sandbox; what this machine cannot keep programs from is accepted."""
+    """Share one sandbox; accept the missing protections of this machine."""
     from cwm_cli.sandbox.protection import GAPS
 
     with Sandbox(Limits(), 2, accepted=list(GAPS)) as made:
@@ -65,5 +64,5 @@ def sandbox() -> Iterator[Sandbox]:
 def material(
     recorded: tuple[EnvironmentSpec, Dataset], sandbox: Sandbox, tmp_path: Path
 ) -> Material:
-    """Put together the parts for examples."""
+    """Combine the parts for examples."""
     return Material(*recorded, sandbox, tmp_path)

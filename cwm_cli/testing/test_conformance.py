@@ -1,4 +1,4 @@
-"""One test for each promise of a seam, run on every implementation that is installed."""
+"""One test for each guarantee of an extension point, for every installed implementation."""
 
 import json
 import sys
@@ -54,7 +54,7 @@ from cwm_cli.testing.conftest import Material
 from cwm_cli.worlds.model import Predictions
 
 BUDGET = 40
-"""Completions of a search: enough for a tree with every kind of move in it."""
+"""Completions of a search: enough for a tree with every kind of move."""
 
 CLASSES: tuple[Kind, ...] = tuple(
     kind for kind, point in registry.extension_points().items() if point.base
@@ -62,7 +62,7 @@ CLASSES: tuple[Kind, ...] = tuple(
 
 
 def every(kind: Kind) -> pytest.MarkDecorator:
-    """Run a test on everything of one kind, named by its plugin and its name."""
+    """Parametrise a test over all implementations of a kind, named by plugin and name."""
     given = [
         pytest.param(f"{plugin.name}:{name}", id=f"{plugin.package.split()[0]}-{name}")
         for plugin, entries in iterate_parts(kind)
@@ -72,7 +72,7 @@ def every(kind: Kind) -> pytest.MarkDecorator:
 
 
 def make(kind: Kind, name: str, material: Material) -> Any:
-    """Return the example of a part, or the part made without arguments."""
+    """Return the example of an implementation, or an instance made without arguments."""
     example = registry.conformance_example(kind, name)
     try:
         return example(material) if example else find(kind, name)()
@@ -89,7 +89,7 @@ def make(kind: Kind, name: str, material: Material) -> Any:
         for name in entries
     ],
 )
-def test_a_class_is_of_its_kind_and_its_options_say_what_they_mean(kind: Kind, name: str) -> None:
+def test_class_matches_its_base_class_and_explains_its_options(kind: Kind, name: str) -> None:
     factory = find(kind, name)
     wrong = [] if getdoc(factory) else ["has no docstring"]
     has_options = registry.extension_points()[kind].has_options
@@ -107,35 +107,35 @@ def test_a_class_is_of_its_kind_and_its_options_say_what_they_mean(kind: Kind, n
 
 
 def _wrong_signatures(factory: Any, base: type | None) -> Iterator[str]:
-    """Say which methods cannot be called as those of the base class are."""
+    """Yield the methods that cannot be called like those of the base class."""
     if base is None or not isinstance(factory, type):
         return
     for name, promised in vars(base).items():
         own = getattr(factory, name, None)
         if not isfunction(promised) or name.startswith("_") or not isfunction(own):
             continue
-        taken = [*signature(promised).parameters.values()]
-        keywords = [each.name for each in taken if each.kind is Parameter.KEYWORD_ONLY]
-        places = [None] * sum(each.kind is Parameter.POSITIONAL_OR_KEYWORD for each in taken)
+        parameters = [*signature(promised).parameters.values()]
+        keywords = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
+        positional = [None] * sum(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in parameters)
         try:
-            signature(own).bind(*places, **dict.fromkeys(keywords))
+            signature(own).bind(*positional, **dict.fromkeys(keywords))
         except TypeError:
-            words = ", ".join(each.name for each in taken)
+            words = ", ".join(p.name for p in parameters)
             given = ", ".join(signature(own).parameters)
             yield f"has {name}({given}), which is called with ({words})"
 
 
 def returned(value: Any, kind: type, what: str) -> Any:
-    """Return a value that is of its kind; say of any other what was expected."""
+    """Assert the type of a returned value."""
     assert isinstance(value, kind), f"{what} has to return a {kind.__name__}, not {value!r:.80}"
     return value
 
 
 class Lengths(Problem):
-    """Ask for a text of a hundred characters; some lengths are bugs."""
+    """A problem that asks for a text of a hundred characters; some lengths are bugs."""
 
     def messages(self, move: Move) -> tuple[Message, ...]:
-        """Word a move so that equal moves have equal words."""
+        """Return equal messages for equal moves."""
         return (Message(role="user", content=f"{move.action} {move.parent} {move.program}"),)
 
     def judge(self, candidate: str) -> Verdict:
@@ -148,16 +148,16 @@ class Lengths(Problem):
 
 
 class LengthWriter(Backend):
-    """Write programs of lengths that follow from the seed, after the given first lines."""
+    """A backend whose programs have lengths that depend on the seed."""
 
     def complete(self, request: Request) -> Completion:
-        """Answer."""
+        """Return a program that starts with the prefix of the move."""
         lines = "\n".join(f"x = {digit}" for digit in str(request.seed))
         text = f"```python\n{request.move.prefix}{lines}\n```"
         return Completion(text, Usage(1, 1), log_probability=-1.0)
 
 
-def searched(name: str, *, seed: int, parallel: int = 1, known: tuple[Node, ...] = ()) -> Search:
+def run_search(name: str, *, seed: int, parallel: int = 1, known: tuple[Node, ...] = ()) -> Search:
     search = Search(
         Lengths(), find("strategy", name)(), LengthWriter(), seed=seed, parallel=parallel
     )
@@ -168,10 +168,10 @@ def searched(name: str, *, seed: int, parallel: int = 1, known: tuple[Node, ...]
 
 
 @every("strategy")
-def test_a_strategy_makes_its_own_moves_from_programs_that_there_are(name: str) -> None:
+def test_strategy_selects_its_own_moves_from_existing_nodes(name: str) -> None:
     returned(find("strategy", name)().select(np.random.default_rng(0), ()), Move, "select")
     for parallel in (1, 3):
-        search = searched(name, seed=1, parallel=parallel)
+        search = run_search(name, seed=1, parallel=parallel)
         assert len(search.nodes) == BUDGET
         for node in search.nodes:
             assert node.action in search.strategy.moves
@@ -181,27 +181,27 @@ def test_a_strategy_makes_its_own_moves_from_programs_that_there_are(name: str) 
 
 
 @every("strategy")
-def test_a_strategy_repeats_itself_and_goes_on_from_any_node(name: str) -> None:
-    whole = searched(name, seed=2)
-    assert searched(name, seed=2).nodes == whole.nodes
+def test_strategy_is_deterministic_and_resumes_from_any_node(name: str) -> None:
+    whole = run_search(name, seed=2)
+    assert run_search(name, seed=2).nodes == whole.nodes
     for cut in (1, BUDGET // 2, BUDGET - 1):
-        resumed = searched(name, seed=2, known=tuple(whole.nodes[:cut]))
-        assert resumed.nodes == whole.nodes, f"another tree when it goes on after {cut} nodes"
+        resumed = run_search(name, seed=2, known=tuple(whole.nodes[:cut]))
+        assert resumed.nodes == whole.nodes, f"the tree differs after resuming from {cut} nodes"
 
 
 @every("strategy")
-def test_a_strategy_goes_on_from_programs_that_nobody_was_asked_for(name: str) -> None:
+def test_strategy_accepts_programs_without_a_completion(name: str) -> None:
     verdicts = [Lengths().judge("x" * size) for size in (30, 60)]
     known = tuple(
         Node(n, -1, n - 1, action, "x" * (30 + 30 * n), verdict, "", Usage(), asked=False)
         for n, (action, verdict) in enumerate(zip((START, "calibrate"), verdicts, strict=True))
     )
-    search = searched(name, seed=3, known=known)
+    search = run_search(name, seed=3, known=known)
     assert [node.asked for node in search.nodes] == [False, False, *[True] * BUDGET]
 
 
 @every("backend")
-def test_a_backend_says_what_it_needs_or_answers_alike_when_asked_alike(
+def test_backend_repeats_its_completion_or_reports_a_missing_part(
     name: str, material: Material
 ) -> None:
     factory, example = find("backend", name), registry.conformance_example("backend", name)
@@ -211,7 +211,7 @@ def test_a_backend_says_what_it_needs_or_answers_alike_when_asked_alike(
         assert len(str(error).splitlines()) == 1
         return
     if factory.needs_model and not example:
-        return  # made without a model, it would only fail when it is asked
+        return  # without a model it fails only in `complete`
     problem = make("problem", "core:world-model", material)
     move = Move(GENERATE)
     request = Request(problem.messages(move), 7, move, problem)
@@ -228,7 +228,7 @@ def test_a_backend_says_what_it_needs_or_answers_alike_when_asked_alike(
 
 
 @every("backend")
-def test_a_backend_scores_or_says_that_it_cannot(name: str, material: Material) -> None:
+def test_backend_scores_texts_or_raises_an_error(name: str, material: Material) -> None:
     factory, example = find("backend", name), registry.conformance_example("backend", name)
     try:
         backend = example(material) if example else factory(model="")
@@ -240,15 +240,15 @@ def test_a_backend_scores_or_says_that_it_cannot(name: str, material: Material) 
             backend.score([ScoreRequest(messages, "two")])
         return
     if not backend.reads_messages:
-        return  # it is tested by the questions that it knows
-    asked = [ScoreRequest(messages, text) for text in ("two", "one and one")]
-    scores = [np.asarray(each) for each in backend.score(asked)]
-    assert [each.ndim for each in scores] == [1, 1]
-    assert all(len(each) > 0 and (each <= 0).all() for each in scores)
+        return  # it scores only questions that it knows
+    requests = [ScoreRequest(messages, text) for text in ("two", "one and one")]
+    scores = [np.asarray(values) for values in backend.score(requests)]
+    assert [values.ndim for values in scores] == [1, 1]
+    assert all(len(values) > 0 and (values <= 0).all() for values in scores)
 
 
 @every("problem")
-def test_a_problem_words_its_moves_reads_answers_and_judges_anything(
+def test_problem_prompts_for_each_move_and_judges_any_candidate(
     name: str, material: Material
 ) -> None:
     problem = make("problem", name, material)
@@ -263,18 +263,18 @@ def test_a_problem_words_its_moves_reads_answers_and_judges_anything(
         assert messages
         assert all(message.content.strip() for message in messages)
         assert messages == problem.messages(move) == problem.shorter(move, 10**6)
-        sizes = [sum(len(m.content) for m in said) for said in (problem.shorter(move, 1), messages)]
-        assert sizes == sorted(sizes)
+        short = problem.shorter(move, 1)
+        assert sum(len(m.content) for m in short) <= sum(len(m.content) for m in messages)
     node = Node(0, 0, ROOT, GENERATE, candidate, bad[1], "", Usage())
     problem.keep(material.folder, node)
     assert (material.folder / problem.file).stat().st_size > 0
 
 
-class Strange(Problem):
-    """What no refiner knows."""
+class UnknownProblem(Problem):
+    """A problem that no refiner knows."""
 
     def judge(self, candidate: str) -> Verdict:
-        """Say that it runs."""
+        """Accept every candidate."""
         return Verdict(score=0.5)
 
 
@@ -296,13 +296,11 @@ class Environment:
         self.state = [x + 0.02 * v, v + 0.02 * pull, angle + 0.02 * spin, spin + 0.02 * twist]
         return self.state, 1.0, bool(abs(self.state[0]) > 2.4 or abs(self.state[2]) > 0.2)
 """
-"""A cart with a pole that is pushed too weakly."""
+"""CartPole with a force that is too small."""
 
 
 @every("refiner")
-def test_a_refiner_repeats_itself_and_has_no_use_for_what_it_does_not_know(
-    name: str, material: Material
-) -> None:
+def test_refiner_is_deterministic_and_ignores_hidden_rows(name: str, material: Material) -> None:
     problem = make("problem", "core:world-model", material)
     runs, raises = NEARLY_RIGHT, NEARLY_RIGHT.replace("import math", "")
 
@@ -313,21 +311,23 @@ def test_a_refiner_repeats_itself_and_has_no_use_for_what_it_does_not_know(
         )
         return RefinementTask(of, first, others, seed=5)
 
-    def refined(asked: RefinementTask) -> Refinement | None:
-        found: Refinement | None = find("refiner", name)().refine(asked)
+    def refine(task: RefinementTask) -> Refinement | None:
+        found: Refinement | None = find("refiner", name)().refine(task)
         assert found is None or isinstance(found.candidate + found.findings, str)
         return found
 
-    assert refined(task(Strange(), runs)) is None
+    assert refine(task(UnknownProblem(), runs)) is None
     for odd in (raises, "", "class Environment: pass", "x = (", "\0"):
-        refined(task(problem, odd, runs))
-    found = refined(task(problem, runs, raises))
-    assert refined(task(problem, runs, raises)) == found
-    assert refined(task(_untold(problem), runs, raises)) == found, "it looks at hidden rows"
+        refine(task(problem, odd, runs))
+    found = refine(task(problem, runs, raises))
+    assert refine(task(problem, runs, raises)) == found
+    assert refine(task(_with_other_hidden_rows(problem), runs, raises)) == found, (
+        "it uses hidden rows"
+    )
 
 
-def _untold(problem: Any) -> Any:
-    """Return a problem whose hidden rows came out otherwise."""
+def _with_other_hidden_rows(problem: Any) -> Any:
+    """Return a problem with other results in its hidden rows."""
     dataset, fitted = problem.dataset, problem.dataset.fitted
     columns = dict(dataset.columns)
     for column in ("rewards", "next_observations"):
@@ -337,7 +337,7 @@ def _untold(problem: Any) -> Any:
 
 
 @every("metric")
-def test_a_metric_is_best_for_what_was_recorded_and_bounded(name: str, material: Material) -> None:
+def test_metric_is_highest_for_recorded_rows(name: str, material: Material) -> None:
     rows = material.dataset.train
     metric = find("metric", name).of(rows)
     right = {
@@ -354,7 +354,7 @@ def test_a_metric_is_best_for_what_was_recorded_and_bounded(name: str, material:
 
 
 class Walk(Model):
-    """A walk along ten places, towards a reward at the end of it."""
+    """A walk along ten places to a reward at the end."""
 
     def __init__(self, kind: str) -> None:
         from gymnasium import spaces
@@ -366,7 +366,7 @@ class Walk(Model):
         self._place = 0.0
 
     def stand(self, state: Any) -> None:
-        """Stand at a place."""
+        """Go to a place."""
         self._place = float(np.asarray(state).ravel()[0])
 
     def here(self) -> Any:
@@ -374,7 +374,7 @@ class Walk(Model):
         return np.array([self._place])
 
     def step(self, action: Any) -> Step:
-        """Go there or back."""
+        """Move in one of the two directions."""
         self.counter[0] += 1
         number = float(np.asarray(action).ravel()[0])
         self._place += (2 * number - 1) if self.action_space.kind == "discrete" else number
@@ -382,7 +382,7 @@ class Walk(Model):
 
 
 @every("planner")
-def test_a_planner_plans_what_can_be_done_and_repeats_itself(name: str) -> None:
+def test_planner_is_deterministic_and_returns_valid_actions(name: str) -> None:
     from cwm_cli.planning import Unsuited
 
     planner = find("planner", name)
@@ -410,11 +410,11 @@ def test_a_planner_plans_what_can_be_done_and_repeats_itself(name: str) -> None:
                 values = np.ravel(action)
                 assert (values >= np.asarray(low)).all()
                 assert (values <= np.asarray(high)).all()
-    assert served, f"{name} serves no kind of action; it says that it needs {planner.NEEDS}"
+    assert served, f"{name} serves no kind of action; it needs {planner.NEEDS}"
 
 
 @every("policy")
-def test_a_policy_records_the_same_rows_for_the_same_seed(name: str, material: Material) -> None:
+def test_policy_records_equal_rows_for_equal_seeds(name: str, material: Material) -> None:
     if find("policy", name).needs_text:
         pytest.skip("it needs an environment in words")
 
@@ -430,9 +430,7 @@ def test_a_policy_records_the_same_rows_for_the_same_seed(name: str, material: M
 
 
 @every("world model")
-def test_a_world_model_predicts_every_row_alike_whatever_its_order(
-    name: str, material: Material
-) -> None:
+def test_world_model_predictions_do_not_depend_on_row_order(name: str, material: Material) -> None:
     model = make("world model", name, material)
     rows = material.dataset.test
     found = returned(model.predict(rows, seed=1, draws=2), Predictions, "predict").checked(rows)
@@ -448,7 +446,7 @@ def test_a_world_model_predicts_every_row_alike_whatever_its_order(
 
 
 @every("world model")
-def test_a_world_model_confirms_what_it_predicts(name: str, material: Material) -> None:
+def test_world_model_confirms_its_predictions(name: str, material: Material) -> None:
     model, rows = make("world model", name, material), material.dataset.test
     found = model.predict(rows, seed=1)
     confirmed = model.audit(rows, found, seed=1).checked(rows)
@@ -458,9 +456,7 @@ def test_a_world_model_confirms_what_it_predicts(name: str, material: Material) 
 
 
 @every("world model")
-def test_a_world_model_is_read_back_as_it_was_saved_or_says_that_it_cannot(
-    name: str, material: Material
-) -> None:
+def test_world_model_is_unchanged_after_saving_and_loading(name: str, material: Material) -> None:
     model = make("world model", name, material)
     path = material.folder / "saved"
     try:
@@ -476,7 +472,7 @@ def test_a_world_model_is_read_back_as_it_was_saved_or_says_that_it_cannot(
 
 
 @every("contract")
-def test_a_contract_tells_every_method_that_it_calls(name: str, material: Material) -> None:
+def test_contract_describes_every_method_that_it_calls(name: str, material: Material) -> None:
     contract = make("contract", name, material)
     data = material.dataset
     words = contract.words(data.observation_space, data.action_space, tools=("mujoco",))
@@ -486,7 +482,7 @@ def test_a_contract_tells_every_method_that_it_calls(name: str, material: Materi
 
 
 @every("environment")
-def test_an_environment_is_described_and_repeats_itself(name: str) -> None:
+def test_environment_is_described_and_deterministic(name: str) -> None:
     spec = returned(find("environment", name)(), EnvironmentSpec, "what the hook names")
     try:
         env = spec.make()
@@ -494,7 +490,7 @@ def test_an_environment_is_described_and_repeats_itself(name: str) -> None:
     except CwmError as error:
         pytest.skip(str(error))
     with closing(env), closing(spec.make()) as twin:
-        assert spec.describe(env).strip(), "describe says nothing: a language model needs words"
+        assert spec.describe(env).strip(), "describe returns no text: a language model needs one"
         assert all(isinstance(version, str) for version in spec.versions().values())
         assert all(space.kind for space in spaces)
         rng = np.random.default_rng(0)
@@ -512,10 +508,10 @@ def test_an_environment_is_described_and_repeats_itself(name: str) -> None:
 
 
 @every("environment")
-def test_the_words_of_an_environment_say_what_followed_and_what_might_have(name: str) -> None:
+def test_text_view_describes_transitions_and_candidates(name: str) -> None:
     spec = find("environment", name)()
     if spec.text is None:
-        pytest.skip("it has no words")
+        pytest.skip("it has no text view")
     try:
         env = spec.make()
     except CwmError as error:
@@ -532,39 +528,36 @@ def test_the_words_of_an_environment_say_what_followed_and_what_might_have(name:
                 row = Transition(observation, action, after, float(reward), terminated)
                 wrong = list(_wrong_words(view, row))
                 assert not wrong, f"{view.state(observation)} {view.action(observation, action)}"
-                observation, over = after, terminated or truncated or rng.random() < SHARE
-
-
-SHARE = 0.05
-"""How likely it is that an episode is broken off, so that none is long."""
+                observation, over = after, terminated or truncated or rng.random() < 0.05
 
 
 def _wrong_words(view: TextView, row: Transition) -> Iterator[str]:
-    """Say what is wrong with the words for a transition."""
+    """Yield errors in the words for a transition."""
     change, facts = view.change(row), view.facts(row.observation, row.action)
     candidates = view.candidates(row.observation)
-    told, known = change.fields, view.conclusions.get(change.kind, {})
+    fields, known = change.fields, view.conclusions.get(change.kind, {})
     if not (change.text.strip() and view.action(row.observation, row.action).strip()):
-        yield "something has no words"
-    if change not in candidates or len({each.text for each in candidates}) < len(candidates):
-        yield f"{change} is no candidate, or one is given twice"
+        yield "the change or the action has no text"
+    texts = {candidate.text for candidate in candidates}
+    if change not in candidates or len(texts) < len(candidates):
+        yield f"{change} is no candidate, or a candidate occurs twice"
     elif not view.reachable(row.observation)[candidates.index(change)]:
-        yield f"{change} followed, and is said to be out of reach"
-    for said, values in ((facts, view.vocabulary), (told, known)):
-        if said.keys() != values.keys() or any(said[name] not in values[name] for name in said):
-            yield f"{said} has other names or values than are listed"
+        yield f"{change} happened, but `reachable` returns False"
+    for chosen, values in ((facts, view.vocabulary), (fields, known)):
+        if chosen.keys() != values.keys() or any(v not in values[n] for n, v in chosen.items()):
+            yield f"{chosen} has names or values that are not listed"
     if view.features(row.observation).shape != view.features(row.next_observation).shape:
-        yield "its features are not always as many"
+        yield "the number of features varies"
     meant = view.consequence(row.observation, row.action, change)
     if meant is None:
         return
     followed = (*_leaves(row.next_observation), row.reward, row.terminated)
     if not all(map(np.array_equal, (*_leaves(meant.observation), *meant[1:]), followed)):
-        yield f"{change} is said to mean {meant}"
+        yield f"`consequence` of {change} returns {meant}"
 
 
 @every("environment")
-def test_a_shift_is_repeated_by_its_seed_and_changes_no_space(name: str) -> None:
+def test_shift_depends_only_on_its_seed_and_keeps_the_spaces(name: str) -> None:
     spec = registry.environment(name)
     if spec.shift is None:
         pytest.skip("it cannot be shifted")
@@ -585,7 +578,6 @@ def test_a_shift_is_repeated_by_its_seed_and_changes_no_space(name: str) -> None
 
 
 def _leaves(value: Any) -> list[Any]:
-    """Return what an observation is made of."""
     parts = value.values() if isinstance(value, dict) else value
     nested = isinstance(value, tuple | dict)
     return [leaf for part in parts for leaf in _leaves(part)] if nested else [value]
@@ -599,7 +591,7 @@ def _leaves(value: Any) -> list[Any]:
         if hasattr(plugin.module, "cwm_commands")
     ],
 )
-def test_a_command_explains_itself(plugin: registry.Plugin) -> None:
+def test_command_has_a_help_page(plugin: registry.Plugin) -> None:
     app = typer.Typer()
     app.callback()(lambda: None)
     given = {"app": app, "api": shared}
@@ -614,7 +606,7 @@ def test_a_command_explains_itself(plugin: registry.Plugin) -> None:
 
 
 @every("importer")
-def test_an_importer_refuses_what_is_no_file_of_its_format(name: str, material: Material) -> None:
+def test_importer_refuses_files_of_other_formats(name: str, material: Material) -> None:
     importer = make("importer", name, material)
     file = material.folder / "transitions.bin"
     for content in (b"", b"nothing of the kind", bytes(range(256)) * 8):
@@ -626,14 +618,12 @@ def test_an_importer_refuses_what_is_no_file_of_its_format(name: str, material: 
 
 
 @every("exporter")
-def test_an_exporter_writes_all_or_nothing_and_never_over_what_is_not_its_own(
-    name: str, material: Material
-) -> None:
+def test_exporter_overwrites_only_its_own_exports(name: str, material: Material) -> None:
     target = material.folder / "written-v0"
     try:
         made = export_transitions(material.dataset, name, out=target)
     except CwmError as error:
-        assert "pip install" in str(error), "an exporter that needs no more than cwm writes"
+        assert "pip install" in str(error), "an exporter without extra packages must write"
         pytest.skip(str(error))
     assert made.path.exists()
     with pytest.raises(CwmError, match="already exists"):
@@ -649,11 +639,11 @@ def test_an_exporter_writes_all_or_nothing_and_never_over_what_is_not_its_own(
 
 
 @every("tracker")
-def test_a_tracker_keeps_numbers_or_says_how_it_is_installed(
+def test_tracker_logs_numbers_or_explains_its_installation(
     name: str, material: Material, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(material.folder)
-    for variable in ("TRACKIO_DIR", "WANDB_DIR"):  # what those that are built in write, and where
+    for variable in ("TRACKIO_DIR", "WANDB_DIR"):  # output folders of the built-in ones
         monkeypatch.setenv(variable, str(material.folder))
     monkeypatch.setenv("WANDB_MODE", "offline")
     tracker = make("tracker", name, material)
@@ -673,7 +663,7 @@ FAIL = "import sys; sys.exit('Error: no rocks')"
 
 
 @every("executor")
-def test_an_executor_carries_commands_out_and_says_why_they_failed(
+def test_executor_runs_commands_and_reports_failures(
     name: str, material: Material, tmp_path: Path
 ) -> None:
     factory = find("executor", name)
@@ -699,9 +689,7 @@ def test_an_executor_carries_commands_out_and_says_why_they_failed(
 
 
 @every("storage")
-def test_a_storage_keeps_a_run_for_one_writer_at_a_time(
-    name: str, material: Material, tmp_path: Path
-) -> None:
+def test_storage_allows_one_writer_at_a_time(name: str, material: Material, tmp_path: Path) -> None:
     writer = make("storage", name, material)
     reader = type(writer)(tmp_path / "reader", writer.url)
     writer.folder.mkdir()
@@ -741,7 +729,7 @@ def test_a_storage_keeps_a_run_for_one_writer_at_a_time(
 
 
 @every("run kind")
-def test_a_kind_of_run_names_itself_its_header_and_its_records(name: str) -> None:
+def test_run_kind_declares_its_header_and_records(name: str) -> None:
     kind = find("run kind", name)
     assert kind.kind == name.partition(":")[2]
     assert issubclass(kind.header_type, RunHeader)

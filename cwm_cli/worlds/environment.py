@@ -16,7 +16,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import VALID, Dataset, Transition
 from cwm_cli.data.spaces import Columns
-from cwm_cli.envs.simulators import Opening, Remembering, Simulator
+from cwm_cli.envs.simulators import CachingSimulator, Opening, Simulator
 from cwm_cli.envs.simulators.chance import fingerprint
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.envs.tasks import reward_number
@@ -306,7 +306,7 @@ class EnvironmentSession(TrustedSession):
     """Plans in the true environment, from its saved states."""
 
     def __init__(
-        self, simulator: Simulator | Remembering, planners: Sequence[Planning], seed: int
+        self, simulator: Simulator | CachingSimulator, planners: Sequence[Planning], seed: int
     ) -> None:
         super().__init__(simulator, planners, seed, form="simulator")
         self._simulator = simulator

@@ -15,7 +15,7 @@ import numpy as np
 
 from cwm_cli.commands.policies import told
 from cwm_cli.data.dataset import Transition
-from cwm_cli.envs.simulators import Remembering, Simulator
+from cwm_cli.envs.simulators import CachingSimulator, Simulator
 from cwm_cli.envs.tasks import random_action
 from cwm_cli.planning.model import Counter, Model, Step, key
 
@@ -135,7 +135,7 @@ class Seen:
 class Curious(Model):
     """A simulator that rewards observations for their distance from the recorded observations."""
 
-    def __init__(self, simulator: Simulator | Remembering, seen: Seen, *, ended: bool) -> None:
+    def __init__(self, simulator: Simulator | CachingSimulator, seen: Seen, *, ended: bool) -> None:
         self._simulator = simulator
         self._seen = seen
         self._end = ENDLESS if ended else MISSING
@@ -174,7 +174,7 @@ class Driven(Model):
     """
 
     def __init__(
-        self, simulator: Simulator | Remembering, corner: int, bounds: np.ndarray | None = None
+        self, simulator: Simulator | CachingSimulator, corner: int, bounds: np.ndarray | None = None
     ) -> None:
         self._simulator = simulator
         self._corner = corner

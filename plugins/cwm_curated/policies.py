@@ -27,7 +27,7 @@ from cwm_cli.commands.policies import (
     told,
 )
 from cwm_cli.data.dataset import Transition
-from cwm_cli.envs.simulators import Remembering, Simulator
+from cwm_cli.envs.simulators import CachingSimulator, Simulator
 from cwm_cli.envs.simulators.chance import GLOBAL, reseed
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import step_limit
@@ -237,7 +237,7 @@ def repeating_acts(stage: Stage, seed: int) -> Act:
 def planned_acts(
     stage: Stage,
     way: Way,
-    copy: Simulator | Remembering,
+    copy: Simulator | CachingSimulator,
     seed: int,
     earlier: Sequence[Transition],
 ) -> tuple[str, Act]:
@@ -247,7 +247,7 @@ def planned_acts(
     `earlier` transitions are not new. If observations identify the states, every action is tried in
     every state instead.
     """
-    if way.aim != "reward" and isinstance(copy, Remembering):
+    if way.aim != "reward" and isinstance(copy, CachingSimulator):
         return "coverage", covering_acts(stage, copy, seed, earlier)
     model, begin = (
         _aimed(stage, way, copy, earlier),
@@ -275,7 +275,9 @@ def planned_acts(
     return f"{aim}, {_budget(copy, way)} steps{mixed}", act
 
 
-def covering_acts(stage: Stage, copy: Remembering, seed: int, earlier: Sequence[Transition]) -> Act:
+def covering_acts(
+    stage: Stage, copy: CachingSimulator, seed: int, earlier: Sequence[Transition]
+) -> Act:
     """Go to the nearest untried pair of state and action, and to an end with the last steps."""
     tried = set(EarlierRows.of(earlier).summary(TriedActions).pairs)
     rng, draw = np.random.default_rng(seed), random_acts(stage, seed)
@@ -291,7 +293,7 @@ def covering_acts(stage: Stage, copy: Remembering, seed: int, earlier: Sequence[
 
 
 def _untried(
-    copy: Remembering,
+    copy: CachingSimulator,
     state: Named,
     valid: Sequence[int] | None,
     tried: Collection[tuple[Any, int]],
@@ -328,16 +330,16 @@ def _untried(
     return nearest
 
 
-def _drives(stage: Stage, way: Way, copy: Simulator | Remembering | None) -> bool:
+def _drives(stage: Stage, way: Way, copy: Simulator | CachingSimulator | None) -> bool:
     """Whether an episode drives numbers to their ends, from its start alone."""
-    if way.aim != "extremes" or copy is None or isinstance(copy, Remembering):
+    if way.aim != "extremes" or copy is None or isinstance(copy, CachingSimulator):
         return False
     leaves = space_of(stage.env.observation_space).leaves("")
     return any(leaf.space.is_float for leaf in leaves)
 
 
 def _aimed(
-    stage: Stage, way: Way, copy: Simulator | Remembering, earlier: Sequence[Transition]
+    stage: Stage, way: Way, copy: Simulator | CachingSimulator, earlier: Sequence[Transition]
 ) -> Model:
     """Return the model to plan in: a copy with the aim of the way as its reward."""
     if way.aim == "reward":
@@ -362,14 +364,14 @@ def _typed(action: Any, space: gym.Space[Any]) -> Any:
     return action.astype(space.dtype) if isinstance(action, np.ndarray) else action
 
 
-def _budget(copy: Simulator | Remembering, way: Way) -> int:
+def _budget(copy: Simulator | CachingSimulator, way: Way) -> int:
     """Return how many model steps a decision takes."""
     if copy.action_space.kind == "discrete":
         return round(way.effort * SEARCH)
     return max(FEWEST, round(way.effort * SAMPLES[way.aim]))
 
 
-def _planners(copy: Simulator | Remembering, way: Way) -> Sequence[planning.Planner]:
+def _planners(copy: Simulator | CachingSimulator, way: Way) -> Sequence[planning.Planner]:
     """Return the planners to try, the one to try first first.
 
     Where observations tell the few states there are, values of all states are known soon.
@@ -378,11 +380,11 @@ def _planners(copy: Simulator | Remembering, way: Way) -> Sequence[planning.Plan
     if copy.action_space.kind != "discrete":
         return [Icem(budget=budget)]
     search = Mcts(budget=budget, rollout=max(1, budget // ROLLOUTS))
-    known = isinstance(copy, Remembering) and way == Way("reward")
+    known = isinstance(copy, CachingSimulator) and way == Way("reward")
     return [Tabular(states=MOST), search] if known else [search]
 
 
-def _chances(copy: Simulator | Remembering, seed: int) -> Callable[[Moment], None]:
+def _chances(copy: Simulator | CachingSimulator, seed: int) -> Callable[[Moment], None]:
     """Seed the copy for each decision, so that chance does not depend on earlier plans."""
 
     def begin(moment: Moment) -> None:

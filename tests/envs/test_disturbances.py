@@ -1,4 +1,4 @@
-"""Hidden components and noise: arguments that every environment takes beside its own."""
+"""Hidden components and noise, which every environment supports."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from cwm_cli.worlds.environment import EnvironmentModel
 
 
 def played(name: str, steps: int = 12, **env_args: Any) -> list[tuple[Any, ...]]:
-    """Return what is seen of an episode of random actions."""
+    """Return the observations of an episode of random actions."""
     with closing(environment(name).make(**env_args)) as env:
         env.action_space.seed(0)
         answers = [(env.reset(seed=1)[0],)]
@@ -46,7 +46,7 @@ def names_of(name: str, **env_args: Any) -> tuple[str, ...]:
         return documented_names(spec.describe(env), space_of(env.observation_space))
 
 
-def test_what_is_hidden_leaves_the_observation_its_space_and_its_documentation() -> None:
+def test_hidden_components_are_removed_from_observation_space_and_documentation() -> None:
     hidden = {
         ("CartPole-v1", "velocities"): [0, 2],
         ("CartPole-v1", "Pole Angle"): [0, 1, 3],
@@ -64,12 +64,12 @@ def test_what_is_hidden_leaves_the_observation_its_space_and_its_documentation()
         assert names_of(name, hide=[part]) == tuple(names_of(name)[n] for n in kept), (name, part)
         with closing(environment(name).make(hide=[part])) as env:
             assert env.observation_space.contains(env.reset(seed=0)[0])
-            told = environment(name).describe(env)
-            assert f"hidden are `{part}`" in told
-            assert f"shape ({len(kept)},)" in told
+            text = environment(name).describe(env)
+            assert f"not observed: `{part}`" in text
+            assert f"shape ({len(kept)},)" in text
 
 
-def test_velocities_are_found_in_what_a_table_says_and_in_a_list_of_parts() -> None:
+def test_velocities_are_found_in_tables_and_lists_of_parts() -> None:
     for name, left in {"Ant-v5": 105 - 14, "Humanoid-v5": 348 - 23 - 78, "Swimmer-v5": 3}.items():
         assert seen(name, hide=["velocities"]).shape[1] == left
     assert seen("Ant-v5", hide=["cfrc_ext"]).shape[1] == 27
@@ -87,7 +87,7 @@ def test_parts_of_nested_observations_are_hidden_by_key_and_number() -> None:
         assert environment(grid).objects(env) is not None
 
 
-def test_noise_is_drawn_from_the_generator_of_the_environment_and_repeats_with_its_seed() -> None:
+def test_noise_repeats_with_the_seed_of_the_environment() -> None:
     for name, noise in {
         "CartPole-v1": {"force_mag": 1.0},
         "Pendulum-v1": {"action": 0.3},
@@ -99,7 +99,7 @@ def test_noise_is_drawn_from_the_generator_of_the_environment_and_repeats_with_i
         assert not np.array_equal(noisy[1:], seen(name)[1:]), name
 
 
-def test_noise_has_its_standard_deviation_and_leaves_what_is_not_named_alone() -> None:
+def test_noise_has_its_standard_deviation_and_changes_only_named_components() -> None:
     exact = seen("CartPole-v1", steps=400)
     noisy = seen("CartPole-v1", steps=400, noise={"Pole Angle": 0.5})
     np.testing.assert_array_equal(noisy[:, [0, 1, 3]], exact[:, [0, 1, 3]])
@@ -113,7 +113,7 @@ def test_noise_has_its_standard_deviation_and_leaves_what_is_not_named_alone() -
 
 
 class Walk(gym.Env[Any, Any]):
-    """A walk of steps of one length, from a place that is a number of its own."""
+    """A walk with steps of one length; its position is an attribute."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float64)
     action_space = gym.spaces.Discrete(1)
@@ -129,7 +129,7 @@ class Walk(gym.Env[Any, Any]):
         return np.array([self.place]), 0.0, False, False, {}
 
 
-def test_noise_is_gone_after_a_step_except_from_what_the_step_set_itself() -> None:
+def test_noise_on_an_attribute_ends_after_a_step_unless_the_step_sets_it() -> None:
     spec = with_disturbances(EnvironmentSpec("Walk", lambda **_: Walk(), lambda env: "", dict))
     for name, spread in {"length": 10, "place": 10}.items():
         with closing(spec.make(noise={name: 10})) as env:
@@ -150,7 +150,7 @@ def test_noise_is_gone_after_a_step_except_from_what_the_step_set_itself() -> No
         ("Pendulum-v1", {"noise": {"observation": 0.1}}),
     ],
 )
-def test_the_oracle_sees_all_and_draws_chances_of_its_own(
+def test_oracle_sees_hidden_components_and_draws_its_own_noise(
     name: str, env_args: dict[str, Any]
 ) -> None:
     opening = Opening.of(environment(name), env_args)
@@ -172,7 +172,7 @@ def test_the_oracle_sees_all_and_draws_chances_of_its_own(
 
 
 class Heights(Walk):
-    """A walk up or down, which rewards how high one was."""
+    """A walk up or down with the previous height as reward."""
 
     action_space = gym.spaces.Discrete(2)
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
@@ -187,7 +187,7 @@ class Heights(Walk):
         return np.array([0.0, self.place]), before, False, False, {}
 
 
-def test_the_oracle_tells_states_that_look_alike_from_each_other() -> None:
+def test_oracle_distinguishes_states_with_equal_observations() -> None:
     bare = EnvironmentSpec("Heights", lambda **_: Heights(), lambda env: "", lambda: {})
     model = EnvironmentModel(
         with_disturbances(bare), {"hide": ["1"], "noise": {"length": 0.2}}
@@ -196,7 +196,7 @@ def test_the_oracle_tells_states_that_look_alike_from_each_other() -> None:
     assert Mcts(simulations=60, budget=300).plan(model, [situation]) == [[1]]
 
 
-def test_what_is_seen_tells_the_state_only_where_nothing_is_hidden_or_noisy() -> None:
+def test_observations_identify_states_unless_they_are_altered() -> None:
     spec = environment("CartPole-v1")
     for env_args, tells in {
         '{"hide": ["1"]}': False,
@@ -209,8 +209,8 @@ def test_what_is_seen_tells_the_state_only_where_nothing_is_hidden_or_noisy() ->
             assert spec.restore(env.unwrapped, observation) is tells, env_args
 
 
-def test_what_cannot_be_hidden_or_disturbed_says_so_in_a_line(cwm) -> None:
-    for (name, *words), said in {
+def test_invalid_names_and_deviations_are_errors_of_one_line(cwm) -> None:
+    for (name, *words), message in {
         ("CartPole-v1", "--hide", "Pole Angel"): "did you mean Pole Angle?",
         (
             "CartPole-v1",
@@ -248,13 +248,13 @@ def test_what_cannot_be_hidden_or_disturbed_says_so_in_a_line(cwm) -> None:
                 given["--env-arg"], hide=given["--hide"], noise=given["--noise"]
             )
             environment(name).make(**env_args)
-        assert said in str(raised.value), words
+        assert message in str(raised.value), words
         assert "\n" not in str(raised.value)
     result = cwm.inside("collect", "--env", "CartPole-v1", "--hide", "speed")
     assert (result.returncode, result.stderr.count("\n")) == (1, 1)
 
 
-def test_what_is_hidden_is_kept_with_the_data_and_goes_wherever_they_go(cwm) -> None:
+def test_hidden_components_are_stored_with_the_dataset_and_used_later(cwm) -> None:
     few = ("--policy", "random", "--episodes", "2", "--test-episodes", "1", "--out", "r.npz")
     chosen = ("--hide", "velocities", "--noise", "force_mag=0.5")
     cwm.inside("collect", "--env", "CartPole-v1", *chosen, *few)
@@ -269,21 +269,22 @@ def test_what_is_hidden_is_kept_with_the_data_and_goes_wherever_they_go(cwm) -> 
 
 
 def options(command: Any, name: str = "") -> Iterator[tuple[str, set[str]]]:
-    """Yield the options of a command and of those below it."""
+    """Yield the options of a command and of its subcommands."""
     for each, below in getattr(command, "commands", {}).items():
         yield from options(below, f"{name} {each}".strip())
     yield name, {option for each in command.params for option in each.opts}
 
 
-def test_every_command_that_takes_an_environment_hides_and_adds_noise() -> None:
+def test_every_command_with_an_environment_has_hide_and_noise() -> None:
     taking = {name: known for name, known in options(get_command(app)) if "--env" in known}
     assert len(taking) >= 9
     for name, known in taking.items():
-        recorded = {"--noise"} if name == "data import" else set()  # it is as noisy as it is
+        # imported data have their noise already
+        recorded = {"--noise"} if name == "data import" else set()
         assert known >= {"--hide", "--noise"} - recorded, name
 
 
-def test_a_hand_is_dealt_as_random_play_has_it_where_the_same_is_seen() -> None:
+def test_restored_blackjack_hands_are_distributed_as_in_random_play() -> None:
     spec = environment("Blackjack-v1")
     with closing(spec.make()) as env, closing(spec.make()) as restored:
         rng, played = np.random.default_rng(0), []
@@ -309,7 +310,7 @@ def test_a_hand_is_dealt_as_random_play_has_it_where_the_same_is_seen() -> None:
 
 
 @pytest.mark.slow
-def test_a_fickle_passenger_is_as_fickle_as_random_play_has_it_where_the_same_is_seen() -> None:
+def test_restored_taxi_passengers_are_fickle_only_at_corners() -> None:
     spec = environment("Taxi-v4")
     with closing(spec.make(fickle_passenger=True)) as env:
         taxi: Any = env.unwrapped
@@ -320,6 +321,6 @@ def test_a_fickle_passenger_is_as_fickle_as_random_play_has_it_where_the_same_is
                 assert spec.restore is not None
                 assert spec.restore(taxi, taxi.encode(*place))
                 fickle.setdefault(place[:2] in taxi.locs, []).append(bool(taxi.fickle_step))
-    assert not any(fickle[False])  # who has moved with the passenger has seen the change
+    assert not any(fickle[False])  # elsewhere the change was observed
     assert 0 < np.mean(fickle[True]) < 0.2
     assert "`fickle_passenger=True`" in spec.describe(env)

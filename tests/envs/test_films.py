@@ -1,4 +1,4 @@
-"""Films of episodes: what was played, at the right speed."""
+"""Films of episodes have the right frames and the right speed."""
 
 import importlib.util
 import json
@@ -19,7 +19,7 @@ def camera(file, **env_args) -> Camera:
 
 
 def film(file) -> list[tuple[int, float]]:
-    """Return how bright each picture of a GIF is, and how many milliseconds it stays."""
+    """Return the brightness of each frame of a GIF, and its milliseconds."""
     frames = []
     with Image.open(file) as image:
         for number in range(image.n_frames):
@@ -28,7 +28,7 @@ def film(file) -> list[tuple[int, float]]:
     return frames
 
 
-def test_a_film_shows_the_start_and_what_every_action_led_to(tmp_path) -> None:
+def test_film_shows_the_start_and_the_result_of_every_action(tmp_path) -> None:
     shot = camera(tmp_path / "lamp.gif")
     shot.check()
     shot.film(7, [0, 2, 1])
@@ -40,7 +40,7 @@ def test_a_film_shows_the_start_and_what_every_action_led_to(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("fps", [4, 30, 50, 60, 125])
-def test_a_film_lasts_as_long_as_the_episode(tmp_path, fps) -> None:
+def test_film_lasts_as_long_as_the_episode(tmp_path, fps) -> None:
     camera(tmp_path / "lamp.gif", fps=fps).film(7, [0] * 10)
     durations = [milliseconds for _, milliseconds in film(tmp_path / "lamp.gif")]
     assert min(durations) >= 20
@@ -56,7 +56,7 @@ def test_a_film_lasts_as_long_as_the_episode(tmp_path, fps) -> None:
         ("nowhere/lamp.gif", "there is no folder .*nowhere: create it"),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_anything_is_played(tmp_path, name, words) -> None:
+def test_unwritable_films_are_refused_before_the_episode(tmp_path, name, words) -> None:
     with pytest.raises(CwmError, match=words):
         camera(tmp_path / name).check()
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is_played(tmp_path, n
         (None, r"render\(\) returned NoneType, not an RGB array\): leave out --render"),
     ],
 )
-def test_an_environment_that_cannot_be_drawn_is_told_in_one_line(
+def test_environment_without_rendering_is_an_error_of_one_line(
     tmp_path, monkeypatch, trouble, words
 ) -> None:
     monkeypatch.setattr(Lamp, "trouble", trouble)
@@ -81,7 +81,7 @@ def test_an_environment_that_cannot_be_drawn_is_told_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_screen_the_user_learns_what_to_set(tmp_path, monkeypatch) -> None:
+def test_missing_screen_is_reported_with_the_variable_to_set(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Lamp, "trouble", RuntimeError("no OpenGL"))
     monkeypatch.setattr(Lamp, "mujoco_renderer", None, raising=False)
     with pytest.raises(CwmError, match="set MUJOCO_GL=egl or MUJOCO_GL=osmesa"):
@@ -91,7 +91,7 @@ def test_without_a_screen_the_user_learns_what_to_set(tmp_path, monkeypatch) -> 
 @pytest.mark.parametrize(
     ("name", "package"), [("a.gif", "PIL"), ("a.mp4", "imageio"), ("a.mp4", "imageio_ffmpeg")]
 )
-def test_a_missing_package_is_named_with_what_to_install(
+def test_missing_package_is_reported_with_its_installation(
     tmp_path, monkeypatch, name, package
 ) -> None:
     found = importlib.util.find_spec
@@ -103,7 +103,7 @@ def test_a_missing_package_is_named_with_what_to_install(
         camera(tmp_path / name).check()
 
 
-def test_a_film_that_fails_leaves_no_file(tmp_path, monkeypatch) -> None:
+def test_failing_film_leaves_no_file(tmp_path, monkeypatch) -> None:
     shot = camera(tmp_path / "lamp.gif")
     (tmp_path / "lamp.gif").write_text("an older film")
     with pytest.raises(CwmError, match="cannot be rendered"):
@@ -112,7 +112,7 @@ def test_a_film_that_fails_leaves_no_file(tmp_path, monkeypatch) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "lamp.gif"]
 
 
-def test_a_mp4_has_every_picture(tmp_path) -> None:
+def test_mp4_has_every_frame(tmp_path) -> None:
     pytest.importorskip("imageio_ffmpeg")
     from imageio.v3 import immeta, imread
 
@@ -134,7 +134,7 @@ def cwm_environments():
 
 
 @pytest.mark.long
-def test_plan_films_the_first_episode_also_when_it_was_played_before(cwm) -> None:
+def test_plan_films_the_first_episode_of_a_continued_run(cwm) -> None:
     cwm.install("lamp_plugin", PLUGIN)
     cwm.environment["PYTHONPATH"] = f"{cwm.packages}:{SUPPORT}"
     options = ("-o", "simulations=3", "-o", "rollout=3", "--max-steps", "3", "--json")

@@ -1,4 +1,4 @@
-"""Shifted environments: other constants and rules by a seed, everywhere an environment is made."""
+"""Shifted environments have other constants and rules, drawn from a seed."""
 
 import json
 import re
@@ -24,7 +24,7 @@ SHIFTABLE = [name for name in SUITES["cwmb"] if environment(name).shift]
 
 
 def walk(name: str, shift: int | None, steps: int = 30) -> list[str]:
-    """Return what is seen of random steps, from the same start and with the same actions."""
+    """Return the observations of random steps with fixed start and actions."""
     with closing(environment(name).make(shift=shift)) as env:
         env.action_space.seed(1)
         seen = [repr(env.reset(seed=1)[0])]
@@ -36,7 +36,7 @@ def walk(name: str, shift: int | None, steps: int = 30) -> list[str]:
         return seen
 
 
-def test_all_environments_of_the_benchmark_but_the_texts_can_be_shifted() -> None:
+def test_benchmark_environments_without_texts_have_shifted_variants() -> None:
     assert [name for name in SUITES["cwmb"] if name not in SHIFTABLE] == ["RTFM-v0"]
 
 
@@ -44,14 +44,14 @@ QUICK = ["Blackjack-v1", "CliffWalking-v1", "CartPole-v1", "Acrobot-v1", "Swimme
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_seed_gives_one_variant_and_another_seed_another(name: str) -> None:
+def test_variant_depends_on_the_seed(name: str) -> None:
     assert walk(name, 3) == walk(name, 3)
     others = [walk(name, shift, 60) for shift in (None, 1, 2, 3, 4)]
     assert len({tuple(each) for each in others}) == 5
 
 
 @pytest.mark.long
-def test_a_shifted_environment_is_saved_restored_and_played_in_batches() -> None:
+def test_shifted_environment_is_saved_restored_and_played_in_batches() -> None:
     for name in SHIFTABLE:
         spec = environment(name)
         env, twin = spec.make(shift=2), spec.make(shift=2)
@@ -67,7 +67,7 @@ def test_a_shifted_environment_is_saved_restored_and_played_in_batches() -> None
 
 
 @pytest.mark.parametrize("name", ["InvertedPendulum-v5", "Reacher-v5"])
-def test_the_truth_of_a_shifted_environment_is_known_from_its_observations(name: str) -> None:
+def test_shifted_environment_is_restored_from_its_observations(name: str) -> None:
     rows = record(
         environment(name), env_args={"shift": 1}, policy="random", episodes=4, test_episodes=1
     )
@@ -77,23 +77,23 @@ def test_the_truth_of_a_shifted_environment_is_known_from_its_observations(name:
     assert shifted.accuracy > 0.99 > standard.accuracy
 
 
-def test_the_description_of_a_shifted_environment_gives_no_number_of_it_away() -> None:
+def test_description_of_a_shifted_environment_reveals_no_constant() -> None:
     for name in SHIFTABLE:
         spec = environment(name)
         with closing(spec.make()) as old, closing(spec.make(shift=1)) as new:
-            told = spec.describe(new).partition("## Spaces")[0]
-            assert told.startswith("This is a variant of what is documented below"), name
-            assert "?" in told, name
+            text = spec.describe(new).partition("## Spaces")[0]
+            assert text.startswith("This is a variant of what is documented below"), name
+            assert "?" in text, name
             before, after = (numbers(env.unwrapped) for env in (old, new))
             assert spec.describe(old) == spec.describe(spec.make()), name
         changed = {number for key in before for number in before[key] ^ after.get(key, set())}
         counts = set(range(400))  # of rows, items, actions and parts
-        said = {abs(float(found)) for found in re.findall(r"\d+\.\d+|\.\d+|\d+", told)}
-        assert not said & (changed - counts), name
+        shown = {abs(float(found)) for found in re.findall(r"\d+\.\d+|\.\d+|\d+", text)}
+        assert not shown & (changed - counts), name
 
 
 def numbers(env: Any) -> dict[str, set[float]]:
-    """Return the sizes of the numbers that an environment holds, by attribute."""
+    """Return the absolute values of the numbers of an environment, by attribute."""
     found = dict(vars(env))
     found |= {name: getattr(env, name) for name in dir(type(env)) if name.isupper()}
     if hasattr(env, "model"):
@@ -109,20 +109,20 @@ def numbers(env: Any) -> dict[str, set[float]]:
     return kept
 
 
-def test_what_cannot_be_shifted_says_so_in_a_line(cwm) -> None:
-    for words, said in {
+def test_invalid_shifts_are_errors_of_one_line(cwm) -> None:
+    for words, message in {
         ("RTFM-v0", "--shift", "3"): "RTFM-v0 has no shifted variants: leave out --shift",
         ("CartPole-v1", "--shift", "3", "--env-arg", "shift=4"): "name one",
         ("CartPole-v1", "--env-arg", "shift=-4"): "--shift -4 is not a seed",
     }.items():
         result = cwm.inside("collect", "--env", *words)
         assert (result.returncode, result.stderr.count("\n")) == (1, 1), words
-        assert said in result.stderr
+        assert message in result.stderr
     with pytest.raises(CwmError, match="is not a seed"):
         environment("Hopper-v5").make(shift=True)
 
 
-def test_a_shift_is_kept_with_the_data_and_goes_wherever_they_go(cwm) -> None:
+def test_shift_is_stored_with_the_dataset_and_used_later(cwm) -> None:
     few = ("--policy", "random", "--episodes", "2", "--test-episodes", "1")
     cwm.inside("collect", "--env", "Reacher-v5", "--shift", "3", *few, "--out", "r.npz")
     assert Dataset.load(cwm.folder / "r.npz").metadata["env_args"] == {"shift": 3}
@@ -145,7 +145,7 @@ class Environment:
 """
 
 
-def test_every_class_in_the_table_is_one_that_gymnasium_registers() -> None:
+def test_classes_in_the_table_are_registered_by_gymnasium() -> None:
     import gymnasium
 
     known = {str(spec.entry_point) for spec in gymnasium.registry.values()}
@@ -153,7 +153,7 @@ def test_every_class_in_the_table_is_one_that_gymnasium_registers() -> None:
 
 
 @pytest.mark.long
-def test_a_benchmark_of_a_shift_searches_scores_and_plays_in_shifted_environments(cwm) -> None:
+def test_benchmark_searches_scores_and_plays_in_shifted_environments(cwm) -> None:
     result = cwm(
         *("benchmark", "--env", "CliffWalking-v1", "--shift", "2", "--budget", "1"),
         *("--backend", "induction", "--ceilings", "--plan", "--episodes", "1"),
@@ -167,7 +167,7 @@ def test_a_benchmark_of_a_shift_searches_scores_and_plays_in_shifted_environment
     assert row["ceiling"]["test"]["accuracy"] == 1.0
 
 
-def test_the_shifted_suite_is_shifted_even_if_no_seed_is_named() -> None:
+def test_shifted_suite_has_a_default_seed() -> None:
     assert shift_of("cwmb-shifted", [], None) == 0
     assert shift_of("cwmb-shifted", [], 3) == 3
     assert shift_of("cwmb", [], None) is None

@@ -1,4 +1,4 @@
-"""True environments are saved and restored exactly, and planned with as models."""
+"""Environments are saved and restored exactly, and serve as models for planning."""
 
 import random
 from collections import deque
@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.envs.simulators import Attributes, Findings, Remembering, simulator
+from cwm_cli.envs.simulators import Attributes, CachingSimulator, Findings, simulator
 from cwm_cli.envs.simulators.chance import fingerprint
 from cwm_cli.envs.simulators.saving import content
 from cwm_cli.envs.spec import EnvironmentSpec
@@ -25,7 +25,7 @@ NAMES = [*SUITES["cwmb"], "FrozenLake-v1", "MountainCarContinuous-v0"]
 
 
 class Piece:
-    """Something of the game's own, by reference."""
+    """A part of the game that several objects refer to."""
 
     __slots__ = ("place", "trail")
 
@@ -35,7 +35,7 @@ class Piece:
 
 
 class Game:
-    """A game with parts that refer to each other, and a generator that is not the environment's."""
+    """A game with parts that refer to each other, and with its own generator."""
 
     def __init__(self, env, seed):
         self.env = env
@@ -55,7 +55,7 @@ class Game:
 
 
 class Board(gym.Env):
-    """An environment as strangers write them."""
+    """An environment with typical user code."""
 
     observation_space = gym.spaces.Box(-1000, 1000, (6,))
     action_space = gym.spaces.Discrete(2)
@@ -90,7 +90,7 @@ class Board(gym.Env):
 
 
 class Forgetful(gym.Env):
-    """Remembers in a place that nobody can copy."""
+    """An environment whose state cannot be copied."""
 
     observation_space = gym.spaces.Discrete(1000)
     action_space = gym.spaces.Discrete(2)
@@ -116,7 +116,7 @@ def known(name):
 
 @pytest.fixture(scope="module")
 def simulators():
-    """Simulators by name, made once."""
+    """Simulators by name, shared by all tests."""
     made = {}
 
     def get(name):
@@ -128,8 +128,8 @@ def simulators():
 
 
 def stepped(model):
-    """Return the environment of a simulator, and what binds a rewinder to another one."""
-    inner = model._simulator if isinstance(model, Remembering) else model
+    """Return the environment of a simulator, and the function that makes rewinders."""
+    inner = model._simulator if isinstance(model, CachingSimulator) else model
     return inner._env, inner._bind
 
 
@@ -140,7 +140,7 @@ def actions_for(env, count, seed=0):
 
 
 def walk(env, actions):
-    """Step, with a reset after each end, and tell everything that was seen."""
+    """Return all results of steps, with a reset after each episode."""
     seen = []
     for action in actions:
         observation, reward, terminated, *_ = env.step(action)
@@ -151,7 +151,7 @@ def walk(env, actions):
 
 
 @pytest.mark.parametrize("name", [*NAMES, "Board"])
-def test_from_a_saved_state_another_instance_goes_on_as_the_untouched_one(simulators, name):
+def test_another_instance_continues_exactly_from_a_saved_state(simulators, name):
     model = simulators(name)
     real = known(name).make().unwrapped
     env, bind = stepped(model)
@@ -168,7 +168,7 @@ def test_from_a_saved_state_another_instance_goes_on_as_the_untouched_one(simula
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4", "Reacher-v5", "Board"])
-def test_an_instance_returns_to_where_it_was(simulators, name):
+def test_instance_restores_its_own_state(simulators, name):
     rewinder, env = simulators(name).rewinder, stepped(simulators(name))[0]
     env.reset(seed=1)
     state = rewinder.save()
@@ -180,7 +180,7 @@ def test_an_instance_returns_to_where_it_was(simulators, name):
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Blackjack-v1", "Hopper-v5", "Board"])
-def test_without_chance_the_generators_are_left_alone(simulators, name):
+def test_generators_are_unchanged_without_chance(simulators, name):
     rewinder, env = simulators(name).rewinder, stepped(simulators(name))[0]
     env.reset(seed=1)
     state = rewinder.save()
@@ -194,7 +194,7 @@ def test_without_chance_the_generators_are_left_alone(simulators, name):
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Acrobot-v1", "Board"])
-def test_states_that_hold_the_same_are_equal_whatever_an_instance_went_through(simulators, name):
+def test_states_with_equal_content_are_equal(simulators, name):
     model, real = simulators(name), known(name).make()
     observation, _ = real.reset(seed=3)
     copy = stepped(model)[0]
@@ -210,7 +210,7 @@ def test_states_that_hold_the_same_are_equal_whatever_an_instance_went_through(s
 
 
 @pytest.mark.parametrize(("push", "kept"), [(0.0, True), (1e-3, False)])
-def test_a_tree_lives_on_where_the_environment_does_what_was_predicted(simulators, push, kept):
+def test_tree_is_kept_if_the_prediction_was_right(simulators, push, kept):
     model, real = simulators("CartPole-v1"), environment("CartPole-v1").make()
     memory = PlanTree(model, Mcts(simulations=30))
     observation, _ = real.reset(seed=0)
@@ -223,7 +223,7 @@ def test_a_tree_lives_on_where_the_environment_does_what_was_predicted(simulator
         real.unwrapped.state += push
 
 
-def test_planning_does_not_foresee_the_luck_of_the_real_environment():
+def test_planning_does_not_foresee_random_events():
     slippery = environment("FrozenLake-v1")
     real = slippery.make()
     real.reset(seed=3)
@@ -240,7 +240,7 @@ def test_planning_does_not_foresee_the_luck_of_the_real_environment():
     assert simulator(slippery, {}, 0).deterministic is False
 
 
-def test_looking_at_the_real_environment_changes_nothing_in_it(simulators):
+def test_state_of_does_not_change_the_real_environment(simulators):
     for name in ("Blackjack-v1", "InvertedPendulum-v5", "Board"):
         model = simulators(name)
         walks = []
@@ -268,11 +268,11 @@ def test_looking_at_the_real_environment_changes_nothing_in_it(simulators):
         ("Reacher-v5", {}, True),
     ],
 )
-def test_chance_is_noticed_where_it_matters(name, env_args, deterministic):
+def test_randomness_is_detected_if_it_affects_outcomes(name, env_args, deterministic):
     assert simulator(environment(name), env_args, 0).deterministic is deterministic
 
 
-def test_steps_are_counted_and_plain(simulators):
+def test_steps_are_counted_and_return_plain_values(simulators):
     model = simulators("Pendulum-v1")
     real = environment("Pendulum-v1").make()
     real.reset(seed=0)
@@ -289,7 +289,7 @@ def test_steps_are_counted_and_plain(simulators):
     assert model.counter[0] == 10
 
 
-def test_a_plan_ends_with_the_episode_and_is_discounted(simulators):
+def test_plan_ends_with_the_episode_and_is_discounted(simulators):
     model = simulators("CartPole-v1")
     real = environment("CartPole-v1").make()
     real.reset(seed=0)
@@ -301,7 +301,7 @@ def test_a_plan_ends_with_the_episode_and_is_discounted(simulators):
     assert model.play([1] * 3, 0.5) == 1.75
 
 
-def test_the_actions_that_are_valid_are_told():
+def test_steps_return_the_valid_actions():
     spec = replace(
         environment("Taxi-v4"), valid_actions=lambda env: env.action_mask(env.s).nonzero()[0]
     )
@@ -310,10 +310,10 @@ def test_the_actions_that_are_valid_are_told():
     assert set(model.step(0).valid) < set(range(6))
 
 
-def test_steps_that_are_remembered_are_those_of_the_environment():
+def test_cached_steps_equal_the_steps_of_the_environment():
     spec = environment("Taxi-v4")
     model, real = simulator(spec, {}, 0), spec.make().unwrapped
-    assert isinstance(model, Remembering)
+    assert isinstance(model, CachingSimulator)
     observation, _ = real.reset(seed=1)
     start, actions = model.state_of(real, observation), actions_for(real, 300)
     truth = [real.step(action)[:3] for action in actions]
@@ -332,7 +332,7 @@ def test_only_what_changes_is_copied(simulators):
     assert "s" in values and "P" not in values
 
 
-def test_contents_are_equal_only_of_values_that_hold_the_same():
+def test_content_is_equal_only_for_equal_values():
     def made(number):
         piece = Piece([float("nan"), np.array([np.inf, number])])
         piece.trail.extend([piece, {"a": {number}}, (piece.place, deque)])
@@ -345,7 +345,7 @@ def test_contents_are_equal_only_of_values_that_hold_the_same():
     assert content([[], []], {}) != content([[]] * 2, {})
 
 
-def test_what_is_new_or_replaced_later_is_saved_too():
+def test_new_and_replaced_attributes_are_saved():
     env = Board()
     env.reset(seed=0)
     rewinder = Attributes(env, Findings(constant=frozenset({"bonus"})))
@@ -360,12 +360,12 @@ def test_what_is_new_or_replaced_later_is_saved_too():
     assert env.late is None and not hasattr(env, "extra")
 
 
-def test_an_environment_that_cannot_be_copied_is_refused():
+def test_environment_that_cannot_be_copied_is_refused():
     with pytest.raises(CwmError, match="Forgetful cannot be saved and restored"):
         simulator(spec_of(Forgetful), {}, 0)
 
 
-def test_an_environment_whose_wrappers_change_the_rewards_is_refused():
+def test_environment_with_reward_wrappers_is_refused():
     def doubled():
         return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: 2 * reward)
 
@@ -374,7 +374,7 @@ def test_an_environment_whose_wrappers_change_the_rewards_is_refused():
 
 
 class Lucky(gym.Env):
-    """Draws from the generators of Python, of numpy and of its own space."""
+    """An environment that uses the generators of Python, numpy and its space."""
 
     observation_space = gym.spaces.Box(-10, 10, (3,))
 
@@ -390,7 +390,7 @@ class Lucky(gym.Env):
         return np.array(drawn, np.float32), float(action), False, False, {}
 
 
-def test_generators_that_are_no_attributes_are_saved():
+def test_generators_outside_the_attributes_are_saved():
     model = simulator(spec_of(Lucky), {}, 0)
     state = model.rewinder.save()
     first = walk(stepped(model)[0], [0] * 20)
@@ -399,7 +399,7 @@ def test_generators_that_are_no_attributes_are_saved():
     assert model.deterministic is False
 
 
-def test_functions_that_belong_to_an_instance_stay_with_it():
+def test_bound_functions_stay_with_their_instance():
     class Closed(gym.Env):
         observation_space = gym.spaces.Discrete(1000)
         action_space = gym.spaces.Discrete(2)
@@ -424,7 +424,7 @@ def test_functions_that_belong_to_an_instance_stay_with_it():
     assert (real.place, stepped(model)[0].place) == (0, 5)
 
 
-def test_the_same_seed_gives_the_same_answers():
+def test_equal_seeds_give_equal_results():
     slippery = partial(simulator, environment("FrozenLake-v1"), {})
     real = environment("FrozenLake-v1").make()
     real.reset(seed=3)

@@ -1,4 +1,4 @@
-"""Runs that another version wrote are shown as far as they can be read, and that is said."""
+"""The readable parts of runs of other versions are shown, the others reported."""
 
 import json
 from collections.abc import Callable
@@ -31,25 +31,27 @@ def rewritten(folder: Path, change: Callable[[dict[str, Any]], None], version: s
     (folder / "run.json").write_text(json.dumps(header))
 
 
-def test_a_run_says_which_version_wrote_it(folder: Path) -> None:
+def test_header_contains_the_version(folder: Path) -> None:
     assert load(folder).header.versions["cwm"] == __version__
 
 
-def test_what_is_unknown_of_the_choices_is_left_out_and_said(folder: Path) -> None:
+def test_unknown_settings_are_ignored_and_reported(folder: Path) -> None:
     rewritten(folder, lambda header: header["config"].update(dreams=["electric"]))
     run = load_readable(folder)
     assert isinstance(run, SearchRun) and run.config.seed == 3
-    told = (
+    message = (
         f"{folder} was written by cwm 9.0, read by cwm {__version__}: unknown settings are ignored"
     )
-    assert told in run.damage
-    assert told in report_on([folder]).notes[-1]
+    assert message in run.damage
+    assert message in report_on([folder]).notes[-1]
     (listed,) = list_runs(folder.parent)
-    assert told in listed.as_json()["damage"] and listed.as_json()["environment"] == "CartPole-v1"
+    assert (
+        message in listed.as_json()["damage"] and listed.as_json()["environment"] == "CartPole-v1"
+    )
     write_page([folder], folder / "report.html")
     assert "config.dreams is unknown in this version" in (folder / "report.html").read_text()
     with pytest.raises(CwmError, match="dreams is unknown in this version"):
-        load(folder)  # nothing that depends on the choices goes on without them
+        load(folder)  # a run continues only with complete choices
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,7 @@ def test_what_is_unknown_of_the_choices_is_left_out_and_said(folder: Path) -> No
         lambda header: header.update(description=["in", "parts"]),
     ],
 )
-def test_a_header_that_cannot_be_read_is_shown_with_all_else(
+def test_run_with_an_unreadable_header_is_shown(
     folder: Path, change: Callable[[dict[str, Any]], None]
 ) -> None:
     rewritten(folder, change)
@@ -75,7 +77,7 @@ def test_a_header_that_cannot_be_read_is_shown_with_all_else(
     assert run.summary().done == "2 lines"
 
 
-def test_what_this_version_wrote_and_cannot_read_is_damaged(folder: Path) -> None:
+def test_unreadable_run_of_this_version_is_an_error(folder: Path) -> None:
     rewritten(folder, lambda header: header["config"].pop("env"), version=__version__)
     with pytest.raises(CwmError, match="env is missing"):
         load_readable(folder)
@@ -84,7 +86,7 @@ def test_what_this_version_wrote_and_cannot_read_is_damaged(folder: Path) -> Non
         load_readable(folder)
 
 
-def test_unknown_lines_of_a_journal_are_counted_and_the_rest_is_shown(folder: Path) -> None:
+def test_unknown_journal_lines_are_counted(folder: Path) -> None:
     (folder / "nodes.jsonl").write_text('{"kind":"dream"}\n')
     assert "1 of the 1 lines of" in load_readable(folder).damage
     (folder / "result.json").write_text('{"train": 3}')

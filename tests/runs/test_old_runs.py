@@ -1,4 +1,4 @@
-"""Runs of an older version, killed half-way, end as they would have ended then."""
+"""Killed runs of an older version can be continued with equal results."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ FINISHED = json.loads((OLD_RUNS / "finished.json").read_text())
         pytest.param("benchmark", marks=pytest.mark.slow),
     ],
 )
-def test_run_of_an_older_version_is_continued_to_the_same_end(name, cwm):
+def test_run_of_an_older_version_ends_with_the_same_result(name, cwm):
     if name == "train":
         pytest.importorskip("torch")
     with tarfile.open(OLD_RUNS / f"{name}.tar.gz") as archive:

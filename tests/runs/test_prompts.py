@@ -1,4 +1,4 @@
-"""The prompts of a search are kept beside its journal, which does not depend on them."""
+"""The prompts of a search are stored in a file that the journal does not depend on."""
 
 import json
 from pathlib import Path
@@ -46,7 +46,7 @@ def started(folder: Path, count: int = 3) -> SearchRun:
     return run
 
 
-def test_what_prompts_share_is_written_once(tmp_path: Path) -> None:
+def test_shared_parts_of_prompts_are_written_once(tmp_path: Path) -> None:
     run = started(tmp_path / "run", 10)
     assert PromptFile(run.folder).read() == {prompt_hash(asked(n)): asked(n) for n in range(10)}
     assert (run.folder / PROMPTS).stat().st_size < 2 * len(LONG) + 10 * 500
@@ -56,12 +56,12 @@ def test_what_prompts_share_is_written_once(tmp_path: Path) -> None:
     assert sum("prompt" in json.loads(line) for line in lines) == 10
 
 
-def test_the_pieces_of_a_text_are_all_of_it() -> None:
+def test_pieces_add_up_to_the_text() -> None:
     for text in ("", "a", "\n\n\n", LONG, f"{LONG}x\n\n\n\ny" * 3, "x\n\n" * 100):
         assert "".join(pieces(text)) == text
 
 
-def test_a_prompt_file_that_is_cut_or_damaged_is_mended_by_the_run_that_goes_on(
+def test_continued_run_repairs_a_truncated_or_damaged_prompt_file(
     tmp_path: Path,
 ) -> None:
     run = started(tmp_path / "run", 3)
@@ -82,7 +82,7 @@ def test_a_prompt_file_that_is_cut_or_damaged_is_mended_by_the_run_that_goes_on(
             assert set(PromptFile(run.folder).read().values()) <= {asked(n) for n in range(3)}
 
 
-def test_a_run_without_its_prompts_is_whole_but_for_them(tmp_path: Path) -> None:
+def test_run_does_not_need_its_prompt_file(tmp_path: Path) -> None:
     run = started(tmp_path / "run", 3)
     journal = (run.folder / JOURNAL).read_bytes()
     (run.folder / PROMPTS).unlink()
@@ -92,7 +92,7 @@ def test_a_run_without_its_prompts_is_whole_but_for_them(tmp_path: Path) -> None
     assert b"environment works" not in journal
 
 
-def test_a_node_is_found_with_what_was_asked_and_what_changed(tmp_path: Path) -> None:
+def test_node_has_its_prompt_and_the_difference_to_its_parent(tmp_path: Path) -> None:
     run = started(tmp_path / "run", 3)
     node = run.node_detail(1)
     assert node.prompt == asked(1) and node.completion.startswith("Here:")
@@ -112,7 +112,7 @@ def test_a_node_is_found_with_what_was_asked_and_what_changed(tmp_path: Path) ->
         run.node_detail(3)
 
 
-def test_a_tree_holds_each_text_once(tmp_path: Path) -> None:
+def test_tree_contains_each_text_once(tmp_path: Path) -> None:
     data = tree_data(started(tmp_path / "run", 3).node_details())
     texts = data["texts"]
     assert len(texts) == len(set(texts)) and sum("it takes some words" in t for t in texts) == 1
@@ -121,7 +121,7 @@ def test_a_tree_holds_each_text_once(tmp_path: Path) -> None:
         assert "".join(texts[place] for place in node["program"]) == f"a = {number}\nb = 2\n"
 
 
-def test_a_search_goes_on_where_prompts_cannot_be_kept(tmp_path: Path) -> None:
+def test_search_continues_if_prompts_cannot_be_saved(tmp_path: Path) -> None:
     run = started(tmp_path / "run", 1)
     (run.folder / PROMPTS).unlink()
     (run.folder / PROMPTS).mkdir()

@@ -1,4 +1,4 @@
-"""Run folders: nothing that was written is lost, nothing foreign is continued or removed."""
+"""Run folders lose no record, and other folders are never continued or removed."""
 
 import dataclasses
 import json
@@ -13,12 +13,12 @@ from pydantic import BaseModel
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
+from cwm_cli.runs.journal import RowsAdded
 from cwm_cli.runs.listing import UnreadableRun, compare, list_runs, load, run_folders
 from cwm_cli.runs.searches import JOURNAL, SearchRun
 from cwm_cli.runs.store import (
     DATASET,
     BusyError,
-    RowsAdded,
     Run,
     RunHeader,
     differences,
@@ -38,7 +38,7 @@ def run(tmp_path):
     return run
 
 
-def test_a_clock_that_is_damaged_or_missing_starts_at_zero(run):
+def test_damaged_or_missing_clock_starts_at_zero(run):
     clock = run.folder / "clock.json"
     clock.write_text('{"seconds": 1000}')
     assert SearchRun.load(run.folder).elapsed == 1000
@@ -49,7 +49,7 @@ def test_a_clock_that_is_damaged_or_missing_starts_at_zero(run):
     assert SearchRun.load(run.folder).elapsed == 0
 
 
-def test_a_run_reads_back_what_it_was_given(run):
+def test_run_is_unchanged_after_loading(run):
     again = SearchRun.load(run.folder)
     assert again.config == CONFIG
     assert again.header.description == "It moves."
@@ -61,7 +61,7 @@ def test_a_run_reads_back_what_it_was_given(run):
     assert np.all(["\x1b" not in line for line in lines])
 
 
-def test_a_search_that_does_not_say_its_kind_is_a_search(run):
+def test_header_without_a_kind_is_a_search(run):
     file = run.folder / "run.json"
     header = json.loads(file.read_text())
     del header["kind"]
@@ -69,7 +69,7 @@ def test_a_search_that_does_not_say_its_kind_is_a_search(run):
     assert load(run.folder).config == CONFIG
 
 
-def test_a_journal_cut_at_any_byte_goes_on_from_its_last_whole_line(run):
+def test_journal_cut_at_any_byte_continues_from_its_last_complete_line(run):
     whole = (run.folder / JOURNAL).read_bytes()
     for cut in range(0, len(whole) + 1, 29):
         (run.folder / JOURNAL).write_bytes(whole[:cut])
@@ -82,7 +82,7 @@ def test_a_journal_cut_at_any_byte_goes_on_from_its_last_whole_line(run):
 
 
 class TestDamagedJournals:
-    """A line that cannot be used costs itself and what depends on it, and nobody overlooks it."""
+    """An unusable line is reported, and skipped with its dependent lines."""
 
     @pytest.fixture
     def tree(self, tmp_path):
@@ -103,7 +103,7 @@ class TestDamagedJournals:
     @pytest.mark.parametrize(
         "line", [b"", b"garbage", b'{"node": 3}', b"\xff" * 40, b"[" * 9000, b"\0", b"7"]
     )
-    def test_the_lines_after_it_stay_but_for_those_that_grew_from_it(self, tree, line):
+    def test_only_the_line_and_its_descendants_are_skipped(self, tree, line):
         self.spoil(tree, 3, line)
         kept = list(tree.nodes())
         assert [node.program for node in kept] == [f"x = {n}\n" for n in (0, 1, 2, 4, 6)]
@@ -114,12 +114,12 @@ class TestDamagedJournals:
             (3, 2),
             (4, 3),
         ]
-        (told,) = list_runs(tree.folder)
-        assert told.completions == 5
-        assert "3 of the 8 lines of " in told.damage
-        assert "the first is line 4" in told.damage
+        (summary,) = list_runs(tree.folder)
+        assert summary.completions == 5
+        assert "3 of the 8 lines of " in summary.damage
+        assert "the first is line 4" in summary.damage
 
-    def test_a_copy_is_kept_before_anything_is_written(self, tree):
+    def test_damaged_journal_is_copied_before_it_is_rewritten(self, tree):
         self.spoil(tree, 3)
         damaged = (tree.folder / JOURNAL).read_bytes()
         assert list(tree.nodes())
@@ -136,14 +136,14 @@ class TestDamagedJournals:
             (tree.folder / JOURNAL).write_bytes(damaged)
 
     @pytest.mark.parametrize("change", [{"id": 0}, {"parent": 99}, {"parent": 7}, {"step": -1}])
-    def test_a_node_that_can_not_be_is_left_out(self, tree, change):
+    def test_impossible_node_is_skipped(self, tree, change):
         lines = [json.loads(line) for line in (tree.folder / JOURNAL).read_text().splitlines()]
         lines[7]["node"] |= change
         (tree.folder / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in lines))
         assert len(list(tree.nodes())) == 7
         assert tree.read_journal().left_out == [8]
 
-    def test_what_a_crash_left_of_the_last_line_is_nothing_to_tell(self, tree):
+    def test_incomplete_last_line_is_not_reported(self, tree):
         file = tree.folder / JOURNAL
         file.write_bytes(file.read_bytes()[:-5])
         assert tree.read_journal().damage == ""
@@ -151,7 +151,7 @@ class TestDamagedJournals:
             assert not tree.repair_note
         assert not list(tree.folder.glob("*.damaged-*"))
 
-    def test_records_that_depend_on_none_are_all_kept(self, tmp_path):
+    def test_independent_records_are_all_kept(self, tmp_path):
         header = RunHeader(kind="tally", config=Tally(count=3))
         with TallyRun.begin(tmp_path / "t", header) as tally:
             for number in range(4):
@@ -161,7 +161,7 @@ class TestDamagedJournals:
         assert [each.count for each in tally.records()] == [0, 2, 3]
         assert tally.read_journal().left_out == [2]
 
-    def test_a_line_that_does_not_fit_on_the_disk_is_not_there_in_part(self, tree):
+    def test_line_is_not_written_in_part_if_the_disk_is_full(self, tree):
         before = (tree.folder / JOURNAL).read_bytes()
         code = FULL.format(path=sys.path, folder=str(tree.folder), size=len(before) + 100)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -171,7 +171,7 @@ class TestDamagedJournals:
 
 FULL = """
 import resource, signal, sys
-sys.dont_write_bytecode = True  # it would be cut short
+sys.dont_write_bytecode = True  # the limit would truncate the files
 sys.path[:0] = {path!r}
 from pathlib import Path
 from cwm_cli.runs.searches import SearchRun
@@ -187,7 +187,7 @@ with SearchRun.load(Path({folder!r})) as run:
 
 
 @pytest.mark.parametrize("name", ["lock", "log.txt", JOURNAL, ".best.py.part", ".result.json.part"])
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run, name):
+def test_pipe_in_place_of_a_file_does_not_block(run, name):
     (run.folder / name).unlink(missing_ok=True)
     os.mkfifo(run.folder / name)
     node = record(3).node
@@ -203,7 +203,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run, name):
     remove(run.folder)
 
 
-def test_two_processes_never_work_on_one_run(run):
+def test_only_one_process_can_write_to_a_run(run):
     with run:
         with pytest.raises(BusyError, match="is using"), SearchRun.load(run.folder):
             pass
@@ -228,31 +228,31 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_what_is_written_survives_a_process_that_is_killed(tmp_path):
+def test_records_and_rows_survive_a_killed_process(tmp_path):
     code = WRITER.format(path=sys.path, folder=str(tmp_path / "run"))
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     run = SearchRun.load(tmp_path / "run")
     assert len(list(run.nodes())) == 1
     assert len(run.dataset()) == 3
-    with run:  # its lock went with it
+    with run:  # the kernel has released its lock
         run.learn(record(1))
 
 
 class TestGrowingDatasets:
-    def test_the_journal_says_which_rows_came_when_and_the_identity_stays(self, run):
+    def test_added_rows_are_in_the_journal_and_keep_the_identity(self, run):
         with run:
             run.add_rows(rows(2, reward=2.0))
             run.learn(record(3))
             run.add_rows(rows(1, reward=3.0))
         again = SearchRun.load(run.folder)
         assert again.dataset().columns["rewards"].tolist() == [1.0, 2.0, 2.0, 3.0]
-        told = [e.count if isinstance(e, RowsAdded) else e.node.id for e in again.events()]
-        assert told == [0, 1, 2, 2, 3, 1]
+        events = [e.count if isinstance(e, RowsAdded) else e.node.id for e in again.events()]
+        assert events == [0, 1, 2, 2, 3, 1]
         assert [node.id for node in again.nodes()] == [0, 1, 2, 3]
         assert Dataset.load(run.folder / DATASET).digest == FILES[DATASET].digest
         again.check(CONFIG)
 
-    def test_rows_whose_line_was_never_written_do_not_count_and_come_again(self, run):
+    def test_rows_without_a_journal_line_are_overwritten(self, run):
         with run:
             run.add_rows(rows(2))
         file = run.folder / JOURNAL
@@ -262,7 +262,7 @@ class TestGrowingDatasets:
             run.add_rows(rows(3))
         assert len(run.dataset()) == 4
 
-    def test_rows_that_were_changed_are_refused(self, run):
+    def test_changed_rows_are_refused(self, run):
         with run:
             run.add_rows(rows(2))
         rows(2, reward=9.0).save(run.folder / "rows-1.npz")
@@ -271,7 +271,7 @@ class TestGrowingDatasets:
 
 
 class TestStarts:
-    def test_one_that_was_cut_short_is_begun_again_but_nothing_foreign_is_touched(self, tmp_path):
+    def test_interrupted_start_is_repeated_unless_other_files_exist(self, tmp_path):
         folder = tmp_path / "run"
         SearchRun.start(folder, HEADER, FILES)
         assert not is_free(folder, FILES)
@@ -282,7 +282,7 @@ class TestStarts:
             SearchRun.start(folder, HEADER, FILES)
         assert (folder / "thesis.tex").exists()
 
-    def test_one_that_fails_leaves_no_folder(self, tmp_path):
+    def test_failing_start_leaves_no_folder(self, tmp_path):
         class Broken:
             def save(self, path):
                 path.write_text("half")
@@ -297,7 +297,7 @@ class TestStarts:
             raise CwmError("no key")
         assert list(tmp_path.iterdir()) == []
 
-    def test_one_in_which_something_was_found_stays(self, tmp_path):
+    def test_failing_run_with_records_stays(self, tmp_path):
         folder = tmp_path / "run"
         with pytest.raises(CwmError), SearchRun.start(folder, HEADER, FILES) as run:
             run.learn(record(0))
@@ -307,10 +307,10 @@ class TestStarts:
             raise CwmError("again")
         assert folder.exists()
 
-    def test_a_run_of_other_choices_is_refused_by_name_with_both_values(self, run):
+    def test_run_with_other_choices_is_refused_with_both_values(self, run):
         other = CONFIG.model_copy(update={"seed": 1, "options": {"strategy": {"c": 2, "d": 1}}})
-        told = list(map(str, differences(CONFIG, other)))
-        assert told == ["strategy.c (1, not 2)", "seed (0, not 1)", "strategy.d (none, not 1)"]
+        texts = list(map(str, differences(CONFIG, other)))
+        assert texts == ["strategy.c (1, not 2)", "seed (0, not 1)", "strategy.d (none, not 1)"]
         assert differences(CONFIG, CONFIG) == []
         words = r"run was started with other settings, strategy.c \(1, not 2\), seed"
         with pytest.raises(CwmError, match=words):
@@ -319,7 +319,7 @@ class TestStarts:
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"config": {}}', "\xff"])
-def test_a_damaged_run_file_is_refused_in_one_line(tmp_path, content):
+def test_damaged_header_is_refused_in_one_line(tmp_path, content):
     (tmp_path / "run.json").write_text(content, encoding="latin-1")
     with pytest.raises(CwmError, match="cannot be read") as caught:
         SearchRun.load(tmp_path)
@@ -337,7 +337,7 @@ class TallyRun(Run[RunHeader[Tally], Tally]):
     patience: ClassVar[float] = 0.1
 
 
-def test_what_was_typed_to_begin_a_run_is_not_what_is_typed_to_read_it(tmp_path, monkeypatch):
+def test_header_keeps_the_command_that_started_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/usr/bin/cwm", "count", "3"])
     header = RunHeader(kind="tally", config=Tally(count=3))
     assert header.command == ("count", "3")
@@ -350,7 +350,7 @@ def test_what_was_typed_to_begin_a_run_is_not_what_is_typed_to_read_it(tmp_path,
     assert TallyRun.load(tmp_path / "t").header.command == ()
 
 
-def test_a_kind_of_run_is_a_header_and_a_record(tmp_path):
+def test_kind_of_run_needs_a_header_and_a_record(tmp_path):
     with TallyRun.begin(tmp_path / "t", RunHeader(kind="tally", config=Tally(count=3))) as tally:
         tally.append(Tally(count=1))
         tally.append(Tally(count=2))
@@ -366,7 +366,7 @@ def test_a_kind_of_run_is_a_header_and_a_record(tmp_path):
 
 
 class TestListing:
-    def test_runs_are_found_anywhere_below_the_newest_first(self, tmp_path):
+    def test_runs_are_found_below_a_folder_newest_first(self, tmp_path):
         for number, name in enumerate(("a", "deep/er/b", "a/jobs/c", "d")):
             SearchRun.start(tmp_path / name, HEADER, FILES) if name != "a/jobs/c" else None
             (tmp_path / name).mkdir(parents=True, exist_ok=True)
@@ -383,12 +383,12 @@ class TestListing:
         assert [run.environment for run in others] == ["X-v0", "X-v0"]
         assert list(list_runs(tmp_path / "nowhere")) == []
 
-    def test_a_run_of_an_unknown_kind_is_told(self, tmp_path):
+    def test_run_of_unknown_kind_is_listed_with_the_reason(self, tmp_path):
         TallyRun.start(tmp_path / "t", RunHeader(kind="tally", config=Tally(count=3)))
-        (told,) = list_runs(tmp_path)
-        assert "unknown run kind 'tally'" in told.reason
+        (unreadable,) = list_runs(tmp_path)
+        assert "unknown run kind 'tally'" in unreadable.reason
 
-    def test_two_runs_differ_in_settings_and_results(self, run, tmp_path):
+    def test_comparison_lists_settings_and_results(self, run, tmp_path):
         other = CONFIG.model_copy(update={"seed": 1})
         second = SearchRun.start(
             tmp_path / "two", HEADER.model_copy(update={"config": other}), FILES
@@ -399,7 +399,7 @@ class TestListing:
         assert found["settings"] == {"seed": [0, 1]}
         assert found["results"] == {"solved": [False, True]}
 
-    def test_what_is_removed_is_a_run_even_a_damaged_one(self, run, tmp_path):
+    def test_remove_accepts_damaged_runs_and_only_runs(self, run, tmp_path):
         (run.folder / "run.json").write_text("{")
         remove(run.folder)
         assert list(tmp_path.iterdir()) == []
@@ -407,7 +407,7 @@ class TestListing:
             remove(tmp_path)
 
 
-def test_the_command_lists_shows_compares_and_removes_runs(cwm, run):
+def test_command_lists_shows_compares_and_removes_runs(cwm, run):
     other = CONFIG.model_copy(update={"seed": 1})
     header = HEADER.model_copy(update={"config": other})
     with SearchRun.start(cwm.folder / "runs" / "two", header, FILES) as second:
@@ -416,28 +416,28 @@ def test_the_command_lists_shows_compares_and_removes_runs(cwm, run):
     (cwm.folder / "runs" / "bad").mkdir()
     (cwm.folder / "runs" / "bad" / "run.json").write_text("{")
 
-    def told(*words):
+    def output_of(*words):
         done = cwm.inside("runs", *words, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    listed = {found["run"]: found for found in told("list", "runs", str(run.folder))["runs"]}
+    listed = {found["run"]: found for found in output_of("list", "runs", str(run.folder))["runs"]}
     assert listed["runs/two"]["best"] == 0.0
     assert listed[str(run.folder)]["completions"] == 3
     assert "cannot be read" in listed["runs/bad"]["reason"]
     table = cwm.inside("runs", "list").stdout
     assert "X-v0" in table
     assert "runs/bad/run.json cannot be read" in table
-    assert told("show", "runs/two")["header"]["config"]["seed"] == 1
+    assert output_of("show", "runs/two")["header"]["config"]["seed"] == 1
     assert "0.000" in cwm.inside("runs", "show", "runs/two").stdout
-    assert told("report", "runs/two")["solved"] is False
-    assert told("diff", str(run.folder), "runs/two")["settings"] == {"seed": [0, 1]}
+    assert output_of("report", "runs/two")["solved"] is False
+    assert output_of("diff", str(run.folder), "runs/two")["settings"] == {"seed": [0, 1]}
     assert "seed" in cwm.inside("runs", "diff", str(run.folder), "runs/two").stdout
     with second:
         refused = cwm.inside("runs", "rm", "runs/two", "--yes")
         assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
         assert "another process is using runs/two" in refused.stderr
-    assert told("rm", "-y", "runs/two", "runs/bad") == {"removed": ["runs/two", "runs/bad"]}
+    assert output_of("rm", "-y", "runs/two", "runs/bad") == {"removed": ["runs/two", "runs/bad"]}
     assert list((cwm.folder / "runs").iterdir()) == []
     missing = cwm.inside("runs", "show", "nowhere")
     assert (

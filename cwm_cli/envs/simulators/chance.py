@@ -1,4 +1,4 @@
-"""Random generators, those of numpy and of the standard library alike."""
+"""Random generators of numpy and of the standard library, with common functions."""
 
 import pickle
 import random
@@ -13,11 +13,11 @@ GLOBAL: tuple[Generator, ...] = (random.random.__self__, np.random.random_sample
 
 
 def is_generator(value: object) -> bool:
-    """Whether a value is a random generator whose state can be saved."""
+    """Return whether a value is a random generator whose state can be saved."""
     return isinstance(value, Generator) and not isinstance(value, random.SystemRandom)
 
 
-def saved(generator: Generator) -> Any:
+def save_state(generator: Generator) -> Any:
     """Return the state of a generator; later draws do not change it."""
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
@@ -27,12 +27,12 @@ def saved(generator: Generator) -> Any:
 
 
 def fingerprint(generator: Generator) -> bytes:
-    """Return bytes that are equal as long as a generator has drawn nothing."""
-    return pickle.dumps(saved(generator))
+    """Return bytes that stay equal until the generator draws a number."""
+    return pickle.dumps(save_state(generator))
 
 
 def restore(generator: Generator, state: Any) -> None:
-    """Go on drawing from a saved state."""
+    """Restore the state of a generator."""
     if isinstance(generator, np.random.Generator):
         generator.bit_generator.state = state
     elif isinstance(generator, np.random.RandomState):
@@ -42,7 +42,7 @@ def restore(generator: Generator, state: Any) -> None:
 
 
 def reseed(generator: Generator, rng: np.random.Generator) -> None:
-    """Make a generator draw something else, the same for the same `rng`."""
+    """Give a generator a new random state; equal states of `rng` give equal results."""
     if isinstance(generator, np.random.Generator):
         kind = type(generator.bit_generator)
         generator.bit_generator.state = kind(int(rng.integers(2**63))).state

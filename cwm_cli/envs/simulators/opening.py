@@ -1,7 +1,7 @@
-"""Make a simulator of an environment, in the first way that is exact.
+"""Make a simulator of an environment with the first rewinder that is exact.
 
-Ways are tried from the quickest to the most thorough. Each is checked: the environment is brought
-back to where it was, and has to go on just as it did. Which attributes change is found by trying.
+Rewinders are tried from the fastest to the most thorough. Each is tested: the environment is
+restored, and must repeat the same steps. Random steps show which attributes change.
 """
 
 import pickle
@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 import numpy as np
 
 from cwm_cli.envs.simulators.chance import GLOBAL, fingerprint, reseed
-from cwm_cli.envs.simulators.saving import OWN, Attributes, Findings, aliased, owned, surveyed
-from cwm_cli.envs.simulators.simulator import Binder, Remembering, Simulator
+from cwm_cli.envs.simulators.saving import (
+    OWN,
+    Attributes,
+    Findings,
+    instance_objects,
+    shared_names,
+    survey_attributes,
+)
+from cwm_cli.envs.simulators.simulator import Binder, CachingSimulator, Simulator
 from cwm_cli.envs.spec import EnvironmentSpec, Rewinder
 from cwm_cli.envs.variants import disturbance_of
 from cwm_cli.errors import CwmError
@@ -25,22 +32,13 @@ from cwm_cli.planning.model import countable, key
 if TYPE_CHECKING:
     import gymnasium as gym
 
-STRETCHES = 20
+SEQUENCES = 20
 STEPS = 10
-"""Steps that are compared between one save and the next."""
-
-MANY = 2000
-"""Steps after which an observation has been met often enough to contradict itself."""
-
-FUTURES = 4
-"""Ways in which chance may go on from a state."""
-
-AHEAD = 3
-"""Steps after which chance has to show."""
+"""Steps that are compared between two saves."""
 
 
 class Outcome(NamedTuple):
-    """What a step answered, and what a reset did where the episode was over, to compare."""
+    """The results of a step, and of the reset after the end of an episode, for comparisons."""
 
     observation: Any
     reward: bytes
@@ -54,18 +52,18 @@ def is_exact(
     env: "gym.Env[Any, Any]",
     twin: "gym.Env[Any, Any]",
 ) -> bool:
-    """Whether `env`, from what is saved of an untouched twin, goes on as the twin does.
+    """Return whether `env` repeats the steps of an untouched twin from its saved state.
 
-    The twin is stepped through its wrappers, the environment beneath them:
-    one whose wrappers change what it says would not be the same without.
+    The twin is stepped through its wrappers, `env` beneath them: the test fails if wrappers change
+    the results.
     """
     env.reset(seed=1)
     twin.reset(seed=0)
     try:
         mine, other = bind(env), bind(twin)
-        stretches = islice(_random_actions(twin), STRETCHES)
-        return all(_agrees(env, mine, twin, other, actions) for actions in stretches)
-    except Exception:  # noqa: BLE001  # a stranger's class may raise anything where parts are missing
+        sequences = islice(_random_actions(twin), SEQUENCES)
+        return all(_agrees(env, mine, twin, other, actions) for actions in sequences)
+    except Exception:  # noqa: BLE001  # foreign classes may raise any error if parts are missing
         return False
 
 
@@ -76,7 +74,7 @@ def _agrees(
     other: Rewinder,
     actions: Sequence[Any],
 ) -> bool:
-    """Whether both answer the same to some actions, however often they are asked."""
+    """Return whether both environments return the same results twice from the same state."""
     state = other.save()
     expected = outcomes(twin, actions)
     overs = [outcome.over for outcome in expected]
@@ -91,11 +89,17 @@ def _agrees(
 def outcomes(
     env: "gym.Env[Any, Any]", actions: Sequence[Any], overs: Sequence[bool | None] = ()
 ) -> list[Outcome]:
-    """Take actions, and reset where an episode is over or is told to be."""
+    """Take actions, and reset after the end of an episode.
+
+    Args:
+        env: The environment.
+        actions: The actions.
+        overs: Whether to reset after each action; None follows the environment.
+    """
     result = []
-    for action, told in zip(actions, overs or repeat(None), strict=False):
+    for action, resets in zip(actions, overs or repeat(None), strict=False):
         observation, reward, terminated, truncated, _ = env.step(action)
-        over = bool(terminated or truncated) if told is None else told
+        over = bool(terminated or truncated) if resets is None else resets
         start = key(env.reset()[0]) if over else None
         number = np.asarray(reward, float).tobytes()
         result.append(Outcome(key(observation), number, bool(terminated), over, start))
@@ -103,21 +107,21 @@ def outcomes(
 
 
 def is_deterministic(env: "gym.Env[Any, Any]", rewinder: Rewinder, seed: int = 0) -> bool:
-    """Whether the same actions lead to the same, whatever the random generators would draw.
+    """Return whether equal actions have equal results for any random numbers.
 
-    Where steps draw from them this is tried from many states: what happens
-    once in thousands of steps may be missed.
+    If steps draw random numbers, this is tested from many states. An effect that occurs once in
+    thousands of steps may be missed.
     """
     env.reset(seed=seed)
     inner, rng = env.unwrapped, np.random.default_rng(seed)
-    stretches = islice(_random_actions(env), STRETCHES)
-    actions = [action for stretch in stretches for action in stretch]
+    sequences = islice(_random_actions(env), SEQUENCES)
+    actions = [action for sequence in sequences for action in sequence]
     for index, action in enumerate(actions):
-        state, drawn = rewinder.save(), _drawn(rewinder)
+        state, before = rewinder.save(), _fingerprints(rewinder)
         (outcome,) = outcomes(inner, [action], [False])
-        if drawn != _drawn(rewinder):
+        if before != _fingerprints(rewinder):  # the step has drawn random numbers
             after = rewinder.save()
-            ahead = actions[index : index + AHEAD]
+            ahead = actions[index : index + 3]  # randomness has to show within three steps
             if not _is_certain(inner, rewinder, state, ahead, rng):
                 return False
             rewinder.load(after)
@@ -127,20 +131,21 @@ def is_deterministic(env: "gym.Env[Any, Any]", rewinder: Rewinder, seed: int = 0
 
 
 def is_observed(env: "gym.Env[Any, Any]") -> bool:
-    """Whether observations without real numbers tell the states of a deterministic environment.
+    """Return whether observations identify the states of a deterministic environment.
 
-    As far as random actions show: the same action in the same observation
-    always had the same outcome.
+    The test uses random actions: the same action after the same observation must always have the
+    same outcome. Observations with real numbers are excluded.
     """
     observation, _ = env.reset(seed=0)
     if not countable(observation) or disturbance_of(env):
         return False
     known: dict[Any, Outcome] = {}
-    here, actions = key(observation), _random_actions(env)
-    for action in (action for stretch in islice(actions, MANY // STEPS) for action in stretch):
+    # Within 2000 steps observations repeat often enough to show a contradiction.
+    here, sequences = key(observation), islice(_random_actions(env), 2000 // STEPS)
+    for action in (action for sequence in sequences for action in sequence):
         [outcome] = outcomes(env, [action])
-        told = outcome._replace(start=None, over=outcome.terminated)
-        if known.setdefault((here, key(action)), told) != told:
+        result = outcome._replace(start=None, over=outcome.terminated)
+        if known.setdefault((here, key(action)), result) != result:
             return False
         here = outcome.start if outcome.over else outcome.observation
     return True
@@ -153,9 +158,9 @@ def _is_certain(
     actions: Sequence[Any],
     rng: np.random.Generator,
 ) -> bool:
-    """Whether a few actions lead to the same in several futures of a state."""
+    """Return whether a few actions have equal results in several random futures of a state."""
     futures = []
-    for _ in range(FUTURES):
+    for _ in range(4):
         rewinder.load(state)
         for generator in rewinder.generators():
             reseed(generator, rng)
@@ -163,12 +168,11 @@ def _is_certain(
     return all(future == futures[0] for future in futures)
 
 
-def _drawn(rewinder: Rewinder) -> list[bytes]:
+def _fingerprints(rewinder: Rewinder) -> list[bytes]:
     return [fingerprint(generator) for generator in rewinder.generators()]
 
 
 def _until_over(env: "gym.Env[Any, Any]", actions: Sequence[Any]) -> list[Outcome]:
-    """Take actions up to the end of the episode."""
     result = []
     for action in actions:
         result += outcomes(env, [action], [False])
@@ -178,52 +182,48 @@ def _until_over(env: "gym.Env[Any, Any]", actions: Sequence[Any]) -> list[Outcom
 
 
 def _random_actions(env: "gym.Env[Any, Any]") -> Iterator[list[Any]]:
-    """Yield random actions, without drawing from the environment's own generators."""
+    """Yield random actions without using the environment's own generators."""
     space = deepcopy(env.action_space)
     space.seed(0)
     while True:
         yield [space.sample() for _ in range(STEPS)]
 
 
-PROBE_STEPS = 200
-EVERY = 40
-"""Steps between two looks at the attributes."""
-
-SMALL = 100
-"""Values of up to so many parts are copied whether they were seen to change or not."""
-
 SPACES = ("action_space", "observation_space")
 
 
 class Look(NamedTuple):
-    """The attributes that share parts at a moment, and the large ones with what they held."""
+    """The attributes that share parts at one moment, and the large ones with their content."""
 
     together: set[str]
     large: dict[str, tuple[Any, object]]
 
 
 def probe(env: "gym.Env[Any, Any]", seed: int = 0) -> Findings:
-    """Step an environment at random, and tell what changes from what does not."""
+    """Step an environment at random, and return which attributes and generators change."""
     inner = env.unwrapped
     inner.reset(seed=seed)
-    spaces, common = _drawn_spaces(inner), _drawn_common()
+    spaces, common = _space_fingerprints(inner), _global_fingerprints()
     looks = list(_looks(inner, seed))
     first = looks[0].large
     constant = [name for name in first if all(_same(name, first, look.large) for look in looks)]
     return Findings(
         constant=frozenset(constant),
         together=frozenset().union(*(look.together for look in looks)),
-        spaces=tuple(n for n, drawn in _drawn_spaces(inner).items() if drawn != spaces[n]),
-        common=tuple(g for g, a, b in zip(GLOBAL, common, _drawn_common(), strict=True) if a != b),
+        spaces=tuple(n for n, state in _space_fingerprints(inner).items() if state != spaces[n]),
+        common=tuple(
+            generator
+            for generator, before, after in zip(GLOBAL, common, _global_fingerprints(), strict=True)
+            if before != after
+        ),
     )
 
 
 def _looks(env: "gym.Env[Any, Any]", seed: int) -> Iterator[Look]:
-    """Play at random, and look now and then."""
     space = deepcopy(env.action_space)
     space.seed(seed)
-    for step in range(PROBE_STEPS + 1):
-        if step % EVERY == 0:
+    for step in range(201):
+        if step % 40 == 0:
             yield _look(env)
         _, _, terminated, truncated, _ = env.step(space.sample())
         if terminated or truncated:
@@ -231,38 +231,39 @@ def _looks(env: "gym.Env[Any, Any]", seed: int) -> Iterator[Look]:
 
 
 def _look(env: "gym.Env[Any, Any]") -> Look:
-    surveys = surveyed(env, set(OWN), owned(env, Findings()))
-    large = [name for name, found in surveys.items() if found.mutable and found.size > SMALL]
+    surveys = survey_attributes(env, set(OWN), instance_objects(env, Findings()))
+    # Small values are always copied, whether they change or not.
+    large = [name for name, found in surveys.items() if found.mutable and found.size > 100]
     values = {name: vars(env)[name] for name in large}
     return Look(
-        aliased(surveys), {name: (value, _written(value)) for name, value in values.items()}
+        shared_names(surveys), {name: (value, _pickled(value)) for name, value in values.items()}
     )
 
 
 def _same(name: str, first: dict[str, tuple[Any, object]], large: dict[str, Any]) -> bool:
-    """Whether an attribute is still the same object that holds the same."""
+    """Return whether an attribute is still the same object with the same content."""
     value, written = large.get(name, (None, None))
     return value is first[name][0] and written == first[name][1]
 
 
-def _written(value: Any) -> object:
-    """Write a value down; what cannot be written is never the same."""
+def _pickled(value: Any) -> object:
+    """Return the pickled value; a value that cannot be pickled equals nothing else."""
     try:
         return pickle.dumps(value)
-    except Exception:  # noqa: BLE001  # whatever a stranger's class may raise
+    except Exception:  # noqa: BLE001  # foreign classes may raise any error
         return object()
 
 
-def _drawn_spaces(env: "gym.Env[Any, Any]") -> dict[str, bytes]:
+def _space_fingerprints(env: "gym.Env[Any, Any]") -> dict[str, bytes]:
     return {name: fingerprint(getattr(env, name).np_random) for name in SPACES}
 
 
-def _drawn_common() -> list[bytes]:
+def _global_fingerprints() -> list[bytes]:
     return [fingerprint(generator) for generator in GLOBAL]
 
 
 class Opening(NamedTuple):
-    """How an environment becomes a model of itself: once found out, it holds for every instance."""
+    """The method for simulating an environment, which holds for every instance."""
 
     spec: EnvironmentSpec
     env_args: Mapping[str, Any]
@@ -272,26 +273,30 @@ class Opening(NamedTuple):
 
     @classmethod
     def of(cls, spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> Self:
-        """Find it out, or refuse an environment for which no way is exact."""
+        """Find the method by tests.
+
+        Raises:
+            CwmError: No rewinder is exact for this environment.
+        """
         with closing(spec.make(**env_args)) as env:
             env.reset(seed=0)  # a checked environment reports wrong results here
-            for actions in islice(_random_actions(env), STRETCHES // 2):
+            for actions in islice(_random_actions(env), SEQUENCES // 2):
                 outcomes(env, actions)
             bind = _binder(spec, env_args, env)
             deterministic = is_deterministic(env, bind(env))
             return cls(spec, env_args, bind, deterministic, deterministic and is_observed(env))
 
-    def simulator(self, seed: int) -> Simulator | Remembering:
-        """Make an environment that is a model of itself."""
+    def simulator(self, seed: int) -> Simulator | CachingSimulator:
+        """Return a simulator with its own instance of the environment."""
         env = self.spec.make(**self.env_args)
         rng = np.random.default_rng(seed)
         env.reset(seed=int(rng.integers(2**31)))
         for generator in self.bind(env).generators():
             reseed(generator, rng)
         if "action_space" in vars(env.unwrapped):
-            env.unwrapped.action_space = _unchecked(env.unwrapped.action_space)
+            env.unwrapped.action_space = _without_checks(env.unwrapped.action_space)
         disturbance = disturbance_of(env)
-        made = Simulator(
+        simulator = Simulator(
             env,
             self.bind,
             valid_actions=self.spec.valid_actions,
@@ -299,26 +304,29 @@ class Opening(NamedTuple):
             observed=self.observed,
             hides=bool(disturbance and disturbance.altered),
         )
-        return Remembering(made) if self.observed else made
+        return CachingSimulator(simulator) if self.observed else simulator
 
 
 def simulator(
     spec: EnvironmentSpec, env_args: Mapping[str, Any], seed: int
-) -> Simulator | Remembering:
-    """Make an environment that is a model of itself, or refuse it where it is not exact."""
+) -> Simulator | CachingSimulator:
+    """Return a simulator of an environment.
+
+    Raises:
+        CwmError: No rewinder is exact for this environment.
+    """
     return Opening.of(spec, env_args).simulator(seed)
 
 
-def _unchecked(space: "gym.Space[Any]") -> "gym.Space[Any]":
-    """Return a space that takes for granted what planners choose from it, which takes time."""
-    trusting = copy(space)
-    always = object.__instancecheck__  # everything is an object, and C says so
-    trusting.contains = always  # type: ignore[assignment, method-assign]
-    return trusting
+def _without_checks(space: "gym.Space[Any]") -> "gym.Space[Any]":
+    """Return a space that accepts every action: planners need no checks, which are slow."""
+    unchecked = copy(space)
+    always = object.__instancecheck__  # returns True for every value, without Python code
+    unchecked.contains = always  # type: ignore[assignment, method-assign]
+    return unchecked
 
 
 def _binder(spec: EnvironmentSpec, env_args: Mapping[str, Any], env: "gym.Env[Any, Any]") -> Binder:
-    """Return the first way of rewinding that is exact."""
     twin = spec.make(**env_args)
     try:
         for bind in _binders(spec, twin):
@@ -330,7 +338,7 @@ def _binder(spec: EnvironmentSpec, env_args: Mapping[str, Any], env: "gym.Env[An
 
 
 def _binders(spec: EnvironmentSpec, env: "gym.Env[Any, Any]") -> Iterable[Binder]:
-    """Yield the environment's own way of rewinding, or else the ways that serve any."""
+    """Yield the environment's own rewinder, or else the general ones."""
     if spec.rewinder and spec.rewinder(env):
         yield cast(Binder, spec.rewinder)
         return

@@ -1,8 +1,8 @@
-"""Save and restore an environment by its attributes, whatever it is made of.
+"""Save and restore any environment by its attributes.
 
-`Attributes` is the rewinder of environments that bring none. A layout says how each attribute is
-saved: as it is, copied, or as the state of a random generator; values are compared and copied by
-kind.
+`Attributes` is the rewinder of environments without their own. A layout defines how each attribute
+is saved: unchanged, copied, or as the state of a random generator. Values are compared and copied
+by type.
 """
 
 from collections import Counter, deque
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.envs.simulators.chance import Generator, is_generator, restore, saved
+from cwm_cli.envs.simulators.chance import Generator, is_generator, restore, save_state
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -32,19 +32,19 @@ ATOMS: frozenset[type] = frozenset(
 _TUPLE = {tuple}
 
 ARRAY_BYTES = 256
-"""Bytes of an array that take about as long to copy as one other part."""
+"""Bytes of an array that take about as long to copy as another part."""
 
 _FIXED = (type, ModuleType, FunctionType, BuiltinFunctionType, np.ufunc, np.dtype, Enum)
 
 
 @dataclass
 class Survey:
-    """What is found within a value.
+    """The parts of a value.
 
-    `size` counts the parts, large arrays as many. `mutable` are those that can
-    change, by id, and `repeats` says that one of them occurs twice. `plain`
-    values are made of containers, arrays and atoms. `bound` ones hold a
-    function or memory that belongs to one instance.
+    `size` is the number of parts; a large array counts as several. `mutable` has the mutable parts
+    by id, and `repeats` is whether a mutable part occurs twice. A `plain` value consists of
+    containers, arrays and atoms. A `bound` value contains a function or memory that belongs to one
+    instance.
     """
 
     size: int = 0
@@ -55,7 +55,7 @@ class Survey:
     generators: list[Generator] = field(default_factory=list)
 
     def enter(self, part: Any, outside: Container[int]) -> Iterable[Any]:
-        """Take a part into account; return what is within it."""
+        """Count a part, and return the parts inside it."""
         if type(part) is tuple and ATOMS.issuperset(map(type, part)):
             return ()
         fixed = isinstance(part, _FIXED)
@@ -77,7 +77,7 @@ class Survey:
 
 
 def survey(value: Any, outside: Container[int] = ()) -> Survey:
-    """Look at every part of a value, but not into those whose ids are `outside`."""
+    """Survey all parts of a value, except inside the parts with ids in `outside`."""
     found, waiting = Survey(), [value]
     while waiting:
         part = waiting.pop()
@@ -88,7 +88,7 @@ def survey(value: Any, outside: Container[int] = ()) -> Survey:
 
 
 def parts(value: Any) -> Iterator[Any]:
-    """Yield what a value is directly made of."""
+    """Yield the direct parts of a value."""
     if isinstance(value, Mapping):
         yield from chain(value.keys(), value.values())
     elif isinstance(value, list | tuple | set | frozenset | deque):
@@ -106,10 +106,10 @@ def parts(value: Any) -> Iterator[Any]:
 
 
 def content(value: Any, met: dict[int, tuple[int, Any]]) -> Hashable:
-    """Return something that is equal, and hashed alike, for values that hold the same.
+    """Return a hashable that is equal for values with equal content.
 
-    Values are taken apart as `deepcopy` does it; what cannot be is equal to itself only.
-    A part that was `met` before is told by its number.
+    Values are taken apart as in `deepcopy`; a value that cannot be is equal only to itself. A part
+    in `met` is represented by its number.
     """
     if type(value) in ATOMS or isinstance(value, _FIXED):
         return value if value == value else repr(value)  # NaN does not equal itself
@@ -123,7 +123,7 @@ def content(value: Any, met: dict[int, tuple[int, Any]]) -> Hashable:
     met[id(value)] = len(met), value
     try:
         reduced = value.__reduce_ex__(4)
-    except Exception:  # noqa: BLE001  # whatever a stranger's class may raise
+    except Exception:  # noqa: BLE001  # foreign classes may raise any error
         return id(value)
     return content(tuple(tuple(p) if isinstance(p, Iterator) else p for p in reduced), met)
 
@@ -134,7 +134,7 @@ def _slots(cls: type) -> tuple[str, ...]:
 
 
 def _is_bound(value: Any) -> bool:
-    """Whether a value would still refer to the old instance after it was copied."""
+    """Return whether a copy of the value would still refer to the old instance."""
     if isinstance(value, FunctionType):
         return value.__closure__ is not None
     while isinstance(value, np.ndarray) and value.base is not None:
@@ -149,8 +149,8 @@ def _is_plain(value: Any) -> bool:
     return type(value) in COPIERS and not holds_objects
 
 
-def copied(value: Any) -> Any:
-    """Copy a value made of containers, arrays and atoms, ten times as fast as `deepcopy`."""
+def copy_value(value: Any) -> Any:
+    """Copy a value; containers, arrays and atoms ten times as fast as `deepcopy`."""
     return COPIERS.get(type(value), deepcopy)(value)
 
 
@@ -161,19 +161,19 @@ def _same(value: Any) -> Any:
 def _list(values: list[Any]) -> list[Any]:
     types = set(map(type, values))
     flat = types == _TUPLE and ATOMS.issuperset(map(type, chain.from_iterable(values)))
-    return values.copy() if flat or types <= ATOMS else list(map(copied, values))
+    return values.copy() if flat or types <= ATOMS else list(map(copy_value, values))
 
 
 def _tuple(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return values if ATOMS.issuperset(map(type, values)) else tuple(map(copied, values))
+    return values if ATOMS.issuperset(map(type, values)) else tuple(map(copy_value, values))
 
 
 def _dict(values: dict[Any, Any]) -> dict[Any, Any]:
-    return {key: copied(value) for key, value in values.items()}
+    return {key: copy_value(value) for key, value in values.items()}
 
 
 def _deque(values: deque[Any]) -> deque[Any]:
-    return deque(map(copied, values), values.maxlen)
+    return deque(map(copy_value, values), values.maxlen)
 
 
 COPIERS: dict[type, Callable[[Any], Any]] = {
@@ -187,22 +187,22 @@ COPIERS: dict[type, Callable[[Any], Any]] = {
     bytearray: bytearray.copy,
     deque: _deque,
 }
-"""How values of a type are copied; the members of a set cannot change."""
+"""Copy functions by type; sets are copied shallowly since their members cannot change."""
 
 
 OWN = ("action_space", "observation_space", "spec")
-"""Attributes that an instance never takes over from another."""
+"""Attributes that one instance never takes over from another."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What is known of the attributes of an environment.
+    """Facts about the attributes of an environment.
 
-    `constant` ones never change and are not copied. Those `together` share
-    parts, or are of unknown types; `plain` ones are neither, and `seen` ones
-    once were something else than None. `spaces` are those whose generators it
-    draws from, as it does from the `common` ones of Python and numpy. Where
-    `whole` is set all that can be copied is, in one piece.
+    `constant` attributes never change and are not copied. Attributes `together` share parts, or
+    have unknown types; `plain` attributes do neither; `seen` attributes had a value other than
+    None. `spaces` are the spaces whose generators the environment draws from, and `common` the
+    global generators of Python and numpy. If `whole` is set, everything that can be copied is
+    copied in one piece.
     """
 
     constant: frozenset[str] = frozenset()
@@ -215,13 +215,12 @@ class Findings:
 
 
 class Layout(NamedTuple):
-    """How the attributes are saved.
+    """The method for saving each attribute.
 
-    The `plain` ones are copied one by one, those `together` in one piece.
-    Those `left` stay with their instance, among them `generators` and what is
-    constant. All others cannot be changed but by replacing them. It holds as
-    long as the attributes `watched` are the `expected` objects: the constant
-    ones, and None where that may turn out to be of any kind.
+    `plain` attributes are copied one by one, attributes `together` in one piece. Attributes in
+    `left` stay with their instance, including `generators` and constants. Other attributes can only
+    be replaced, so references are saved. A layout is valid while the attributes `watched` are the
+    `expected` objects: the constants, and None for attributes that may get a value of any type.
     """
 
     names: frozenset[str]
@@ -233,26 +232,26 @@ class Layout(NamedTuple):
     expected: tuple[Any, ...]
 
 
-def owned(env: "gym.Env[Any, Any]", findings: Findings) -> list[Any]:
-    """Return what belongs to an instance, in the same order for every instance."""
+def instance_objects(env: "gym.Env[Any, Any]", findings: Findings) -> list[Any]:
+    """Return the objects that belong to an instance, in the same order for every instance."""
     attributes = vars(env)
     names = [name for name in (*OWN, *sorted(findings.constant)) if name in attributes]
     return [env, *(attributes[name] for name in names)]
 
 
-def beside(env: "gym.Env[Any, Any]", findings: Findings) -> list[Generator]:
+def outside_generators(env: "gym.Env[Any, Any]", findings: Findings) -> list[Generator]:
     """Return the generators that an environment draws from although they are no attributes."""
     return [*(getattr(env, name).np_random for name in findings.spaces), *findings.common]
 
 
-def laid_out(env: "gym.Env[Any, Any]", known: Findings) -> Layout:
-    """Decide how the attributes that an environment has now are saved."""
+def make_layout(env: "gym.Env[Any, Any]", known: Findings) -> Layout:
+    """Return the layout for the current attributes of an environment."""
     attributes = vars(env)
-    own = owned(env, known)
+    own = instance_objects(env, known)
     fixed = {name for name in attributes if name in OWN or name in known.constant}
     generators = {name for name, value in attributes.items() if is_generator(value)}
-    surveys = surveyed(env, fixed | generators, own)
-    together, left = _together(surveys, known), _unmoved(surveys, attributes, own, known)
+    surveys = survey_attributes(env, fixed | generators, own)
+    together, left = _shared_pieces(surveys, known), _immovable(surveys, attributes, own, known)
     mutable = {name for name, found in surveys.items() if found.mutable}
     left |= fixed | generators
     together -= left
@@ -270,33 +269,35 @@ def laid_out(env: "gym.Env[Any, Any]", known: Findings) -> Layout:
     )
 
 
-def _together(surveys: Mapping[str, Survey], known: Findings) -> set[str]:
-    """Name the attributes that have to be copied in one piece."""
+def _shared_pieces(surveys: Mapping[str, Survey], known: Findings) -> set[str]:
+    """Return the names of the attributes that must be copied in one piece."""
     if known.whole:
         return {name for name, found in surveys.items() if found.mutable}
     strange = {name for name, found in surveys.items() if found.mutable and not found.plain}
-    return strange | aliased(surveys) | known.together & surveys.keys()
+    return strange | shared_names(surveys) | known.together & surveys.keys()
 
 
-def _unmoved(
+def _immovable(
     surveys: Mapping[str, Survey], attributes: Mapping[str, Any], own: list[Any], known: Findings
 ) -> set[str]:
-    """Name the attributes that cannot be taken over by another instance."""
+    """Return the names of the attributes that no other instance can take over."""
     bound = {name for name, found in surveys.items() if found.bound and not known.whole}
     strange = {name for name, found in surveys.items() if found.mutable and not found.plain}
-    return bound | {name for name in strange - bound if not _copies(attributes[name], own)}
+    return bound | {name for name in strange - bound if not _can_copy(attributes[name], own)}
 
 
-def surveyed(env: "gym.Env[Any, Any]", without: set[str], own: list[Any]) -> dict[str, Survey]:
-    """Look into the attributes of an environment, but not into what belongs to it."""
+def survey_attributes(
+    env: "gym.Env[Any, Any]", without: set[str], own: list[Any]
+) -> dict[str, Survey]:
+    """Survey the attributes of an environment, except inside the objects of the instance."""
     outside = set(map(id, own))
     return {
         name: survey(value, outside) for name, value in vars(env).items() if name not in without
     }
 
 
-def aliased(surveys: Mapping[str, Survey]) -> set[str]:
-    """Name the attributes that hold a part twice, or one that another holds too."""
+def shared_names(surveys: Mapping[str, Survey]) -> set[str]:
+    """Return the names of attributes that contain a part twice or share one with another."""
     holders = Counter(key for found in surveys.values() for key in found.mutable)
     twice = {key for key, count in holders.items() if count > 1}
     return {
@@ -304,20 +305,16 @@ def aliased(surveys: Mapping[str, Survey]) -> set[str]:
     }
 
 
-def _copies(value: Any, own: list[Any]) -> bool:
-    """Whether a value can be copied at all."""
+def _can_copy(value: Any, own: list[Any]) -> bool:
     try:
         deepcopy(value, {id(part): part for part in own})
-    except Exception:  # noqa: BLE001  # whatever a stranger's class may raise
+    except Exception:  # noqa: BLE001  # foreign classes may raise any error
         return False
     return True
 
 
-NOTHING = Findings()
-
-
 class Piece(NamedTuple):
-    """Attributes that were copied in one, with tokens for what `belonged` to the instance."""
+    """Attributes that were copied in one piece, with tokens for the objects of the instance."""
 
     values: dict[str, Any]
     tokens: list[object]
@@ -326,7 +323,7 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Saved:
-    """A saved state, equal to another one that holds the same, however it is laid out."""
+    """A saved state; states with equal content are equal, also with different layouts."""
 
     layout: Layout
     values: dict[str, Any]
@@ -347,44 +344,45 @@ class Saved:
 
 
 class Attributes:
-    """Copies the attributes of an environment, each as fast as its type allows.
+    """A rewinder that copies attributes, each as fast as its type allows.
 
-    An attribute that was replaced is always saved. One that was changed in
-    place is, unless it is among those that are known to be constant.
+    Replaced attributes are always saved. Attributes that change in place are saved unless they are
+    known to be constant.
     """
 
-    def __init__(self, env: "gym.Env[Any, Any]", findings: Findings = NOTHING) -> None:
+    def __init__(self, env: "gym.Env[Any, Any]", findings: Findings | None = None) -> None:
+        findings = findings or Findings()
         self.how = "deepcopy" if findings.whole else "attributes"
         self._env = env.unwrapped
-        self._env.np_random  # noqa: B018  # makes the generator where there is none yet
+        self._env.np_random  # noqa: B018  # creates the generator on first access
         self._attributes = vars(self._env)
         self._known = findings
-        self._layout = laid_out(self._env, findings)
-        self._arrange()
+        self._layout = make_layout(self._env, findings)
+        self._update_layout()
 
     def save(self, *, chance: bool = True) -> Saved:
-        """Return all that decides how the environment goes on; later steps never change it."""
+        """Return the complete state of the environment; later steps never change it."""
         attributes = self._attributes
-        layout = self._layout if self._fits() else self._arrange()
+        layout = self._layout if self._is_current() else self._update_layout()
         values = attributes.copy()
         for name in layout.left:
             del values[name]
         for name in layout.plain:
             copy = COPIERS.get(type(values[name]))
             if copy is None:
-                self._arrange()
+                self._update_layout()
                 return self.save(chance=chance)
             values[name] = copy(values[name])
-        piece = self._detached(layout) if layout.together else None
-        luck = [saved(generator) for generator in self.generators()] if chance else None
+        piece = self._detach(layout) if layout.together else None
+        luck = [save_state(generator) for generator in self.generators()] if chance else None
         return Saved(layout, values, piece, luck)
 
     def load(self, state: Saved, *, chance: bool = True) -> None:
-        """Go on from a saved state; without `chance` the random generators stay as they are."""
+        """Restore a saved state; without `chance` the random generators stay unchanged."""
         layout, values, piece, luck = state.layout, state.values, state.piece, state.luck
         attributes = self._attributes
         if piece is not None:
-            attributes.update(self._attached(piece))
+            attributes.update(self._attach(piece))
         attributes.update(values)
         for name in layout.plain:
             value = values[name]
@@ -399,26 +397,26 @@ class Attributes:
     def generators(self) -> list[Generator]:
         """Return the random generators that the environment draws from, each once."""
         attributes = self._attributes
-        layout = self._layout if self._fits() else self._arrange()
+        layout = self._layout if self._is_current() else self._update_layout()
         found = [attributes[name] for name in layout.generators]
-        found += beside(self._env, self._known)
+        found += outside_generators(self._env, self._known)
         if layout.together:
-            outside = set(map(id, owned(self._env, self._known)))
+            outside = set(map(id, instance_objects(self._env, self._known)))
             together = [attributes[name] for name in layout.together]
             found += survey(together, outside).generators
         return list({id(generator): generator for generator in found}.values())
 
     def returns(self, states: Sequence[Any], plans: np.ndarray) -> None:
-        """Know no faster way than to step."""
+        """Return None: stepping is the fastest method."""
 
-    def _fits(self) -> bool:
-        """Whether the attributes are still of the kinds that they were when they were looked at."""
+    def _is_current(self) -> bool:
+        """Return whether the attributes still have the kinds of the layout."""
         attributes, layout = self._attributes, self._layout
         watched = map(attributes.get, layout.watched)
         return len(attributes) == len(layout.names) and all(map(is_, watched, layout.expected))
 
-    def _arrange(self) -> Layout:
-        """Look at the attributes anew; what was once seen to change is never forgotten."""
+    def _update_layout(self) -> Layout:
+        """Update the layout; an attribute that changed once is never constant again."""
         attributes, known = self._attributes, self._known
         watched = zip(self._layout.watched, self._layout.expected, strict=True)
         replaced = {name for name, value in watched if attributes.get(name) is not value}
@@ -427,7 +425,7 @@ class Attributes:
             constant=known.constant - replaced,
             seen=known.seen | {name for name in attributes if attributes[name] is not None},
         )
-        self._layout = layout = laid_out(self._env, known)
+        self._layout = layout = make_layout(self._env, known)
         self._known = replace(
             known,
             together=known.together.union(layout.together),
@@ -436,18 +434,18 @@ class Attributes:
         return layout
 
     def _belongings(self) -> list[Any]:
-        return [*owned(self._env, self._known), *self.generators()]
+        return [*instance_objects(self._env, self._known), *self.generators()]
 
-    def _detached(self, layout: Layout) -> Piece:
-        """Copy what hangs together, but not what belongs to the instance."""
+    def _detach(self, layout: Layout) -> Piece:
+        """Copy attributes in one piece, with tokens instead of the objects of this instance."""
         belonged = self._belongings()
         tokens = [object() for _ in belonged]
         known = {id(thing): token for thing, token in zip(belonged, tokens, strict=True)}
         together = {name: self._attributes[name] for name in layout.together}
         return Piece(deepcopy(together, known), tokens, belonged)
 
-    def _attached(self, piece: Piece) -> dict[str, Any]:
-        """Copy what was detached, with what belongs to this instance instead."""
+    def _attach(self, piece: Piece) -> dict[str, Any]:
+        """Copy a piece, with the objects of this instance instead of tokens."""
         mine = self._belongings()
         mine += map(deepcopy, piece.belonged[len(mine) :])
         known = {id(token): thing for token, thing in zip(piece.tokens, mine, strict=False)}
@@ -455,9 +453,9 @@ class Attributes:
 
 
 class Values:
-    """Saves attributes that are replaced and never changed in place, and nothing else.
+    """A rewinder that saves a few attributes, which are replaced and never changed in place.
 
-    For environments whose state is a few such values, beside their random generator.
+    It fits environments whose state is these values and their random generator.
     """
 
     how = "values"
@@ -466,12 +464,12 @@ class Values:
         self._env, self._names = env.unwrapped, names
 
     def save(self, *, chance: bool = True) -> tuple[Any, ...]:
-        """Return the values, and what the generator draws next."""
+        """Return the values, and the state of the generator."""
         values = [getattr(self._env, name) for name in self._names]
-        return *values, saved(self._env.np_random) if chance else None
+        return *values, save_state(self._env.np_random) if chance else None
 
     def load(self, state: tuple[Any, ...], *, chance: bool = True) -> None:
-        """Go on from saved values; without `chance` the generator stays as it is."""
+        """Restore saved values; without `chance` the generator stays unchanged."""
         *values, drawn = state
         for name, value in zip(self._names, values, strict=True):
             setattr(self._env, name, value)
@@ -483,4 +481,4 @@ class Values:
         return [self._env.np_random]
 
     def returns(self, states: Sequence[Any], plans: np.ndarray) -> None:
-        """Know no faster way than to step."""
+        """Return None: stepping is the fastest method."""

@@ -1,7 +1,7 @@
-"""The environment itself as a model that planners plan with.
+"""Environments as models for planners.
 
-`Simulator` steps a copy of the environment; `Remembering` is one that takes no step twice, where
-its states can be told apart.
+`Simulator` steps a copy of the environment. `CachingSimulator` takes no step twice; it requires
+that observations identify the states.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,19 +21,26 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 _CHANCE = 1
-"""Tells the random numbers of a simulator from those of the planner."""
+"""Separates the random numbers of a simulator from the planner's."""
 
 Binder = Callable[["gym.Env[Any, Any]"], Rewinder]
 """Makes the rewinder of an environment."""
 
 
 class Simulator(Model):
-    """Steps an instance of its own; states are what its rewinder saves.
+    """A model that steps its own instance of an environment; states are saves of its rewinder.
 
-    Its random generators go on wherever it stands, so that planning does not
-    foresee what chance brings in the environment that is played. Only
-    `terminated` ends an episode, never a time limit. `observed` says that
-    observations tell states from each other, `hides` that they leave a part of them out.
+    Restoring a state leaves the random generators unchanged, so that planning does not foresee the
+    random events of the played environment. An episode ends only by `terminated`, never by a time
+    limit.
+
+    Args:
+        env: The instance to step.
+        bind: Makes rewinders.
+        valid_actions: Return the valid actions of an environment, None if all are valid.
+        deterministic: Whether equal actions have equal results.
+        observed: Whether observations identify the states.
+        hides: Whether observations lack parts of the state.
     """
 
     def __init__(
@@ -60,25 +67,25 @@ class Simulator(Model):
         self._played: WeakKeyDictionary[Any, Rewinder] = WeakKeyDictionary()
 
     def state_of(self, env: "gym.Env[Any, Any]", observation: Any) -> Any:
-        """Return the state in which an environment is that was made with the same arguments."""
+        """Return the state of another instance with the same arguments."""
         if env not in self._played:
             self._played[env] = self._bind(env)
         return self._named(observation, self._played[env].save(chance=False))
 
     def stand(self, state: Any) -> None:
-        """Stand at a state."""
+        """Restore a state."""
         if isinstance(state, Named):
             self._seen, state = state, state.state
         self.rewinder.load(state, chance=False)
 
     def here(self) -> Any:
-        """Return the state in which the simulator is."""
+        """Return the current state."""
         if isinstance(self._seen, Named):
             return self._seen
         return self._named(self._seen, self.rewinder.save(chance=False))
 
     def draw_from(self, key: Sequence[int]) -> None:
-        """Have what chance decides follow from a key, so that no decision depends on others."""
+        """Seed the random generators from a key, so that no decision depends on earlier ones."""
         super().draw_from(key)
         rng = np.random.default_rng([*key, _CHANCE])
         for generator in self.rewinder.generators():
@@ -93,7 +100,7 @@ class Simulator(Model):
         return Step(copy_value(observation), _number(reward), bool(terminated), self._valid())
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
-        """Take actions until they or the episode end; return the discounted sum of rewards."""
+        """Take actions until the episode ends; return the discounted sum of rewards."""
         step, count, total, factor = self._step, 0, 0.0, 1.0
         for action in actions:
             count += 1
@@ -106,7 +113,7 @@ class Simulator(Model):
         return total if isfinite(total) else reward_number(total)
 
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
-        """Return the sums of rewards of plans from each state, all at once where that is known."""
+        """Return the sums of rewards of plans from each state, in a batch if the rewinder can."""
         answer = self.rewinder.returns(states, plans) if not draws else None
         if answer is not None:
             self.counter[0] += answer[1]
@@ -114,26 +121,19 @@ class Simulator(Model):
         return super().returns(states, plans, draws)
 
     def _named(self, observation: Any, state: Any) -> Any:
-        """Return a state by the name of its observation, if that tells it from others."""
         return Named(observation, state) if self._observed else state
 
     def _valid(self) -> tuple[int, ...] | None:
-        """Return the actions that are allowed now, None where all are."""
         valid = self._valid_actions(self._env) if self._valid_actions else None
         return None if valid is None else tuple(valid)
 
 
 def _number(reward: Any) -> float:
-    """Return a reward as a number; raise `CwmError` if it is not one finite number."""
     return reward if type(reward) is float and isfinite(reward) else reward_number(reward)
 
 
-MOST = 200_000
-"""States whose steps are remembered at most."""
-
-
 class Place:
-    """A state, and what each action led to from there."""
+    """A state, and the result of each action in it."""
 
     __slots__ = ("state", "steps")
 
@@ -142,8 +142,8 @@ class Place:
         self.steps: dict[int, tuple[Place, Step]] = {}
 
 
-class Remembering(Model):
-    """Asks a deterministic simulator, whose observations tell its states, once for every step."""
+class CachingSimulator(Model):
+    """A cache for a deterministic simulator whose observations identify its states."""
 
     deterministic = True
 
@@ -156,19 +156,19 @@ class Remembering(Model):
 
     @property
     def rewinder(self) -> Rewinder:
-        """What saves and restores the environment."""
+        """The rewinder of the simulated environment."""
         return self._simulator.rewinder
 
     def state_of(self, env: "gym.Env[Any, Any]", observation: Any) -> Any:
-        """Return the state in which an environment is that was made with the same arguments."""
+        """Return the state of another instance with the same arguments."""
         return self._simulator.state_of(env, observation)
 
     def stand(self, state: Any) -> None:
-        """Stand at a state."""
+        """Restore a state."""
         self._here = self._place(state)
 
     def here(self) -> Any:
-        """Return the state."""
+        """Return the current state."""
         return self._here.state
 
     def step(self, action: Any) -> Step:
@@ -178,7 +178,7 @@ class Remembering(Model):
         return step
 
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
-        """Take actions until they or the episode end; return the discounted sum of rewards."""
+        """Take actions until the episode ends; return the discounted sum of rewards."""
         here, count, total, factor = self._here, 0, 0.0, 1.0
         for action in actions:
             count += 1
@@ -196,19 +196,17 @@ class Remembering(Model):
         return self._simulator.returns([state.state for state in states], plans)
 
     def _take(self, here: Place, action: Any) -> tuple[Place, Step]:
-        """Take an action that was not taken from there before."""
         simulator = self._simulator
         simulator.stand(here.state)
         step = simulator.step(action)
-        self.counter[0] -= 1  # it is counted where it was asked for
+        self.counter[0] -= 1  # `step` and `play` have counted it
         taken = here.steps[action] = self._place(simulator.here()), step
         return taken
 
     def _place(self, state: Named) -> Place:
-        """Return what is remembered of a state."""
         place = self._places.get(state)
         if place is None:
-            if len(self._places) >= MOST:
+            if len(self._places) >= 200_000:  # limits the memory
                 self._places.clear()
             place = self._places[state] = Place(state)
         return place
