@@ -445,13 +445,11 @@ solution differ by 1e-16; the metric accepts 1e-5."""
 
 def _is_close(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return which elements agree: numbers within the tolerance, NaN with NaN, inf with inf."""
-    agree: np.ndarray = first == second
-    if first.dtype.kind == "f":
-        with np.errstate(invalid="ignore", over="ignore"):
-            near = np.abs(first - second) <= _TOLERANCE + _TOLERANCE * np.abs(first)
-        agree |= near & np.isfinite(first) & np.isfinite(second)
-        agree |= np.isnan(first) & np.isnan(second)
-    return agree
+    if first.dtype.kind != "f":
+        return np.asarray(first == second)
+    with np.errstate(over="ignore"):
+        close = np.isclose(second, first, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+    return np.asarray(close)
 
 
 def as_nondeterministic(failure: Failure, advice: str = ADVICE) -> Failure:

@@ -75,7 +75,7 @@ UNFILTERED = {"see-files", "local-sockets", "shared-memory", "machine-code", "sy
 FILES = {"read-files", "write-files", "simulator"}
 STARTING = {"threads", "processes"}
 DEPENDING = {"network", "privileges", "signals", "other-processes", "descriptors"}
-"""Further gaps that a filter closes, but also the kernel, a container or another guard may close."""
+"""Further gaps that a filter closes, but other guards, the kernel or a container may close too."""
 
 
 @guarded
