@@ -147,7 +147,7 @@ def _execute(handler: Handler[Any], memory: mmap.mmap, *, checks_source: bool) -
         handler.run(ConfinedProgram(code, job, slots))
         slots["phase"][...] = Phase.DONE
     except BaseException as error:  # noqa: BLE001  # also SystemExit is the program's failure
-        reserve.close()  # memory to report the failure if the program has used all of it
+        reserve.close()  # memory for the report if the program has used everything
         # The kind first, in case the memory does not suffice for more.
         slots["kind"][...] = 1 + KINDS.index(_failure_kind(error, int(slots["phase"])))
         slots["line"][...] = _failure_line(error)
@@ -208,7 +208,7 @@ def _open_files(
     memory = mmap.mmap(files.slots, request.slot_bytes)
     job = ReceivedJob.decode(mmap.mmap(files.job, request.job_bytes, access=mmap.ACCESS_READ))
     kept = [ready, *(files.channel or ())[:2]]
-    # Move the descriptors out of the way first, so that no `dup2` overwrites one of them.
+    # Copy the descriptors to higher numbers first, so that no `dup2` overwrites a source.
     kept = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, READY_DESCRIPTOR + 3) for descriptor in kept]
     for number, descriptor in enumerate(kept, start=READY_DESCRIPTOR):
         os.dup2(descriptor, number)

@@ -321,7 +321,7 @@ class Sandbox:
     ) -> Iterator[Callable[[], Reply]]:
         """Start a job on a worker of a side; yield a function that waits for the reply.
 
-        A failure message names the limits of the sandbox, also if `limits` is only a part of them.
+        A failure message names the limits of the sandbox, even if `limits` are lower.
         """
         layout, limits = job.layout, limits or self.limits
         if job.in_one_step:

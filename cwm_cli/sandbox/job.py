@@ -1,8 +1,8 @@
 """Jobs for programs: their inputs, the slots for the answers, and limits on time and memory.
 
 A job goes to the process of a program as raw bytes. Answers come back in shared memory of fixed
-size, in which each answer has one slot of known type and width. So the trusted side parses nothing,
-and anything that a program writes there is at worst a wrong answer.
+size. Each answer has one slot of known type and width, so the trusted side parses nothing, and
+anything that a program writes there is at worst a wrong answer.
 """
 
 import marshal

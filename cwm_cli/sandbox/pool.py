@@ -91,6 +91,7 @@ class WorkerPool:
     """
 
     def __init__(self, places: int, setup: Setup, accepted: tuple[str, ...]) -> None:
+        # A caller holds a place while it uses a worker.
         self.places, self._is_parallel = Semaphore(places), places > 1
         self._setup = setup
         self._accepted = accepted
@@ -110,7 +111,7 @@ class WorkerPool:
         return found
 
     def prepare(self, handlers: Iterable[str]) -> None:
-        """Add handlers to the setup of all workers; older workers are replaced when they are due.
+        """Add handlers to the setup of all workers; replace older workers before their next job.
 
         Args:
             handlers: Addresses, `module:name`.
