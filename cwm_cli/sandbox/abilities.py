@@ -39,7 +39,7 @@ class Abilities(NamedTuple):
 @lru_cache(maxsize=256)
 def abilities_of(program: str) -> Abilities:
     """Return the abilities of a program; a program with a syntax error counts as plain."""
-    # Most programs are plain and have none of these words, so they are not parsed.
+    # Skip parsing if no word occurs that every program with an ability contains.
     if not any(word in program for word in ("outcomes", "correct", "rng")):
         return Abilities()
     if (tree := _parse(program)) is None:

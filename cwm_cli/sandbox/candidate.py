@@ -27,14 +27,9 @@ from cwm_cli.sandbox.handlers import (
     ConfinedProgram,
     Handler,
     handler_class,
-    mask_writer,
     outcomes_of,
-    parts,
     recorder,
-    reward_of,
-    terminated_of,
     values,
-    writer,
 )
 from cwm_cli.sandbox.job import (
     COUNT,
@@ -152,7 +147,7 @@ def _execute(handler: Handler[Any], memory: mmap.mmap, *, checks_source: bool) -
         handler.run(ConfinedProgram(code, job, slots))
         slots["phase"][...] = Phase.DONE
     except BaseException as error:  # noqa: BLE001  # also SystemExit is the program's failure
-        reserve.close()  # memory to report the failure if the program has used all of it
+        reserve.close()  # memory for the report if the program has used everything
         # The kind first, in case the memory does not suffice for more.
         slots["kind"][...] = 1 + KINDS.index(_failure_kind(error, int(slots["phase"])))
         slots["line"][...] = _failure_line(error)
@@ -213,7 +208,7 @@ def _open_files(
     memory = mmap.mmap(files.slots, request.slot_bytes)
     job = ReceivedJob.decode(mmap.mmap(files.job, request.job_bytes, access=mmap.ACCESS_READ))
     kept = [ready, *(files.channel or ())[:2]]
-    # Move the descriptors out of the way first, so that no `dup2` overwrites one of them.
+    # Copy the descriptors to higher numbers first, so that no `dup2` overwrites a source.
     kept = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, READY_DESCRIPTOR + 3) for descriptor in kept]
     for number, descriptor in enumerate(kept, start=READY_DESCRIPTOR):
         os.dup2(descriptor, number)
@@ -262,42 +257,29 @@ class PredictionHandler(Handler[PredictionJob]):
     job_class = PredictionJob
 
     def run(self, program: ConfinedProgram) -> None:
-        """Predict all rows. This is the hot loop of scoring, so it inlines `recorder`."""
-        environment, slots, space = program.load(), program.slots, self.job.observation_space
-        write = writer(space, (slots[leaf.name] for leaf in space.leaves("next_observations")))
-        write_valid = None
-        if self.job.valid:
-            write_valid = mask_writer(self.job.action_space, slots["valid_actions"])
-        rewards, progress = slots["rewards"], program.counter
-        terminations, status = slots["terminations"].data, slots["status"].data
+        """Predict all rows. This is the hot loop of scoring."""
+        job, environment, slots = self.job, program.load(), program.slots
+        record = recorder(job.observation_space, slots, _mask_space(job))
+        status, progress = slots["status"].data, program.counter
         set_state, step = environment.set_state, environment.step
-        for row, (observation, action) in enumerate(self._inputs(program)):
+        for row, (observation, action) in enumerate(_inputs(program, job)):
             set_state(observation)
-            result = step(action)
-            if write_valid:
-                *result, valid = parts(result, with_valid=True)
-                write_valid(row, valid)
-            elif type(result) is not tuple or len(result) != 3:
-                result = parts(result)
-            next_observation, reward, terminated = result
-            write(row, next_observation)
-            rewards[row] = reward if type(reward) is float else reward_of(reward)
-            terminations[row] = (
-                terminated if type(terminated) is bool else terminated_of(terminated)
-            )
+            record(row, step(action))
             status[row] = 1
             progress[0] = row + 1
 
-    def _inputs(self, program: ConfinedProgram) -> Iterator[tuple[Any, Any]]:
-        """Yield observations and actions; seed the random numbers before each."""
-        job = self.job
-        observations = values(job.observation_space, iter(job.observations))
-        actions = values(job.action_space, iter(job.actions))
-        pairs = zip(observations, actions, strict=True)
-        return pairs if job.starts is None else _seeded(program, job.starts, pairs)
+
+def _inputs(program: ConfinedProgram, job: PredictionJob) -> Iterator[tuple[Any, Any]]:
+    """Yield the observation and action of each row; begin a draw before each."""
+    observations = values(job.observation_space, iter(job.observations))
+    actions = values(job.action_space, iter(job.actions))
+    pairs = zip(observations, actions, strict=True)
+    if job.starts is None:
+        return pairs
+    return _seed_each(program, job.starts, pairs)
 
 
-def _seeded(
+def _seed_each(
     program: ConfinedProgram, starts: np.ndarray, pairs: Iterator[tuple[Any, Any]]
 ) -> Iterator[tuple[Any, Any]]:
     """Yield pairs, and begin a draw before each; `starts` has the shape (rows, 1, 2)."""
@@ -328,13 +310,7 @@ class OutcomesHandler(Handler[OutcomesJob]):
             comparison = StepComparison(
                 job.observation_space, flat, _mask_space(job), drawn=program.abilities.draws
             )
-        pairs: Iterator[tuple[Any, Any]] = zip(
-            values(job.observation_space, iter(job.observations)),
-            values(job.action_space, iter(job.actions)),
-            strict=True,
-        )
-        pairs = pairs if job.starts is None else _seeded(program, job.starts, pairs)
-        for row, (observation, action) in enumerate(pairs):
+        for row, (observation, action) in enumerate(_inputs(program, job)):
             environment.set_state(observation)
             outcomes = outcomes_of(environment.outcomes(action), with_valid=job.valid)
             slots["counts"][row] = len(outcomes)

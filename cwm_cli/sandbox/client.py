@@ -210,7 +210,7 @@ class Sandbox:
 
         def attempt() -> list[T] | Failure:
             answers: list[T] = []
-            with self._pool.reserve_place(), ExitStack() as stack:
+            with self._pool.places, ExitStack() as stack:
                 is_parallel = len(jobs) > 1 and stack.enter_context(self._pool.try_reserve_place())
                 for first in range(0, len(jobs), 1 + is_parallel):
                     numbers = range(first, min(len(jobs), first + 1 + is_parallel))
@@ -281,7 +281,7 @@ class Sandbox:
 
         # Alternate between the sides: first job of each side, second job of each side, ...
         turns = enumerate(chain.from_iterable(zip_longest(*sides)))
-        with self._pool.reserve_place(), ExitStack() as stacks:
+        with self._pool.places, ExitStack() as stacks:
             is_parallel = len(sides) > 1 and stacks.enter_context(self._pool.try_reserve_place())
             for side, job in ((number % len(sides), job) for number, job in turns if job):
                 while running and (not is_parallel or side in [busy for busy, *_ in running]):
@@ -296,7 +296,7 @@ class Sandbox:
         return replies
 
     def _run(self, job: Job, stdin: bytes | None) -> Reply:
-        with self._pool.reserve_place(), ExitStack() as stack:
+        with self._pool.places, ExitStack() as stack:
             console = None
             if stdin is not None:
                 console = Console(
@@ -321,7 +321,7 @@ class Sandbox:
     ) -> Iterator[Callable[[], Reply]]:
         """Start a job on a worker of a side; yield a function that waits for the reply.
 
-        A failure message names the limits of the sandbox, also if `limits` is only a part of them.
+        A failure message names the limits of the sandbox, even if `limits` are lower.
         """
         layout, limits = job.layout, limits or self.limits
         if job.in_one_step:

@@ -172,7 +172,7 @@ def printable(text: str, characters: int) -> str:
 
 
 def _find_cause(result: JobResult, views: Columns, job: Job, limits: Limits) -> Cause:
-    """Return the cause of a failure: first the reports of the worker, then those of the program."""
+    """Return the cause of a failure, from the worker if it reports one, else from the program."""
     reason, code, log = result.report.reason, result.report.code, result.log
     if reason is EndReason.FORKED:
         return Cause("crash", "the program started another process, which is not allowed")

@@ -244,15 +244,18 @@ def writer(space: Space, slots: Iterator[np.ndarray], label: str = "the observat
         label: Name of the value in messages.
     """
     if space.kind == "tuple":
-        labels = [f"{label}[{index}]" for index in range(len(space.children))]
-    elif space.kind == "dict":
-        labels = [f"{label}[{key!r}]" for key in space.keys]
-    else:
-        return _leaf_writer(space, next(slots), label)
-    parts = [writer(child, slots, part) for child, part in zip(space.children, labels, strict=True)]
-    if space.kind == "tuple":
+        parts = [writer(part, slots, f"{label}[{n}]") for n, part in enumerate(space.children)]
         return _tuple_writer(parts, label)
-    return _dict_writer(dict(zip(space.keys, parts, strict=True)), label)
+    if space.kind == "dict":
+        named = zip(space.keys, space.children, strict=True)
+        entries = {key: writer(part, slots, f"{label}[{key!r}]") for key, part in named}
+        return _dict_writer(entries, label)
+    slot = next(slots)
+    if space.kind == "text":
+        return _text_writer(slot, label)
+    if space.kind == "discrete":
+        return _integer_writer(slot, label)
+    return _array_writer(slot, label, is_float=space.is_float)
 
 
 def reward_of(value: Any, label: str = "the reward") -> float:
@@ -279,7 +282,7 @@ def recorder(space: Space, slots: Columns, action_space: Space | None = None) ->
         action_space: Space of the actions if steps also return the valid actions.
     """
     write = writer(space, (slots[leaf.name] for leaf in space.leaves("next_observations")))
-    rewards, terminations = slots["rewards"], slots["terminations"]
+    rewards, terminations = slots["rewards"], slots["terminations"].data
     write_valid = action_space and mask_writer(action_space, slots["valid_actions"])
 
     def record(place: int, result: Any) -> None:
@@ -354,32 +357,15 @@ def _dict_writer(parts: dict[str, Write], label: str) -> Write:
     return write
 
 
-def _leaf_writer(space: Space, slot: np.ndarray, label: str) -> Write:
-    if space.kind == "text":
-        return _text_writer(slot, label)
-    if space.kind == "discrete":
-        return _integer_writer(slot, label)
-    return _float_array_writer(slot, label) if space.is_float else _int_array_writer(slot, label)
-
-
-def _float_array_writer(slot: np.ndarray, label: str) -> Write:
+def _array_writer(slot: np.ndarray, label: str, *, is_float: bool) -> Write:
     shape, array_type = slot.shape[1:], np.ndarray
+    kinds = "fiub" if is_float else "ib"
 
     def write(row: int, value: Any) -> None:
         # A fast path for the common case: this runs for every row.
-        if type(value) is not array_type or value.shape != shape or value.dtype.kind not in "fiub":
+        if type(value) is not array_type or value.shape != shape or value.dtype.kind not in kinds:
             value = _to_array(value, shape, label)
-        slot[row] = value
-
-    return write
-
-
-def _int_array_writer(slot: np.ndarray, label: str) -> Write:
-    shape, array_type = slot.shape[1:], np.ndarray
-
-    def write(row: int, value: Any) -> None:
-        if type(value) is not array_type or value.shape != shape or value.dtype.kind not in "ib":
-            value = _to_integers(_to_array(value, shape, label))
+            value = value if is_float else _to_integers(value)
         slot[row] = value
 
     return write

@@ -1,8 +1,8 @@
 """Jobs for programs: their inputs, the slots for the answers, and limits on time and memory.
 
 A job goes to the process of a program as raw bytes. Answers come back in shared memory of fixed
-size, in which each answer has one slot of known type and width. So the trusted side parses nothing,
-and anything that a program writes there is at worst a wrong answer.
+size. Each answer has one slot of known type and width, so the trusted side parses nothing, and
+anything that a program writes there is at worst a wrong answer.
 """
 
 import marshal
@@ -442,14 +442,6 @@ def _unflatten(value: Any, arrays: list[np.ndarray]) -> Any:
 
 
 _MIN_SECONDS, _MAX_SECONDS = 0.01, 1e6
-_BOUNDS: dict[str, tuple[float, float]] = {
-    "wall_seconds": (_MIN_SECONDS, _MAX_SECONDS),
-    "cpu_seconds": (_MIN_SECONDS, _MAX_SECONDS),
-    "stall_seconds": (_MIN_SECONDS, _MAX_SECONDS),
-    "sleep_seconds": (_MIN_SECONDS, _MAX_SECONDS),
-    "memory_mb": (1, 1 << 20),
-    "output_bytes": (0, 1 << 30),
-}
 
 
 @dataclass(frozen=True)
@@ -532,8 +524,9 @@ class Limits:
         )
 
     def __post_init__(self) -> None:
-        for name, (least, most) in _BOUNDS.items():
-            value = getattr(self, name)
+        bounds = {"memory_mb": (1, 1 << 20), "output_bytes": (0, 1 << 30)}
+        for name, value in vars(self).items():
+            least, most = bounds.get(name, (_MIN_SECONDS, _MAX_SECONDS))
             if not least <= value <= most:
                 raise ValueError(f"{name} is {value:g}; it must be from {least:g} to {most:.0f}")
 

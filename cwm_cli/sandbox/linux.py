@@ -121,7 +121,7 @@ def fork_sibling() -> int:
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent thread ends, until the user changes."""
+    """Make the kernel kill this process when its parent thread ends, until the user changes."""
     if sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -293,7 +293,7 @@ def deny_everything() -> int:
 
 def landlock_attributes(version: int) -> bytes:
     """Return the attributes of a ruleset that denies everything, for a version of Landlock."""
-    file_rights = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # later versions have as many as 5
+    file_rights = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # later versions add none
     words = [(1 << file_rights[min(version, 5)]) - 1]
     if version >= 4:
         words.append(0b11)  # bind and connect of TCP

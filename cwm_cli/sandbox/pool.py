@@ -91,7 +91,8 @@ class WorkerPool:
     """
 
     def __init__(self, places: int, setup: Setup, accepted: tuple[str, ...]) -> None:
-        self._places, self._is_parallel = Semaphore(places), places > 1
+        # A caller holds a place while it uses a worker.
+        self.places, self._is_parallel = Semaphore(places), places > 1
         self._setup = setup
         self._accepted = accepted
         self._protection: Protection | None = None
@@ -110,7 +111,7 @@ class WorkerPool:
         return found
 
     def prepare(self, handlers: Iterable[str]) -> None:
-        """Add handlers to the setup of all workers; older workers are replaced when they are due.
+        """Add handlers to the setup of all workers; replace older workers before their next job.
 
         Args:
             handlers: Addresses, `module:name`.
@@ -124,24 +125,18 @@ class WorkerPool:
     @contextmanager
     def lend_any(self, side: int = 0) -> Iterator[WorkerHandle]:
         """Wait for a place and lend a worker of a side."""
-        with self.reserve_place(), self.lend(side) as worker:
+        with self.places, self.lend(side) as worker:
             yield worker
-
-    @contextmanager
-    def reserve_place(self) -> Iterator[None]:
-        """Wait for one of the places and hold it."""
-        with self._places:
-            yield
 
     @contextmanager
     def try_reserve_place(self) -> Iterator[bool]:
         """Hold one more place if one is free; yield whether it was."""
-        is_reserved = self._places.acquire(blocking=False)
+        is_reserved = self.places.acquire(blocking=False)
         try:
             yield is_reserved
         finally:
             if is_reserved:
-                self._places.release()
+                self.places.release()
 
     @contextmanager
     def lend(self, side: int) -> Iterator[WorkerHandle]:

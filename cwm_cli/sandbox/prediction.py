@@ -79,9 +79,9 @@ class PredictedColumns(NamedTuple):
 class ProgramAnswers(NamedTuple):
     """All answers of a program for each row of a dataset, in the order of the rows.
 
-    The columns are those of `PredictedColumns`. Their leading axes depend on `shape`: `certain`
-    (rows, ...), `draws` (rows, draws, ...), or `outcomes` (rows, outcomes, ...) with
-    `probabilities` (rows, outcomes). They are empty if the program failed.
+    The columns have the names of `PredictedColumns`. `shape` determines their leading axes:
+    `certain` (rows, ...), `draws` (rows, draws, ...), or `outcomes` (rows, outcomes, ...) with
+    `probabilities` (rows, outcomes). The columns are empty if the program failed.
     """
 
     columns: Columns
@@ -344,7 +344,7 @@ def draw_starts(dataset: Dataset, seed: int, draws: int) -> np.ndarray:
 
     The states are random and hidden, so no program can infer the index of a draw: draws that an
     audit repeats in another order are functions of the row and of an independent state. The states
-    for fewer draws are a prefix of those for more draws.
+    for fewer draws are a prefix of the states for more draws.
     """
     rng = hidden_generator("draws", dataset, seed)
     states = np.frombuffer(rng.bytes(START_BYTES * draws * len(dataset)), "<i8")
@@ -445,17 +445,15 @@ solution differ by 1e-16; the metric accepts 1e-5."""
 
 def _is_close(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return which elements agree: numbers within the tolerance, NaN with NaN, inf with inf."""
-    agree: np.ndarray = first == second
-    if first.dtype.kind == "f":
-        with np.errstate(invalid="ignore", over="ignore"):
-            near = np.abs(first - second) <= _TOLERANCE + _TOLERANCE * np.abs(first)
-        agree |= near & np.isfinite(first) & np.isfinite(second)
-        agree |= np.isnan(first) & np.isnan(second)
-    return agree
+    if first.dtype.kind != "f":
+        return np.asarray(first == second)
+    with np.errstate(over="ignore"):
+        close = np.isclose(second, first, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+    return np.asarray(close)
 
 
 def as_nondeterministic(failure: Failure, advice: str = ADVICE) -> Failure:
-    """Return an exception in an audit as nondeterminism; other failures stay as they are."""
+    """Return an exception in an audit as nondeterminism; return other failures unchanged."""
     if failure.kind not in ("load_error", "step_error", "wrong_output"):
         return failure
     words = f"in a second run with another order of rows, the program failed: {failure.message}"

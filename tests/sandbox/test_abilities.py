@@ -1,8 +1,9 @@
 """Abilities of a program are read from its source text."""
 
 import numpy as np
+import pytest
 
-from cwm_cli.sandbox.abilities import Abilities, abilities_of
+from cwm_cli.sandbox.abilities import Abilities, abilities_of, find_unrepeatable_line
 from cwm_cli.worlds import Predictions
 
 PLAIN = """
@@ -52,3 +53,19 @@ def test_likeliest_returns_one_answer_per_row() -> None:
     drawn["terminations"] = np.array([[False, False, True]])
     middle = Predictions(drawn, shape="draws").likeliest()
     assert [middle[name].tolist() for name in drawn] == [[7], [1.0], [False]]
+
+
+UNREPEATABLE = {
+    "x = 1": 0,
+    "def f(": 0,
+    "seen = {}": 1,
+    "\nclass A:\n    seen = list()": 3,
+    "seen = {1: 2}\nseen = defaultdict(int)": 2,
+    "import time\nt = time.time()": 2,
+    "seen = {}\nt = monotonic()": 2,
+}
+
+
+@pytest.mark.parametrize("text", UNREPEATABLE)
+def test_unrepeatable_line_is_an_unseeded_call_or_else_an_empty_container(text: str) -> None:
+    assert find_unrepeatable_line(text) == UNREPEATABLE[text]

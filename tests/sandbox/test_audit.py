@@ -233,7 +233,9 @@ class TestSearches:
         assert right.score == 1.0
         assert search.solved
         assert search.best.program.strip() == cartpole().strip()
-        assert search.problem.judge(self.forged).score == 1.0, "without an audit it would be"
+        assert search.problem.judge(self.forged).score == 1.0, (
+            "without an audit it would be the best"
+        )
 
     def test_only_the_best_program_is_audited(self, poles, sandbox, monkeypatch):
         audited = []

@@ -36,7 +36,7 @@ def chance(
     step: str = "return self.outcomes(action)[0][1:]",
     init: str = "pass",
 ) -> str:
-    """Write a program that tells outcomes; `outcomes` begin in line 11."""
+    """Return a program with outcomes; the method `outcomes` begins in line 11."""
     return f"""
 import os, time, random
 import numpy as np
@@ -54,7 +54,7 @@ class Environment:
 
 
 def drawn(step: str, init: str = "pass", top: str = "") -> str:
-    """Write a program that draws."""
+    """Return a program that draws."""
     return f"""{top}
 import os, time, random
 import numpy as np
@@ -70,7 +70,7 @@ class Environment:
 
 
 def judged(sandbox: Sandbox, text: str, rows: Dataset, seed: int = 0) -> Failure | None:
-    """Return how a program fails, if it does, when it is asked or when it is audited."""
+    """Return the failure of a program in the first pass or in the audit, or None."""
     model = ProgramModel(text, sandbox)
     found = model.predict(rows, seed=seed, draws=12)
     return found.failure or model.audit(rows, found, seed=seed).failure
@@ -248,7 +248,7 @@ def test_missing_method_fails_with_the_line(sandbox):
 
 
 def counting(count: int = 6, length: int = 12) -> Dataset:
-    """Record a place that moves by a speed that nobody sees, which is another in each episode."""
+    """Record a place that moves by a hidden speed, which differs between episodes."""
     rows, rng = [], np.random.default_rng(0)
     for episode in range(count):
         speed, place = episode + 1, float(rng.integers(50))
@@ -282,7 +282,7 @@ REPEATED = HIDDEN.concatenate(
 
 
 def remembering(top: str, step: str, correct: str = "pass", reset: str = "pass") -> str:
-    """Write a program with memory."""
+    """Return a program with memory."""
     return f"""{top}
 import os, time
 import numpy as np
@@ -356,7 +356,7 @@ class Environment:
         self.step(self.action)
         self.x, self.theta = x, theta
 """
-"""Of CartPole without speeds: they are what the places differed by."""
+"""A program for CartPole without speeds: it computes them from consecutive positions."""
 
 
 @pytest.fixture(scope="module")
@@ -365,7 +365,7 @@ def poles() -> Dataset:
 
 
 def without_speeds(poles: Dataset) -> Dataset:
-    """Hide the speeds of carts with poles."""
+    """Remove the speeds from the observations of CartPole."""
     names = "observations", "next_observations"
     columns = poles.columns | {name: poles.columns[name][:, [0, 2]].astype(float) for name in names}
     box = spaces.Box(-np.inf, np.inf, (2,), np.float64)
@@ -427,7 +427,7 @@ def test_audit_refuses_leaks_between_episodes(sandbox, name):
 
 
 def around(count: int = 48, length: int = 11) -> Dataset:
-    """Go around twelve places from different ones on, and be paid in each otherwise."""
+    """Record walks around twelve places from different starts, with a reward for each place."""
     pays = np.random.default_rng(1).normal(size=12)
     rows = [
         Transition((e + t) % 12, 0, (e + t + 1) % 12, pays[(e + t) % 12], False, episode=e)
@@ -473,7 +473,7 @@ def test_outcome_of_a_step_arrives_after_its_prediction(sandbox):
     text = remembering("import gc, sys", LOOKING, "self.place = observation")
     columns, failure = sandbox.predict(text, HIDDEN)
     assert failure is None
-    assert columns["rewards"].max() > 0, "it does see numbers that it was sent"
+    assert columns["rewards"].max() > 0, "it sees past outcomes"
     assert not (columns["rewards"] == HIDDEN.columns["next_observations"][:, 0]).any()
 
 

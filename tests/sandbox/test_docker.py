@@ -56,7 +56,7 @@ def context() -> list[str]:
     """Return the files and folders at the top that `.dockerignore` lets into the build."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
-    assert patterns[0] == "*", "nothing is let in that is not named"
+    assert patterns[0] == "*", "only named files are included"
     return [pattern[1:] for pattern in patterns if pattern.startswith("!")]
 
 

@@ -64,7 +64,7 @@ def test_no_gap_is_open_on_this_machine(cold: bool) -> None:
         assert found.gaps == []
         assert found.blocked == dict.fromkeys(GAPS, True)
         found.require()
-        assert sandbox.protection is found, "it is found out once"
+        assert sandbox.protection is found, "the probe runs once"
 
 
 # Gaps that are open without guards. An empty environment alone closes `secrets`.
@@ -335,7 +335,7 @@ def test_a_bad_tool_is_refused_in_one_line(tools: Path, name: str) -> None:
         sandbox.predict(program(), BOX)
     message = str(caught.value)
     assert words in message
-    assert message.isprintable(), "one line, and nothing that steers a terminal"
+    assert message.isprintable(), "one line without control characters"
 
 
 def test_simulator_is_refused_as_a_tool() -> None:

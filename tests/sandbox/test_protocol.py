@@ -217,7 +217,7 @@ def test_invalid_messages_of_a_worker_are_sandbox_errors(message: bytes) -> None
         worker._control = ours
         with suppress(SandboxError):
             report = worker.run(b"a job", 8, LIMITS).report
-            assert report.ready, "who does not say that all is set up is not believed"
+            assert report.ready, "a report without `ready` is an error"
 
 
 # The replies that a session reads are written by the program.
