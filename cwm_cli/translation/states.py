@@ -298,7 +298,7 @@ class Trace:
         return value if known is None else number(self.tracer.graph.const(known), value.python)
 
     def _check_answer(self, result: Any) -> tuple[list[TraceNode], TraceNode, TraceNode]:
-        """Return observation, reward and terminated; refuse the results that the sandbox refuses."""
+        """Return observation, reward and terminated, as the sandbox would accept them."""
         if not isinstance(result, tuple | list) or len(result) != 3:
             raise ValueError("step does not return three things")
         observed, space = result[0], self._observation_space
