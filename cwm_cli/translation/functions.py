@@ -313,7 +313,7 @@ def _require_pivot(pivot: Any, below: Any) -> None:
 
 
 def det(a: Any) -> Any:
-    """Return the determinant of a matrix with at most four rows, by expansion along the first row."""
+    """Return the determinant of a matrix with at most four rows, by Laplace expansion."""
     data = raw(a)
     if data.ndim != 2 or len(data) > 4:
         raise Unsupported("a determinant of a large matrix")

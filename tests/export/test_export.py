@@ -27,7 +27,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.export import Export, export_of, publish
-from cwm_cli.export.package import LETTERS, names_of, world_of
+from cwm_cli.export.package import LETTERS, gather_world, make_names
 from cwm_cli.export.templates import rendering
 from cwm_cli.export.templates import values as template
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
@@ -303,7 +303,7 @@ class Environment:
 """
 
 
-def package_of(folder, program, dataset, monkeypatch):
+def build_package(folder, program, dataset, monkeypatch):
     """Export a run that came to a program, and let this process import the package."""
     header = SearchHeader(
         config=CONFIG.model_copy(update={"env": dataset.metadata["env"]}),
@@ -318,7 +318,7 @@ def package_of(folder, program, dataset, monkeypatch):
         run.learn(Record(node, program))
     run.write_best(program)
     publish(export_of(run.folder), folder / "export")
-    names = names_of(dataset.metadata["env"])
+    names = make_names(dataset.metadata["env"])
     monkeypatch.syspath_prepend(folder / "export")
     return f"{names.module}:{names.id}"
 
@@ -329,7 +329,7 @@ def packaged(tmp_path, monkeypatch):
     made = []
 
     def make(program, dataset):
-        made.append(package_of(tmp_path, program, dataset, monkeypatch))
+        made.append(build_package(tmp_path, program, dataset, monkeypatch))
         return made[-1]
 
     yield make
@@ -473,7 +473,7 @@ class TestRendering:
             monkeypatch.setenv("MUJOCO_GL", os.environ.get("MUJOCO_GL", "egl"))
         rows = recordings.record(name, episodes=1)[0]
         config = CONFIG.model_copy(update={"env": name})
-        told = json.loads(json.dumps(world_of(config, rows, "").data["rendering"]))
+        told = json.loads(json.dumps(gather_world(config, rows, "").data["rendering"]))
         assert told["modes"][:2] == ["rgb_array", "human"]
         true = gymnasium.make(name, render_mode="rgb_array")
         true.action_space.seed(0)
@@ -490,7 +490,7 @@ class TestRendering:
         board = Space("box", "int8", (2, 3), (0,) * 6, (40,) * 6)
         row = Transition(np.zeros((2, 3), np.int8), 0, np.zeros((2, 3), np.int8), 0.0, False)
         data = Dataset.of([row], observation_space=board, action_space=MOVES)
-        told = world_of(CONFIG, data, "").data["rendering"]
+        told = gather_world(CONFIG, data, "").data["rendering"]
         assert told["modes"] == ["ansi"]
         shown = rendering.renderer(told, "ansi")
         assert shown.render(np.array([[0, 1, 9], [10, 35, 40]])) == ".19\nazz\n"
@@ -500,13 +500,13 @@ class TestRendering:
     def test_objects_are_written_as_text(self, tmp_path):
         asked = {"episodes": 1, "test_episodes": 1, "policy": "random"}
         rows = collect("Sokoban-v0", out=tmp_path / "rows.npz", **asked).dataset
-        told = world_of(CONFIG, rows, "").data["rendering"]
+        told = gather_world(CONFIG, rows, "").data["rendering"]
         (*lines, end) = rendering.renderer(told, "ansi").render(rows.row(0).observation).split("\n")
         assert end == "" and {len(line) for line in lines} == {7} and len(lines) == 7
         assert sum(line.count("a") for line in lines) == 1  # the agent
 
     def test_what_is_neither_has_no_way_to_be_shown(self):
-        assert world_of(CONFIG, ROWS, "").data["rendering"]["modes"] == []
+        assert gather_world(CONFIG, ROWS, "").data["rendering"]["modes"] == []
 
 
 class TestElsewhere:
@@ -563,7 +563,7 @@ class TestSpaces:
         text = Space("text", max_length=9)
         rows = [Transition("a b", 1, "héc", 1.0, False)]
         data = Dataset.of(rows, observation_space=text, action_space=MOVES)
-        made = template.space_of(text.to_json(), world_of(CONFIG, data, "").data["characters"])
+        made = template.space_of(text.to_json(), gather_world(CONFIG, data, "").data["characters"])
         assert "cab h" in made and "" in made and "?" not in made
 
     def test_programs_get_what_they_got_when_they_were_scored(self):
@@ -646,7 +646,7 @@ assert gymnasium.make("WorldModel/CartPole-v1").reset(seed=0)[0].shape == (4,)
         ],
     )
     def test_names_are_valid(self, environment, id, module):
-        assert names_of(environment) == (id, module)
+        assert make_names(environment) == (id, module)
         assert gymnasium.envs.registration.parse_env_id(id)
         assert module.isidentifier() and re.fullmatch("[a-z][a-z0-9_]*", module)
 
