@@ -1,10 +1,10 @@
-"""The environment that `program.py` predicts, for Gymnasium; `world.json` holds what was recorded.
+"""A Gymnasium environment whose steps the program in `program.py` predicts.
 
-Every step asks the program as it was asked when it was scored: to stand at an
-observation, then to take one step, or to say what can follow, of which one is drawn. It
-goes on from what the program answered, before that was rounded to the precision of the
-space and brought within its bounds. A program with memory goes on by itself, from the
-`reset` at the start: what it predicts is what happens, so that there is nothing to `correct`.
+`world.json` contains the recorded data. As in the evaluation, every step sets the program to an
+observation and takes one step. If the program returns outcomes with probabilities, one of them
+is drawn. The next step starts from the prediction itself, before it is rounded to the precision
+of the space and clipped to its bounds. A program with memory is only reset at the start of an
+episode. Its predictions are what happens, so nothing has to be corrected.
 """
 
 import json
@@ -27,13 +27,12 @@ RENDERING = WORLD["rendering"]
 
 
 class WorldModelEnv(gym.Env[Any, Any]):
-    """Acts through a program.
+    """An environment whose steps a program predicts.
 
-    An episode starts at one of the recorded starting observations, or where
-    `reset(options={"observation": ...})` says. Where the program knows which
-    actions are valid, `info` has them as `valid_actions` and `action_mask`; all
-    are at a start of which nothing is known. Observations are within their space,
-    whatever the program predicts; one that is no number raises ValueError.
+    An episode starts at one of the recorded starting observations, or at the observation of
+    `reset(options={"observation": ...})`. If the program knows the valid actions, `info` has
+    `valid_actions` and `action_mask`; at a start with unknown valid actions, all are valid.
+    Observations are clipped to their space. A prediction that is not finite raises ValueError.
     """
 
     metadata = {"render_modes": RENDERING["modes"], "render_fps": RENDERING["fps"]}  # noqa: RUF012
@@ -57,25 +56,25 @@ class WorldModelEnv(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; equal seeds and actions give equal episodes."""
+        """Start an episode; equal seeds and actions result in equal episodes."""
         super().reset(seed=seed)
         start = WORLD["starts"][self.np_random.integers(len(WORLD["starts"]))]
         if options and "observation" in options:
             start = {"observation": options["observation"]}
         if self._draws:
-            self._make_program.rng = self.np_random  # also for what it does when it is made
+            self._make_program.rng = self.np_random  # for `__init__`
         with made():
             self._program = self._make_program()
         self._observation = self._plain(start["observation"])
         if self._draws:
-            self._program.rng = self.np_random  # others are made of the same class
+            self._program.rng = self.np_random  # other environments share the class
         if self._remembers:
             self._program.reset(self._plain(self._observation))
         info = self._info(start.get("valid_actions", ()))
         return self.seen(), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take an action; a time limit is left to Gymnasium."""
+        """Take an action; Gymnasium adds the time limit."""
         if WORLD["draws"]:
             with seeded(int(self.np_random.integers(2**32))):
                 answer = self._answer(action)
@@ -91,39 +90,39 @@ class WorldModelEnv(gym.Env[Any, Any]):
         return self.seen(), float(np.asarray(reward).item()), bool(terminated), False, info
 
     def render(self) -> Any:
-        """Show the observation: as the true environment draws it, or as text."""
+        """Render the observation, as the true environment does or as text."""
         if self._renderer is None:
             return None
         return self._renderer.render(self._observation)
 
     def close(self) -> None:
-        """Let go of what draws."""
+        """Close the renderer."""
         if self._renderer is not None:
             self._renderer.close()
 
     def seen(self) -> Any:
-        """Return where the episode stands as the space has it; for people it is shown as well."""
+        """Return the current observation in the types of the space; render it in mode `human`."""
         if self.render_mode == "human":
             self.render()
         return self._typed(self._observation)
 
     def _answer(self, action: Any) -> Any:
-        """Ask the program; it gets copies."""
+        """Return the answer of the program, which receives copies."""
         taken = self._plain_action(action)
         if not self._remembers:
             self._program.set_state(self._plain(self._observation))
             if self._tells:
-                return self._drawn(self._program.outcomes(taken))
+                return self._draw(self._program.outcomes(taken))
         return self._program.step(taken)
 
-    def _drawn(self, told: Iterable[Any]) -> Any:
-        """Draw one of the outcomes that the program tells, each of which has its probability."""
+    def _draw(self, told: Iterable[Any]) -> Any:
+        """Draw one of the outcomes of the program, by their probabilities."""
         outcomes = list(told)
         shares = np.array([float(outcome[0]) for outcome in outcomes])
         return outcomes[self.np_random.choice(len(outcomes), p=shares / shares.sum())][1:]
 
     def _info(self, valid: Iterable[Any]) -> dict[str, Any]:
-        """Say which actions are valid, where the program knows; all where it names none."""
+        """Return the valid actions; all actions if the program names none."""
         if not WORLD["names_actions"]:
             return {}
         assert isinstance(self.action_space, spaces.Discrete)
@@ -136,13 +135,13 @@ class WorldModelEnv(gym.Env[Any, Any]):
 
 
 def made() -> AbstractContextManager[None]:
-    """Let a program that draws be made of the same numbers as when it was scored."""
+    """Seed a program that draws random numbers while it is created, as in the evaluation."""
     return seeded(WORLD["seed"]) if WORLD["draws"] else nullcontext()
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Let `random` and `numpy.random` begin at a seed, and leave both as they were."""
+    """Seed `random` and `numpy.random`, and restore both afterwards."""
     before = random.getstate(), np.random.get_state()
     random.seed(repr((seed,)))
     np.random.seed([seed % 2**32])

@@ -1,8 +1,7 @@
-"""Shows observations: as the environment draws them that the program is a model of, or as text.
+"""Rendering of observations by the true environment, or as text.
 
-That environment is made when the first picture is asked for, and has to be installed then. It is
-put into the state that an observation tells, by what `world.json` says of how one is read from
-the other.
+The true environment is created for the first picture, and must be installed then. `world.json`
+describes how its state is computed from an observation.
 """
 
 import os
@@ -15,17 +14,17 @@ import numpy as np
 
 
 class Renderer(Protocol):
-    """Shows observations."""
+    """A renderer of observations."""
 
     def render(self, observation: Any) -> Any:
-        """Show one, as programs see it."""
+        """Render an observation, in the types that programs receive."""
 
     def close(self) -> None:
-        """Let go of what draws."""
+        """Release all resources."""
 
 
 def renderer(told: Mapping[str, Any], mode: str) -> Renderer:
-    """Return what shows observations in a mode; `told` is what `world.json` says of that."""
+    """Return a renderer for a mode; `told` is the entry `rendering` of `world.json`."""
     if mode not in told["modes"]:
         known = ", ".join(map(repr, told["modes"])) or "none"
         raise ValueError(f"unknown render_mode {mode!r}: choose {known}")
@@ -33,14 +32,14 @@ def renderer(told: Mapping[str, Any], mode: str) -> Renderer:
 
 
 class TrueRenderer:
-    """Has the true environment draw itself."""
+    """A renderer that uses the true environment."""
 
     def __init__(self, told: Mapping[str, Any], mode: str) -> None:
         self._told, self._mode = told, mode
         self._env: gym.Env[Any, Any] | None = None
 
     def render(self, observation: Any) -> Any:
-        """Stand the environment at an observation, and have it draw itself."""
+        """Put the environment into the state of an observation, and render it."""
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         try:
             if self._env is None:
@@ -82,10 +81,10 @@ def without_mujoco_warnings(name: str) -> Iterator[None]:
 
 
 def stand(env: Any, layout: Mapping[str, Any], observation: Any) -> None:
-    """Put an environment into the state that an observation tells; the rest stays as it is.
+    """Put an environment into the state of an observation; other parts of the state do not change.
 
-    A state is read as `base + weights @ (observation - shown)`; of a turn (angle, cosine, sine)
-    the last two are the places at which it is observed.
+    The state is `base + weights @ (observation - shown)`. An entry of `turns` has the position of
+    an angle, and the positions at which its cosine and sine are observed.
     """
     seen = np.concatenate([np.ravel(part) for part in _parts(observation)]).astype(np.float64)
     state = np.array(layout["base"])
@@ -107,7 +106,7 @@ def stand(env: Any, layout: Mapping[str, Any], observation: Any) -> None:
 
 
 def _parts(observation: Any) -> list[Any]:
-    """Return the leaves of an observation, those of a dict in the order of their names."""
+    """Return the leaves of an observation; the keys of a dict are sorted."""
     if isinstance(observation, Mapping):
         observation = [observation[name] for name in sorted(observation)]
     if isinstance(observation, list | tuple):
@@ -116,7 +115,7 @@ def _parts(observation: Any) -> list[Any]:
 
 
 def _like(old: Any, numbers: np.ndarray) -> Any:
-    """Return numbers in the form of a value that they replace."""
+    """Convert numbers to the type and shape of the value that they replace."""
     if isinstance(old, np.ndarray):
         return numbers.reshape(old.shape).astype(old.dtype)
     if isinstance(old, list | tuple):
@@ -125,11 +124,11 @@ def _like(old: Any, numbers: np.ndarray) -> Any:
 
 
 class TextRenderer:
-    """Writes a board as lines of characters, one for each cell.
+    """A renderer of boards as lines of characters, one for each cell.
 
-    Of an array of whole numbers they are its digits, `.` for 0. Of a table of objects, whose rows
-    begin with a class (0 is none) and have an x and a y, they are the first letters of classes; of
-    several objects in a cell the first row is seen.
+    The characters of an array of integers are its digits, with `.` for 0. A table of objects has
+    a class (0 for none), an x and a y in each row. Its characters are the first letters of the
+    classes; of several objects in a cell, the first row is visible.
     """
 
     CHARACTERS = ".123456789abcdefghijklmnopqrstuvwxyz"
@@ -138,7 +137,7 @@ class TextRenderer:
         self._objects = told["objects"]
 
     def render(self, observation: Any) -> str:
-        """Return the lines."""
+        """Return the lines as one text."""
         cells = self._of_objects(observation) if self._objects else self._of_array(observation)
         return "".join("".join(line) + "\n" for line in cells)
 
@@ -159,4 +158,4 @@ class TextRenderer:
         return cells
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing."""

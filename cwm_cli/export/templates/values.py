@@ -1,4 +1,4 @@
-"""Values as programs see them and as spaces have them, and the spaces of `world.json`."""
+"""The spaces of `world.json`, and conversion of values between programs and spaces."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 
 def space_of(data: dict[str, Any], characters: str) -> spaces.Space[Any]:
-    """Make the space that `data` describes; texts are made of `characters`."""
+    """Return the space that `data` describes; `characters` are those of texts."""
     children = [space_of(child, characters) for child in data.get("children", ())]
     if data["kind"] == "tuple":
         return spaces.Tuple(children)
@@ -21,7 +21,7 @@ def space_of(data: dict[str, Any], characters: str) -> spaces.Space[Any]:
 
 
 def _space_of_numbers(data: dict[str, Any]) -> spaces.Space[Any]:
-    """Make a space of one number or of an array of them."""
+    """Return a space of numbers."""
     shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
     if data["kind"] == "multibinary":
         return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
@@ -37,23 +37,23 @@ Converter = Callable[[Any], Any]
 
 
 def plain(space: spaces.Space[Any]) -> Converter:
-    """Return what makes values as programs see them: int, str, arrays of float64 or int64.
+    """Return a converter to the types that programs receive: int, str, float64 and int64 arrays.
 
-    Each is a copy. Whole numbers are the nearest to what a program answered.
+    The converter returns copies. It rounds the predictions of integers to the nearest integer.
     """
     return _each(space, _plain)
 
 
 def typed(space: spaces.Space[Any]) -> Converter:
-    """Return what makes values that programs see values of a space, within its bounds.
+    """Return a converter from the types of programs to those of a space, clipped to its bounds.
 
-    What is rounded to the precision of a space may lie beside it, and so may what was predicted.
+    Rounding to the precision of a space can exceed its bounds, and so can a prediction.
     """
     return _each(space, _typed)
 
 
 def _each(space: spaces.Space[Any], of_leaf: Callable[[spaces.Space[Any]], Converter]) -> Converter:
-    """Convert the leaves of nested values."""
+    """Return a converter that applies to the leaves of nested values."""
     if isinstance(space, spaces.Tuple):
         parts = [_each(child, of_leaf) for child in space.spaces]
         return lambda value: tuple(part(each) for part, each in zip(parts, value, strict=True))
@@ -64,7 +64,6 @@ def _each(space: spaces.Space[Any], of_leaf: Callable[[spaces.Space[Any]], Conve
 
 
 def _plain(space: spaces.Space[Any]) -> Converter:
-    """Convert leaves to what programs see."""
     if isinstance(space, spaces.Text):
         return str
     shape, is_number = space.shape, isinstance(space, spaces.Discrete)
@@ -84,7 +83,6 @@ def _plain(space: spaces.Space[Any]) -> Converter:
 
 
 def _typed(space: spaces.Space[Any]) -> Converter:
-    """Convert leaves to the type of their space."""
     if isinstance(space, spaces.Text):
         return str
     if isinstance(space, spaces.Discrete):
@@ -96,7 +94,7 @@ def _typed(space: spaces.Space[Any]) -> Converter:
 
 
 def _bounds(space: Any) -> tuple[Any, Any]:
-    """Return between which numbers the components of an array are, as programs see them."""
+    """Return the lowest and highest values of a space, in the types that programs receive."""
     if isinstance(space, spaces.MultiBinary):
         return 0, 1
     if isinstance(space, spaces.MultiDiscrete):
@@ -106,7 +104,7 @@ def _bounds(space: Any) -> tuple[Any, Any]:
 
 
 def _bound(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any], sign: int) -> np.ndarray:
-    """Read bounds: one for all components or one each; null is none."""
+    """Return bounds as an array, from one number or one for each component; null means none."""
     bounds = bound if isinstance(bound, list) else [bound] * int(np.prod(shape, dtype=int))
     floats = [sign * np.inf if each is None else each for each in bounds]
     if dtype.kind == "f":

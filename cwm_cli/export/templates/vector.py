@@ -1,7 +1,7 @@
-"""Many world models side by side in one process: what `gymnasium.make_vec` makes.
+"""A vector environment of world models in one process, for `gymnasium.make_vec`.
 
-It does what `SyncVectorEnv` does with single environments, episode by episode and bit by bit,
-without a pile of wrappers around each of them; it needs Gymnasium 1.1.
+It behaves exactly like `SyncVectorEnv` with single environments, but has no wrappers around each
+environment. It requires Gymnasium 1.1.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from .environment import WorldModelEnv
 
 
 class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
-    """Steps `num_envs` world models; the step after the last one of an episode begins another.
+    """`num_envs` world models side by side; the step after the end of an episode starts a new one.
 
-    A number as seed gives the first environment that seed, the next one the number after it,
-    and so on; each then plays what a single environment of its seed plays.
+    With an integer seed, the environments get this seed and the numbers after it. Each then
+    behaves like a single environment with its seed.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in each; of `options`, `reset_mask` says in which, if not in all."""
+        """Start an episode in each environment, or only in those of the option `reset_mask`."""
         seeds = [seed + place for place in range(self.num_envs)] if isinstance(seed, int) else seed
         if seeds is not None and len(seeds) != self.num_envs:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
@@ -59,9 +59,9 @@ class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
         return self._together([env.seen() for env in self.envs]), infos
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Take an action in each; where an episode was over another begins, and the action waits.
+        """Take an action in each environment; after the end of an episode, reset it instead.
 
-        Such a beginning has no reward and ends nothing.
+        A reset has reward 0, and is neither terminated nor truncated.
         """
         rewards = np.zeros(self.num_envs)
         terminated = np.zeros(self.num_envs, np.bool_)
@@ -85,11 +85,11 @@ class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
         return self._together(observations), rewards, terminated, truncated, infos
 
     def render(self) -> tuple[Any, ...] | None:
-        """Show each of them."""
+        """Render all environments."""
         return None if self.render_mode is None else tuple(env.render() for env in self.envs)
 
     def close_extras(self, **arguments: Any) -> None:
-        """Let go of what draws."""
+        """Close all environments."""
         for env in self.envs:
             env.close()
 
@@ -105,7 +105,7 @@ class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
         return infos
 
     def _together(self, observations: list[Any]) -> Any:
-        """Return observations of all as one of the batched space."""
+        """Return observations of all environments as one value of the batched space."""
         if self._is_array:
             return np.array(observations, self.single_observation_space.dtype)
         space = self.single_observation_space
