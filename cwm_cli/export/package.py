@@ -316,13 +316,16 @@ def _facts(run: SearchRun, dataset: Dataset, findings: RunFindings) -> Iterator[
     versions = ", ".join(f"{name} {number}" for name, number in header.versions.items())
     train = len(dataset.train)
     yield "environment", _as_code(config.env)
-    yield "its arguments", _as_code(json.dumps(config.env_args)) if config.env_args else "none"
+    yield (
+        "environment arguments",
+        _as_code(json.dumps(config.env_args)) if config.env_args else "none",
+    )
     yield "transitions", f"{train:,} train, {len(dataset) - train:,} held-out"
-    yield "their digest", _as_code(config.dataset)
+    yield "dataset digest", _as_code(config.dataset)
     yield "metric", config.metric
     yield "strategy", _as_code(config.strategy)
-    yield "answers", _as_code(config.model or f"the backend {config.backend}")
-    yield "modules admitted", ", ".join(map(_as_code, config.tools)) or "only the usual ones"
+    yield "completions from", _as_code(config.model or f"the backend {config.backend}")
+    yield "allowed modules", ", ".join(map(_as_code, config.tools)) or "only the default ones"
     yield "seed", str(config.seed)
     yield "completions", f"{findings.completions}{'' if findings.is_over else ', so far'}"
     yield "tokens", tokens(spent.tokens)

@@ -146,7 +146,7 @@ class NewPlugin(Result):
 
 
 def new_plugin(name: str, kind: str, *, out: Path | str | None = None) -> NewPlugin:
-    """Write the package of a new plugin, which passes its own tests and those of `cwm_cli.testing`.
+    """Write the package of a new plugin, which passes its own tests and the conformance tests.
 
     Args:
         name: The name of the package.

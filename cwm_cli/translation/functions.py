@@ -509,7 +509,7 @@ class Ufunc:
 
 
 class Module:
-    """A module in which some functions accept symbolic numbers."""
+    """A module with some functions that accept symbolic numbers."""
 
     def __init__(self, module: ModuleType, names: dict[str, Any]) -> None:
         self._module, self._names = module, names
@@ -830,7 +830,7 @@ def _math_function(name: str, function: Callable[..., Any]) -> Callable[..., Any
 
 
 def _to_double(value: Any) -> Any:
-    """Convert a single-precision number to double precision, in which `math` computes."""
+    """Convert a single-precision number to double precision, as `math` does."""
     single = type(value) is Number and value.node.kind == "s"
     return number(tracer().graph.cast(value.node, "f"), True) if single else value
 
@@ -903,7 +903,7 @@ def select_number(condition: Any, x: Any, y: Any) -> Any:
 
 
 def is_python_of(x: Any, y: Any) -> bool | None:
-    """Return whether both numbers are Python's; None if only one of them is."""
+    """Return whether both numbers are Python's; None if only one number is."""
     one, other = is_python(x), is_python(y)
     return one if one is other else None
 

@@ -245,7 +245,7 @@ def _apply_to_truths(name: str, nodes: list[TraceNode], flags: list[bool | None]
 
 
 def _promote(nodes: list[TraceNode], flags: list[bool | None]) -> list[TraceNode]:
-    """Return operands in the precision that NumPy uses if one of them has single precision."""
+    """Return operands in the precision that NumPy uses if an operand has single precision."""
     graph = tracer().graph
     strong = [
         node.kind

@@ -152,7 +152,7 @@ def test_every_program_of_the_folder_is_tested() -> None:
 
 
 def outcome(program: str, starts: np.ndarray, plan: np.ndarray) -> str:
-    """Compare every step with that of a new environment for each lane; return the outcome."""
+    """Compare the steps of all lanes with new environments; return the outcome."""
     with np.errstate(all="ignore"):
         expected = [
             trajectory(program, start, plan[:, lane]) for lane, start in enumerate(starts.T)
@@ -229,7 +229,7 @@ def trajectory(program: str, start: np.ndarray, actions: np.ndarray) -> list[Any
 
 
 def failing(cases: Any, check: Any) -> dict[str, str]:
-    """Return the cases for which a check returns a message."""
+    """Return the message of each case that fails a check."""
     found = {}
     for name in cases:
         try:

@@ -1,7 +1,7 @@
 """A Gymnasium environment whose steps the program in `program.py` predicts.
 
 `world.json` contains the recorded data. As in the evaluation, every step sets the program to an
-observation and takes one step. If the program returns outcomes with probabilities, one of them
+observation and takes one step. If the program returns outcomes with probabilities, one outcome
 is drawn. The next step starts from the prediction itself, before it is rounded to the precision
 of the space and clipped to its bounds. A program with memory is only reset at the start of an
 episode. Its predictions are what happens, so nothing has to be corrected.

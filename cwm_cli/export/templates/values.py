@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 
 def space_of(data: dict[str, Any], characters: str) -> spaces.Space[Any]:
-    """Return the space that `data` describes; `characters` are those of texts."""
+    """Return the space that `data` describes; `characters` may occur in texts."""
     children = [space_of(child, characters) for child in data.get("children", ())]
     if data["kind"] == "tuple":
         return spaces.Tuple(children)
@@ -45,7 +45,7 @@ def plain(space: spaces.Space[Any]) -> Converter:
 
 
 def typed(space: spaces.Space[Any]) -> Converter:
-    """Return a converter from the types of programs to those of a space, clipped to its bounds.
+    """Return a converter from the types of programs to the type of a space, clipped to its bounds.
 
     Rounding to the precision of a space can exceed its bounds, and so can a prediction.
     """

@@ -44,7 +44,7 @@ class WorldModelVectorEnv(VectorEnv[Any, Any, Any]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode in each environment, or only in those of the option `reset_mask`."""
+        """Start an episode in each environment; the option `reset_mask` selects some."""
         seeds = [seed + place for place in range(self.num_envs)] if isinstance(seed, int) else seed
         if seeds is not None and len(seeds) != self.num_envs:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
