@@ -1,8 +1,7 @@
-"""Packages that are written: what a search found, to be used without `cwm`, and new plugins.
+"""Packages that `cwm` writes: exported programs that run without `cwm`, and new plugins.
 
-`package` makes a Python package of the program of a run: `world` gathers what its environment
-needs beside the program, `card` describes it. `finding` asks other kinds of run for what they
-export, `plugins` fills in the templates of new plugins, and `publishing` writes what was made.
+`package` builds a Python package of the best program of a search. Other kinds of run define their
+own export. `plugins` fills in the templates of new plugins, and `publishing` writes the files.
 """
 
 from cwm_cli.export.package import export_of

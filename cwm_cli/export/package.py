@@ -1,8 +1,8 @@
-"""The program of a run as a Python package with an environment of Gymnasium.
+"""The export of a search as a Python package with a Gymnasium environment.
 
-Beside the program it needs spaces, starts, limits and seeds (`World`), a name, and a card that
-says what it is, how right it is and how it came to be. `export_of` finds out what a folder holds
-that can be exported.
+Besides the best program, the package contains its spaces, starting observations, limits and seeds
+(`World`), and a README with its scores and its origin. `export_of` chooses the export of a run
+folder.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Names(NamedTuple):
     module: str
 
 
-def names_of(environment: str) -> Names:
-    """Name the world model of an environment; the module that registers that is left out."""
+def make_names(environment: str) -> Names:
+    """Return the names of a world model, without the module that registers the environment."""
     bare = environment.rpartition(":")[2]
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", bare).strip("-.") or "Environment"
     words = re.sub(r"[^a-z0-9]+", "_", bare.lower()).strip("_")
@@ -61,21 +61,26 @@ def names_of(environment: str) -> Names:
     return Names(f"{NAMESPACE}/{name}", module)
 
 
+# The default characters of Gymnasium's `Text` space.
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-"""What texts of Gymnasium are made of where nothing else is said."""
 
 
 class World(NamedTuple):
-    """What `world.json` holds, and the time limit, None where none is known."""
+    """The contents of `world.json`, and the time limit, or None if it is unknown."""
 
     data: dict[str, Any]
     max_episode_steps: int | None
 
 
-def world_of(config: SearchConfig, dataset: Dataset, program: str) -> World:
-    """Gather what was recorded, and what the environment itself says where it can be made."""
-    starts = _starts(dataset)
-    limit, allowed, drawn = _asked(config, starts, dataset.metadata.get("reset_seeds", []))
+def gather_world(config: SearchConfig, dataset: Dataset, program: str) -> World:
+    """Return the data of an exported environment, from the dataset and the true environment.
+
+    The true environment adds its time limit, valid actions and rendering, if it is installed.
+    """
+    starts = _first_transitions(dataset)
+    limit, allowed, rendering = _inspect_environment(
+        config, starts, dataset.metadata.get("reset_seeds", [])
+    )
     known = [{"valid_actions": actions} if actions else {} for actions in allowed]
     data = {
         "seed": config.seed,
@@ -85,25 +90,25 @@ def world_of(config: SearchConfig, dataset: Dataset, program: str) -> World:
         "characters": _characters(dataset),
         "observation_space": dataset.observation_space.to_json(),
         "action_space": dataset.action_space.to_json(),
-        "rendering": drawn or _as_text(dataset),
+        "rendering": rendering or _text_rendering(dataset),
         "starts": [
-            {"observation": _plain(start.observation), **valid}
+            {"observation": _to_json(start.observation), **valid}
             for start, valid in zip(starts, known, strict=True)
         ],
     }
     return World(data, limit)
 
 
-def _starts(dataset: Dataset) -> list[Transition]:
+def _first_transitions(dataset: Dataset) -> list[Transition]:
     """Return the first transition of each episode."""
     _, rows = np.unique(dataset.columns["episodes"], return_index=True)
     return [dataset.row(row) for row in rows.tolist()]
 
 
 class EnvironmentFacts(NamedTuple):
-    """What an environment says of itself: its time limit, what is allowed at starts, how it draws.
+    """The time limit of an environment, the valid actions at each start, and its rendering.
 
-    How it draws is plain data as `rendering.py` reads it, None where it does not.
+    The rendering is plain data that `rendering.py` reads, or None if the environment has none.
     """
 
     limit: int | None
@@ -111,10 +116,9 @@ class EnvironmentFacts(NamedTuple):
     rendering: dict[str, Any] | None = None
 
 
-def _asked(
+def _inspect_environment(
     config: SearchConfig, starts: Sequence[Transition], seeds: Sequence[int]
 ) -> EnvironmentFacts:
-    """Ask the environment, as far as it can be made here."""
     try:
         spec = environment(config.env)
         env = spec.make(**config.env_args)
@@ -122,12 +126,12 @@ def _asked(
         return EnvironmentFacts(None, [[] for _ in starts])
     with closing(env):
         limit = env.spec.max_episode_steps if env.spec else None
-        allowed = [_allowed(spec, env, start, seeds) for start in starts]
+        allowed = [_start_actions(spec, env, start, seeds) for start in starts]
         return EnvironmentFacts(limit, allowed, _rendering(spec, env, starts))
 
 
+# Extras of Gymnasium that rendering needs, by the folder of the environment.
 EXTRAS = {"classic_control": "classic-control", "toy_text": "toy-text", "mujoco": "mujoco"}
-"""Extras of Gymnasium that its environments need to draw themselves, by their folder."""
 
 MODES = ("rgb_array", "human", "ansi")
 
@@ -135,9 +139,9 @@ MODES = ("rgb_array", "human", "ansi")
 def _rendering(
     spec: EnvironmentSpec, env: gym.Env[Any, Any], starts: Sequence[Transition]
 ) -> dict[str, Any] | None:
-    """Say how an environment, which can be made without `cwm`, is stood at observations to draw.
+    """Return how to render observations by an environment that does not need `cwm`.
 
-    None where nothing is known of that, or where it is not true of the first start.
+    None if its state layout is unknown, or if restoring the first start fails.
     """
     made, own = env.spec, env.unwrapped.metadata
     modes = [mode for mode in MODES if mode in own.get("render_modes", ())]
@@ -161,12 +165,12 @@ def _rendering(
     }
 
 
-def _as_text(dataset: Dataset) -> dict[str, Any]:
-    """Say how observations are shown as text: boards are, and tables of objects."""
-    space, told = dataset.observation_space, dataset.metadata.get("objects")
+def _text_rendering(dataset: Dataset) -> dict[str, Any]:
+    """Return how to show observations as text: boards and tables of objects have a text form."""
+    space, classes = dataset.observation_space, dataset.metadata.get("objects")
     found: dict[str, Any] = {"modes": [], "fps": None, "environment": None, "objects": None}
-    if told is not None and space.kind == "dict":
-        schema = ObjectSchema.from_json(told)
+    if classes is not None and space.kind == "dict":
+        schema = ObjectSchema.from_json(classes)
         if {"x", "y"} <= {*schema.names}:
             columns = {name: schema.column(name) for name in ("x", "y")}
             objects = {"table": OBJECTS, "classes": list(schema.classes), **columns}
@@ -175,10 +179,10 @@ def _as_text(dataset: Dataset) -> dict[str, Any]:
     return found | {"modes": ["ansi"] if is_board else []}
 
 
-def _allowed(
+def _start_actions(
     spec: EnvironmentSpec, env: gym.Env[Any, Any], start: Transition, seeds: Sequence[int]
 ) -> list[int]:
-    """Return the actions that are allowed at a start, none where that is not known."""
+    """Return the valid actions at a start, or an empty list if they are unknown."""
     if spec.valid_actions is None or start.episode >= len(seeds):
         return []
     observation, _ = env.reset(seed=seeds[start.episode])
@@ -188,39 +192,39 @@ def _allowed(
 
 
 def _characters(dataset: Dataset) -> str:
-    """Return what texts are made of, as far as texts were recorded."""
+    """Return the characters of the recorded texts, and the default characters."""
     texts = [column for column in dataset.columns.values() if column.dtype.kind == "U"]
     return "".join(sorted({*LETTERS, *"".join(text for c in texts for text in c.tolist())}))
 
 
-def _plain(value: Any) -> Any:
-    """Return an observation as JSON has it."""
+def _to_json(value: Any) -> Any:
+    """Return an observation as JSON data."""
     if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
+        return {name: _to_json(part) for name, part in value.items()}
     if isinstance(value, tuple):
-        return [_plain(part) for part in value]
+        return [_to_json(part) for part in value]
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 COLUMNS = ("accuracy", "exact", "floor", "normalised")
-EXPLAINED = """
+SCORE_NOTE = """
 `accuracy` is the mean share of correct parts (observation, reward, terminated) of a transition, `exact` the share of transitions that are correct in every part. `floor` is the accuracy of predicting no change, the most common reward and no end; `normalised` is (accuracy - floor) / (1 - floor). The search used the training transitions only.
 """  # noqa: E501
 _SKILL = (
     " `skill` measures the probabilities: 0 for the overall frequencies, 1 for the true"
     " environment."
 )
-_ASKED = {
+# How transitions were predicted, by whether the program has memory.
+_PROTOCOLS = {
     False: "Each transition was predicted from its recorded observation; over many steps, errors "
     "accumulate.",
     True: "Transitions were predicted in order, and `correct` got each recorded observation; "
     "without it, errors accumulate.",
 }
-"""How rows were asked, of programs without a memory and with one."""
 
 
 class RunFindings(NamedTuple):
-    """What a run came to: its nodes, the best of them, and what was written when it was over."""
+    """The nodes of a run, its best node, whether the run is finished, and its scores."""
 
     nodes: list[Node]
     best: Node
@@ -229,27 +233,27 @@ class RunFindings(NamedTuple):
 
     @property
     def completions(self) -> int:
-        """How many of the nodes cost a completion."""
+        """The number of completions."""
         return sum(node.asked for node in self.nodes)
 
 
 def card(
     run: SearchRun, dataset: Dataset, names: Names, world: World, findings: RunFindings
 ) -> str:
-    """Write the README of an exported environment."""
+    """Return the README of an exported environment."""
     limit = world.max_episode_steps
     return template("README.md").substitute(
         names._asdict(),
         environment=clean(run.config.env),
-        author=_code(run.config.model)
+        author=_as_code(run.config.model)
         if run.config.model
         else "induction, without a language model",
         starts=len(world.data["starts"]),
         limit=f"It is truncated after {limit} steps." if limit else "No time limit is known.",
         valid=_VALID if dataset.has_valid_actions else "",
-        rendering=_shown(world.data["rendering"]),
+        rendering=_describe_rendering(world.data["rendering"]),
         contract=_CONTRACTS[abilities_of(findings.best.program).contract],
-        scores=_scores(run, findings),
+        scores=_score_table(run, findings),
         gaps=_gaps(run),
         facts="\n".join(f"| {name} | {value} |" for name, value in _facts(run, dataset, findings)),
         version=__version__,
@@ -257,15 +261,14 @@ def card(
     )
 
 
-def _shown(rendering: Mapping[str, Any]) -> str:
-    """Say how observations are shown."""
+def _describe_rendering(rendering: Mapping[str, Any]) -> str:
     if not rendering["modes"]:
         return "Rendering is not supported."
     if rendering["environment"] is None:
         return '`render_mode="ansi"` renders observations as text.'
     modes = ", ".join(f'`"{mode}"`' for mode in rendering["modes"])
     return (
-        f"With a `render_mode` ({modes}), {_code(rendering['environment'])} renders the "
+        f"With a `render_mode` ({modes}), {_as_code(rendering['environment'])} renders the "
         f"predictions; it must be installed: `{rendering['needs']}`."
     )
 
@@ -277,13 +280,12 @@ _CONTRACTS = {
     "predictions."
     " Pass recorded observations to its method `correct`.",
 }
-"""What is said of a program by its contract."""
 
 _VALID = " `info` has the valid next actions: `valid_actions` and `action_mask`."
 
 
-def _scores(run: SearchRun, findings: RunFindings) -> str:
-    """Compare the scores on train and held-out rows, or say what is known so far."""
+def _score_table(run: SearchRun, findings: RunFindings) -> str:
+    """Return a table of the scores on train and held-out rows, or the best score so far."""
     if not findings.scores:
         so_far = f"Best score so far on training transitions: {share(findings.best.verdict.score)}."
         return (
@@ -299,34 +301,37 @@ def _scores(run: SearchRun, findings: RunFindings) -> str:
     for part, score in findings.scores.items():
         shares = [share(getattr(score, name)) for name in columns]
         lines.append(f"| {' | '.join([titles[part], *shares, f'{score.transitions:,}'])} |")
-    asked = _ASKED[abilities_of(findings.best.program).remembers]
+    protocol = _PROTOCOLS[abilities_of(findings.best.program).remembers]
     skill = _SKILL if "skill" in columns else ""
-    return "\n".join(lines) + f"\n{EXPLAINED.rstrip()}{skill} {asked}"
+    return "\n".join(lines) + f"\n{SCORE_NOTE.rstrip()}{skill} {protocol}"
 
 
 def _gaps(run: SearchRun) -> str:
-    """Say what the data do not show, where that was written down."""
+    """Return a section about situations that the data do not cover, if the run recorded any."""
     lines = [f"- {gap}" for gap in run.gaps()]
     return "\n".join(["## Not covered by the data", "", *lines, "", ""]) if lines else ""
 
 
 def _facts(run: SearchRun, dataset: Dataset, findings: RunFindings) -> Iterator[tuple[str, str]]:
-    """Yield how a program came to be."""
+    """Yield the rows of the table about the origin of a program."""
     config, header = run.config, run.header
     spent = total([node.usage for node in findings.nodes])
     versions = ", ".join(f"{name} {number}" for name, number in header.versions.items())
     train = len(dataset.train)
-    yield "environment", _code(config.env)
-    yield "environment arguments", _code(json.dumps(config.env_args)) if config.env_args else "none"
+    yield "environment", _as_code(config.env)
+    yield (
+        "environment arguments",
+        _as_code(json.dumps(config.env_args)) if config.env_args else "none",
+    )
     yield "transitions", f"{train:,} train, {len(dataset) - train:,} held-out"
-    yield "dataset digest", _code(config.dataset)
+    yield "dataset digest", _as_code(config.dataset)
     yield "metric", config.metric
-    yield "strategy", _code(config.strategy)
+    yield "strategy", _as_code(config.strategy)
     yield (
         "model",
-        _code(config.model) if config.model else f"none (backend {_code(config.backend)})",
+        _as_code(config.model) if config.model else f"none (backend {_as_code(config.backend)})",
     )
-    yield "additional modules", ", ".join(map(_code, config.tools)) or "none"
+    yield "additional modules", ", ".join(map(_as_code, config.tools)) or "none"
     yield "seed", str(config.seed)
     yield "completions", f"{findings.completions}{'' if findings.is_over else ', so far'}"
     yield "tokens", tokens(spent.tokens)
@@ -335,24 +340,24 @@ def _facts(run: SearchRun, dataset: Dataset, findings: RunFindings) -> Iterator[
     yield "versions", clean(versions)
 
 
-def _code(text: str) -> str:
-    """Write foreign text as code, which no table and no page takes for anything else."""
+def _as_code(text: str) -> str:
+    """Return external text as Markdown code that breaks no table or page."""
     return f"`{clean(text).replace('`', ' ').replace('|', '¦')}`"
 
 
 BEST = "best.py"
 NEEDED = ("gymnasium>=0.29", "numpy")
 
+# Modules that are the same in all packages.
 PARTS = ("environment.py", "rendering.py", "values.py", "vector.py")
-"""Modules of a package that are the same in all."""
 
 
-def package_of(run: SearchRun) -> Export:
-    """Make a package of the best program of a run, which need not be over."""
+def build_package(run: SearchRun) -> Export:
+    """Return a package of the best program of a run, which may be unfinished."""
     text, program = run.best_program(), (run.folder / BEST).read_bytes()
-    findings = _findings(run, program)
-    names, dataset = names_of(run.config.env), run.dataset()
-    world = world_of(run.config, dataset, text)
+    findings = _read_findings(run, program)
+    names, dataset = make_names(run.config.env), run.dataset()
+    world = gather_world(run.config, dataset, text)
     scores = {part: score.model_dump() for part, score in findings.scores.items()}
     facts = {
         "environment": run.config.env,
@@ -370,7 +375,7 @@ def package_of(run: SearchRun) -> Export:
         files={
             "README.md": card(run, dataset, names, world, findings).encode(),
             f"{names.module}/program.py": program,
-            **_frame(run, names, world),
+            **_package_files(run, names, world),
         },
         paths={"program": f"{names.module}/program.py"},
         facts=facts,
@@ -379,8 +384,11 @@ def package_of(run: SearchRun) -> Export:
     )
 
 
-def _findings(run: SearchRun, program: bytes) -> RunFindings:
-    """Read what a run came to; a result of fewer completions than there are now is out of date."""
+def _read_findings(run: SearchRun, program: bytes) -> RunFindings:
+    """Read the nodes and scores of a run.
+
+    Scores are outdated, and left out, if the run has more completions than its result.
+    """
     nodes = list(run.nodes())
     same = [node for node in nodes if node.program.encode("utf-8", "replace") == program]
     if not same:
@@ -396,8 +404,8 @@ def _findings(run: SearchRun, program: bytes) -> RunFindings:
     return RunFindings(nodes, best, is_over, {n: s for n, s in known.items() if n != "unseen"})
 
 
-def _frame(run: SearchRun, names: Names, world: World) -> dict[str, bytes]:
-    """Return what makes a program a package."""
+def _package_files(run: SearchRun, names: Names, world: World) -> dict[str, bytes]:
+    """Return the files of a package besides the program and the README."""
     templates = files("cwm_cli.export") / "templates"
     about = {
         **names._asdict(),
@@ -415,7 +423,7 @@ def _frame(run: SearchRun, names: Names, world: World) -> dict[str, bytes]:
 
 
 def _distributions(tools: tuple[str, ...]) -> list[str]:
-    """Name the packages that modules come from, or the modules where those are not installed."""
+    """Return the distributions of modules; a module that is not installed gives its own name."""
     tops = {tool.partition(".")[0] for tool in tools} - sys.stdlib_module_names
     owners = packages_distributions() if tops else {}
     names = {top: owners.get(top, [top]) for top in tops}
@@ -423,7 +431,11 @@ def _distributions(tools: tuple[str, ...]) -> list[str]:
 
 
 def export_of(folder: Path | str) -> Export:
-    """Make an export of a run; one of another kind than a search says what is exported of it."""
+    """Return the export of a run folder; other kinds of run define their own export.
+
+    Raises:
+        CwmError: The run cannot be exported, is part of a larger run, or has no program yet.
+    """
     folder = placed(folder)
     kind = kind_of(folder)
     if kind != SearchRun.kind:
@@ -436,4 +448,4 @@ def export_of(folder: Path | str) -> Export:
     if not (folder / DATASET).exists():
         above = folder.absolute().parent.parent
         raise CwmError(f"{named(folder)} is part of a larger run: export {named(above)}")
-    return package_of(SearchRun.load(folder))
+    return build_package(SearchRun.load(folder))

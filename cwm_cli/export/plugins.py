@@ -1,4 +1,4 @@
-"""New plugins: packages that install, work, and say where their author's own code goes."""
+"""New plugins: packages that install, pass their tests, and mark where to add code."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from cwm_cli.result import Result
 
 
 class PluginKind(NamedTuple):
-    """A kind of plugin that there is a template of: what that does, and a command that uses it.
+    """A kind of plugin with a template: its description, and a command that uses it.
 
-    `provides` is the kind by which it is known once it is installed, None for commands.
+    `provides` is the kind under which the plugin is registered, or None for commands.
     """
 
     about: str
@@ -33,6 +33,7 @@ class PluginKind(NamedTuple):
     provides: Kind | None = None
 
 
+# Kinds of plugin, by the value of `cwm plugins new --kind`.
 PLUGIN_KINDS: Mapping[str, PluginKind] = MappingProxyType(
     {
         "environment": PluginKind(
@@ -71,18 +72,21 @@ PLUGIN_KINDS: Mapping[str, PluginKind] = MappingProxyType(
         ),
     }
 )
-"""Kinds of plugin by the name that `cwm plugins new --kind` takes."""
 
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
-PREFIX = "cwm"
-"""What packages of plugins begin with, and what their users need not write."""
+PREFIX = "cwm"  # of package names; names of plugins leave it out
 
 
 class PluginNames(NamedTuple):
-    """What a package and all in it is called.
+    """The names of a package and its parts.
 
-    `name` is that of the distribution, `module` that of the package, `short` what commands take,
-    `function` the same in Python, `title` what classes begin with, `id` that of an environment.
+    Attributes:
+        name: The distribution.
+        module: The package.
+        short: The value of options of commands.
+        function: The same in Python.
+        title: The beginning of class names.
+        id: The id of an environment.
     """
 
     name: str
@@ -94,9 +98,10 @@ class PluginNames(NamedTuple):
 
     @classmethod
     def of(cls, given: str, kind: str) -> PluginNames:
-        """Derive all names from one; refuse one that no package could have.
+        """Derive all names from a package name; names of classes end with the kind only once.
 
-        Names of classes end with the kind, once.
+        Raises:
+            CwmError: No package can have the name.
         """
         if not NAME.fullmatch(given):
             words = re.findall(r"[a-z0-9]+", given.lower())
@@ -121,7 +126,7 @@ class PluginNames(NamedTuple):
 
 @dataclass(frozen=True)
 class NewPlugin(Result):
-    """A plugin that was written: where, what it is called, and the commands that come next."""
+    """A new plugin: its folder, kind and names, and the next commands."""
 
     folder: Path
     kind: str
@@ -129,7 +134,7 @@ class NewPlugin(Result):
     commands: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm plugins new --json` prints."""
+        """Return the output of `cwm plugins new --json`."""
         return {
             "folder": str(self.folder),
             "kind": self.kind,
@@ -141,62 +146,65 @@ class NewPlugin(Result):
 
 
 def new_plugin(name: str, kind: str, *, out: Path | str | None = None) -> NewPlugin:
-    """Write the package of a plugin into a folder (`out`, or one of its name).
+    """Write the package of a new plugin, which passes its own tests and the conformance tests.
 
-    It works as it is, passes its own tests and those of `cwm_cli.testing`. `CwmError` for a kind
-    that there is no template of, for a name that is none or that is taken, and for a folder that
-    holds anything.
+    Args:
+        name: The name of the package.
+        kind: A key of `PLUGIN_KINDS`.
+        out: The folder; by default a folder with the name of the package.
+
+    Raises:
+        CwmError: The kind is unknown, the name is invalid or in use, or the folder is not empty.
     """
     if kind not in PLUGIN_KINDS:
         raise UnknownNameError("kind of plugin", kind, PLUGIN_KINDS)
-    chosen, called = PLUGIN_KINDS[kind], PluginNames.of(name, kind)
-    folder = Path(out or called.name)
-    _check_free(chosen, called, folder)
-    files = _files(kind, called)
+    chosen, plugin = PLUGIN_KINDS[kind], PluginNames.of(name, kind)
+    folder = Path(out or plugin.name)
+    _check_free(chosen, plugin, folder)
+    files = _fill_templates(kind, plugin)
     publish(Export(files, {}, {}, ()), folder, replaces=False)
     place = shlex.quote(str(folder))
     commands = (
-        f"pip install -e {shlex.quote(f'{_relative(folder)}[test]')}",
-        f"pytest {place} && pytest --pyargs cwm_cli.testing -k {called.name}",
-        Template(chosen.use).substitute(called._asdict()),
+        f"pip install -e {shlex.quote(f'{_explicit_path(folder)}[test]')}",
+        f"pytest {place} && pytest --pyargs cwm_cli.testing -k {plugin.name}",
+        Template(chosen.use).substitute(plugin._asdict()),
     )
-    return NewPlugin(folder, kind, called, commands)
+    return NewPlugin(folder, kind, plugin, commands)
 
 
-def _relative(folder: Path) -> str:
-    """Write a folder so that pip takes it for none of the packages of an index."""
+def _explicit_path(folder: Path) -> str:
+    """Return a path that pip cannot mistake for the name of a package."""
     return str(folder) if folder.is_absolute() else f"./{folder}"
 
 
-def _check_free(chosen: PluginKind, called: PluginNames, folder: Path) -> None:
-    """Refuse a name that hides something else, and the folder in which the user is."""
-    found = find_spec(called.module)
+def _check_free(chosen: PluginKind, plugin: PluginNames, folder: Path) -> None:
+    """Refuse a name that is in use, and the current folder."""
+    found = find_spec(plugin.module)
     if found is not None and found.origin is not None:
         raise CwmError(
-            f"a module {called.module} already exists ({found.origin}): choose another name"
+            f"a module {plugin.module} already exists ({found.origin}): choose another name"
         )
-    provided = called.id if chosen.provides == "environment" else called.short
+    provided = plugin.id if chosen.provides == "environment" else plugin.short
     if chosen.provides and provided in names(chosen.provides):
         raise CwmError(f"the {chosen.provides} {provided!r} already exists: choose another name")
     if Path(os.path.realpath(folder)) == Path.cwd():
         raise CwmError("--out is the current folder: choose a new folder")
 
 
-def _files(kind: str, called: PluginNames) -> dict[str, bytes]:
-    """Fill in the templates of a kind."""
+def _fill_templates(kind: str, plugin: PluginNames) -> dict[str, bytes]:
     chosen, part = PLUGIN_KINDS[kind], kind.replace("-", "_")
-    filled = called._asdict() | {
+    filled = plugin._asdict() | {
         "file": part,
         "about": chosen.about,
         "about_start": chosen.about[0].upper() + chosen.about[1:],
-        "use": Template(chosen.use).substitute(called._asdict()),
+        "use": Template(chosen.use).substitute(plugin._asdict()),
     }
     paths = {
         "pyproject.toml": "pyproject.toml",
         "README.md": "README.md",
-        f"{called.module}/__init__.py": f"{part}/__init__.py",
-        f"{called.module}/{part}.py": f"{part}/module.py",
-        f"tests/test_{called.module}.py": f"{part}/test.py",
+        f"{plugin.module}/__init__.py": f"{part}/__init__.py",
+        f"{plugin.module}/{part}.py": f"{part}/module.py",
+        f"tests/test_{plugin.module}.py": f"{part}/test.py",
     }
     return {
         path: template(f"plugins/{source}").substitute(filled).encode()

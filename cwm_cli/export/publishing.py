@@ -1,4 +1,4 @@
-"""Exports are written as a whole or not at all, and over nothing but an earlier export."""
+"""Writing of exports: completely or not at all, and never over other files."""
 
 import os
 from collections.abc import Mapping
@@ -12,23 +12,27 @@ from typing import Any, NamedTuple
 
 from cwm_cli.errors import CwmError
 
+# The last line of the README of every export.
 MARK = "<!-- written by `cwm runs export` -->"
-"""What the README of an export ends with."""
-
+# Files that an export may replace.
 OWN = (
     "README.md",
     "pyproject.toml",
     "*world_model",
-    "*world_model.egg-info",  # what installing it leaves there, and `build`
+    "*world_model.egg-info",  # left by the installation, like `build`
     "build",
 )
 
 
 class Export(NamedTuple):
-    """Files by their paths within a folder, and what to say of them.
+    """The files of an export, by their paths within its folder, and its description.
 
-    `paths` names the file that the rest is for, `use` says how it is used, with `$folder` for
-    where it is, and `notes` what the user should know.
+    Attributes:
+        files: Contents by path.
+        paths: The main file, by its role, such as `program`.
+        facts: The output of `--json`.
+        use: Commands for using the export; `$folder` stands in for the folder.
+        notes: Remarks for the user.
     """
 
     files: Mapping[str, bytes]
@@ -40,15 +44,21 @@ class Export(NamedTuple):
 
 @cache
 def template(name: str, package: str = __package__) -> Template:
-    """Read the template of a file that a package writes."""
+    """Return the template of a file that a package writes."""
     file = files(package) / "templates" / f"{name}.template"
     return Template(file.read_text(encoding="utf-8"))
 
 
 def publish(export: Export, folder: Path, *, replaces: bool = True) -> None:
-    """Write the files of an export; a folder that holds something else is refused.
+    """Write the files of an export into a folder.
 
-    Unless it `replaces` an earlier export, a folder that holds anything is.
+    Args:
+        export: The files.
+        folder: A new or empty folder, or an earlier export.
+        replaces: False refuses an earlier export too.
+
+    Raises:
+        CwmError: The folder contains other files, or is a file.
     """
     folder = Path(os.path.realpath(folder))
     _check_place(folder, {Path(name).parts[0] for name in export.files}, replaces=replaces)
@@ -65,7 +75,6 @@ def publish(export: Export, folder: Path, *, replaces: bool = True) -> None:
 
 
 def _check_place(folder: Path, own: set[str], *, replaces: bool) -> None:
-    """Refuse to write over anything but an earlier export, or over anything at all."""
     if not folder.exists():
         return
     hint = "choose another folder with --out"
@@ -84,7 +93,7 @@ def _check_place(folder: Path, own: set[str], *, replaces: bool) -> None:
 
 
 def _exchange(partial: Path, folder: Path, old: Path) -> None:
-    """Put a finished folder in the place of an earlier one, which comes back if that fails."""
+    """Move a finished folder to the place of an earlier one, which is restored if that fails."""
     rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)

@@ -8,7 +8,7 @@ from cwm_cli.translation.expressions import Graph, TraceNode
 # Constants that change no real number, to the last bit.
 _NEUTRAL = {"subtract": 0.0, "add": -0.0, "multiply": 1.0, "divide": 1.0}
 
-# Operations are compared to this depth, to find those that correspond.
+# Operations are compared to this depth, to find corresponding ones.
 _DEPTH = 3
 
 # A node for each action; None if the value does not matter.

@@ -42,7 +42,7 @@ _GUARDS = {
     },
 }
 
-# Python's choice between 0.0 and -0.0, for programs in which the sign of zero matters.
+# Python's choice between 0.0 and -0.0, for programs that use the sign of zero.
 _EXTREMES = {
     "minimum": "np.where({1} < {0}, {1}, {0})",
     "maximum": "np.where({1} > {0}, {1}, {0})",

@@ -1,4 +1,4 @@
-"""A graph of operations on symbolic numbers, in which equal operations share a node.
+"""A graph of operations on symbolic numbers; equal operations share a node.
 
 The kind of a node is `b` (truth), `i` (64-bit integer), `s` (single precision) or `f` (double
 precision). No node is NaN: if an operation could result in NaN, the program itself computes the
@@ -49,7 +49,7 @@ class TraceNode:
 class Operation(NamedTuple):
     """The kind of the result, and templates in plain Python and in NumPy.
 
-    The kind `n` means: that of the operands.
+    The kind `n` means the kind of the operands.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""What numpy, `math` and the built-in functions are while a program is traced."""
+"""Replacements of NumPy, `math` and the built-in functions while a program is traced."""
 
 import builtins
 import math
@@ -35,6 +35,7 @@ from cwm_cli.translation.numbers import (
     wrap,
 )
 
+# NumPy functions that only move elements; they work on arrays of objects.
 STRUCTURAL = frozenset(
     (
         *("reshape", "ravel", "concatenate", "stack", "vstack", "hstack", "column_stack"),
@@ -44,18 +45,16 @@ STRUCTURAL = frozenset(
         *("triu", "tril"),
     )
 )
-"""Functions of numpy that only put elements elsewhere: they do so with objects, too."""
-
-# --- reductions
 
 
+# Reductions
 def _map_elements(function: Callable[[Any], Any], array: np.ndarray) -> np.ndarray:
     made = np.frompyfunc(function, 1, 1)(array)
     return made if isinstance(made, np.ndarray) else scalar_array(made)
 
 
 def _count_truth(value: Any) -> Any:
-    """Return a number that can be added to others: truths count."""
+    """Return a number for a sum or product; a truth becomes 0 or 1."""
     node = node_of(value)
     return number(tracer().graph.cast(node, "i"), False) if node.kind == "b" else value
 
@@ -95,7 +94,6 @@ def reduce(
 
 
 def _combine(name: str, parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Combine arrays of one shape."""
     if not parts:
         neutral = {"add": np.float64(0), "multiply": np.float64(1), "logical_or": np.False_}
         neutral["logical_and"] = np.True_
@@ -116,7 +114,7 @@ def _zip_arrays(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def accumulate(name: str, value: Any, axis: Any = None, **more: Any) -> Any:
-    """Combine more and more of the elements of a vector."""
+    """Return the cumulative results of an operation on a vector."""
     if more or (axis not in (None, 0) and raw(value).ndim > 1):
         raise Unsupported("an accumulation along an axis")
     out: list[Any] = []
@@ -153,7 +151,7 @@ def std(value: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> 
 
 
 def norm(value: Any, order: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    """Return the length of a vector, or of the rows of a matrix."""
+    """Return the norm of a vector, or of the rows of a matrix: Euclidean, 1 or infinity."""
     if raw(value).ndim > 1 and axis is None and order is not None:
         raise Unsupported("a norm of matrices")
     if order == 1:
@@ -167,7 +165,7 @@ def norm(value: Any, order: Any = None, axis: Any = None, keepdims: bool = False
 
 
 def dot(a: Any, b: Any) -> Any:
-    """Multiply vectors and matrices."""
+    """Return the product of vectors and matrices."""
     one, other = raw(a), raw(b)
     if one.ndim > 2 or other.ndim > 2:
         raise Unsupported("a product of more than matrices")
@@ -185,7 +183,7 @@ def dot(a: Any, b: Any) -> Any:
 
 
 def arg_best(value: Any, better: str, axis: Any = None) -> Any:
-    """Return the place of the first largest or smallest element."""
+    """Return the index of the first largest (`better="less"`) or smallest element."""
     data = raw(value)
     if axis is not None and data.ndim > 1:
         rows = np.moveaxis(data, axis, -1)
@@ -201,11 +199,9 @@ def arg_best(value: Any, better: str, axis: Any = None) -> Any:
     return where
 
 
-# --- other functions of numpy
-
-
+# Other functions of NumPy
 def clip(value: Any, low: Any = None, high: Any = None, **more: Any) -> Any:
-    """Limit numbers."""
+    """Limit numbers to a range."""
     low = more.pop("a_min", more.pop("min", low))
     high = more.pop("a_max", more.pop("max", high))
     if more:
@@ -219,7 +215,7 @@ def clip(value: Any, low: Any = None, high: Any = None, **more: Any) -> Any:
 
 
 def where(condition: Any, *choices: Any) -> Any:
-    """Choose between two numbers everywhere."""
+    """Select between two values by a condition."""
     if len(choices) != 2:
         raise Unsupported("numpy.where of one argument")
     condition = op("not_equal", condition, 0) if _kind(condition) != "b" else condition
@@ -233,7 +229,7 @@ def _kind(value: Any) -> str:
 
 
 def _numpy(name: str, *args: Any) -> Any:
-    """Do an operation as a function of numpy: numbers of Python become numpy's."""
+    """Apply an operation as a NumPy function does, which returns NumPy's numbers."""
     args = tuple(
         array_of(arg) if isinstance(arg, list | tuple | np.ndarray) else arg for arg in args
     )
@@ -242,13 +238,13 @@ def _numpy(name: str, *args: Any) -> Any:
 
 
 def isclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8) -> Any:
-    """Whether numbers are as good as equal."""
+    """Return whether numbers are equal within tolerances."""
     room = op("add", op("multiply", op("absolute", b), rtol), atol)
     return _numpy("less_equal", op("absolute", op("subtract", a, b)), room)
 
 
 def array_equal(a: Any, b: Any) -> Any:
-    """Whether arrays have the same shape and elements."""
+    """Return whether arrays have the same shape and elements."""
     one, other = array_of(a), array_of(b)
     if one.shape != other.shape:
         return False
@@ -256,7 +252,7 @@ def array_equal(a: Any, b: Any) -> Any:
 
 
 def cross(a: Any, b: Any) -> Any:
-    """Return the cross product of two vectors."""
+    """Return the cross product of two vectors with three components."""
     one, other = list(array_of(a)), list(array_of(b))
     if len(one) != 3 or len(other) != 3:
         raise Unsupported("a cross product of other than three numbers")
@@ -265,7 +261,7 @@ def cross(a: Any, b: Any) -> Any:
 
 
 def interp(x: Any, places: Any, values: Any) -> Any:
-    """Interpolate between known places."""
+    """Interpolate linearly between known positions."""
     if not is_number(x):
         return array_of([interp(each, places, values) for each in array_of(x)])
     if is_symbolic(places):
@@ -285,7 +281,11 @@ def interp(x: Any, places: Any, values: Any) -> Any:
 
 
 def solve(a: Any, b: Any) -> Any:
-    """Solve linear equations by elimination; a pivot much smaller than others is refused."""
+    """Solve linear equations by elimination without pivoting.
+
+    A pivot below 1/1000 of another element in its column is left to the program, which would
+    exchange rows.
+    """
     one, other = array_of(a), array_of(b)
     flat = other.ndim == 1
     if one.ndim != 2 or one.shape[0] != one.shape[1] or other.shape[0] != one.shape[0]:
@@ -308,13 +308,12 @@ def solve(a: Any, b: Any) -> Any:
 
 
 def _require_pivot(pivot: Any, below: Any) -> None:
-    """Leave to the program what elimination without exchanging rows would do less exactly."""
     small = op("less", op("multiply", op("absolute", pivot), 1e3), op("absolute", below))
     tracer().fall_back_if(node_of(small), numeric=True)
 
 
 def det(a: Any) -> Any:
-    """Return the determinant of a small matrix."""
+    """Return the determinant of a matrix with at most four rows, by Laplace expansion."""
     data = raw(a)
     if data.ndim != 2 or len(data) > 4:
         raise Unsupported("a determinant of a large matrix")
@@ -328,7 +327,7 @@ def det(a: Any) -> Any:
 
 
 def unravel_index(place: Any, shape: Any) -> Any:
-    """Return the places along axes of a place in a flat array; beyond it the program answers."""
+    """Return the index along each axis for a flat index; outside them the program fails."""
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     size, out = math.prod(shape), []
     outside = op("logical_or", op("less", place, 0), op("less_equal", size, place))
@@ -340,7 +339,7 @@ def unravel_index(place: Any, shape: Any) -> Any:
 
 
 def ravel_multi_index(places: Any, shape: Any) -> Any:
-    """Return the place in a flat array."""
+    """Return the flat index for indices along each axis."""
     at: Any = np.int64(0)
     for place, size in zip(places, shape, strict=True):
         outside = op("logical_or", op("less", place, 0), op("less_equal", size, place))
@@ -354,7 +353,7 @@ def _to_numpy(value: Any) -> Any:
 
 
 def diff(value: Any, n: int = 1) -> Any:
-    """Return the differences of neighbours."""
+    """Return the differences of adjacent elements."""
     made = array_of(value)
     for _ in range(n):
         made = made[1:] - made[:-1]
@@ -362,7 +361,7 @@ def diff(value: Any, n: int = 1) -> Any:
 
 
 def full(shape: Any, value: Any, dtype: Any = None) -> Any:
-    """Return an array with one number everywhere."""
+    """Return an array filled with one number."""
     if not is_number(value):
         raise Unsupported("numpy.full of an array")
     data = np.empty(shape, object)
@@ -372,7 +371,7 @@ def full(shape: Any, value: Any, dtype: Any = None) -> Any:
 
 
 def around(value: Any, decimals: int = 0) -> Any:
-    """Round as numpy does: scale, round, scale back."""
+    """Round as NumPy does: scale, round to an integer, scale back."""
     if not decimals:
         return _numpy("rint", value) if _kind(array_of(value)) in "sf" else array_of(value)
     if decimals < 0 or _kind(array_of(value)) != "f":
@@ -391,13 +390,13 @@ def array(value: Any, dtype: Any = None, copy: Any = True, ndmin: int = 0, **mor
 
 
 def asarray(value: Any, dtype: Any = None, **more: Any) -> Any:
-    """Return an array as it is if it is of the type."""
+    """Return the array itself if it has the type, else a new one."""
     kept = isinstance(value, Array) and (dtype is None or kind_for(dtype) == value.kind)
     return value if kept else array(value, dtype, **more)
 
 
 def _concrete_constructor(name: str) -> Callable[..., Any]:
-    """Return a function of numpy that makes known arrays."""
+    """Return a NumPy function that constructs arrays from plain arguments."""
     function = getattr(np, name)
 
     def make(*args: Any, dtype: Any = None, **more: Any) -> Any:
@@ -421,7 +420,7 @@ def _constructor_like(value: Any) -> Callable[..., Any]:
 
 
 def to_concrete(value: Any) -> Any:
-    """Return arrays whose elements are all known as those of numpy."""
+    """Convert arrays without symbolic numbers to NumPy arrays."""
     if isinstance(value, Array):
         return np.array([each.item() for each in value.data.flat], value.dtype).reshape(value.shape)
     if isinstance(value, list | tuple):
@@ -430,7 +429,7 @@ def to_concrete(value: Any) -> Any:
 
 
 def _to_objects(value: Any) -> Any:
-    """Return an array of objects, for functions that only put them elsewhere."""
+    """Convert an argument to an array of objects, for functions that only move elements."""
     if isinstance(value, Array):
         return value.data
     if type(value) is Number:
@@ -457,7 +456,7 @@ def _wrap_structural(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def call_ufunc(ufunc: Any, method: str, args: Sequence[Any], options: dict[str, Any]) -> Any:
-    """Do what a ufunc of numpy does."""
+    """Apply a NumPy ufunc, or one of its methods."""
     name, out = ufunc.__name__, options.pop("out", None)
     if method == "__call__" and not options:
         made = (
@@ -483,13 +482,13 @@ def call_ufunc(ufunc: Any, method: str, args: Sequence[Any], options: dict[str, 
 
 
 class Ufunc:
-    """A ufunc of numpy for what is not known."""
+    """A NumPy ufunc that accepts symbolic numbers."""
 
     def __init__(self, ufunc: Any) -> None:
         self._ufunc, self.__name__ = ufunc, ufunc.__name__
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Compute."""
+        """Apply the ufunc."""
         if is_symbolic(list(args)) or any(isinstance(arg, Array | list | tuple) for arg in args):
             if options.pop("where", True) is not True or options.pop("dtype", None) is not None:
                 raise Unsupported(f"options of numpy.{self.__name__}")
@@ -497,20 +496,20 @@ class Ufunc:
         return self._ufunc(*args, **options)
 
     def reduce(self, *args: Any, **options: Any) -> Any:
-        """Combine elements."""
+        """Combine the elements of an array."""
         return call_ufunc(self._ufunc, "reduce", args, options)
 
     def accumulate(self, *args: Any, **options: Any) -> Any:
-        """Combine more and more elements."""
+        """Return the cumulative results."""
         return call_ufunc(self._ufunc, "accumulate", args, options)
 
     def outer(self, *args: Any, **options: Any) -> Any:
-        """Combine all with all."""
+        """Apply the ufunc to all pairs of elements."""
         return call_ufunc(self._ufunc, "outer", args, options)
 
 
 class Module:
-    """A module of which some functions compute with what is not known."""
+    """A module with some functions that accept symbolic numbers."""
 
     def __init__(self, module: ModuleType, names: dict[str, Any]) -> None:
         self._module, self._names = module, names
@@ -522,7 +521,7 @@ class Module:
         return self._names[name]
 
     def _replacement(self, name: str, value: Any) -> Any:
-        """Return what a name stands for: functions take what is known only."""
+        """Return the value of a name; functions without support refuse symbolic numbers."""
         if isinstance(value, np.ufunc):
             return (
                 Ufunc(value)
@@ -545,20 +544,19 @@ class Module:
         return _concrete_only(name, value)
 
 
-_SUPPORTED_UFUNCS = {*OPERATIONS, *COMPOSED, "matmul", "clip"} | {
-    "bitwise_and",
-    "bitwise_or",
-    "invert",
-    "bitwise_xor",
+_SUPPORTED_UFUNCS = {
+    *OPERATIONS,
+    *COMPOSED,
+    *("matmul", "clip", "bitwise_and", "bitwise_or", "bitwise_xor", "invert"),
 }
 
 
+# NumPy classes, besides types of numbers, that do not compute with elements.
 _SUPPORTED_CLASSES = ("errstate", "dtype", "ndindex")
-"""Classes of numpy, besides those of numbers, that do not compute with elements."""
 
 
 def _concrete_only(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that refuses what is not known."""
+    """Return a function that refuses symbolic numbers."""
 
     def call(*args: Any, **options: Any) -> Any:
         given = [*args, *options.values()]
@@ -572,17 +570,15 @@ def _concrete_only(name: str, function: Callable[..., Any]) -> Callable[..., Any
     return call
 
 
-# --- types
-
-
+# Types
 class Type(type):
-    """A class of numbers that converts what is not known, and knows its instances."""
+    """A replacement of a number type; it converts symbolic numbers and knows its instances."""
 
     plain: Any
     convert: Callable[..., Any]
 
     def __new__(mcs, name: str, plain: Any, convert: Callable[..., Any]) -> "Type":
-        """Make a stand-in for a class."""
+        """Create the replacement of a type."""
         made = super().__new__(mcs, name, (), {"plain": plain, "convert": staticmethod(convert)})
         return made
 
@@ -590,7 +586,7 @@ class Type(type):
         pass
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
-        """Convert."""
+        """Convert a value."""
         if any(isinstance(arg, Number | Array) for arg in args):
             return cls.convert(*args, **options)
         return cls.plain(*args, **options)
@@ -620,7 +616,7 @@ _EXAMPLES: dict[tuple[str, bool], Any] = {
 
 
 def is_instance(value: Any, kinds: Any) -> bool:
-    """Whether a value, known or not, is of some classes."""
+    """Return whether a value, symbolic or not, is an instance of types."""
     kinds = kinds if isinstance(kinds, tuple) else (kinds,)
     plain = tuple(getattr(kind, "plain", kind) for kind in kinds)
     if isinstance(value, Array):
@@ -636,7 +632,7 @@ def is_instance(value: Any, kinds: Any) -> bool:
 
 
 def type_of(value: Any, *more: Any) -> Any:
-    """Return the class of a value."""
+    """Return the type of a value."""
     if more:
         return type(value, *more)
     if isinstance(value, Array):
@@ -681,9 +677,7 @@ _NUMPY_TYPES["ndarray"] = Type("ndarray", np.ndarray, array)
 _STAND_INS = {each.plain: each for each in (INT, FLOAT, BOOL, *_NUMPY_TYPES.values())}
 
 
-# --- numpy and math as modules
-
-
+# NumPy and `math` as modules
 def _of_numpy(name: str) -> Callable[..., Any]:
     return lambda *args, **options: getattr(NUMPY, name)(*args, **options)
 
@@ -771,7 +765,7 @@ _LINEAR = {
 
 
 def _nan_to_num(value: Any) -> Any:
-    """Return numbers as they are: where they are not finite the program answers."""
+    """Return numbers unchanged; if one is not finite, the program computes the step."""
     made = array_of(value)
     tracer().fall_back_if(
         tracer().graph.negate(node_of(reduce("logical_and", _numpy("isfinite", made)))),
@@ -784,7 +778,7 @@ NUMPY: Any = Module(np, _NAMES | {"linalg": Module(np.linalg, _LINEAR)})
 
 
 def _array_attribute(self: Array, name: str) -> Any:
-    """Return the method of an array that a function of numpy implements."""
+    """Return a method of an array that a NumPy function implements."""
     if name.startswith("__"):
         raise AttributeError(name)
     if name in METHODS:
@@ -795,12 +789,12 @@ def _array_attribute(self: Array, name: str) -> Any:
 
 
 def _array_ufunc(self: Any, ufunc: Any, method: str, *args: Any, **options: Any) -> Any:
-    """Compute a ufunc that numpy calls with an unknown number or array."""
+    """Apply a ufunc that NumPy calls with a symbolic argument."""
     return call_ufunc(ufunc, method, args, options)
 
 
 def _array_function(self: Any, func: Any, kinds: Any, args: Any, options: Any) -> Any:
-    """Compute another function of numpy that has an unknown number or array as argument."""
+    """Apply another NumPy function that has a symbolic argument."""
     return getattr(NUMPY, func.__name__)(*args, **options)
 
 
@@ -820,7 +814,7 @@ for _name, _function in {
 
 
 def _math_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of `math`: the own one where all is known."""
+    """Return a function of `math`; plain arguments go to the original."""
     plain = getattr(math, name)
 
     def call(*args: Any, **options: Any) -> Any:
@@ -836,7 +830,7 @@ def _math_function(name: str, function: Callable[..., Any]) -> Callable[..., Any
 
 
 def _to_double(value: Any) -> Any:
-    """Return a number in the precision in which `math` computes."""
+    """Convert a single-precision number to double precision, as `math` does."""
     single = type(value) is Number and value.node.kind == "s"
     return number(tracer().graph.cast(value.node, "f"), True) if single else value
 
@@ -872,18 +866,16 @@ _MATH: dict[str, Callable[..., Any]] = {
 MATH = Module(math, {n: _math_function(n, f) for n, f in _MATH.items() if hasattr(math, n)})
 
 
-# --- built-in functions
-
-
+# Built-in functions
 def _add_up(values: Iterable[Any], start: Any = 0) -> Any:
-    """Add up, one after the other."""
+    """Return the sum of values, added one after the other."""
     for value in values:
         start = start + value
     return start
 
 
 def _min_or_max(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `min` or `max`: the first of equal ones is returned."""
+    """Return `min` or `max`; of equal values the first is returned."""
 
     def call(*args: Any, **options: Any) -> Any:
         items = list(args[0]) if len(args) == 1 else list(args)
@@ -899,7 +891,10 @@ def _min_or_max(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def select_number(condition: Any, x: Any, y: Any) -> Any:
-    """Return one of two numbers; what type it has may be open, where that cannot matter."""
+    """Return one of two numbers by a condition.
+
+    Its type may be ambiguous if that cannot matter; otherwise the path forks.
+    """
     one, other = node_of(x), node_of(y)
     python = is_python_of(x, y) if one.kind == other.kind else None
     if python is None and tracer().exact_types and one is not other:
@@ -908,13 +903,13 @@ def select_number(condition: Any, x: Any, y: Any) -> Any:
 
 
 def is_python_of(x: Any, y: Any) -> bool | None:
-    """Whether both numbers are Python's or both numpy's, None where they differ."""
+    """Return whether both numbers are Python's; None if only one number is."""
     one, other = is_python(x), is_python(y)
     return one if one is other else None
 
 
 def import_module(name: str, *args: Any) -> Any:
-    """Import a module; what could make a program answer differently is refused."""
+    """Import a module; refuse modules that could make results differ between calls."""
     top = name.partition(".")[0]
     if top == "numpy":
         return NUMPY if "." not in name or not (len(args) > 2 and args[2]) else NUMPY.linalg
@@ -942,10 +937,10 @@ def _power(base: Any, exponent: Any, *modulus: Any) -> Any:
     return pow(base, exponent, *modulus)
 
 
+# These have effects other than a result, or reveal the objects behind symbolic numbers.
 _UNSUPPORTED_BUILTINS = (
     *("id", "input", "open", "eval", "exec", "locals", "globals", "iter", "next", "hash"),
 )
-"""What does more than compute, or shows what stands behind numbers."""
 
 BUILTINS: dict[str, Any] = dict(vars(builtins)) | {
     "int": INT,

@@ -1,8 +1,8 @@
-"""Numbers and arrays that stand for what is not known while a program is traced.
+"""Symbolic numbers and arrays, which replace observations and actions while a program is traced.
 
-Where plain numbers would fail and arrays go on (a division by zero, a root of a
-negative number, NaN, more than 64 bits) the path notes that the step is the
-program's. The functions, methods and products of numpy are added by `functions`.
+If plain numbers would fail but arrays continue (a division by zero, a root of a negative number,
+NaN, more than 64 bits), the path adds a fallback condition: the program itself computes the step.
+`functions` adds the functions, methods and matrix products of NumPy.
 """
 
 import math
@@ -25,21 +25,21 @@ from cwm_cli.translation.paths import LIMITS, AbandonedPath, Tracer
 DTYPES = {"b": np.dtype(bool), "i": np.dtype(np.int64), "s": np.dtype("f4"), "f": np.dtype(float)}
 KINDS = {str(dtype): kind for kind, dtype in DTYPES.items()}
 
+# Larger integers may exceed 64 bits.
 MAX_INTEGER = 2.0**62
-"""Beyond this 64 bits may not hold a whole number."""
 
 _NUMBERS = {"b": np.bool_, "i": np.int64, "s": np.float32, "f": np.float64}
 _PYTHON: dict[str, type] = {"b": bool, "i": int, "s": float, "f": float}
 
 
 class Current:
-    """The tracer at work; there is one at a time in a process."""
+    """The tracer in use; a process has one at a time."""
 
     tracer = Tracer()
 
 
 def tracer() -> Tracer:
-    """Return the tracer at work."""
+    """Return the tracer in use."""
     return Current.tracer
 
 
@@ -60,9 +60,10 @@ ALIASES = {
 
 
 class Number:
-    """A number that is not known. `python` says whether it is Python's, not numpy's.
+    """A symbolic number.
 
-    That is None where it can be either; what depends on it is then refused.
+    `python` is True for a number of Python, False for one of NumPy, and None if it differs between
+    merged paths. Operations that depend on it then raise `Unsupported`.
     """
 
     __slots__ = ("node", "python")
@@ -121,7 +122,7 @@ class Number:
         raise program_error(IndexError("invalid index to scalar variable."))
 
     def __getattr__(self, name: str) -> Any:
-        """Return what numbers of Python have, or what arrays without axes have."""
+        """Return an attribute of a Python number, or of a NumPy scalar."""
         kind = self.node.kind
         if name.startswith("__"):
             raise AttributeError(name)
@@ -145,18 +146,18 @@ class Number:
 
 
 def program_error(error: Exception) -> Exception:
-    """Mark an exception that the program raises with plain numbers, too."""
+    """Mark an exception that the program also raises with plain numbers."""
     error.__traced__ = True  # type: ignore[attr-defined]
     return error
 
 
 def is_number(value: Any) -> bool:
-    """Whether something is a number, known or not."""
+    """Return whether a value is a number, symbolic or not."""
     return isinstance(value, Number | bool | int | float | np.generic)
 
 
 def node_of(value: Any) -> TraceNode:
-    """Return the node of a number, also of one in an array of one element."""
+    """Return the node of a number or of an array with one element."""
     if type(value) is Number:
         return value.node
     if isinstance(value, Array | np.ndarray):
@@ -167,28 +168,28 @@ def node_of(value: Any) -> TraceNode:
 
 
 def is_python(value: Any) -> bool | None:
-    """Whether a number is Python's, None where that is open."""
+    """Return whether a number is Python's; None if both are possible."""
     if type(value) is Number:
         return value.python
     return not isinstance(value, np.generic | np.ndarray | Array)
 
 
 def number(node: TraceNode, python: bool | None) -> Any:
-    """Return a number as a program sees it: plain where it is known."""
+    """Return the number of a node: a plain one if it is constant and its type is known."""
     if node.op == "const" and python is not None:
         return _PYTHON[node.kind](node.value) if python else _NUMBERS[node.kind](node.value)
     return Number(node, python)
 
 
 def scalar_array(value: Any) -> np.ndarray:
-    """Return an array without axes around a value."""
+    """Return an array of objects without axes that contains a value."""
     array = np.empty((), object)
     array[()] = value
     return array
 
 
 def op(name: str, *args: Any) -> Any:
-    """Do an operation on numbers or arrays, as numpy or as Python does."""
+    """Apply an operation to numbers or arrays, as NumPy or Python does."""
     if any(isinstance(arg, Array | np.ndarray | list | tuple) for arg in args):
         return elementwise(name, *args)
     flags = [is_python(arg) for arg in args]
@@ -197,13 +198,13 @@ def op(name: str, *args: Any) -> Any:
 
 
 def elementwise(name: str, *args: Any) -> Any:
-    """Do an operation on arrays; their elements are numpy's, other numbers may be Python's."""
+    """Apply an operation to arrays; their elements are NumPy's, other numbers may be Python's."""
     made = np.frompyfunc(lambda *values: op(name, *values), len(args), 1)
     return wrap(made(*[raw(arg) if not is_number(arg) else scalar_array(arg) for arg in args]))
 
 
 def _apply(name: str, nodes: list[TraceNode], flags: list[bool | None]) -> TraceNode:
-    """Return the node of an operation under any name that numpy has for it."""
+    """Return the node of an operation under any of its NumPy names."""
     graph = tracer().graph
     name = ALIASES.get(name, name)
     if "s" in [node.kind for node in nodes] and name != "select":
@@ -236,7 +237,7 @@ _BITS["bitwise_xor"] = "equal"
 
 
 def _apply_to_truths(name: str, nodes: list[TraceNode], flags: list[bool | None]) -> TraceNode:
-    """Return an operation on truths that is written as one on bits."""
+    """Return a logical operation that is written as one on bits."""
     if any(node.kind != "b" for node in nodes) or (name == "invert" and flags[0] is not False):
         raise Unsupported("bits of whole numbers")
     made = tracer().graph.apply(_BITS[name], *nodes)
@@ -244,7 +245,7 @@ def _apply_to_truths(name: str, nodes: list[TraceNode], flags: list[bool | None]
 
 
 def _promote(nodes: list[TraceNode], flags: list[bool | None]) -> list[TraceNode]:
-    """Return operands in the precision in which numpy computes with some of single precision."""
+    """Return operands in the precision that NumPy uses if an operand has single precision."""
     graph = tracer().graph
     strong = [
         node.kind
@@ -258,7 +259,7 @@ def _promote(nodes: list[TraceNode], flags: list[bool | None]) -> list[TraceNode
 
 
 def _prepare_power(nodes: list[TraceNode], flags: list[bool | None]) -> list[TraceNode]:
-    """Return base and exponent; Python makes fractions of whole numbers where numpy fails."""
+    """Return base and exponent; Python's integers become real for a negative exponent."""
     base, exponent = nodes
     if base.kind == exponent.kind == "i" and tracer().range(exponent)[0] < 0:
         if not all(flags):
@@ -268,7 +269,7 @@ def _prepare_power(nodes: list[TraceNode], flags: list[bool | None]) -> list[Tra
 
 
 def _note_domain_errors(name: str, nodes: Sequence[TraceNode]) -> None:
-    """Note where plain numbers fail and arrays go on."""
+    """Add a fallback for arguments outside the domain of an operation."""
     graph = tracer().graph
     zero, last = graph.const(0), nodes[-1]
     bad = None
@@ -294,7 +295,7 @@ def _note_domain_errors(name: str, nodes: Sequence[TraceNode]) -> None:
 
 
 def _power_domain_error(base: TraceNode, exponent: TraceNode) -> TraceNode | None:
-    """Return where a power fails: roots of negative numbers, zero to a negative power."""
+    """Return the condition under which a power fails: a root of a negative number, or 1/0."""
     graph, zero = tracer().graph, tracer().graph.const(0)
     if exponent.op != "const":
         low, _ = tracer().range(exponent)
@@ -311,9 +312,9 @@ _BOUNDED = ("minimum", "maximum", "select", "gather", "less", "equal", "absolute
 
 
 def _note_overflow(name: str, nodes: Sequence[TraceNode], result: TraceNode) -> None:
-    """Note where a result could grow beyond all bounds, from which NaN or wrapping follows.
+    """Add a fallback for results beyond the limits, which could lead to NaN or wrap around.
 
-    Zero divisors are among it.
+    Divisors that are zero are among them.
     """
     graph, current = tracer().graph, tracer()
     if result.kind == "b" or name in _BOUNDED:
@@ -338,14 +339,14 @@ def _note_overflow(name: str, nodes: Sequence[TraceNode], result: TraceNode) -> 
 
 
 def _compose(text: str) -> Callable[[list[TraceNode]], TraceNode]:
-    """Return an operation that is made of others: `not less 1 0` compares the other way round."""
+    """Return an operation composed of others, such as `not less 1 0` for `less_equal`."""
     negate = text.startswith("not ")
     name, *places = text.removeprefix("not ").split()
 
     def compose(nodes: list[TraceNode]) -> TraceNode:
         graph = tracer().graph
         if negate and name == "less" and any(map(is_nan, nodes)):
-            return graph.false  # nothing is beside what is no number, neither less nor not less
+            return graph.false  # every comparison with NaN is False, so do not negate it
         made = _apply(name, [nodes[int(place)] for place in places], [False] * len(places))
         return graph.negate(made) if negate else made
 
@@ -382,7 +383,7 @@ COMPOSED: dict[str, Callable[[list[TraceNode]], TraceNode]] = {
 
 
 def to_int(value: Any) -> Any:
-    """Return what `int` makes of a number."""
+    """Return `int(value)`."""
     node, current = node_of(value), tracer()
     if node.kind in "sf":
         low, high = current.range(node)
@@ -396,7 +397,10 @@ def to_int(value: Any) -> Any:
 
 
 def round_half_even(value: Any, digits: Any = None) -> Any:
-    """Round as Python does, halves to even; near halves of a digit numpy rounds otherwise."""
+    """Round as Python does, halves to even.
+
+    NumPy rounds differently near halves of a digit, so the program itself rounds these.
+    """
     if digits is None:
         return to_int(op("rint", value))
     if type(digits) is not int or node_of(value).kind != "f" or not 0 <= digits <= 15:
@@ -407,13 +411,13 @@ def round_half_even(value: Any, digits: Any = None) -> Any:
     )
     tracer().fall_back_if(
         node_of(op("less", near, 1e-6)), numeric=True
-    )  # far more than rounding errors
+    )  # far above rounding errors
     tracer().fall_back_if(node_of(op("greater", op("absolute", scaled), 1e9)), numeric=True)
     return op("divide", op("rint", scaled), 10.0**digits)
 
 
 def cast(value: Any, dtype: Any) -> Any:
-    """Convert a number or an array to a type of numpy."""
+    """Convert a number or an array to a NumPy type."""
     kind = kind_for(dtype)
     if isinstance(value, Array | np.ndarray | list | tuple):
         array = raw(value)
@@ -426,7 +430,7 @@ def cast(value: Any, dtype: Any) -> Any:
 
 
 def kind_for(dtype: Any) -> str:
-    """Return the kind of a type of numpy or Python."""
+    """Return the kind of a NumPy or Python type."""
     name = str(np.dtype(getattr(dtype, "plain", dtype)))
     if name not in KINDS:
         raise Unsupported(f"numbers of the type {name}")
@@ -447,7 +451,7 @@ def raw(value: Any) -> np.ndarray:
 
 
 def objects(concrete: np.ndarray) -> np.ndarray:
-    """Return known numbers as objects."""
+    """Convert an array of plain numbers to an array of objects."""
     if concrete.dtype.kind in "US":
         return concrete
     kind_for(concrete.dtype)
@@ -458,7 +462,7 @@ def objects(concrete: np.ndarray) -> np.ndarray:
 
 
 def wrap(value: Any) -> Any:
-    """Return what an operation on arrays of objects made: an array, or a number without axes."""
+    """Return the result of an operation on arrays of objects: an `Array`, or a number."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "US":
             return value
@@ -469,7 +473,7 @@ def wrap(value: Any) -> Any:
 
 
 def to_numpy(value: Any) -> Any:
-    """Return a number as one of numpy's."""
+    """Return a number as one of NumPy's."""
     if type(value) is Number:
         return value if value.python is False else Number(value.node, False)
     return (
@@ -498,7 +502,7 @@ def array_of(value: Any, dtype: Any = None) -> Any:
 
 
 def _stack(parts: list[Any]) -> "Array":
-    """Return an array of numbers, or of arrays of one shape."""
+    """Return an array of numbers, or of arrays with equal shapes."""
     rows = [to_numpy(part) if is_number(part) else array_of(part) for part in parts]
     shapes = {row.shape if isinstance(row, Array) else () for row in rows}
     if len(shapes) > 1 or any(not is_number(row) and not isinstance(row, Array) for row in rows):
@@ -512,7 +516,7 @@ def _stack(parts: list[Any]) -> "Array":
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether something holds a number that is not known."""
+    """Return whether a value contains a symbolic number."""
     if type(value) is Number:
         return True
     if isinstance(value, Array):
@@ -523,7 +527,7 @@ def is_symbolic(value: Any) -> bool:
 
 
 class Array:
-    """An array of numbers, known or not; changes in place are seen in its views."""
+    """An array of plain and symbolic numbers; views share memory, as in NumPy."""
 
     __slots__ = ("data", "kind")
     __array_priority__ = 100
@@ -612,34 +616,34 @@ class Array:
         return Array(self.data.flatten(), self.kind)
 
     def ravel(self) -> "Array":
-        """Return it with one axis."""
+        """Return the array with one axis."""
         return Array(self.data.ravel(), self.kind)
 
     def reshape(self, *shape: Any) -> "Array":
-        """Return it in another shape."""
+        """Return the array with another shape."""
         return Array(self.data.reshape(*shape), self.kind)
 
     def transpose(self, *axes: Any) -> "Array":
-        """Return it with other axes first."""
+        """Return the array with permuted axes."""
         return Array(self.data.transpose(*axes), self.kind)
 
     def squeeze(self, axis: Any = None) -> "Array":
-        """Return it without axes of one element."""
+        """Return the array without axes of length 1."""
         return Array(np.asarray(self.data.squeeze(axis)), self.kind)
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
-        """Return it as another type."""
+        """Return the array converted to another type."""
         made = cast(self, dtype)
         return made if self.ndim else wrap(made.data)
 
     def tolist(self) -> Any:
-        """Return numbers of Python."""
+        """Return nested lists of Python numbers."""
         if not self.ndim:
             return self.item()
         return [each.tolist() if isinstance(each, Array) else to_python(each) for each in self]
 
     def item(self, *place: Any) -> Any:
-        """Return a number of Python."""
+        """Return an element as a Python number."""
         if not place and self.size != 1:
             raise program_error(
                 ValueError("can only convert an array of size 1 to a Python scalar")
@@ -647,7 +651,7 @@ class Array:
         return to_python(self.data[concrete_index(place)] if place else self.data.flat[0])
 
     def fill(self, value: Any) -> None:
-        """Put one number everywhere."""
+        """Set all elements to a number."""
         self[...] = value
 
 
@@ -657,7 +661,7 @@ def to_python(value: Any) -> Any:
 
 
 def concrete_index(place: Any) -> Any:
-    """Return a place that is known, forking where it is not."""
+    """Return an index without symbolic numbers, after forking over their values."""
     if type(place) is Number:
         return tracer().fork_on_value(place.node)
     if isinstance(place, Array):
@@ -680,7 +684,7 @@ Operation = Callable[[Any, Any], Any]
 
 
 def binary_methods(compute: Operation) -> tuple[Operation, Operation]:
-    """Return the methods of an operator: with the object on the left, and on the right."""
+    """Return the two methods of an operator: with the object on the left, and on the right."""
 
     def forward(self: Any, other: Any) -> Any:
         return compute(self, other) if _is_operand(self, other) else NotImplemented
@@ -703,10 +707,9 @@ def in_place_method(compute: Operation) -> Callable[[Array, Any], Array]:
     def change(self: Array, other: Any) -> Array:
         made = compute(self, other)
         if not isinstance(made, Array) or made.shape != self.shape:
-            if not self.ndim:
-                made = Array(scalar_array(made))
-            else:
+            if self.ndim:
                 raise program_error(ValueError("operands cannot be broadcast in place"))
+            made = Array(scalar_array(made))
         if "bisf".index(made.kind) > "bisf".index(self.kind) and (made.kind, self.kind) != (
             "f",
             "s",
@@ -745,6 +748,7 @@ _OTHERS: dict[str, Callable[..., Any]] = {
     "__rdivmod__": lambda self, other: (other // self, other % self),
 }
 
+# Python looks up operators in the class, never by `__getattr__`.
 for _class in (Number, Array):
     for _short, _name in _ARITHMETIC.items():
         _forward, _backward = binary_methods(partial(op, _name))

@@ -15,8 +15,8 @@ MAX_PATHS = 256  # through a region of a program
 MAX_DECISIONS = 200  # on one path
 MAX_VALUES = 64  # of an integer, for a fork with one path per value
 
-# Larger numbers of states, observations and actions are left to the program. So no product of a
-# few of them exceeds the range of double precision, single precision or 64-bit integers.
+# Larger numbers of states, observations and actions are left to the program. So the product of a
+# few numbers never exceeds the range of double precision, single precision or 64-bit integers.
 LIMITS = {"f": 1e30, "s": 1e9, "i": 2.0**31, "b": 1.0}
 
 _LARGEST_SINGLE = 3.4e38
@@ -263,7 +263,7 @@ class Tracer:
                 result = error
             finally:
                 self.path = parent
-            # Each new decision of this run took the first outcome: queue a run for the other one.
+            # Each new decision of this run took the first outcome: queue a run for the second.
             for number in range(len(prefix), len(path.decisions)):
                 decisions = [choice for _, choice in path.decisions[: number + 1]]
                 waiting.append([*decisions[:-1], not decisions[-1]])

@@ -41,7 +41,7 @@ from cwm_cli.translation.values import (
 
 MAX_LOOP_ROUNDS = 3  # of a loop with a symbolic condition; the program computes longer ones
 MAX_DEPTH = 60  # of nested regions; a deeper recursion has no known end
-MIN_CACHED_WORK = 150  # of a region whose results are worth a cache entry
+MIN_CACHED_WORK = 150  # of a region; repeating less work costs less than copying its results
 MAX_CHOICES = 16  # in a chain of selections that replaces a table
 
 FILE = "<traced>"  # file name of traced programs
@@ -214,7 +214,7 @@ def run_and_merge(
 
     Args:
         run: The region.
-        roots: Values from which the region can reach everything that it may change.
+        roots: Values that lead to everything that the region may change.
         others: Further values that existed before the region.
         tagged: Merge only results with the same first element.
     """
@@ -294,7 +294,7 @@ class _RegionResults:
         group = self._fork_by(
             self.succeeded, lambda place: self._found[place][2][0][0] if self._tagged else None
         )
-        # Merge as many paths as possible: all of them, those of equal shape, or none.
+        # Merge as many paths as possible: all paths, paths with results of equal shape, or none.
         try:
             return self._merge_group(group)
         except MergeError:

@@ -57,7 +57,7 @@ def rewrite(text: str) -> ast.Module:
 
 
 def _check_handler(handler: ast.ExceptHandler) -> None:
-    """Refuse a handler that would catch `Unsupported`; let others check what they catch."""
+    """Refuse a handler that would catch `Unsupported`; add a check to all others."""
     if not handler.type or any(
         isinstance(node, ast.Name) and node.id == "BaseException" for node in ast.walk(handler.type)
     ):
@@ -289,7 +289,7 @@ class _RegionTransformer(ast.NodeTransformer):
 
 
 def _assigned_names(node: ast.AST) -> list[str]:
-    """Return the variables that a statement assigns to, without those of comprehensions."""
+    """Return the variables that a statement assigns to, without comprehension variables."""
     comprehensions = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
     hidden = {
         part

@@ -22,7 +22,7 @@ _REPEATABLE = (bytes, list, tuple, np.ndarray)
 class TranslatedModel(Model):
     """A model that computes steps of a program, and calls the program if it cannot.
 
-    `play` leaves the model at the state from which it started. The model has no state of its own
+    `play` leaves the state unchanged. The model has no state of its own
     after the end of an episode and after a step of the program; the program then computes the
     next step. `fallbacks` counts how often the program was called.
     """

@@ -371,7 +371,7 @@ class Trace:
         return changed
 
     def _finish(self) -> None:
-        """Merge all paths, variants and actions; keep only the numbers on which results depend."""
+        """Merge all paths, variants and actions; keep only the numbers that affect results."""
         graph = self.tracer.graph
         slots, self._places = list[TraceNode](), dict[tuple[int, int], int]()
         for variant in self._variants:
@@ -476,7 +476,7 @@ class Trace:
     def _find_live_slots(
         slots: list[TraceNode], following: list[TraceNode], outputs: Sequence[TraceNode | None]
     ) -> list[int]:
-        """Return the positions of the slots on which the results of any later step depend."""
+        """Return the positions of the slots that affect the results of any later step."""
         place_of = {slot: place for place, slot in enumerate(slots)}
         live: set[int] = set()
         waiting = [node for node in outputs if node is not None]

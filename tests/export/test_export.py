@@ -1,4 +1,4 @@
-"""`cwm runs export`: what a search found acts, reads and installs where there is no `cwm`."""
+"""`cwm runs export`: an exported program runs, reads and installs without `cwm`."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.export import Export, export_of, publish
-from cwm_cli.export.package import LETTERS, names_of, world_of
+from cwm_cli.export.package import LETTERS, gather_world, make_names
 from cwm_cli.export.templates import rendering
 from cwm_cli.export.templates import values as template
 from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
@@ -111,7 +111,7 @@ assert repr(answers[0]) == repr(answers[1])
 
 
 def alone(facts, code):
-    """Run code where there is no `cwm`, with the exported environment as `env`."""
+    """Run code without `cwm`, with the exported environment as `env`."""
     arguments = [str(facts["folder"]), f"{facts['module']}:{facts['id']}"]
     done = subprocess.run(
         [sys.executable, "-I", "-c", ALONE + code, *arguments],
@@ -125,7 +125,7 @@ def alone(facts, code):
 
 
 def search(shell, env, program, *arguments):
-    """Find a program in a run, as `cwm synthesize` does where that very program is proposed."""
+    """Run `cwm synthesize` with a backend that proposes a given program."""
     (shell.folder / "program.py").write_text(program)
     proposing = ("--backend", "simulated", "-o", "backend.program=program.py", "-o", "errors=0")
     given = ("--env", env, *proposing, "--budget", "1", "--run", "run", *arguments)
@@ -134,7 +134,7 @@ def search(shell, env, program, *arguments):
 
 
 def export(shell, folder="run", *arguments):
-    """Export a folder, and return what is said of that."""
+    """Export a folder, and return the JSON output."""
     done = shell.inside("runs", "export", folder, *arguments, "--json")
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
@@ -142,7 +142,7 @@ def export(shell, folder="run", *arguments):
 
 
 def refused(shell, *arguments):
-    """Return the line in which an export is refused."""
+    """Return the error message of an export."""
     done = shell.inside("runs", "export", *arguments)
     assert done.returncode == 1 and done.stdout == "", done.output
     (line,) = done.stderr.splitlines()
@@ -151,7 +151,7 @@ def refused(shell, *arguments):
 
 @pytest.fixture(scope="module")
 def poles_shell(tmp_path_factory):
-    """A shell with the run of the main job."""
+    """A shell with a run of CartPole."""
     folder = tmp_path_factory.mktemp("work")
     shell = Shell(folder, tmp_path_factory.mktemp("packages"))
     done = shell.inside("synthesize", "--env", "CartPole-v1", "--run", "run")
@@ -170,7 +170,7 @@ ROWS = Dataset.of([Transition(0, 1, 1, 1.0, False)], observation_space=MOVES, ac
 
 
 def run_of(folder, program, failure=None):
-    """Make a run of an environment that is not there any more."""
+    """Create a run of an environment that is no longer installed."""
     header = SearchHeader(config=CONFIG, description="", versions={}, source="x", created="now")
     run = SearchRun.start(folder, header, {"dataset.npz": ROWS})
     node = Node(0, 0, -1, GENERATE, program, Verdict(0.5, failure=failure), "key", Usage())
@@ -182,9 +182,7 @@ def run_of(folder, program, failure=None):
 
 class TestActing:
     @pytest.mark.slow
-    def test_the_main_job_is_played_where_there_is_no_cwm_as_the_true_environment_plays(
-        self, poles_facts
-    ):
+    def test_export_agrees_with_the_true_environment_without_cwm(self, poles_facts):
         stand = "true.state = np.array(seen, np.float64)"
         code = AS_TRUE.replace("STAND", stand).replace("ENDS", "4")
         alone(poles_facts, code.replace("NAME, **ARGUMENTS", "'CartPole-v1'"))
@@ -202,7 +200,7 @@ class TestActing:
             ),
         ],
     )
-    def test_other_kinds_of_environments_are_played_as_well(self, cwm, name, program, stand, ends):
+    def test_export_of_other_environments_agrees(self, cwm, name, program, stand, ends):
         arguments = {"is_slippery": False} if "Lake" in name else {}
         recordings.record(name, episodes=5, **arguments)[0].save(cwm.folder / "rows.npz")
         named = ("--env-arg", "is_slippery=false") if arguments else ()
@@ -211,14 +209,14 @@ class TestActing:
         alone(export(cwm), code.replace("STAND", stand).replace("ENDS", str(ends)))
 
     @pytest.mark.slow
-    def test_valid_actions_are_known_from_the_start_on_and_texts_are_texts(self, cwm):
+    def test_export_knows_valid_actions_and_texts_from_the_start(self, cwm):
         search(cwm, "RTFM-v0", RTFM)
         facts = export(cwm)
         assert facts["max_episode_steps"] is None
         alone(facts, VALID + MANY)
 
     @pytest.mark.long
-    def test_chance_is_drawn_by_the_seed_and_the_chance_of_others_is_left_alone(self, cwm):
+    def test_random_numbers_depend_on_the_seed_only(self, cwm):
         search(cwm, "Blackjack-v1", BLACKJACK)
         code = """
 import random
@@ -257,17 +255,17 @@ def env(poles_facts, monkeypatch):
 
 class TestEnvironment:
     @pytest.mark.filterwarnings("ignore:.*A Box observation space m:UserWarning")
-    def test_it_passes_the_checks_of_gymnasium(self, env):
+    def test_environment_passes_the_gymnasium_checker(self, env):
         check_env(env.unwrapped)
 
-    def test_it_starts_where_the_recorded_episodes_started(self, env, poles_shell):
+    def test_reset_chooses_a_recorded_start(self, env, poles_shell):
         rows = list(SearchRun.load(poles_shell.folder / "run").dataset())
         starts = [rows[0], *(b for a, b in pairwise(rows) if a.episode != b.episode)]
         recorded = {start.observation.tobytes() for start in starts}
         drawn = {env.reset(seed=seed)[0].tobytes() for seed in range(300)}
         assert drawn == recorded
 
-    def test_it_starts_at_an_observation_that_is_named(self, env):
+    def test_reset_accepts_an_observation(self, env):
         seen, _ = env.reset(options={"observation": [0.1, 0, 0.05, 0]})
         assert seen.dtype == np.float32 and seen.tolist() == np.float32([0.1, 0, 0.05, 0]).tolist()
         after, *_ = env.step(0)
@@ -275,10 +273,10 @@ class TestEnvironment:
         env.reset(options={"observation": seen})
         assert np.allclose(env.step(0)[0], after, 1e-6)
 
-    def test_it_has_the_time_limit_of_the_environment(self, env):
+    def test_time_limit_is_that_of_the_environment(self, env):
         assert env.spec.max_episode_steps == 500
 
-    def test_what_is_done_to_observations_does_not_change_what_follows(self, env):
+    def test_changing_an_observation_does_not_change_the_next_steps(self, env):
         expected = [env.reset(seed=0)[0], *(env.step(0)[0].copy() for _ in range(5))]
         seen = env.reset(seed=0)[0]
         for answer in expected[1:]:
@@ -286,7 +284,7 @@ class TestEnvironment:
             seen = env.step(0)[0]
             assert (seen == answer).all()
 
-    def test_a_start_of_another_shape_is_refused(self, env):
+    def test_reset_refuses_an_observation_of_another_shape(self, env):
         with pytest.raises(ValueError, match="reshape"):
             env.reset(options={"observation": [1, 2, 3]})
 
@@ -303,8 +301,8 @@ class Environment:
 """
 
 
-def package_of(folder, program, dataset, monkeypatch):
-    """Export a run that came to a program, and let this process import the package."""
+def build_package(folder, program, dataset, monkeypatch):
+    """Export a run with a program, and make the package importable."""
     header = SearchHeader(
         config=CONFIG.model_copy(update={"env": dataset.metadata["env"]}),
         description="",
@@ -318,18 +316,18 @@ def package_of(folder, program, dataset, monkeypatch):
         run.learn(Record(node, program))
     run.write_best(program)
     publish(export_of(run.folder), folder / "export")
-    names = names_of(dataset.metadata["env"])
+    names = make_names(dataset.metadata["env"])
     monkeypatch.syspath_prepend(folder / "export")
     return f"{names.module}:{names.id}"
 
 
 @pytest.fixture
 def packaged(tmp_path, monkeypatch):
-    """Makes packages that can be imported until the test is over."""
+    """Create packages that can be imported until the end of the test."""
     made = []
 
     def make(program, dataset):
-        made.append(package_of(tmp_path, program, dataset, monkeypatch))
+        made.append(build_package(tmp_path, program, dataset, monkeypatch))
         return made[-1]
 
     yield make
@@ -348,9 +346,7 @@ class TestBounds:
         metadata={"env": "Gone-v0"},
     )
 
-    def test_observations_are_within_their_space_and_the_program_goes_on_from_its_own(
-        self, packaged
-    ):
+    def test_observations_are_clipped_but_the_program_is_not(self, packaged):
         env = gymnasium.make(packaged(STRAYING, self.ROWS))
         seen, _ = env.reset(seed=0)
         for expected in (0.5, 1.0, 1.0, 1.0):
@@ -358,7 +354,7 @@ class TestBounds:
             assert seen in env.observation_space and seen.tolist() == [expected] * 2
         assert env.unwrapped._observation.tolist() == [2.0, 2.0]
 
-    def test_what_is_no_number_is_refused(self, packaged):
+    def test_predictions_that_are_not_finite_raise(self, packaged):
         env = gymnasium.make(packaged(STRAYING, self.ROWS))
         env.reset(seed=0)
         with pytest.raises(
@@ -371,7 +367,7 @@ ID = "cartpole_v1_world_model:WorldModel/CartPole-v1"
 
 
 def played(env, steps=700):
-    """Return all that a vectorised environment answers to some actions."""
+    """Return all results of a vector environment for some actions."""
     with closing(env):
         env.action_space.seed(1)
         answers = [env.reset(seed=3)]
@@ -381,7 +377,7 @@ def played(env, steps=700):
 
 
 def equal(one, other):
-    """Whether two answers are the same in every part, infos as well."""
+    """Return whether two results are equal, including infos."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
     if isinstance(one, tuple):
@@ -389,8 +385,8 @@ def equal(one, other):
     return np.asarray(one).dtype == np.asarray(other).dtype and np.array_equal(one, other)
 
 
-class TestVectorised:
-    def test_it_plays_what_single_environments_of_the_same_seeds_play(self, env):
+class TestVectorEnvironment:
+    def test_vector_environment_equals_single_environments(self, env):
         del env
         ours = gymnasium.make_vec(ID, num_envs=3, max_episode_steps=20)
         assert type(ours.unwrapped).__name__ == "WorldModelVectorEnv"
@@ -410,7 +406,7 @@ class TestVectorised:
         ends = [answer[2] for answer in answers[1:]], [answer[3] for answer in answers[1:]]
         assert all(np.any(each) for each in ends)  # of both kinds
 
-    def test_only_those_that_are_named_begin_again(self, env):
+    def test_reset_mask_selects_environments(self, env):
         del env
         with closing(gymnasium.make_vec(ID, num_envs=3)) as both:
             both.reset(seed=0)
@@ -422,7 +418,7 @@ class TestVectorised:
 
 
 class TestRendering:
-    def test_the_true_environment_draws_what_was_predicted(self, env):
+    def test_true_environment_renders_predictions(self, env):
         assert env.metadata["render_modes"] == ["rgb_array", "human"]
         with closing(gymnasium.make(ID, render_mode="rgb_array")) as drawn:
             start, _ = drawn.reset(seed=2)
@@ -436,7 +432,7 @@ class TestRendering:
         apart = [np.abs(a.astype(int) - b).mean() for a, b in zip(pictures, expected, strict=True)]
         assert max(apart) < 0.1  # of 255
 
-    def test_people_see_every_step(self, env, monkeypatch):
+    def test_human_mode_renders_every_step(self, env, monkeypatch):
         monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
         shown = gymnasium.make(ID, render_mode="human")
         with closing(shown):
@@ -444,7 +440,7 @@ class TestRendering:
             shown.step(1)
             assert shown.unwrapped._renderer._env.screen is not None
 
-    def test_what_draws_has_to_be_installed_and_a_line_says_how(self, env, monkeypatch):
+    def test_missing_renderer_raises_with_an_install_command(self, env, monkeypatch):
         drawn = gymnasium.make(ID, render_mode="rgb_array")
         drawn.reset(seed=0)
         drawn.step(0)  # nothing but pictures needs it
@@ -467,13 +463,13 @@ class TestRendering:
             "Reacher-v5",
         ],
     )
-    def test_environments_are_drawn_as_they_draw_themselves(self, name, monkeypatch):
+    def test_rendering_equals_that_of_the_true_environment(self, name, monkeypatch):
         if name.endswith("v5"):
             pytest.importorskip("mujoco")
             monkeypatch.setenv("MUJOCO_GL", os.environ.get("MUJOCO_GL", "egl"))
         rows = recordings.record(name, episodes=1)[0]
         config = CONFIG.model_copy(update={"env": name})
-        told = json.loads(json.dumps(world_of(config, rows, "").data["rendering"]))
+        told = json.loads(json.dumps(gather_world(config, rows, "").data["rendering"]))
         assert told["modes"][:2] == ["rgb_array", "human"]
         true = gymnasium.make(name, render_mode="rgb_array")
         true.action_space.seed(0)
@@ -486,36 +482,36 @@ class TestRendering:
                 apart = np.abs(pair[0].astype(int) - pair[1]).max(axis=2) > 8
                 assert apart.mean() < 0.01  # a taxi may look elsewhere, a torque is not seen
 
-    def test_boards_are_written_as_text_where_nothing_draws_them(self):
+    def test_boards_are_rendered_as_text_without_a_renderer(self):
         board = Space("box", "int8", (2, 3), (0,) * 6, (40,) * 6)
         row = Transition(np.zeros((2, 3), np.int8), 0, np.zeros((2, 3), np.int8), 0.0, False)
         data = Dataset.of([row], observation_space=board, action_space=MOVES)
-        told = world_of(CONFIG, data, "").data["rendering"]
+        told = gather_world(CONFIG, data, "").data["rendering"]
         assert told["modes"] == ["ansi"]
         shown = rendering.renderer(told, "ansi")
         assert shown.render(np.array([[0, 1, 9], [10, 35, 40]])) == ".19\nazz\n"
         with pytest.raises(ValueError, match="unknown render_mode 'rgb_array': choose 'ansi'"):
             rendering.renderer(told, "rgb_array")
 
-    def test_objects_are_written_as_text(self, tmp_path):
+    def test_objects_are_rendered_as_text(self, tmp_path):
         asked = {"episodes": 1, "test_episodes": 1, "policy": "random"}
         rows = collect("Sokoban-v0", out=tmp_path / "rows.npz", **asked).dataset
-        told = world_of(CONFIG, rows, "").data["rendering"]
+        told = gather_world(CONFIG, rows, "").data["rendering"]
         (*lines, end) = rendering.renderer(told, "ansi").render(rows.row(0).observation).split("\n")
         assert end == "" and {len(line) for line in lines} == {7} and len(lines) == 7
         assert sum(line.count("a") for line in lines) == 1  # the agent
 
-    def test_what_is_neither_has_no_way_to_be_shown(self):
-        assert world_of(CONFIG, ROWS, "").data["rendering"]["modes"] == []
+    def test_other_observations_have_no_render_mode(self):
+        assert gather_world(CONFIG, ROWS, "").data["rendering"]["modes"] == []
 
 
-class TestElsewhere:
-    def test_it_passes_the_checks_of_stable_baselines(self, env):
+class TestTraining:
+    def test_environment_passes_the_stable_baselines_checker(self, env):
         checker = pytest.importorskip("stable_baselines3.common.env_checker")
         checker.check_env(env.unwrapped)
 
     @pytest.mark.long
-    def test_ppo_trains_in_it_unchanged_and_balances_the_true_pole(self, env):
+    def test_ppo_trained_in_the_export_balances_the_true_pole(self, env):
         stable = pytest.importorskip("stable_baselines3")
         agent = stable.PPO("MlpPolicy", gymnasium.make(ID), seed=1, device="cpu").learn(60_000)
         true, returns = gymnasium.make("CartPole-v1"), []
@@ -532,7 +528,7 @@ class TestElsewhere:
 class TestSpaces:
     @quickly
     @given(SPACES, st.integers(0, 9))
-    def test_they_are_those_that_were_recorded_and_values_go_through_unchanged(self, space, seed):
+    def test_spaces_and_values_survive_a_round_trip(self, space, seed):
         data = json.loads(json.dumps(space_of(space).to_json()))
         made = template.space_of(data, LETTERS)
         assert type(made) is type(space)
@@ -556,17 +552,17 @@ class TestSpaces:
             spaces.Dict(b=spaces.Discrete(2), a=spaces.Tuple([spaces.Box(0, 1)])),
         ],
     )
-    def test_they_equal_those_of_gymnasium(self, space):
+    def test_spaces_equal_those_of_gymnasium(self, space):
         assert template.space_of(json.loads(json.dumps(space_of(space).to_json())), "") == space
 
-    def test_texts_are_made_of_what_was_recorded(self):
+    def test_characters_of_texts_come_from_the_dataset(self):
         text = Space("text", max_length=9)
         rows = [Transition("a b", 1, "héc", 1.0, False)]
         data = Dataset.of(rows, observation_space=text, action_space=MOVES)
-        made = template.space_of(text.to_json(), world_of(CONFIG, data, "").data["characters"])
+        made = template.space_of(text.to_json(), gather_world(CONFIG, data, "").data["characters"])
         assert "cab h" in made and "" in made and "?" not in made
 
-    def test_programs_get_what_they_got_when_they_were_scored(self):
+    def test_programs_receive_the_same_types_as_in_the_evaluation(self):
         space = spaces.Tuple([spaces.Box(0, 1, (1,)), spaces.MultiBinary(2), spaces.Discrete(2)])
         real, whole, number = template.plain(space)(([1], [1, 0.0], np.array([1.0])))
         assert (real.dtype, whole.dtype, type(number)) == (np.float64, np.int64, int)
@@ -575,21 +571,21 @@ class TestSpaces:
 
 
 class TestPackage:
-    def test_the_program_is_exported_byte_for_byte(self, poles_shell, poles_facts):
+    def test_program_is_exported_byte_for_byte(self, poles_shell, poles_facts):
         best = (poles_shell.folder / "run" / "best.py").read_bytes()
         assert (poles_shell.folder / poles_facts["program"]).read_bytes() == best
 
-    def test_line_ends_and_characters_of_the_program_stay_as_they_are(self, tmp_path):
+    def test_export_keeps_line_ends_and_characters_of_the_program(self, tmp_path):
         run = run_of(tmp_path / "run", "# é\r\nx = 1\n")
         exported = export_of(run.folder).files["gone_v0_world_model/program.py"]
         assert exported == (run.folder / "best.py").read_bytes() == b"# \xc3\xa9\r\nx = 1\n"
 
-    def test_a_program_that_the_run_did_not_find_is_refused(self, cwm):
+    def test_export_refuses_a_program_that_is_no_node(self, cwm):
         run = run_of(cwm.folder / "run", "x = 1\n")
         (run.folder / "best.py").write_text("x = 2\n")
         assert "best.py matches no node of the run: continue the run" in refused(cwm, "run")
 
-    def test_the_card_says_how_right_it_is_and_how_it_came_to_be(self, poles_shell, poles_facts):
+    def test_readme_describes_accuracy_and_origin(self, poles_shell, poles_facts):
         run = SearchRun.load(poles_shell.folder / "run")
         card = (poles_facts["folder"] / "README.md").read_text()
         for part, title in (("train", "train"), ("test", "held-out")):
@@ -602,7 +598,7 @@ class TestPackage:
         assert "**Read `program.py` before you run it.**" in card
         assert f"{poles_facts['module']}:{poles_facts['id']}" in card
 
-    def test_people_are_told_where_it_is_and_two_lines(self, poles_shell, poles_facts):
+    def test_command_prints_the_path_and_two_commands(self, poles_shell, poles_facts):
         said = poles_shell.inside("runs", "export", "run").stdout
         assert said.splitlines() == [
             "exported  run/export",
@@ -611,7 +607,7 @@ class TestPackage:
         ]
 
     @pytest.mark.long
-    def test_it_installs_and_older_gymnasiums_find_it(self, poles_shell, tmp_path):
+    def test_export_installs_and_older_gymnasium_versions_find_it(self, poles_shell, tmp_path):
         there, site = str(tmp_path / "there"), tmp_path / "site"
         facts = export(poles_shell, "run", "--out", there)
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site)]
@@ -625,7 +621,7 @@ assert gymnasium.make("WorldModel/CartPole-v1").reset(seed=0)[0].shape == (4,)
         alone(facts | {"folder": site}, code)
         export(poles_shell, "run", "--out", there)  # over what installing has left there
 
-    def test_tools_are_depended_on(self, tmp_path):
+    def test_allowed_modules_become_dependencies(self, tmp_path):
         run = run_of(tmp_path / "run", "x = 1\n")
         config = CONFIG.model_copy(update={"tools": ("mujoco", "json", "gone.part")})
         (run.folder / "run.json").write_text(
@@ -646,14 +642,14 @@ assert gymnasium.make("WorldModel/CartPole-v1").reset(seed=0)[0].shape == (4,)
         ],
     )
     def test_names_are_valid(self, environment, id, module):
-        assert names_of(environment) == (id, module)
+        assert make_names(environment) == (id, module)
         assert gymnasium.envs.registration.parse_env_id(id)
         assert module.isidentifier() and re.fullmatch("[a-z][a-z0-9_]*", module)
 
 
 class TestUnfinished:
     @pytest.mark.parametrize("result", [None, {"completions": 0, "train": None, "test": None}])
-    def test_the_best_so_far_is_exported_and_that_is_said(self, cwm, result):
+    def test_unfinished_run_exports_the_best_program_with_a_note(self, cwm, result):
         run = run_of(cwm.folder / "run", worlds.COUNTER)
         if result:  # of before the run was continued
             run.save_result(result)
@@ -665,7 +661,7 @@ class TestUnfinished:
         assert "had not finished at the time of export" in card and "0.500" in card
         assert alone(facts, "print(env.reset(seed=0)[0], env.step(1)[:2])") == "0 (1, 1.0)\n"
 
-    def test_a_run_without_a_program_that_runs_is_refused(self, cwm):
+    def test_run_without_a_running_program_is_refused(self, cwm):
         run_of(cwm.folder / "empty", "")
         run_of(cwm.folder / "broken", "x", Failure(kind="load_error", message="NameError"))
         header = SearchHeader(config=CONFIG, description="", versions={}, source="x", created="now")
@@ -680,16 +676,14 @@ class TestUnfinished:
 class TestPlace:
     EXPORT = Export({"README.md": b"new\n", "x_world_model/program.py": b"x = 1\n"}, {}, {}, ())
 
-    def test_an_earlier_export_is_replaced_whole(self, poles_shell, tmp_path):
+    def test_earlier_export_is_replaced_completely(self, poles_shell, tmp_path):
         facts = export(poles_shell, "run", "--out", str(tmp_path / "there"))
         publish(self.EXPORT, facts["folder"])
         files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
         assert files == {"README.md", "program.py"}
 
     @pytest.mark.parametrize("name", ["thesis.tex", "README.md", "notes/x"])
-    def test_a_folder_with_something_else_is_refused_and_left_alone(
-        self, poles_shell, tmp_path, name
-    ):
+    def test_folder_with_other_files_is_refused_unchanged(self, poles_shell, tmp_path, name):
         there = tmp_path / "there"
         (there / name).parent.mkdir(parents=True)
         (there / name).write_text("mine")
@@ -698,20 +692,20 @@ class TestPlace:
         assert [path.name for path in tmp_path.iterdir()] == ["there"]
         assert (there / name).read_text() == "mine"
 
-    def test_what_was_added_to_an_export_is_not_thrown_away(self, poles_shell, tmp_path):
+    def test_files_added_to_an_export_are_kept(self, poles_shell, tmp_path):
         there = str(tmp_path / "there")
         export(poles_shell, "run", "--out", there)
         (tmp_path / "there" / "agent.zip").write_text("mine")
         assert "contains other files (agent.zip)" in refused(poles_shell, "run", "--out", there)
         assert (tmp_path / "there" / "agent.zip").exists()
 
-    def test_a_place_that_cannot_be_written_is_refused(self, poles_shell, tmp_path):
+    def test_unwritable_place_is_refused(self, poles_shell, tmp_path):
         (tmp_path / "file").write_text("mine")
         assert "is a file" in refused(poles_shell, "run", "--out", str(tmp_path / "file"))
         said = refused(poles_shell, "run", "--out", str(tmp_path / "file" / "below"))
         assert "cannot write" in said and "choose another place with --out" in said
 
-    def test_an_export_that_is_interrupted_leaves_nothing_behind(self, tmp_path):
+    def test_interrupted_export_leaves_no_files(self, tmp_path):
         class Interrupted(dict):
             def items(self):
                 yield from list(super().items())[:1]
@@ -721,7 +715,7 @@ class TestPlace:
             publish(self.EXPORT._replace(files=Interrupted(self.EXPORT.files)), tmp_path / "there")
         assert list(tmp_path.iterdir()) == []
 
-    def test_an_export_that_is_killed_is_not_there_and_the_next_one_clears_up(self, tmp_path):
+    def test_next_export_removes_the_files_of_a_killed_one(self, tmp_path):
         class Deadly(dict):
             def items(self):
                 yield from list(super().items())[:1]
@@ -735,7 +729,7 @@ class TestPlace:
         publish(self.EXPORT, tmp_path / "there")
         assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
-    def test_an_earlier_export_survives_one_that_fails(self, poles_shell, tmp_path):
+    def test_earlier_export_survives_a_failed_one(self, poles_shell, tmp_path):
         facts = export(poles_shell, "run", "--out", str(tmp_path / "there"))
         before = (facts["folder"] / "README.md").read_text()
         with pytest.raises(FileNotFoundError):
@@ -764,7 +758,7 @@ class Adder(Backend):
 
 
 class TestOthers:
-    def test_a_benchmark_is_refused_with_a_run_of_it(self, cwm):
+    def test_benchmark_is_refused_and_one_of_its_runs_suggested(self, cwm):
         config = BenchmarkConfig(environments=("X-v0",), strategies=("s",), backend="b")
         header = BenchmarkHeader(config=config, terms=BenchmarkTerms())
         BenchmarkRun.start(cwm.folder / "many", header)
@@ -773,7 +767,7 @@ class TestOthers:
         assert refused(cwm, "many").endswith("export a search, such as many/one")
 
     @pytest.mark.slow
-    def test_programs_of_coding_problems_can_be_judged_elsewhere(self, cwm):
+    def test_coding_programs_can_be_judged_without_cwm(self, cwm):
         cwm.install("adder_plugin", ADDER)
         data = cwm.folder / "some.jsonl"
         data.write_text("".join(json.dumps(problem) + "\n" for problem in PROBLEMS[:3]))

@@ -1,4 +1,4 @@
-"""Programs are planned with in the fastest form that agrees with them, and fail as they are."""
+"""Planning uses the fastest form that agrees with the program, and fails like the program."""
 
 from collections.abc import Iterator
 
@@ -61,7 +61,7 @@ def rows(env: gym.Env, count: int = 509) -> dict[str, np.ndarray]:
 def plans(
     sandbox: Sandbox, text: str, name: str, *, together: bool = True, **options: object
 ) -> tuple[list[Plan], PlannedWith | None]:
-    """Plan at the beginnings of some episodes."""
+    """Plan at the first observations of three episodes."""
     env = gym.make(name)
     spaces = (space_of(env.observation_space), space_of(env.action_space))
     planner = TREE if spaces[1].kind == "discrete" else SAMPLES
@@ -74,15 +74,15 @@ def plans(
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_a_form_decides_as_the_program_itself(sandbox: Sandbox, name: str) -> None:
+def test_every_form_decides_like_the_program(sandbox: Sandbox, name: str) -> None:
     text, env = (PROGRAMS / f"{name}.py").read_text(), ENVIRONMENTS[name]
     found, report = plans(sandbox, text, env)
     plain, scalar = plans(sandbox, text, env, form="scalar")
     assert report is not None and scalar is not None
     assert scalar.forms == ("scalar",)
-    drawn = name == "blackjack_random"
+    draw = name == "blackjack_random"
     tree = gym.make(env).action_space.shape == ()
-    fast = "scalar" if drawn else "arithmetic" if tree else "batched"
+    fast = "scalar" if draw else "arithmetic" if tree else "batched"
     if name in ("cliff_branches", "taxi_map", "taxi_walls"):
         fast = "table"
     assert report.forms == (fast,), report
@@ -92,7 +92,7 @@ def test_a_form_decides_as_the_program_itself(sandbox: Sandbox, name: str) -> No
     )
 
 
-def test_why_there_is_no_faster_form_is_told(sandbox: Sandbox) -> None:
+def test_report_explains_why_there_is_no_faster_form(sandbox: Sandbox) -> None:
     text = (PROGRAMS / "blackjack_random.py").read_text()
     _, report = plans(sandbox, text, "Blackjack-v1")
     assert report is not None and "draws random numbers" in report.note
@@ -104,7 +104,7 @@ def test_why_there_is_no_faster_form_is_told(sandbox: Sandbox) -> None:
     assert "not traced: sort of an unknown value" in report.note
 
 
-def test_a_program_that_remembers_earlier_questions_is_used_as_it_is(sandbox: Sandbox) -> None:
+def test_program_that_remembers_earlier_calls_is_not_translated(sandbox: Sandbox) -> None:
     text = (PROGRAMS / "cartpole_helpers.py").read_text()
     text = text.replace("        self.steps = 0\n\n    def _get", "\n    def _get")
     assert text != (PROGRAMS / "cartpole_helpers.py").read_text()
@@ -112,7 +112,7 @@ def test_a_program_that_remembers_earlier_questions_is_used_as_it_is(sandbox: Sa
     assert report is not None and report.forms == ("scalar",)
 
 
-def test_a_program_fails_in_every_form_as_it_fails_itself(sandbox: Sandbox) -> None:
+def test_every_form_raises_the_error_of_the_program(sandbox: Sandbox) -> None:
     text = (PROGRAMS / "pendulum_numpy.py").read_text()
     fails = "        if self.state[1] > 3.0:\n            raise ValueError('too fast')\n"
     text = text.replace("        theta, theta_dot = self.state\n        u", fails + "        u")
@@ -123,12 +123,14 @@ def test_a_program_fails_in_every_form_as_it_fails_itself(sandbox: Sandbox) -> N
     assert all("too fast" in failure.message for failure in failures)
 
 
-def test_situations_are_planned_for_together_as_alone(sandbox: Sandbox) -> None:
+def test_plans_for_a_batch_equal_single_plans(sandbox: Sandbox) -> None:
     for name in ("pendulum_numpy", "cartpole_helpers", "blackjack_random"):
         text, env = (PROGRAMS / f"{name}.py").read_text(), ENVIRONMENTS[name]
         together, _ = plans(sandbox, text, env)
-        alone, _ = plans(sandbox, text, env, together=False)
-        assert [str(plan.actions) for plan in together] == [str(plan.actions) for plan in alone]
+        check_scalar, _ = plans(sandbox, text, env, together=False)
+        assert [str(plan.actions) for plan in together] == [
+            str(plan.actions) for plan in check_scalar
+        ]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_situations_are_planned_for_together_as_alone(sandbox: Sandbox) -> None:
     ],
 )
 @pytest.mark.parametrize("preset", ["default", "paper"])
-def test_the_plan_is_to_the_last_bit_the_published_one(
+def test_cem_plan_equals_the_published_implementation_exactly(
     sandbox: Sandbox, name: str, env_id: str, preset: str
 ) -> None:
     text, env = (PROGRAMS / f"{name}.py").read_text(), gym.make(env_id)

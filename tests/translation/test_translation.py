@@ -1,4 +1,4 @@
-"""Translated programs answer as the programs themselves, or leave the answer to them."""
+"""Translated programs agree with the programs themselves, or leave the step to them."""
 
 import random
 from types import ModuleType
@@ -68,13 +68,13 @@ PROGRAMS: dict[str, tuple[Space, Space, float | None]] = {
     "taxi_map": (number(500), number(6), None),
     "taxi_walls": (number(500), number(6), None),
 }
-REFUSED = {"blackjack_random": "random numbers|import of random"}
+UNSUPPORTED = {"blackjack_random": "random numbers|import of random"}
+# Programs with more states than a table accepts.
 REMEMBERS = {"cliff_grid"}
-"""Programs that keep more than a table has room for."""
 
 
-def made(program: str) -> Any:
-    """Make the Environment of a program, as the process of a program does."""
+def make(program: str) -> Any:
+    """Create the environment of a program, as the sandbox does."""
     module = ModuleType("world_model")
     exec(compile(program, "<program>", "exec"), module.__dict__)
     return module.Environment()
@@ -87,7 +87,7 @@ def model(program: str, observed: Space = POINT, acting: Space = THREE) -> Progr
         return float(value)
 
     read = np.array if observed.is_float else int
-    return Program(made(program), Checks(tuple, reward, bool, read), action_space=acting)
+    return Program(make(program), Checks(tuple, reward, bool, read), action_space=acting)
 
 
 def trace(program: str, observed: Space = POINT, acting: Space = THREE) -> Trace:
@@ -103,8 +103,8 @@ def batch(program: str, observed: Space = POINT, acting: Space = THREE) -> Trace
     return TraceBatch(trace(program, observed, acting), observed)
 
 
-def drawn(space: Space, count: int, scale: float | None, rng: np.random.Generator) -> list[Any]:
-    """Draw observations or actions."""
+def draw(space: Space, count: int, scale: float | None, rng: np.random.Generator) -> list[Any]:
+    """Draw random observations or actions."""
     if space.is_float:
         return list(rng.normal(size=(count, space.size)) * (scale or 1.0))
     values: list[Any] = rng.integers(0, int(space.high[0]) + 1, count).tolist()
@@ -117,11 +117,11 @@ def source(name: str) -> str:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.filterwarnings("ignore")
-def test_programs_of_many_styles_answer_the_same_in_every_form(name: str) -> None:
+def test_every_form_agrees_with_programs_of_many_styles(name: str) -> None:
     observed, acting, scale = PROGRAMS[name]
     rng = np.random.default_rng(0)
     text = source(name)
-    rows = (drawn(observed, 200, scale, rng), drawn(acting, 200, None, rng))
+    rows = (draw(observed, 200, scale, rng), draw(acting, 200, None, rng))
     one = model(text, observed, acting)
     forms: list[Any] = [arithmetic(text, observed, acting)]
     batches: list[Any] = [batch(text, observed, acting)]
@@ -131,7 +131,7 @@ def test_programs_of_many_styles_answer_the_same_in_every_form(name: str) -> Non
     for form in forms:
         verify_model(form, model(text, observed, acting), *rows)
         assert form.fallbacks <= 10
-    plans = np.array([[drawn(acting, 15, None, rng) for _ in range(20)] for _ in range(3)])
+    plans = np.array([[draw(acting, 15, None, rng) for _ in range(20)] for _ in range(3)])
     expected = one.returns(rows[0][:3], plans)
     for many in batches:
         verify_batch(many, model(text, observed, acting), *rows)
@@ -140,19 +140,19 @@ def test_programs_of_many_styles_answer_the_same_in_every_form(name: str) -> Non
         assert found.steps == one.counter[0]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_programs_that_draw_numbers_are_refused(name: str) -> None:
-    with pytest.raises(Unsupported, match=REFUSED[name]):
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_programs_with_random_numbers_are_unsupported(name: str) -> None:
+    with pytest.raises(Unsupported, match=UNSUPPORTED[name]):
         trace(source(name), number(9), number(2))
 
 
-def test_every_program_of_the_folder_is_tried() -> None:
+def test_every_program_of_the_folder_is_tested() -> None:
     others = {"expressions", "random_programs", "traps"}
-    assert {path.stem for path in FOLDER.glob("*.py")} == {*PROGRAMS, *REFUSED, *others}
+    assert {path.stem for path in FOLDER.glob("*.py")} == {*PROGRAMS, *UNSUPPORTED, *others}
 
 
 def outcome(program: str, starts: np.ndarray, plan: np.ndarray) -> str:
-    """Compare every answer with that of a new object for each lane; say how it ended."""
+    """Compare the steps of all lanes with new environments; return the outcome."""
     with np.errstate(all="ignore"):
         expected = [
             trajectory(program, start, plan[:, lane]) for lane, start in enumerate(starts.T)
@@ -161,19 +161,23 @@ def outcome(program: str, starts: np.ndarray, plan: np.ndarray) -> str:
         found = trace(program)
     except Unsupported:
         return "refused"
-    alone(found, starts, plan, expected)
-    return side_by_side(TraceBatch(found, POINT), starts, plan, expected)
+    check_scalar(found, starts, plan, expected)
+    return check_batch(TraceBatch(found, POINT), starts, plan, expected)
 
 
-def alone(found: Trace, starts: np.ndarray, plan: np.ndarray, expected: list[list[Any]]) -> None:
-    """Assert that plain arithmetic answers the same, or fails so that the program is asked."""
+def check_scalar(
+    found: Trace, starts: np.ndarray, plan: np.ndarray, expected: list[list[Any]]
+) -> None:
+    """Check that plain arithmetic agrees, or raises so that the program is called."""
     functions = emit_scalar(found)
     for lane, start in enumerate(starts.T):
         try:
             state = functions.enter(start.tolist())
             for answer, action in zip(expected[lane], plan[:, lane].tolist(), strict=False):
                 state, seen, reward, end = functions.step(state, action)
-                assert not isinstance(answer, Exception), "the program failed and nobody noticed"
+                assert not isinstance(answer, Exception), (
+                    "the program failed, but the translation did not"
+                )
                 np.testing.assert_allclose(seen, answer[0], 1e-7, 1e-7)
                 np.testing.assert_allclose(reward, answer[1], 1e-7, 1e-7)
                 assert bool(end) == answer[2]
@@ -181,10 +185,10 @@ def alone(found: Trace, starts: np.ndarray, plan: np.ndarray, expected: list[lis
             continue
 
 
-def side_by_side(
+def check_batch(
     many: TraceBatch, starts: np.ndarray, plan: np.ndarray, expected: list[list[Any]]
 ) -> str:
-    """Assert that lanes answer the same, or are refused; say which."""
+    """Check that lanes agree; return whether they did, raised as expected, or refused."""
     alive = np.arange(starts.shape[1])
     try:
         many.stand(starts)
@@ -195,7 +199,7 @@ def side_by_side(
                 observations, rewards, terminated = many.step(actions[alive])
             except Unbatched:
                 return "raises" if failed else "refused"
-            assert not failed, "a lane failed and nobody noticed"
+            assert not failed, "the program failed in a lane, but the batch did not"
             np.testing.assert_allclose(observations.T, [o for o, _, _ in there], 1e-7, 1e-7)
             np.testing.assert_allclose(rewards, [r for _, r, _ in there], 1e-7, 1e-7)
             assert terminated.tolist() == [d for _, _, d in there]
@@ -209,37 +213,37 @@ def side_by_side(
 
 
 def trajectory(program: str, start: np.ndarray, actions: np.ndarray) -> list[Any]:
-    """Return what a new object answers until the episode ends or it fails."""
+    """Return the steps of a new environment until the episode ends or the program fails."""
     answers: list[Any] = []
     try:
-        environment = made(program)
+        environment = make(program)
         environment.set_state(start.copy())
         for action in actions.tolist():
             observation, reward, terminated = environment.step(action)
             answers.append((np.array(observation, float), float(reward), bool(terminated)))
             if terminated:
                 break
-    except Exception as error:  # noqa: BLE001  # whatever the program raises
+    except Exception as error:  # noqa: BLE001  # programs raise anything
         answers.append(error)
     return answers
 
 
 def failing(cases: Any, check: Any) -> dict[str, str]:
-    """Return the cases of which a check says something."""
+    """Return the message of each case that fails a check."""
     found = {}
     for name in cases:
         try:
-            said = check(name)
+            message = check(name)
         except AssertionError as error:
-            said = str(error) or repr(error)
-        if said:
-            found[name] = said
+            message = str(error) or repr(error)
+        if message:
+            found[name] = message
     return found
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_what_is_easily_translated_wrongly_is_right_or_refused() -> None:
+def test_traps_are_translated_correctly_or_unsupported() -> None:
     def check(name: str) -> str:
         program, expected = trap(name)
         rng = np.random.default_rng(0)
@@ -258,7 +262,7 @@ def judge(program: str, seed: int = 0) -> str:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_functions_of_python_math_and_numpy_answer_the_same() -> None:
+def test_functions_of_python_math_and_numpy_agree() -> None:
     def check(expression: str) -> str:
         found = judge(expressions.program(expression))
         return "" if found == "same" else found
@@ -289,7 +293,7 @@ COMPARED = (
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_is_no_number_is_compared_as_programs_do_or_refused() -> None:
+def test_nan_comparisons_agree_or_are_unsupported() -> None:
     def check(condition: str) -> str:
         found = judge(NO_NUMBER.format(condition))
         return "" if found in ("same", "refused") else found
@@ -297,7 +301,7 @@ def test_what_is_no_number_is_compared_as_programs_do_or_refused() -> None:
     assert failing(COMPARED, check) == {}
 
 
-def test_what_is_nested_too_deeply_is_refused() -> None:
+def test_deeply_nested_expressions_agree_or_are_unsupported() -> None:
     steps = "\n".join(
         f"        x = x * {1 + n / 1000} + [0.1, 0.2, {n}.0][action]" for n in range(900)
     )
@@ -320,13 +324,13 @@ class Environment:
 @pytest.mark.filterwarnings("ignore")
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
-def test_programs_drawn_at_random_answer_the_same_or_refuse(seed: int) -> None:
+def test_random_programs_agree_or_are_unsupported(seed: int) -> None:
     judge(Author(random.Random(seed)).program(), seed)
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
-def test_most_programs_drawn_at_random_need_no_refusal() -> None:
+def test_most_random_programs_are_supported() -> None:
     outcomes = [judge(Author(random.Random(seed)).program(), seed) for seed in range(100)]
     assert outcomes.count("refused") < 0.3 * len(outcomes)
 
@@ -351,7 +355,7 @@ class Environment:
 RESET = COUNTING.format(reset="self.steps = 0")
 
 
-def test_hidden_attributes_go_with_their_lanes() -> None:
+def test_keep_selects_hidden_attributes_of_lanes() -> None:
     many = batch(RESET)
     many.stand(np.zeros((2, 5)))
     many.step(np.array([0, 1, 2, 1, 0]))
@@ -365,7 +369,7 @@ def test_hidden_attributes_go_with_their_lanes() -> None:
     assert many.step(np.zeros(2, int))[1].tolist() == [2.0, 2.0]
 
 
-def test_returns_count_until_the_end_although_nobody_may_step_beyond_it() -> None:
+def test_returns_stop_at_the_end_of_the_episode() -> None:
     plans = np.random.default_rng(0).integers(0, 3, (2, 50, 12))
     starts = [np.zeros(2), np.array([1.0, 0.0])]
     one = model(RESET)
@@ -374,12 +378,12 @@ def test_returns_count_until_the_end_although_nobody_may_step_beyond_it() -> Non
     assert found.steps == one.counter[0] < plans.size
 
 
-def test_an_episode_that_cannot_go_on_is_refused() -> None:
+def test_batch_raises_if_the_program_fails() -> None:
     with pytest.raises(Unbatched, match="a row needs the interpreted program"):
         returns(batch(RESET), [np.array([3.0, 0.0])], np.zeros((1, 4, 5), int))
 
 
-def test_a_program_that_remembers_earlier_episodes_is_refused() -> None:
+def test_verification_detects_memory_of_earlier_episodes() -> None:
     program = COUNTING.format(reset="pass")
     rows = [np.zeros(2)] * 20, [1] * 20
     with pytest.raises(Unbatched, match="rewards differ by up to 19 on 19 of 20 rows"):
@@ -397,7 +401,7 @@ def test_a_program_that_remembers_earlier_episodes_is_refused() -> None:
         ("float(self.steps)", "1.0 if self.steps < 4 else 4.5", "rewards differ"),
     ],
 )
-def test_a_form_of_another_program_is_refused(old: str, new: str, reason: str) -> None:
+def test_verification_detects_a_different_program(old: str, new: str, reason: str) -> None:
     wrong, rows = RESET.replace(old, new), (list(np.zeros((40, 2))), [1, 0] * 20)
     with pytest.raises(Unbatched, match=reason):
         verify_batch(batch(wrong), model(RESET), *rows)
@@ -405,7 +409,7 @@ def test_a_form_of_another_program_is_refused(old: str, new: str, reason: str) -
         verify_model(arithmetic(wrong), model(RESET), *rows)
 
 
-def test_single_precision_is_taken_for_what_it_is() -> None:
+def test_single_precision_results_are_exact() -> None:
     text = """
 import numpy as np
 class Environment:
@@ -433,12 +437,12 @@ class Environment:
     "space",
     [space_of(spaces.Tuple((spaces.Discrete(2),))), space_of(spaces.Text(3))],
 )
-def test_other_spaces_are_refused(space: Space) -> None:
+def test_other_spaces_are_unsupported(space: Space) -> None:
     with pytest.raises(Unsupported, match="a space of the kind"):
         trace(RESET, space, THREE)
 
 
-def test_the_arrays_of_the_caller_stay_as_they_are() -> None:
+def test_batch_does_not_change_arrays_of_the_caller() -> None:
     program = COUNTING.replace(
         "self.place += 0.5 * action", "action *= 2.0; self.place += action[0]"
     )
@@ -450,7 +454,7 @@ def test_the_arrays_of_the_caller_stay_as_they_are() -> None:
     assert actions.tolist() == [[1.0] * 4]
 
 
-def test_a_state_holds_more_than_the_observation() -> None:
+def test_state_includes_hidden_attributes() -> None:
     text = """
 class Environment:
     def __init__(self):
@@ -480,7 +484,7 @@ class Environment:
         assert form.fallbacks == 0
 
 
-def test_attributes_that_no_step_needs_are_no_part_of_the_state() -> None:
+def test_unused_attributes_are_removed_from_the_state() -> None:
     text = """
 class Environment:
     def set_state(self, observation):
@@ -498,7 +502,7 @@ class Environment:
     assert len(trace(text).slots) == 2
 
 
-def test_where_arithmetic_fails_the_program_answers() -> None:
+def test_program_computes_steps_for_which_arithmetic_fails() -> None:
     text = """
 import numpy as np
 class Environment:
@@ -526,7 +530,7 @@ class Environment:
 
 @pytest.mark.parametrize("factor", ["1e302", "1e308 * 1e3"])
 @pytest.mark.filterwarnings("ignore")
-def test_what_a_program_fails_with_comes_from_the_program(factor: str) -> None:
+def test_failures_come_from_the_program_itself(factor: str) -> None:
     form = arithmetic(RESET.replace("float(self.steps)", f"float(self.steps) * {factor}"))
     form.stand(np.zeros(2))
     with pytest.raises(Complaint, match="no such reward"):
@@ -549,13 +553,13 @@ def test_what_a_program_fails_with_comes_from_the_program(factor: str) -> None:
         "np.sort([self.place, 0.0]), 1.0, False",
     ],
 )
-def test_what_cannot_be_traced_is_refused(answer: str) -> None:
+def test_invalid_answers_are_unsupported(answer: str) -> None:
     text = RESET.split("        return")[0] + f"        return {answer}\n"
     with pytest.raises(Unsupported):
         trace(text)
 
 
-def test_a_loop_that_goes_on_for_long_is_left_to_the_program() -> None:
+def test_program_computes_long_loops() -> None:
     text = """
 import math
 class Environment:
@@ -584,7 +588,7 @@ class Environment:
         ("import random\n        self.x = random.random()", "import of random"),
     ],
 )
-def test_what_changes_more_than_attributes_is_refused(step: str, reason: str) -> None:
+def test_changes_outside_attributes_are_unsupported(step: str, reason: str) -> None:
     text = f"""
 WORLD = {{}}
 class Environment:
@@ -600,13 +604,12 @@ class Environment:
 
 
 def _plain(value: Any) -> Any:
-    """Return a sample of a space as planners get it."""
     if isinstance(value, tuple):
         return tuple(map(int, value))
     return {"a": int(value["a"])} if isinstance(value, dict) else value
 
 
-def test_tables_take_observations_of_every_finite_kind() -> None:
+def test_tables_accept_every_finite_space() -> None:
     text = """
 class Environment:
     def set_state(self, observation):
@@ -627,13 +630,13 @@ class Environment:
         space.seed(0)
         rows = [_plain(space.sample()) for _ in range(60)]
         one = Program(
-            made(program), Checks(tuple, float, bool, lambda value: value), action_space=THREE
+            make(program), Checks(tuple, float, bool, lambda value: value), action_space=THREE
         )
         found = find_fastest_form(one, Source(program, observed), Rows(rows, [0, 1, 2] * 20), "")
         assert isinstance(found.model, TableModel), one.notes
 
 
-def test_a_program_that_changes_what_is_around_it_is_no_table() -> None:
+def test_table_refuses_programs_that_change_globals() -> None:
     text = """
 SEEN = []
 class Environment:

@@ -12,7 +12,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.evaluation.support import doubting, find_support, gaps, survey
-from cwm_cli.export.package import package_of
+from cwm_cli.export.package import build_package
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.worlds import ProgramModel
@@ -318,5 +318,5 @@ def test_a_search_reports_the_gaps_of_its_data(tmp_path, monkeypatch, capsys):
     run = SearchRun.load(found.run)
     assert run.gaps() == list(found.gaps)
     assert set(found.gaps) <= set(SearchRun.report([run]).notes)
-    card = package_of(run).files["README.md"].decode()
+    card = build_package(run).files["README.md"].decode()
     assert "## Not covered by the data" in card and found.gaps[0] in card
