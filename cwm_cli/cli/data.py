@@ -43,12 +43,13 @@ EnvOption = Annotated[
     basic_option(
         "--env",
         metavar="ID",
-        help="Environment ID. Default: the environment that the file names.",
+        help="Environment ID, or FILE.py with the spaces of a log without a simulator. "
+        "Default: the environment that the file names.",
         autocompletion=names_of("environment"),
     ),
 ]
 OutOption = Annotated[
-    Path | None, basic_option("--out", help="Output file. Default: the name of FILE, as .npz.")
+    Path | None, basic_option("--out", help="Output file. Default: NAME.npz in this folder.")
 ]
 SourceOption = Annotated[
     str | None,

@@ -143,7 +143,10 @@ def import_transitions(
     importer = _importer(file, options, source)
     origin = importer.origin(file)
     if env is None and origin is None:
-        raise CwmError(f"{file} does not name its environment: add --env ID")
+        raise CwmError(
+            f"{file} does not name its environment: add --env ID, or "
+            "--env FILE.py with the spaces of a log without a simulator"
+        )
     if env is None and origin is not None and ":" in origin.env:
         raise CwmError(
             f"{file} names the environment {origin.env}, which imports a Python module: "

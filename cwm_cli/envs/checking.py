@@ -70,8 +70,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         """Reset the environment and check the observation."""
         if type(self.unwrapped).reset is gym.Env.reset:
             raise EnvironmentFailure(
-                f"{self._name} has no simulator: define reset and step to act in it, or score its "
-                "programs with cwm evaluate"
+                f"{self._name} has no simulator: define reset and step to act in it, or export a "
+                "program with cwm runs export and act in the export"
             )
         try:
             result = self.env.reset(**options)

@@ -74,7 +74,7 @@ def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
     elif not useful:
         lines["Next"] = "no better than the baseline: record more data, or use another --model"
     elif not result.has_simulator:
-        lines["Next"] = shlex.join(["cwm", "evaluate", named(result.run)])
+        lines["Next"] = shlex.join(["cwm", "runs", "export", named(result.run)])
     elif score.refuted or mismatches.mistakes or mismatches.unanswered:
         lines["Next"] = shlex.join(LearnFrom(config.env, config.env_args, result.run).command)
     else:

@@ -154,7 +154,7 @@ def choose(
     valid = _valid_columns(shape, columns, known)
     missing += [name for name in valid if name not in table.columns]
     if missing:
-        raise CwmError(_missing(table, missing))
+        raise CwmError(_missing(table, missing, shape))
     _refuse_ambiguous(table, columns, [*components.values(), roles.values(), valid])
     return Chosen(components, roles, valid)
 
@@ -273,13 +273,19 @@ def _valid_columns(
     return ()
 
 
-def _missing(table: ReadTable, missing: Sequence[str]) -> str:
-    """Name all columns that are missing, those that there are, and the nearest."""
+def _missing(table: ReadTable, missing: Sequence[str], shape: TransitionShape) -> str:
+    """Return an error message on missing columns, with similar names of other columns."""
+    documented = {f"observation_{n}": name for n, name in enumerate(shape.names)}
     there = list(table.columns)
     shown = ", ".join(there[:40]) + (", ..." if len(there) > 40 else "")
     near = {name: get_close_matches(name, there, n=1) for name in missing[:40]}
     hints = ", ".join(f"{close[0]} for {name}" for name, close in near.items() if close)
-    named = (clean(name, limit=80) for name in missing[:40])
+    named = (
+        f"{clean(documented[name], limit=80)} ({name})"
+        if name in documented
+        else clean(name, limit=80)
+        for name in missing[:40]
+    )
     plural = "s" if len(missing) > 1 else ""
     words = ", ".join(named) + (", ..." if len(missing) > 40 else "")
     return (
@@ -292,7 +298,12 @@ def _missing(table: ReadTable, missing: Sequence[str]) -> str:
 def recorded_rows(
     table: ReadTable, chosen: Chosen, shape: TransitionShape, env: str, observer: Observer
 ) -> RecordedRows:
-    """Read the rows of a table as transitions of an environment, and say what was left out."""
+    """Read the rows of a table as transitions of an environment; note what was left out."""
+    used = {*chosen.roles.values(), *chosen.valid}.union(*chosen.components.values())
+    if unused := [name for name in table.columns if name not in used]:
+        more = f" and {len(unused) - 10} more" if len(unused) > 10 else ""
+        names = ", ".join(clean(name, limit=80) for name in unused[:10])
+        observer.note(f"unused columns: {names}{more}")
     order, episodes, marks = _order(table, chosen, observer)
     kept, columns = _seen(table, chosen, shape, (order, episodes, marks), observer)
     if not len(kept):

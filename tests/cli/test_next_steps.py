@@ -73,7 +73,7 @@ def test_a_run_on_a_log_without_a_simulator_is_not_planned_with(cwm):
     assert cwm.inside("data", "import", "log.csv", "--env", "heater.py").returncode == 0
     done = cwm.inside("synthesize", "--env", "heater.py", "--dataset", "log.npz", "--budget", "1")
     run = done.stdout.partition("Program: ")[2].partition("/best.py")[0]
-    assert f"Next:    cwm evaluate {run}" in done.stdout
+    assert f"Next:    cwm runs export {run}" in done.stdout
     assert cwm.inside("evaluate", run).returncode == 0
     words = told(cwm.inside())
     assert "cwm plan" not in words and "cwm runs report" in words

@@ -249,6 +249,18 @@ def test_steps_may_be_times(folder, steps):
     assert len(import_transitions(file, "CartPole-v1", options={"columns": MAP}).dataset) == 3
 
 
+def test_unused_columns_are_noted(folder):
+    lines, said = [[*line, 7] for line in logged(episodes=1)], Said()
+    file = write(folder / "log.csv", [*HEADS, "weather"], lines)
+    import_transitions(file, "CartPole-v1", options={"columns": MAP}, observer=said)
+    assert said.lines[0] == "unused columns: weather"
+
+
+def test_a_missing_component_has_its_documented_name(folder):
+    said = changed(folder, lambda lines: "\n".join(lines).replace("observation_2", "angel"))
+    assert "bad.csv has no column pole_angle (observation_2) (its columns: " in said
+
+
 def test_an_end_in_the_middle_of_an_episode_is_noted(folder):
     lines, said = logged(episodes=1), Said()
     lines[4][6] = True
