@@ -258,7 +258,7 @@ def test_unused_columns_are_noted(folder):
 
 def test_a_missing_component_has_its_documented_name(folder):
     said = changed(folder, lambda lines: "\n".join(lines).replace("observation_2", "angel"))
-    assert "bad.csv has no column pole_angle (observation_2) (its columns: " in said
+    assert "bad.csv has no column Pole Angle (observation_2) (its columns: " in said
 
 
 def test_an_end_in_the_middle_of_an_episode_is_noted(folder):

@@ -114,7 +114,7 @@ class Explainer:
         if self.found.mechanics is not None:
             self._places(self.found.mechanics)
         if self.hypothesis.mechanics:
-            self.effort.tell("fitting a jointed mechanism")
+            self.effort.tell("fitting equations of mechanics")
             self._simpler_mechanism()
         self._flow(FLOWS[0])
         self._inner_constants()
