@@ -1,6 +1,6 @@
 """Tests that every plugin of `cwm` must pass.
 
 `pytest --pyargs cwm_cli.testing` tests all installed plugins, and
-`pytest --pyargs cwm_cli.testing -k my_package` tests those of one package. The hook
+`pytest --pyargs cwm_cli.testing -k my_package` tests the plugins of one package. The hook
 `cwm_test_examples` returns examples of classes that need arguments.
 """

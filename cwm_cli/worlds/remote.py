@@ -115,7 +115,7 @@ class ReportedPath(NamedTuple):
     steps: list[ReportedStep]
 
 
-class Start(NamedTuple):
+class SteppingStart(NamedTuple):
     """A start state of the program.
 
     Args:
@@ -131,7 +131,7 @@ class Start(NamedTuple):
     history: EpisodeHistory | None = None
 
     @classmethod
-    def of(cls, state: Any) -> Start:
+    def of(cls, state: Any) -> SteppingStart:
         """Return the start for a state of a planner, from a `Moment` or from `here`."""
         if isinstance(state, EpisodeHistory):
             return cls(StartKind.HISTORY, 0, state.observations[-1], state)
@@ -148,7 +148,7 @@ class PlayedActions(NamedTuple):
     `before` are the actions between `start` and these actions.
     """
 
-    start: Start
+    start: SteppingStart
     before: list[Any]
     actions: list[Any]
     discount: float
@@ -185,7 +185,7 @@ class RemoteModel(Model):
         self._choices = job.action_space.count if job.action_space.kind == "discrete" else 0
         # The current state of this model: `_since` are the actions after `_start`. The program is
         # in this state only if `_is_current`; otherwise it moves there before the next request.
-        self._start = Start(StartKind.CURRENT, 0, None)
+        self._start = SteppingStart(StartKind.CURRENT, 0, None)
         self._since: list[Any] = []
         self._is_current = True
         self._observation: Any = None
@@ -251,7 +251,7 @@ class RemoteModel(Model):
         """Return whether two states are the same except for rounding; True without memory."""
         if not self.remembers:
             return True
-        starts = self._encode_starts([Start.of(one), Start.of(other)])
+        starts = self._encode_starts([SteppingStart.of(one), Start.of(other)])
         data = self._request(SteppingRequest.AGREE, starts, (StartKind.PLACE, 0, 2, 0, 0))
         [reply] = self._read(data, 0, 0)
         return reply.reward == 1
@@ -296,7 +296,7 @@ class RemoteModel(Model):
 
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
         """Return the sums of rewards (states, plans) of plans from each state."""
-        starts = [Start.of(state) for state in states]
+        starts = [SteppingStart.of(state) for state in states]
         body = self._encode_starts(starts) + plans.astype(self._actions.dtype).tobytes()
         several, count, length = plans.shape[:3]
         numbers = (starts[0].kind, 0, several, count, length)
@@ -445,7 +445,7 @@ class RemoteModel(Model):
         self._is_current = True
         return data
 
-    def _encode_starts(self, starts: Sequence[Start]) -> bytes:
+    def _encode_starts(self, starts: Sequence[SteppingStart]) -> bytes:
         """Return the bytes of starts of the same kind."""
         match starts[0].kind:
             case StartKind.PLACE:
