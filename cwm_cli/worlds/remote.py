@@ -234,7 +234,7 @@ class RemoteModel(Model):
         """Set the state: an observation, a history, or a result of `here`."""
         if state is not self._here:
             self._ahead.clear()
-        self._start, self._since, self._is_current = Start.of(state), [], False
+        self._start, self._since, self._is_current = SteppingStart.of(state), [], False
         self._observation, self._here = self._start.observation, state if self._ahead else None
         self._stood, self._place = state, int(self._start.place)
 
@@ -251,7 +251,7 @@ class RemoteModel(Model):
         """Return whether two states are the same except for rounding; True without memory."""
         if not self.remembers:
             return True
-        starts = self._encode_starts([SteppingStart.of(one), Start.of(other)])
+        starts = self._encode_starts([SteppingStart.of(one), SteppingStart.of(other)])
         data = self._request(SteppingRequest.AGREE, starts, (StartKind.PLACE, 0, 2, 0, 0))
         [reply] = self._read(data, 0, 0)
         return reply.reward == 1
