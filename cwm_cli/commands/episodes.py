@@ -1,6 +1,6 @@
-"""Episodes: played with plans or at random, several at once, by several workers.
+"""Play several episodes in parallel, with plans or random actions.
 
-An episode depends on the seed and its number only: not on those beside it, nor on who plays it.
+An episode depends only on the seed and its number, not on other episodes or the worker.
 """
 
 import signal
@@ -34,24 +34,24 @@ from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import Plan, PlannedWith, PlanningSession
 
-ABREAST = 8
-"""Episodes that a worker plays at the same time.
+PARALLEL_EPISODES = 8
+"""Number of episodes that a worker plays at the same time.
 
-Planned for together they take as little as a third of the time of one after the other, and with
-more of them hardly less.
-"""
-
-SHORT, MANY = 20, 128
-"""Where some episodes are over and none was longer than so many steps, so many are played at the
-same time: comparing them with a model takes about as long for all as for one.
+Planning for 8 episodes together takes as little as a third of the time of one after the other.
+With more than 8 the time decreases very little.
 """
 
 
 class PlanningCost(NamedTuple):
-    """What plans took: decisions, those without a plan, steps of the model, and seconds.
+    """Cost of planning.
 
-    `unsupported` decisions rest on what no row of the data supports, `confirmed` ones were made
-    again, on the trusted side.
+    Attributes:
+        decisions: Number of decisions.
+        failures: Decisions without a plan.
+        model_steps: Steps of the model.
+        seconds: Wall time of planning.
+        unsupported: Decisions that depend on a step that no row supports.
+        confirmed: Decisions that were repeated outside the sandbox.
     """
 
     decisions: int = 0
@@ -74,13 +74,21 @@ class PlanningCost(NamedTuple):
 
 
 class Episode(BaseModel):
-    """What an episode came to, and what planning it took.
+    """Result of an episode, with the cost of its plans.
 
-    `seconds` and `model_steps` are shares of those of all episodes that were planned together.
-    In `failures` decisions no plan could be made; `failure` is the first. `unsupported` ones
-    rest on steps that no row of the data supports, `confirmed` ones were made again. If that ran
-    out of time the episode is not `verified`, and its return counts in no mean. `mismatches`
-    counts wrong predictions, None if nothing was compared.
+    Attributes:
+        number: Number of the episode, from 0.
+        returned: Undiscounted return.
+        length: Number of steps.
+        decisions: Number of decisions.
+        model_steps: Steps of the model: the episode's share of a joint planning call.
+        seconds: Planning time: the episode's share of a joint planning call.
+        confirmed: Decisions that were repeated outside the sandbox.
+        verified: False if the confirmation ran out of time. Means then exclude the episode.
+        failures: Decisions without a plan.
+        unsupported: Decisions that depend on a step that no row supports.
+        failure: The first failure of planning.
+        mismatches: Wrong predictions, None if nothing was compared.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -100,7 +108,7 @@ class Episode(BaseModel):
 
     @property
     def cost(self) -> PlanningCost:
-        """What its plans took."""
+        """The cost of its plans."""
         return PlanningCost(
             self.decisions,
             self.failures,
@@ -112,7 +120,7 @@ class Episode(BaseModel):
 
 
 class FinishedEpisode(NamedTuple):
-    """An episode that is over, its actions, and its rows if some were predicted wrongly."""
+    """A finished episode, its actions, and its rows if some were predicted wrongly."""
 
     episode: Episode
     actions: list[Any]
@@ -129,7 +137,14 @@ class Underway(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What playing on came to, up to where every episode is over or needs new actions."""
+    """Progress after all planned actions were played, or after decisions were confirmed.
+
+    Attributes:
+        finished: Episodes that finished since the previous progress.
+        underway: Episodes that continue, or whose decisions are being confirmed.
+        cost: Cost since the previous progress.
+        report: Report of the planners.
+    """
 
     finished: list[FinishedEpisode]
     underway: list[Underway]
@@ -138,7 +153,7 @@ class Progress(NamedTuple):
 
 
 Stream = Generator[Progress, None, None]
-"""Plays episodes as it is asked for more."""
+"""Generator that plays the next steps of all its episodes for each `Progress`."""
 
 
 def play(
@@ -149,12 +164,17 @@ def play(
     comparing: Comparing | None = None,
     abreast: int | None = None,
 ) -> Stream:
-    """Play episodes, with plans or at random, so many at a time, or as many as serve best.
+    """Play episodes with plans or random actions.
 
-    Where there is no plan the action is random. Episodes that are over are compared with what
-    a model predicts, where one is given.
+    Args:
+        task: The environment with seed and limit.
+        numbers: Numbers of the episodes.
+        session: Makes the plans. Without a session or a plan, the action is random.
+        comparing: Compares finished episodes with the predictions of a model.
+        abreast: Number of episodes at the same time. The default is 8, or 128 once 8 or more
+            episodes have finished and none took more than 20 steps.
     """
-    waiting, most, ended, longest = iter(numbers), abreast or ABREAST, 0, 0
+    waiting, most, ended, longest = iter(numbers), abreast or PARALLEL_EPISODES, 0, 0
     playing: list[_Playing] = []
     try:
         while True:
@@ -179,7 +199,9 @@ def play(
             longest = max([longest, *(each.underway.length for each in playing)])
             ended += len(over)
             if abreast is None:
-                most = MANY if ended >= ABREAST and longest <= SHORT else ABREAST
+                # Comparing many short episodes with a model takes about as long as comparing one.
+                short = ended >= PARALLEL_EPISODES and longest <= 20
+                most = 128 if short else PARALLEL_EPISODES
             for each in over:
                 each.env.close()
             playing = [each for each in playing if not each.over]
@@ -189,7 +211,7 @@ def play(
 
 
 class _Playing:
-    """An episode that is being played, in an environment of its own."""
+    """A running episode with its own environment."""
 
     def __init__(self, task: Task, number: int, comparing: Comparing | None = None) -> None:
         reset, random = seeds_of(task.seed, number)
@@ -209,15 +231,15 @@ class _Playing:
         self._actions: list[Any] = []
         self._rewards: list[float] = []
         observation, _ = self.env.reset(seed=reset)
-        self._observations = [deepcopy(observation)]  # which some environments change in place
+        self._observations = [deepcopy(observation)]  # some environments change it in place
 
     @property
     def underway(self) -> Underway:
-        """Number, length and return so far."""
+        """The current state of the episode, for progress displays."""
         return Underway(self.number, len(self._actions), self._returned, self.over)
 
     def finished(self, rows: Dataset | None, found: Mismatches | None) -> FinishedEpisode:
-        """Return what the episode came to, and its rows where some were predicted wrongly."""
+        """Return the result, with the rows if some were predicted wrongly or not at all."""
         wrong = found and (found.wrong or found.unanswered)
         episode = Episode(
             number=self.number,
@@ -231,7 +253,7 @@ class _Playing:
         return FinishedEpisode(episode, self._actions, rows if wrong else None)
 
     def moment(self, session: PlanningSession) -> Moment:
-        """Return where the episode stands."""
+        """Return the pending decision of the episode."""
         happened = (self._observations, self._actions, self._rewards)
         state = session.state(self.env, EpisodeHistory(*map(tuple, happened)))
         horizon = self._task.limit - len(self._actions)
@@ -239,14 +261,14 @@ class _Playing:
         return Moment(self.number, self.cost.decisions, state, horizon, allowed)
 
     def follow(self, plan: Plan, seconds: float, steps: int) -> None:
-        """Take in a plan and its share of what planning took."""
+        """Queue the actions of a plan, and add its share of the cost."""
         self._planned.extend(plan.actions)
         self._failure = self._failure or plan.failure
         failed, doubtful = plan.failure is not None, not plan.supported
         self.cost = self.cost.plus(PlanningCost(1, failed, steps, seconds, doubtful))
 
     def go_on(self) -> None:
-        """Play what is planned, or one random action."""
+        """Play the planned actions, or one random action if there is no plan."""
         if not self._planned:
             self._planned.append(random_action(self._space, self._task.allowed(self.env)))
         while self._planned and not self.over:
@@ -266,7 +288,7 @@ class _Playing:
 
 
 def _finished(over: Sequence[_Playing], comparing: Comparing | None) -> list[FinishedEpisode]:
-    """Return what episodes came to, compared all at once with what was predicted."""
+    """Return the results of episodes, compared in one call with the predictions."""
     if comparing is None:
         return [each.finished(None, None) for each in over]
     rows = [comparing.rows(each.steps) for each in over]
@@ -276,7 +298,7 @@ def _finished(over: Sequence[_Playing], comparing: Comparing | None) -> list[Fin
 
 
 def _confirm(over: Sequence[_Playing], session: PlanningSession) -> PlanningCost:
-    """Have plans of episodes that are over confirmed; return the cost that this adds."""
+    """Confirm decisions of finished episodes outside the sandbox; return the added cost."""
     found = session.confirm({each.number: each.cost.seconds for each in over})
     for each in over:
         decisions, each.verified = found[each.number]
@@ -285,7 +307,7 @@ def _confirm(over: Sequence[_Playing], session: PlanningSession) -> PlanningCost
 
 
 def _decide(playing: Sequence[_Playing], session: PlanningSession) -> PlanningCost:
-    """Have new actions planned for every episode, and share out what that took."""
+    """Plan new actions for all episodes, and divide the cost among them."""
     began, before = time.perf_counter(), session.steps
     plans = session.plan([each.moment(session) for each in playing])
     seconds, steps = time.perf_counter() - began, session.steps - before
@@ -310,37 +332,39 @@ class WorkerProgress(NamedTuple, Generic[T]):
 WorkerStream = Generator[WorkerProgress[Progress], None, None]
 
 
-def dealt(numbers: Sequence[T], workers: int) -> list[Sequence[T]]:
-    """Deal episodes out, to no more workers than there are episodes."""
+def deal(numbers: Sequence[T], workers: int) -> list[Sequence[T]]:
+    """Distribute episodes over workers in turn; no worker is without an episode."""
     count = min(workers, len(numbers))
     return [numbers[worker::count] for worker in range(count)]
 
 
 def in_threads(streams: Sequence[Stream], cancel: Callable[[], None] | None = None) -> WorkerStream:
-    """Play each stream in a thread; `cancel` has to end what they wait for when one fails.
+    """Play each stream in its own thread; a single stream uses the calling thread.
 
-    One stream is played here.
+    Args:
+        streams: The streams.
+        cancel: Called if a stream fails; must interrupt blocking calls of all streams.
     """
     if len(streams) == 1:
         with closing(streams[0]) as stream:
             yield from (WorkerProgress(0, progress) for progress in stream)
         return
-    heard: SimpleQueue[WorkerProgress[Progress] | Future[None]] = SimpleQueue()
+    events: SimpleQueue[WorkerProgress[Progress] | Future[None]] = SimpleQueue()
     stop = Event()
 
     def listen(worker: int, stream: Stream) -> None:
         with closing(stream):
             for progress in stream:
-                heard.put(WorkerProgress(worker, progress))
+                events.put(WorkerProgress(worker, progress))
                 if stop.is_set():
                     return
 
     with ThreadPoolExecutor(len(streams)) as pool:
         try:
             for worker, stream in enumerate(streams):
-                pool.submit(listen, worker, stream).add_done_callback(heard.put)
+                pool.submit(listen, worker, stream).add_done_callback(events.put)
             for _ in streams:
-                while not isinstance(item := heard.get(), Future):
+                while not isinstance(item := events.get(), Future):
                     yield item
                 item.result()
         except BaseException:
@@ -353,15 +377,20 @@ def in_threads(streams: Sequence[Stream], cancel: Callable[[], None] | None = No
 def in_processes(
     makers: Sequence[Callable[[], Iterator[T]]],
 ) -> Generator[WorkerProgress[T], None, None]:
-    """Play each in a process of its own, for environments that would keep each other waiting.
+    """Run each iterator in its own process, because Python steps environments one at a time.
 
-    A maker is sent to its process, where it is called. `CwmError` and `Unsuited` come back.
+    Args:
+        makers: Functions that return the iterators. Each is pickled and called in its process.
+
+    Raises:
+        CwmError: An iterator raised it, or a worker process ended unexpectedly.
+        Unsuited: An iterator raised it.
     """
     with ExitStack() as stack:
         workers: dict[Connection, tuple[int, SpawnProcess]] = {}
         for number, maker in enumerate(makers):
             with _interrupt_deferred():
-                reader, process = _started(maker)
+                reader, process = _start_worker(maker)
                 stack.callback(process.join)
                 stack.callback(process.kill)
             workers[reader] = number, process
@@ -369,19 +398,19 @@ def in_processes(
             ready = wait(list(workers))
             for reader in [reader for reader in workers if reader in ready]:
                 number, process = workers[reader]
-                progress: T | None = _received(reader, process)
+                progress: T | None = _receive(reader, process)
                 if progress is None:
                     del workers[reader]
                 else:
                     yield WorkerProgress(number, progress)
 
 
-def _started(maker: Callable[[], Iterator[object]]) -> tuple[Connection, SpawnProcess]:
-    """Start a worker process, which ignores Ctrl-C: this process ends it."""
+def _start_worker(maker: Callable[[], Iterator[object]]) -> tuple[Connection, SpawnProcess]:
+    """Start a worker process that ignores Ctrl-C, because its parent ends it."""
     context = get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(maker, writer), daemon=True)
-    resource_tracker.ensure_running()  # which would unblock the signal
+    resource_tracker.ensure_running()  # starting it later would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
@@ -413,8 +442,8 @@ def _interrupt_deferred() -> Iterator[None]:
 
 
 def _work(maker: Callable[[], Iterator[object]], writer: "Connection[Any, Any]") -> None:
-    """Play, and send all progress; this runs in the process that was started."""
-    sys.stdout = sys.stderr  # what environments print is no result
+    """Send all progress of an iterator; runs in the worker process."""
+    sys.stdout = sys.stderr  # output of environments must not mix with results
     try:
         for progress in maker():
             writer.send(progress)
@@ -423,9 +452,9 @@ def _work(maker: Callable[[], Iterator[object]], writer: "Connection[Any, Any]")
         writer.send(error)
     except (Unsuited, CwmError) as error:
         kind = Unsuited if isinstance(error, Unsuited) else CwmError
-        writer.send(kind(str(error)))  # subclasses may not survive being sent
+        writer.send(kind(str(error)))  # subclasses may not be picklable
     except BrokenPipeError:
-        pass  # nobody listens any more
+        pass  # the parent has closed the connection
     except Exception as error:
         failure = environment_failure(error) or plugin_failure(error)
         if failure is None:
@@ -433,8 +462,8 @@ def _work(maker: Callable[[], Iterator[object]], writer: "Connection[Any, Any]")
         writer.send(failure)
 
 
-def _received(reader: Connection, process: SpawnProcess) -> Any:
-    """Receive progress, None after the last; an error of the process is raised here."""
+def _receive(reader: Connection, process: SpawnProcess) -> Any:
+    """Return the next progress, None after the last; raise an error of the worker."""
     try:
         item = reader.recv()
     except (EOFError, OSError) as error:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from cwm_cli.commands.comparison import Mean, Side, mean_of, relative_return
-from cwm_cli.commands.episodes import Episode, dealt, in_processes, in_threads, play
+from cwm_cli.commands.episodes import Episode, deal, in_processes, in_threads, play
 from cwm_cli.commands.plan import play_in_environment
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import LONGEST, Setting, Task, seeds_of, step_limit
@@ -234,13 +234,13 @@ def test_the_relative_return_has_a_meaning_only_where_the_oracle_beats_chance(
 
 
 def test_episodes_are_dealt_to_no_more_workers_than_there_are() -> None:
-    assert dealt(range(5), 2) == [range(0, 5, 2), range(1, 5, 2)]
-    assert dealt([3], 4) == [[3]]
-    assert dealt([], 4) == []
+    assert deal(range(5), 2) == [range(0, 5, 2), range(1, 5, 2)]
+    assert deal([3], 4) == [[3]]
+    assert deal([], 4) == []
 
 
 def test_threads_play_what_one_plays() -> None:
-    streams = [play(task(), share, Planned(2), abreast=2) for share in dealt(range(7), 3)]
+    streams = [play(task(), share, Planned(2), abreast=2) for share in deal(range(7), 3)]
     heard = list(in_threads(streams, lambda: None))
     found = [played.episode for _, some in heard for played in some.finished]
     assert {worker for worker, _ in heard} == {0, 1, 2}
@@ -281,7 +281,7 @@ def makers(setting, planners, shares):
 
 def test_processes_play_what_one_plays() -> None:
     setting = SETTING._replace(limit=8)
-    heard = list(in_processes(makers(setting, PLANNERS, dealt(range(5), 2))))
+    heard = list(in_processes(makers(setting, PLANNERS, deal(range(5), 2))))
     assert {worker for worker, _ in heard} == {0, 1}
     found = sorted(
         (played.episode for _, some in heard for played in some.finished),
@@ -300,7 +300,7 @@ def test_the_error_of_a_process_is_told_here() -> None:
 
 def test_a_process_that_dies_is_told_in_one_line_and_the_others_end() -> None:
     planners = [Planning("mcts", {"simulations": 50})]
-    heard = in_processes(makers(SETTING, planners, dealt(range(4), 2)))
+    heard = in_processes(makers(SETTING, planners, deal(range(4), 2)))
     next(heard)
     children = active_children()
     assert len(children) == 2
@@ -312,7 +312,7 @@ def test_a_process_that_dies_is_told_in_one_line_and_the_others_end() -> None:
 
 
 def test_processes_end_when_nobody_listens_any_more() -> None:
-    heard = in_processes(makers(SETTING, [Planning("mcts", {})], dealt(range(4), 2)))
+    heard = in_processes(makers(SETTING, [Planning("mcts", {})], deal(range(4), 2)))
     next(heard)
     children = active_children()
     heard.close()

@@ -95,7 +95,7 @@ def test_a_line_that_was_meddled_with_is_played_again_and_a_copy_of_it_is_kept(t
     file.write_bytes(content)
     with PlayRun.open(tmp_path, CONFIG) as run:
         assert len(run.known) == 2
-        assert "1 of the 3 lines" in run.mended
+        assert "1 of the 3 lines" in run.repair_note
     assert file.read_bytes() == first + second
     assert file.with_name(f"{file.name}.damaged-1").read_bytes() == content
 
