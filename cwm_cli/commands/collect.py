@@ -115,7 +115,7 @@ def collect(
     if min_rows is not None:
         wanted |= {"min_rows": min_rows, "min_test_rows": min_rows}
     file = Path(out or shipped_name(spec.id))
-    begun = None if force else _found(file, request(spec, env_args, **wanted))
+    begun = None if force else _load_matching(file, request(spec, env_args, **wanted))
     if begun is not None and not begun.metadata.get("missing"):
         observer.note(f"{file} already contains these transitions")
         dataset = begun
@@ -126,7 +126,9 @@ def collect(
                 raise PermissionError(f"no permission for {file.parent}")
         recording = Recording(spec, env_args, begun=begun, **wanted)
         with writing(file):
-            dataset = _kept(recording, file, observer, workers=workers, max_seconds=max_seconds)
+            dataset = _record_and_save(
+                recording, file, observer, workers=workers, max_seconds=max_seconds
+            )
     if note := dataset.metadata.get("note"):
         observer.note(note)
     warn_of_rows(dataset, observer)
@@ -219,7 +221,7 @@ def writing(file: Path) -> Iterator[None]:
         ) from error
 
 
-def _found(file: Path, asked: Mapping[str, Any]) -> Dataset | None:
+def _load_matching(file: Path, requested: Mapping[str, Any]) -> Dataset | None:
     """Return the dataset of a file if it fits the request, None if there is no file.
 
     Raises:
@@ -232,12 +234,12 @@ def _found(file: Path, asked: Mapping[str, Any]) -> Dataset | None:
         dataset = Dataset.load(file)
     except CwmError as error:
         raise CwmError(f"{file} already exists and is not a dataset: {hint}") from error
-    if not dataset.metadata.items() >= asked.items():
+    if not dataset.metadata.items() >= requested.items():
         raise CwmError(f"{file} already exists, recorded with other settings: {hint}")
     return dataset
 
 
-def _kept(
+def _record_and_save(
     recording: Recording,
     file: Path,
     observer: Observer,
@@ -266,11 +268,12 @@ def _count(recording: Recording) -> str:
     return f"{recording.done} of {recording.episodes} episodes"
 
 
-def file_name(asked: Mapping[str, Any]) -> str:
+def file_name(requested: Mapping[str, Any]) -> str:
     """Return a readable file name with a hash of all settings of a request."""
-    content = json.dumps(asked, sort_keys=True).encode()
-    name = re.sub(r"[^\w.-]+", "-", asked["env"])
-    return f"{name}-{asked['policy']}-{asked['seed']}-{sha256(content).hexdigest()[:12]}.npz"
+    content = json.dumps(requested, sort_keys=True).encode()
+    env = re.sub(r"[^\w.-]+", "-", requested["env"])
+    digest = sha256(content).hexdigest()[:12]
+    return f"{env}-{requested['policy']}-{requested['seed']}-{digest}.npz"
 
 
 def default_dataset(
@@ -294,13 +297,14 @@ def default_dataset(
         The file, which ships with cwm or is in the cache, and whether it existed before.
     """
     options["seed"] = data_seed
-    asked = request(spec, env_args, **options)
-    shipped = _shipped(spec.id)
-    if shipped and _essential(asked) == _essential(_request_of(shipped, asked)):
-        log.info("using the transitions that ship with cwm: %s", shipped)
-        return shipped, True
-    path, begun = _cache() / file_name(asked), None
-    if _request_of(path, asked) == asked:
+    requested = request(spec, env_args, **options)
+    if shipped := _shipped_path(spec.id):
+        recorded = _recorded_request(shipped, requested)
+        if _without_numpy(recorded) == _without_numpy(requested):
+            log.info("using the transitions that ship with cwm: %s", shipped)
+            return shipped, True
+    path, begun = _cache() / file_name(requested), None
+    if _recorded_request(path, requested) == requested:
         begun = Dataset.load(path)
         if not begun.metadata.get("missing"):
             log.info("using transitions from the cache: %s", path)
@@ -308,14 +312,14 @@ def default_dataset(
     log.info("recording transitions into the cache: %s", path)
     recording = Recording(spec, env_args, begun=begun, **options)
     try:
-        _kept(recording, path, observer)
+        _record_and_save(recording, path, observer)
     except OSError as error:
         hint = "set XDG_CACHE_HOME to a writable folder"
         raise CwmError(f"cannot write the transitions to {path} ({error}): {hint}") from error
     return path, False
 
 
-def _shipped(env: str) -> Path | None:
+def _shipped_path(env: str) -> Path | None:
     """Return the path of a shipped dataset, None if the package of datasets is not installed."""
     package = find_spec("cwm_data")
     folders = (package.submodule_search_locations or []) if package else []
@@ -327,24 +331,24 @@ def shipped_name(env: str) -> str:
     return re.sub(r"[^\w.-]+", "-", env) + ".npz"
 
 
-def _request_of(path: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _recorded_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a file's metadata for the keys of a request; empty if unreadable."""
     try:
         found = Dataset.load(path).metadata
     except CwmError:
         return {}  # no file, or damaged by a crash: record again
-    return {name: found.get(name) for name in asked}
+    return {name: found.get(name) for name in requested}
 
 
-def _essential(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _without_numpy(requested: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request without the version of numpy.
 
     Another numpy may change the plans of a policy, but the recorded transitions remain valid:
     they depend on the package of the environment and on MuJoCo.
     """
-    versions = asked.get("versions") or {}
+    versions = requested.get("versions") or {}
     kept = {name: number for name, number in versions.items() if name != "numpy"}
-    return {**asked, "versions": kept}
+    return {**requested, "versions": kept}
 
 
 def _cache() -> Path:

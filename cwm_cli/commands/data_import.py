@@ -178,13 +178,13 @@ def import_transitions(
     if NOISE in asked:
         raise CwmError("noise cannot be added to recorded transitions: leave out --noise")
     hidden = asked.pop(HIDE, None)
-    said = origin.env_args if origin and origin.env == spec.id else {}
-    if hidden is not None and HIDE in said:
+    named_args = origin.env_args if origin and origin.env == spec.id else {}
+    if hidden is not None and HIDE in named_args:
         raise CwmError(f"{file} was already recorded with hidden components: leave out --hide")
-    given = {**said, **asked}
+    given = {**named_args, **asked}
     dataset = importer.read(file, spec, given, observer)
     if hidden is not None:
-        dataset = _without(dataset, spec, given | {HIDE: hidden})
+        dataset = _hide_components(dataset, spec, given | {HIDE: hidden})
     if all_train:
         split = np.zeros_like(dataset.columns["split"])
         dataset = replace(dataset, columns=dataset.columns | {"split": split})
@@ -201,7 +201,9 @@ def import_transitions(
     return ImportResult(target, dataset)
 
 
-def _without(dataset: Dataset, spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> Dataset:
+def _hide_components(
+    dataset: Dataset, spec: EnvironmentSpec, env_args: Mapping[str, Any]
+) -> Dataset:
     """Return a dataset without the observation components that `env_args` hides."""
     with closing(spec.make(**env_args)) as env:
         disturbance, space = disturbance_of(env), space_of(env.observation_space)

@@ -191,7 +191,7 @@ def play(
                 yield Progress([], states, cost, session.report)
                 cost = _confirm(over, session)
             yield Progress(
-                _finished(over, comparing),
+                _finish(over, comparing),
                 [each.underway for each in playing if not each.over],
                 cost,
                 session.report if session else None,
@@ -287,7 +287,7 @@ class _Playing:
             self.over = bool(terminated or truncated) or len(self._actions) >= self._task.limit
 
 
-def _finished(over: Sequence[_Playing], comparing: Comparing | None) -> list[FinishedEpisode]:
+def _finish(over: Sequence[_Playing], comparing: Comparing | None) -> list[FinishedEpisode]:
     """Return the results of episodes, compared in one call with the predictions."""
     if comparing is None:
         return [each.finished(None, None) for each in over]

@@ -140,21 +140,21 @@ def plan(
         limit = step_limit(made, max_steps)
     suited = () if subject.model is None else subject.model.planners
     choice = choose_planners(planner, subject.options, spaces, subject.limits, suited)
-    rows = _known(subject, dataset, observer)
+    rows = _train_rows(subject, dataset, observer)
     film = None if render is None else Camera(Path(render), subject.spec, subject.env_args)
     if film:
         film.check()
     setting = Setting(subject.env, subject.env_args, seed, limit)
     truth = EnvironmentModel(subject.spec, subject.env_args)
     asked: SideName = "oracle" if subject.text is None and subject.model is None else "model"
-    sides = _sides(asked, truth, oracle=oracle, observer=observer)
-    used = sorted({*subject.tools, *tools})
+    sides = _select_sides(asked, truth, oracle=oracle, observer=observer)
+    all_tools = sorted({*subject.tools, *tools})
     with ExitStack() as stack:
         sandbox = None
         if subject.text is not None:
             guarded = protected(
                 choice.limits,
-                tools=used,
+                tools=all_tools,
                 accepted=allow_gap,
                 # two processes per worker and model; another one repeats their predictions
                 workers=(2 if rows is None else 4) * workers + 1,
@@ -167,7 +167,7 @@ def plan(
                 observer=observer,
             )
             sandbox = stack.enter_context(guarded)
-        config = _config(subject, setting, choice, used, rows)
+        config = _play_config(subject, setting, choice, all_tools, rows)
         kept = PlayRun.open(Path(folder or subject.folder), config, new=new)
         playing = Playing(
             f"{subject.spec.id} · {subject.name}",
@@ -179,7 +179,7 @@ def plan(
         )
         kept.report_repair(observer)
         playing.prepare(observer, filmed=film is not None)
-        model, doubt = _model(
+        model, doubt = _model_with_doubt(
             subject, sandbox, spaces, rows, choice.doubt, confirmed_share(episodes)
         )
         comparing = None
@@ -237,14 +237,14 @@ class Playing:
     actions: list[Any] = field(default_factory=list)
 
     @property
-    def wanted(self) -> list[EpisodeKey]:
+    def requested(self) -> list[EpisodeKey]:
         """The keys of all requested episodes."""
         return [EpisodeKey(side, n) for side in self.sides for n in range(self.episodes)]
 
     @property
     def played(self) -> int:
         """The number of requested episodes that are finished."""
-        return len(self.wanted) - len(self.run.missing(self.wanted))
+        return len(self.requested) - len(self.run.missing(self.requested))
 
     def outcome(self) -> dict[SideName, Side]:
         """Return the finished episodes of each side, in the order of the output."""
@@ -272,10 +272,10 @@ class Playing:
 
     def prepare(self, observer: Observer, *, filmed: bool) -> None:
         """Select the missing episodes, or all episodes if none is missing."""
-        if self.played == len(self.wanted):
-            self.run.forget(self.wanted)
+        if self.played == len(self.requested):
+            self.run.forget(self.requested)
         elif self.played:
-            words = f"{self.played} of {len(self.wanted)} episodes were played"
+            words = f"{self.played} of {len(self.requested)} episodes were played"
             observer.note(f"continuing {self.run.place}: {words}")
         if filmed:
             self.run.forget([EpisodeKey(self.asked, 0)])  # the run does not store actions
@@ -319,7 +319,7 @@ def choose_planners(
 ) -> PlannerChoice:
     """Choose the planners and read their options.
 
-    If options of a planner are given, only the planners with given options are used.
+    If options of a planner are given, only these planners are used.
 
     Args:
         name: Name of a planner, or "auto" for all that support the spaces.
@@ -332,35 +332,35 @@ def choose_planners(
         UnknownNameError: No planner has this name.
         CwmError: The planner does not support the spaces, or an option is invalid.
     """
-    known = {each: find("planner", each) for each in names("planner")}
+    known = {label: find("planner", label) for label in names("planner")}
     if ":" in name and name not in known:
-        known[name] = find(
-            "planner", name
-        )  # "package:name" is also valid if the name alone is unique
+        # "package:name" is also valid if the name alone is unique
+        known[name] = find("planner", name)
     if name not in (*known, "auto"):
         raise UnknownNameError("planner", name, (*known, "auto"))
-    able, unasked = serving(known, spaces[1]), automatic(known, *spaces)
-    first = [each for each in suited if each in able]
-    unasked = [*first, *(each for each in unasked if each not in first)]
-    if not able:
+    supported, automatic_names = serving(known, spaces[1]), automatic(known, *spaces)
+    first = [each for each in suited if each in supported]
+    automatic_names = [*first, *(each for each in automatic_names if each not in first)]
+    if not supported:
         needed = "planning needs Discrete or bounded Box actions"
         raise CwmError(f"{needed}: this environment has {gym_space_of(spaces[1])}")
-    if name not in (*able, "auto"):
+    if name not in (*supported, "auto"):
         raise CwmError(
-            f"--planner {name} needs {known[name].NEEDS}: choose --planner {unasked[-1]}"
+            f"--planner {name} needs {known[name].NEEDS}: choose --planner {automatic_names[-1]}"
         )
-    candidates = unasked if name == "auto" else [name]
+    candidates = automatic_names if name == "auto" else [name]
     owners = [Owner(each, known[each]) for each in candidates]
     others = [Owner("planning", Doubt), Owner("sandbox", Limits)]
     given = with_presets(read_options(options, [*owners, *others]), [*owners, *others])
     bounds = Limits.chosen({**limits, **DECISION, **given["sandbox"]})
     chosen = [owner for owner in owners if given[owner.label]] or owners
-    planners = [_planning(owner, given[owner.label]) for owner in chosen]
-    general, doubt = unasked[-1] if unasked else able[-1], Doubt(**given["planning"]).doubt
+    planners = [_create_planning(owner, given[owner.label]) for owner in chosen]
+    general = automatic_names[-1] if automatic_names else supported[-1]
+    doubt = Doubt(**given["planning"]).doubt
     return PlannerChoice(name, planners, bounds, general, doubt)
 
 
-def _planning(owner: Owner, options: Mapping[str, Any]) -> Planning:
+def _create_planning(owner: Owner, options: Mapping[str, Any]) -> Planning:
     """Return a planner with the values of all its options, including defaults."""
     try:
         made = owner.factory(**options)
@@ -371,7 +371,7 @@ def _planning(owner: Owner, options: Mapping[str, Any]) -> Planning:
     return Planning(owner.label, options, address)
 
 
-def _sides(
+def _select_sides(
     asked: SideName, truth: EnvironmentModel, *, oracle: bool, observer: Observer
 ) -> list[SideName]:
     """Return the sides in playing order, without oracle if no state can be restored."""
@@ -393,7 +393,7 @@ def _left_out(reason: str) -> str:
     return f"no oracle: {reason.rpartition(': ')[0]}"
 
 
-def _known(
+def _train_rows(
     subject: Subject, dataset: Dataset | Path | str | None, observer: Observer
 ) -> Dataset | None:
     """Return the train rows of a program, None if they are unknown."""
@@ -402,7 +402,7 @@ def _known(
     return subject.transitions(dataset, observer).train
 
 
-def _model(
+def _model_with_doubt(
     subject: Subject,
     sandbox: Sandbox | None,
     spaces: tuple[Space, Space],
@@ -429,7 +429,7 @@ def _model(
     return careful, doubt
 
 
-def _config(
+def _play_config(
     subject: Subject,
     setting: Setting,
     choice: PlannerChoice,
@@ -485,7 +485,7 @@ class _Players:
         if side == "model":
             opened = [self.model.open(self.planners, self.task) for _ in shares]
             streams = [
-                _planned(self.task, share, session, self.comparing)
+                _play_session(self.task, share, session, self.comparing)
                 for share, session in zip(shares, opened, strict=True)
             ]
             return in_threads(streams, self.sandbox.close if self.sandbox else None)
@@ -495,7 +495,7 @@ class _Players:
             return in_processes(
                 [partial(play_in_environment, self.setting, planners, share) for share in shares]
             )
-        return in_threads([_planned(self.task, numbers, self.truth.open(planners, self.task))])
+        return in_threads([_play_session(self.task, numbers, self.truth.open(planners, self.task))])
 
 
 def play_in_environment(
@@ -505,10 +505,10 @@ def play_in_environment(
     spec = environment(setting.env)
     task = setting.task(spec)
     session = EnvironmentModel(spec, setting.env_args).open(planners, task)
-    yield from _planned(task, numbers, session)
+    yield from _play_session(task, numbers, session)
 
 
-def _planned(
+def _play_session(
     task: Task,
     numbers: Sequence[int],
     session: PlanningSession,
@@ -560,7 +560,7 @@ def _play_through(
             raise
         raise CwmError(f"{error} (kept in {playing.run.place}: {rest})") from error
     except KeyboardInterrupt:
-        words = f"interrupted after {playing.played} of {len(playing.wanted)} episodes"
+        words = f"interrupted after {playing.played} of {len(playing.requested)} episodes"
         raise KeyboardInterrupt(f"{words}: {rest} {playing.run.place}") from None
     finally:
         observer.ends()
@@ -569,7 +569,7 @@ def _play_through(
 
 def _play_side(side: SideName, playing: Playing, players: _Players, observer: Observer) -> None:
     """Play the missing episodes of a side and store each one when it is finished."""
-    missing = playing.run.missing(playing.wanted)
+    missing = playing.run.missing(playing.requested)
     numbers = [key.number for key in missing if key.side == side]
     if not numbers:
         return

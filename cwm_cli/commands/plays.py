@@ -131,7 +131,7 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
     record_type = PlayRecord
 
     known: dict[EpisodeKey, PlayRecord] = field(default_factory=dict, compare=False)
-    _anew: bool = field(default=False, repr=False, compare=False)
+    _rewrite_next: bool = field(default=False, repr=False, compare=False)
 
     @classmethod
     def open(cls, parent: Path, config: PlayConfig, *, new: bool = False) -> Self:
@@ -153,14 +153,14 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
             raise CwmError(
                 f"cannot write to {named(folder)} ({reason}): choose another folder"
             ) from error
-        run._anew = new
+        run._rewrite_next = new
         return run
 
     def __enter__(self) -> Self:
         """Lock the run and read the finished episodes."""
         super().__enter__()
         try:
-            if not self._anew:
+            if not self._rewrite_next:
                 self.known = {self._key(record): record for record in self.records()}
         except CwmError as error:
             self.__exit__(type(error))
@@ -191,7 +191,7 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
     def forget(self, keys: Collection[EpisodeKey]) -> None:
         """Mark episodes as missing; the journal keeps them until a new one is finished."""
         self.known = {key: record for key, record in self.known.items() if key not in keys}
-        self._anew = True
+        self._rewrite_next = True
         if not self.known:
             self.restart_clock()
 
@@ -199,15 +199,15 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         """Delete all episodes of a side from the journal."""
         self.known = {key: record for key, record in self.known.items() if key.side != side}
         self.rewrite(list(self.known.values()))
-        self._anew = False
+        self._rewrite_next = False
 
     def add(self, side: SideName, episodes: Sequence[Episode], report: PlannedWith | None) -> None:
         """Append episodes to the journal; after this returns, they survive a crash."""
         records = [PlayRecord(side=side, episode=each, report=report) for each in episodes]
         self.known.update({self._key(record): record for record in records})
-        if self._anew:
+        if self._rewrite_next:
             self.rewrite(list(self.known.values()))
-            self._anew = False
+            self._rewrite_next = False
         else:
             self.append(*records)
 
@@ -255,9 +255,9 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         """Return the mean return of each side."""
         base = super().report(runs)
         config, sides = runs[0].header.config, runs[0].sides()
-        means = [f"{SIDES[name]} {_mean_words(side)}" for name, side in sides.items()]
+        means = [f"{SIDES[name]} {_format_mean(side)}" for name, side in sides.items()]
         verdict = f"Mean return: {', '.join(means)}" if means else "No episode is over yet"
-        if (found := _relative(sides)) is not None:
+        if (found := _relative_return(sides)) is not None:
             verdict += f" \N{MIDDLE DOT} R = {found:.3f}"
         title = f"{config.env} \N{MIDDLE DOT} planning with {config.planner}"
         return replace(base, title=title, verdict=verdict)
@@ -287,8 +287,8 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
                 lines.append(line)
         drawn = LineChart("episode", "return", lines).data()
         return [
-            Section("chart", "Return of each episode", drawn, _about(sides)),
-            Section("table", "Means", _sides(sides)),
+            Section("chart", "Return of each episode", drawn, _caption(sides)),
+            Section("table", "Means", _side_table(sides)),
         ]
 
     @staticmethod
@@ -300,7 +300,7 @@ SIDES: Mapping[SideName, str] = {"model": "world model", "oracle": "oracle", "ra
 """Names of the sides: plans in the model, plans in the environment, random actions."""
 
 
-def _mean_words(side: Side) -> str:
+def _format_mean(side: Side) -> str:
     if not side.verified:
         return "not verified"
     return mean_with_error(side.mean.mean, side.mean.stderr)
@@ -312,7 +312,7 @@ def _common_episodes(sides: Mapping[SideName, Side]) -> dict[SideName, Side]:
     return {name: Side(side.episodes[:count]) for name, side in sides.items()}
 
 
-def _relative(sides: Mapping[SideName, Side]) -> float | None:
+def _relative_return(sides: Mapping[SideName, Side]) -> float | None:
     """Return R, None without oracle, verified episodes or gain over random actions."""
     first = _common_episodes(sides)
     if len(sides) < len(SIDES) or not first["model"].verified:
@@ -320,7 +320,7 @@ def _relative(sides: Mapping[SideName, Side]) -> float | None:
     return relative_return(first["model"], first["oracle"], first["random"])
 
 
-def _about(sides: Mapping[SideName, Side]) -> str:
+def _caption(sides: Mapping[SideName, Side]) -> str:
     """Return the caption of the chart: the bands, and R or the reason why it is missing."""
     bands = "A line is the mean return; its band is one standard error."
     if len(sides) < len(SIDES):
@@ -328,7 +328,7 @@ def _about(sides: Mapping[SideName, Side]) -> str:
     first = _common_episodes(sides)["model"]
     if not first.verified:
         return f"{bands} There is no R: no episode of the world model is verified."
-    found = _relative(sides)
+    found = _relative_return(sides)
     if found is None:
         return f"{bands} There is no R: the oracle is not better than random actions."
     count = len(first.verified)
@@ -336,7 +336,7 @@ def _about(sides: Mapping[SideName, Side]) -> str:
     return f"{bands} R = {found:.3f} over {times}: 1 equals the oracle, 0 equals random actions."
 
 
-def _sides(sides: Mapping[SideName, Side]) -> dict[str, Any]:
+def _side_table(sides: Mapping[SideName, Side]) -> dict[str, Any]:
     rows = list[list[Any]]()
     for name, side in sides.items():
         cost, wrong = side.cost, side.mismatches

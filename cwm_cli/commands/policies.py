@@ -99,7 +99,7 @@ class Stage:
             return None
         planners = {name: find_planner(name) for name in PLANNERS}
         if not serving(planners, space_of(self.env.action_space, "actions")):
-            self._pass_over("no planner supports its actions")
+            self._skip_planning("no planner supports its actions")
             return None
         # time plain steps first: `Opening.of` takes many steps, too many in a slow environment
         if self.copies == "measured" and _step_seconds(self.task) > DEAR:
@@ -111,16 +111,16 @@ class Stage:
             except EnvironmentFailure:
                 raise
             except CwmError:
-                self._pass_over("its state cannot be saved and restored")
+                self._skip_planning("its state cannot be saved and restored")
                 return None
             if self.copies == "measured":
                 self.copies = "dear" if _copy_seconds(self.task, copy) > DEAR else "cheap"
             if self.copies == "cheap":
                 return copy
-        self._pass_over("its steps or copies are slow (-o policy.copies=cheap plans anyway)")
+        self._skip_planning("its steps or copies are slow (-o policy.copies=cheap plans anyway)")
         return None
 
-    def _pass_over(self, reason: str) -> None:
+    def _skip_planning(self, reason: str) -> None:
         best = f"the best of {TRIES} random episodes replaces each planned episode"
         self.note = f"{best} of {self.spec.id}: {reason}"
 
@@ -130,7 +130,9 @@ def _step_seconds(task: Task) -> float:
     with closing(task.make()) as env:
         env.action_space.seed(task.seed)
         env.reset(seed=task.seed)
-        return _quickest(lambda: env.step(random_action(env.action_space, task.allowed(env))), env)
+        return _fastest_step(
+            lambda: env.step(random_action(env.action_space, task.allowed(env))), env
+        )
 
 
 def _copy_seconds(task: Task, copy: Simulator | CachingSimulator) -> float:
@@ -144,10 +146,10 @@ def _copy_seconds(task: Task, copy: Simulator | CachingSimulator) -> float:
             copy.stand(state)
             return *copy.step(action)[:3], False, copy.here()
 
-        return _quickest(step_copy, env)
+        return _fastest_step(step_copy, env)
 
 
-def _quickest(step: Callable[[], tuple[Any, ...]], env: gym.Env[Any, Any]) -> float:
+def _fastest_step(step: Callable[[], tuple[Any, ...]], env: gym.Env[Any, Any]) -> float:
     """Return the lowest CPU time of 20 steps; other load changes it less than the wall time."""
     seconds = []
     for _ in range(20):

@@ -189,7 +189,7 @@ class Recording:
         self.asked = request(spec, env_args, **options)
         self.recorded: dict[Key, Recorded] = {}
         self._splits = (_SplitProgress(), _SplitProgress())
-        for episode in _recorded_in(begun) if begun else ():
+        for episode in _episodes_of(begun) if begun else ():
             self._add(episode)
         self._policy = make_policy(self.asked)
         known: Mapping[str, Any] = begun.metadata if begun else {}
@@ -239,15 +239,15 @@ class Recording:
 
         While rows are missing, this is an estimate from the mean length of its episodes so far.
         """
-        least = int(self.asked[("episodes", "test_episodes")[split]])
+        min_episodes = int(self.asked[("episodes", "test_episodes")[split]])
         rows = int(self.asked[("min_rows", "min_test_rows")[split]])
         totals = self._splits[split].totals
         known = len(totals) - 1
-        if known < least or least == 0:
-            return least
+        if known < min_episodes or min_episodes == 0:
+            return min_episodes
         if totals[-1] < rows:
             return known + ceil((rows - totals[-1]) * known / totals[-1])
-        return bisect_left(totals, rows, least)
+        return bisect_left(totals, rows, min_episodes)
 
     def _add(self, episode: Recorded) -> None:
         self.recorded[episode.key] = episode
@@ -302,7 +302,7 @@ class Recording:
         for phase in (free, list(chains.values())):
             makers = [
                 partial(
-                    _play_named,
+                    _play_in_worker,
                     self.asked,
                     self._stage.copies,
                     self._stage.note,
@@ -376,7 +376,7 @@ def make_policy(asked: Mapping[str, Any]) -> Policy:
     return policy
 
 
-def _recorded_in(dataset: Dataset) -> Iterator[Recorded]:
+def _episodes_of(dataset: Dataset) -> Iterator[Recorded]:
     """Yield the episodes of a dataset, with their places in the split."""
     rows: dict[int, list[Transition]] = {}
     for row in dataset:
@@ -389,7 +389,7 @@ def _recorded_in(dataset: Dataset) -> Iterator[Recorded]:
         yield Recorded((split, next(places[split])), policy, seed, rows[number])
 
 
-def _play_named(
+def _play_in_worker(
     asked: Mapping[str, Any],
     copies: Copies,
     note: str,
