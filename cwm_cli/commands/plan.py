@@ -168,16 +168,16 @@ def plan(
             )
             sandbox = stack.enter_context(guarded)
         config = _play_config(subject, setting, choice, all_tools, rows)
-        kept = PlayRun.open(Path(folder or subject.folder), config, new=new)
+        play_run = PlayRun.open(Path(folder or subject.folder), config, new=new)
         playing = Playing(
             f"{subject.spec.id} · {subject.name}",
             sides,
             asked,
             episodes,
             limit,
-            stack.enter_context(kept),
+            stack.enter_context(play_run),
         )
-        kept.report_repair(observer)
+        play_run.report_repair(observer)
         playing.prepare(observer, filmed=film is not None)
         model, doubt = _model_with_doubt(
             subject, sandbox, spaces, rows, choice.doubt, confirmed_share(episodes)

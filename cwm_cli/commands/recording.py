@@ -205,13 +205,13 @@ class Recording:
     @property
     def episodes(self) -> int:
         """The total number of episodes; an estimate while rows are missing."""
-        return self._wanted(0) + self._wanted(1)
+        return self._needed_episodes(0) + self._needed_episodes(1)
 
     @property
     def done(self) -> int:
         """The number of recorded episodes among `episodes`."""
         return sum(
-            bisect_left(progress.places, self._wanted(split))
+            bisect_left(progress.places, self._needed_episodes(split))
             for split, progress in enumerate(self._splits)
         )
 
@@ -227,14 +227,14 @@ class Recording:
         recorded during the iteration are taken into account.
         """
         for place in count(min(len(progress.totals) - 1 for progress in self._splits)):
-            wanted = [split for split in (0, 1) if place < self._wanted(split)]
+            wanted = [split for split in (0, 1) if place < self._needed_episodes(split)]
             if not wanted:
                 return
             for split in wanted:
                 if (split, place) not in self.recorded:
                     yield EpisodeRequest(split, place, (self.asked["seed"], split, place))
 
-    def _wanted(self, split: int) -> int:
+    def _needed_episodes(self, split: int) -> int:
         """Return the number of episodes that a split needs.
 
         While rows are missing, this is an estimate from the mean length of its episodes so far.
@@ -284,7 +284,7 @@ class Recording:
             observer.ends()
 
     def _events(self, workers: int) -> Events:
-        # Episodes may be short of rows after a round, so more rounds can follow.
+        # several rounds, because the number of missing episodes is only estimated
         while workers > 1 and len(missing := list(self.missing())) > 1:
             yield from self._play_in_processes(missing, workers)
         yield from _play(self._stage, self.asked, self.missing(), self.recorded)
@@ -294,11 +294,11 @@ class Recording:
         # process records in order, because each depends on all earlier ones.
         free: list[list[EpisodeRequest]] = []
         chains: dict[tuple[int, bool], list[EpisodeRequest]] = {}
-        for each in missing:
-            if self._policy.looks_back(self._stage, each.place):
-                chains.setdefault(each.part, []).append(each)
+        for episode in missing:
+            if self._policy.looks_back(self._stage, episode.place):
+                chains.setdefault(episode.part, []).append(episode)
             else:
-                free.append([each])
+                free.append([episode])
         for phase in (free, list(chains.values())):
             makers = [
                 partial(
@@ -324,10 +324,11 @@ class Recording:
         if not self.begun:
             raise CwmError("no train episode finished within the time limit: raise --max-seconds")
         env, missing = self._stage.env, list(self.missing())
+        # Processes may have recorded more episodes than needed: leave them out.
         kept = [
             self.recorded[key]
             for key in sorted(self.recorded)
-            if missing or key[1] < self._wanted(key[0])  # processes may record extra episodes
+            if missing or key[1] < self._needed_episodes(key[0])
         ]
         observed, acted = space_of(env.observation_space), space_of(env.action_space, "actions")
         metadata = dict(self.asked)
@@ -486,22 +487,21 @@ def _transitions(stage: Stage, act: Act, episode: EpisodeRequest) -> Iterator[Tr
         following, reward, terminated, truncated, _ = env.step(deepcopy(action))
         following = deepcopy(following)
         over = terminated or truncated or step == stage.max_steps
-        after = None if over else act(following, step)
-        cut = after is None and not terminated
+        next_action = None if over else act(following, step)
         yield Transition(
             observation,
             action,
             following,
             reward=_scalar(reward),
             terminated=bool(terminated),
-            truncated=bool(truncated) or cut,
+            truncated=bool(truncated or (next_action is None and not terminated)),
             episode=episode.place,
             split=episode.split,
             valid=_valid(stage),
         )
-        if after is None:
+        if next_action is None:
             return
-        observation, action = following, after
+        observation, action = following, next_action
 
 
 def _valid(stage: Stage) -> tuple[int, ...] | None:

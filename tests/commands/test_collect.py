@@ -336,6 +336,14 @@ def test_given_number_of_episodes_is_recorded_exactly(tmp_path: Path) -> None:
     assert test == 0
 
 
+def test_total_number_of_episodes_is_estimated_from_their_mean_length() -> None:
+    options: dict[str, Any] = {"policy": "random", "episodes": 10, "test_episodes": 0}
+    recording = Recording(find("Pendulum-v1"), max_steps=10, min_rows=250, **options)
+    with pytest.raises(KeyboardInterrupt):
+        recording.play(EventLog(10))
+    assert (recording.done, recording.episodes) == (10, 25)
+
+
 @pytest.mark.long
 def test_recording_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     for name, rows in (("FrozenLake-v1", 44), ("Pendulum-v1", 0)):
