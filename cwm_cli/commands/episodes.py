@@ -174,43 +174,43 @@ def play(
         abreast: Number of episodes at the same time. The default is 8, or 128 once 8 or more
             episodes have finished and none took more than 20 steps.
     """
-    waiting, most, ended, longest = iter(numbers), abreast or PARALLEL_EPISODES, 0, 0
-    playing: list[_Playing] = []
+    waiting, capacity, finished_count, longest = iter(numbers), abreast or PARALLEL_EPISODES, 0, 0
+    running: list[_RunningEpisode] = []
     try:
         while True:
-            for number in islice(waiting, max(0, most - len(playing))):
-                playing.append(_Playing(task, number, comparing))
-            if not playing:
+            for number in islice(waiting, max(0, capacity - len(running))):
+                running.append(_RunningEpisode(task, number, comparing))
+            if not running:
                 return
-            cost = _decide(playing, session) if session else PlanningCost()
-            for each in playing:
-                each.go_on()
-            over = [each for each in playing if each.over]
-            if over and session:
-                states = [each.underway for each in playing]
+            cost = _plan_actions(running, session) if session else PlanningCost()
+            for episode in running:
+                episode.advance()
+            finished = [episode for episode in running if episode.over]
+            if finished and session:
+                states = [episode.underway for episode in running]
                 yield Progress([], states, cost, session.report)
-                cost = _confirm(over, session)
+                cost = _confirm(finished, session)
             yield Progress(
-                _finish(over, comparing),
-                [each.underway for each in playing if not each.over],
+                _finish(finished, comparing),
+                [episode.underway for episode in running if not episode.over],
                 cost,
                 session.report if session else None,
             )
-            longest = max([longest, *(each.underway.length for each in playing)])
-            ended += len(over)
+            longest = max([longest, *(episode.underway.length for episode in running)])
+            finished_count += len(finished)
             if abreast is None:
                 # Comparing many short episodes with a model takes about as long as comparing one.
-                short = ended >= PARALLEL_EPISODES and longest <= 20
-                most = 128 if short else PARALLEL_EPISODES
-            for each in over:
-                each.env.close()
-            playing = [each for each in playing if not each.over]
+                short = finished_count >= PARALLEL_EPISODES and longest <= 20
+                capacity = 128 if short else PARALLEL_EPISODES
+            for episode in finished:
+                episode.env.close()
+            running = [episode for episode in running if not episode.over]
     finally:
-        for each in playing:
-            each.env.close()
+        for episode in running:
+            episode.env.close()
 
 
-class _Playing:
+class _RunningEpisode:
     """A running episode with its own environment."""
 
     def __init__(self, task: Task, number: int, comparing: Comparing | None = None) -> None:
@@ -238,7 +238,7 @@ class _Playing:
         """The current state of the episode, for progress displays."""
         return Underway(self.number, len(self._actions), self._returned, self.over)
 
-    def finished(self, rows: Dataset | None, found: Mismatches | None) -> FinishedEpisode:
+    def result(self, rows: Dataset | None, found: Mismatches | None) -> FinishedEpisode:
         """Return the result, with the rows if some were predicted wrongly or not at all."""
         wrong = found and (found.wrong or found.unanswered)
         episode = Episode(
@@ -267,7 +267,7 @@ class _Playing:
         failed, doubtful = plan.failure is not None, not plan.supported
         self.cost = self.cost.plus(PlanningCost(1, failed, steps, seconds, doubtful))
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Play the planned actions, or one random action if there is no plan."""
         if not self._planned:
             self._planned.append(random_action(self._space, self._task.allowed(self.env)))
@@ -287,36 +287,38 @@ class _Playing:
             self.over = bool(terminated or truncated) or len(self._actions) >= self._task.limit
 
 
-def _finish(over: Sequence[_Playing], comparing: Comparing | None) -> list[FinishedEpisode]:
+def _finish(
+    finished: Sequence[_RunningEpisode], comparing: Comparing | None
+) -> list[FinishedEpisode]:
     """Return the results of episodes, compared in one call with the predictions."""
     if comparing is None:
-        return [each.finished(None, None) for each in over]
-    rows = [comparing.rows(each.steps) for each in over]
+        return [episode.result(None, None) for episode in finished]
+    rows = [comparing.rows(episode.steps) for episode in finished]
     found = comparing.compare_all(rows)
-    every = zip(over, rows, found, strict=True)
-    return [each.finished(own, wrong) for each, own, wrong in every]
+    compared = zip(finished, rows, found, strict=True)
+    return [episode.result(own, wrong) for episode, own, wrong in compared]
 
 
-def _confirm(over: Sequence[_Playing], session: PlanningSession) -> PlanningCost:
+def _confirm(finished: Sequence[_RunningEpisode], session: PlanningSession) -> PlanningCost:
     """Confirm decisions of finished episodes outside the sandbox; return the added cost."""
-    found = session.confirm({each.number: each.cost.seconds for each in over})
-    for each in over:
-        decisions, each.verified = found[each.number]
-        each.cost = each.cost.plus(PlanningCost(confirmed=decisions))
-    return PlanningCost(confirmed=sum(each.decisions for each in found.values()))
+    found = session.confirm({episode.number: episode.cost.seconds for episode in finished})
+    for episode in finished:
+        decisions, episode.verified = found[episode.number]
+        episode.cost = episode.cost.plus(PlanningCost(confirmed=decisions))
+    return PlanningCost(confirmed=sum(episode.decisions for episode in found.values()))
 
 
-def _decide(playing: Sequence[_Playing], session: PlanningSession) -> PlanningCost:
+def _plan_actions(running: Sequence[_RunningEpisode], session: PlanningSession) -> PlanningCost:
     """Plan new actions for all episodes, and divide the cost among them."""
     began, before = time.perf_counter(), session.steps
-    plans = session.plan([each.moment(session) for each in playing])
+    plans = session.plan([episode.moment(session) for episode in running])
     seconds, steps = time.perf_counter() - began, session.steps - before
-    share, rest = divmod(steps, len(playing))
-    for place, (each, plan) in enumerate(zip(playing, plans, strict=True)):
-        each.follow(plan, seconds / len(playing), share + (place < rest))
+    share, rest = divmod(steps, len(running))
+    for place, (episode, plan) in enumerate(zip(running, plans, strict=True)):
+        episode.follow(plan, seconds / len(running), share + (place < rest))
     failures = sum(plan.failure is not None for plan in plans)
     doubtful = sum(not plan.supported for plan in plans)
-    return PlanningCost(len(playing), failures, steps, seconds, doubtful)
+    return PlanningCost(len(running), failures, steps, seconds, doubtful)
 
 
 T = TypeVar("T")
