@@ -16,6 +16,7 @@ from itertools import islice
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from operator import add
 from queue import SimpleQueue
 from threading import Event
 from types import FrameType
@@ -63,14 +64,7 @@ class PlanningCost(NamedTuple):
 
     def plus(self, other: "PlanningCost") -> "PlanningCost":
         """Return the sum of two costs."""
-        return PlanningCost(
-            self.decisions + other.decisions,
-            self.failures + other.failures,
-            self.model_steps + other.model_steps,
-            self.seconds + other.seconds,
-            self.unsupported + other.unsupported,
-            self.confirmed + other.confirmed,
-        )
+        return PlanningCost._make(map(add, self, other))
 
 
 class Episode(BaseModel):
@@ -109,14 +103,7 @@ class Episode(BaseModel):
     @property
     def cost(self) -> PlanningCost:
         """The cost of its plans."""
-        return PlanningCost(
-            self.decisions,
-            self.failures,
-            self.model_steps,
-            self.seconds,
-            self.unsupported,
-            self.confirmed,
-        )
+        return PlanningCost._make(getattr(self, name) for name in PlanningCost._fields)
 
 
 class FinishedEpisode(NamedTuple):

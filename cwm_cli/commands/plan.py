@@ -169,14 +169,9 @@ def plan(
             sandbox = stack.enter_context(guarded)
         config = _play_config(subject, setting, choice, all_tools, rows)
         play_run = PlayRun.open(Path(folder or subject.folder), config, new=new)
-        playing = Playing(
-            f"{subject.spec.id} · {subject.name}",
-            sides,
-            asked,
-            episodes,
-            limit,
-            stack.enter_context(play_run),
-        )
+        stack.enter_context(play_run)
+        title = f"{subject.spec.id} · {subject.name}"
+        playing = Playing(title, sides, asked, episodes, limit, play_run)
         play_run.report_repair(observer)
         playing.prepare(observer, filmed=film is not None)
         model, doubt = _model_with_doubt(
