@@ -1,7 +1,7 @@
-"""Record transitions of an environment; find those that ship or were recorded before.
+"""Record transitions of an environment (`cwm collect`), and load recorded transitions.
 
-`collect` is what `cwm collect` does. `default_dataset` keeps what was recorded,
-`load_transitions` gives other work its rows.
+`collect` records a file. `default_dataset` returns a dataset that ships with cwm or is in the
+cache. `load_transitions` returns the rows for other commands.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("cwm.data")
 
 @dataclass(frozen=True)
 class CollectionResult(Result):
-    """A file of transitions, and what is in it."""
+    """A file of transitions and its contents."""
 
     file: Path
     dataset: Dataset
@@ -48,7 +48,7 @@ class CollectionResult(Result):
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm collect --json` prints."""
+        """Return the output of `cwm collect --json`."""
         return {
             "file": str(self.file),
             "transitions": len(self.dataset),
@@ -74,14 +74,30 @@ def collect(
     max_seconds: float | None = None,
     observer: Observer = SILENT,
 ) -> CollectionResult:
-    """Record transitions of an environment in a file (`out`, or ID.npz in the current folder).
+    """Record transitions of an environment in a file.
 
-    A split has ten episodes, and more until it has 200 rows; with `episodes` or `test_episodes` it
-    has so many, and `min_rows` adds others. A file that holds just these is kept as it is; over
-    any other `force` alone writes. `options` are those of the policy. As many processes as
-    `workers` play; the file is the same. After `max_seconds`, or an interruption, the file holds
-    the episodes that are over, and the same call records the others. The observer is told a
-    `Recording`, then each `BeingRecorded` and each `Recorded`.
+    After an interrupt or the time limit, the file contains the finished episodes. The same call
+    then records the missing ones. A file that already contains the requested transitions is not
+    changed.
+
+    Args:
+        env: Id of the environment.
+        env_args: Arguments of the environment.
+        episodes: Number of train episodes. By default 10, and more until there are 200 rows.
+        test_episodes: Number of test episodes, with the same default.
+        min_rows: Minimum number of rows of each split; episodes are added until it is reached.
+        max_steps: Maximum length of an episode.
+        policy: Name of the policy.
+        options: Options of the policy.
+        seed: Seed of all episodes.
+        out: File to write, by default ID.npz in the current folder.
+        force: Replace a file that contains anything else.
+        workers: Number of processes; the file does not depend on it.
+        max_seconds: Time limit in seconds.
+        observer: Receives a `Recording`, then each `BeingRecorded` and each `Recorded`.
+
+    Raises:
+        CwmError: The request is invalid, the file cannot be written, or it contains other data.
     """
     spec = find_environment(env, observer)
     chosen = read_options(options, [Owner("policy", find("policy", policy))])["policy"]
@@ -99,7 +115,7 @@ def collect(
     if min_rows is not None:
         wanted |= {"min_rows": min_rows, "min_test_rows": min_rows}
     file = Path(out or shipped_name(spec.id))
-    begun = None if force else _found(file, request(spec, env_args, **wanted))
+    begun = None if force else _load_matching(file, request(spec, env_args, **wanted))
     if begun is not None and not begun.metadata.get("missing"):
         observer.note(f"{file} already contains these transitions")
         dataset = begun
@@ -110,7 +126,9 @@ def collect(
                 raise PermissionError(f"no permission for {file.parent}")
         recording = Recording(spec, env_args, begun=begun, **wanted)
         with writing(file):
-            dataset = _kept(recording, file, observer, workers=workers, max_seconds=max_seconds)
+            dataset = _record_and_save(
+                recording, file, observer, workers=workers, max_seconds=max_seconds
+            )
     if note := dataset.metadata.get("note"):
         observer.note(note)
     warn_of_rows(dataset, observer)
@@ -118,7 +136,7 @@ def collect(
 
 
 def find_environment(name: str, observer: Observer = SILENT) -> EnvironmentSpec:
-    """Look up an environment; say so once when another version stands in for it."""
+    """Look up an environment; notify the observer if another version replaces it."""
     spec = environment(name)
     if spec.note:
         observer.note(spec.note)
@@ -133,10 +151,21 @@ def load_transitions(
     data_seed: int = 0,
     observer: Observer = SILENT,
 ) -> tuple[Dataset, str]:
-    """Return transitions and where they are from: those given, or the default ones.
+    """Return transitions of an environment, and their source.
 
-    The default ones are recorded and kept if they are not there yet. Transitions of another
-    environment, or of one with other arguments than `env_args` names, are refused.
+    Args:
+        spec: Specification of the environment.
+        env_args: Arguments of the environment.
+        dataset: The dataset or its file. By default `default_dataset`, which records the
+            transitions if they neither ship nor are in the cache.
+        data_seed: Seed of the default dataset.
+        observer: Receives notes, and the progress of a recording.
+
+    Returns:
+        The transitions, and their file name or "given".
+
+    Raises:
+        CwmError: The dataset belongs to another environment or has other arguments.
     """
     if dataset is None:
         file, _ = default_dataset(spec, env_args=env_args, data_seed=data_seed, observer=observer)
@@ -176,13 +205,13 @@ def formats_of(file: Path) -> list[str]:
 
 
 def recorded_args(dataset: Dataset, otherwise: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the arguments of the environment that a dataset was recorded with, where it says."""
+    """Return the environment arguments of a dataset, or `otherwise` if it has none."""
     return dict(dataset.metadata.get("env_args", otherwise or {}))
 
 
 @contextmanager
 def writing(file: Path) -> Iterator[None]:
-    """Say why a file cannot be written."""
+    """Convert an `OSError` into a `CwmError` that names the file and suggests `--out`."""
     try:
         yield
     except OSError as error:
@@ -192,8 +221,12 @@ def writing(file: Path) -> Iterator[None]:
         ) from error
 
 
-def _found(file: Path, asked: Mapping[str, Any]) -> Dataset | None:
-    """Return the file if it holds what is asked for; any other file is not touched."""
+def _load_matching(file: Path, requested: Mapping[str, Any]) -> Dataset | None:
+    """Return the dataset of a file if it fits the request, None if there is no file.
+
+    Raises:
+        CwmError: The file contains anything else.
+    """
     if not file.exists():
         return None
     hint = "replace it with --force, or choose another file with --out"
@@ -201,12 +234,12 @@ def _found(file: Path, asked: Mapping[str, Any]) -> Dataset | None:
         dataset = Dataset.load(file)
     except CwmError as error:
         raise CwmError(f"{file} already exists and is not a dataset: {hint}") from error
-    if not dataset.metadata.items() >= asked.items():
+    if not dataset.metadata.items() >= requested.items():
         raise CwmError(f"{file} already exists, recorded with other settings: {hint}")
     return dataset
 
 
-def _kept(
+def _record_and_save(
     recording: Recording,
     file: Path,
     observer: Observer,
@@ -214,7 +247,7 @@ def _kept(
     workers: int = 1,
     max_seconds: float | None = None,
 ) -> Dataset:
-    """Record what is missing, and keep what was over when it ended, however that came."""
+    """Record the missing episodes, and save the finished ones even after an error."""
     if recording.recorded:
         observer.note(f"continuing {file}: {_count(recording)}")
     try:
@@ -235,22 +268,12 @@ def _count(recording: Recording) -> str:
     return f"{recording.done} of {recording.episodes} episodes"
 
 
-def file_name(asked: Mapping[str, Any]) -> str:
-    """Name a request so that people and programs can tell it from others."""
-    content = json.dumps(asked, sort_keys=True).encode()
-    name = re.sub(r"[^\w.-]+", "-", asked["env"])
-    return f"{name}-{asked['policy']}-{asked['seed']}-{sha256(content).hexdigest()[:12]}.npz"
-
-
-PACKAGE = "cwm_data"
-"""The package of the datasets that ship."""
-
-INDIFFERENT = ("numpy",)
-"""Packages whose versions may differ from those that a shipped dataset was recorded with.
-
-Planning may go another way with another numpy, but what is recorded is what the environment
-did: its own package, and MuJoCo, decide that.
-"""
+def file_name(requested: Mapping[str, Any]) -> str:
+    """Return a readable file name with a hash of all settings of a request."""
+    content = json.dumps(requested, sort_keys=True).encode()
+    env = re.sub(r"[^\w.-]+", "-", requested["env"])
+    digest = sha256(content).hexdigest()[:12]
+    return f"{env}-{requested['policy']}-{requested['seed']}-{digest}.npz"
 
 
 def default_dataset(
@@ -261,15 +284,27 @@ def default_dataset(
     observer: Observer = SILENT,
     **options: Unpack[RecordingOptions],
 ) -> tuple[Path, bool]:
-    """Return the recording of a request that ships or is in the cache, and whether it was there."""
+    """Return the file of a request, recorded into the cache if it does not exist.
+
+    Args:
+        spec: Specification of the environment.
+        env_args: Arguments of the environment.
+        data_seed: Seed of the recording.
+        observer: Receives the progress of a recording.
+        options: Options of the recording, except for the seed.
+
+    Returns:
+        The file, which ships with cwm or is in the cache, and whether it existed before.
+    """
     options["seed"] = data_seed
-    asked = request(spec, env_args, **options)
-    shipped = _shipped(spec.id)
-    if shipped and _essential(asked) == _essential(_request_of(shipped, asked)):
-        log.info("using the transitions that ship with cwm: %s", shipped)
-        return shipped, True
-    path, begun = _cache() / file_name(asked), None
-    if _request_of(path, asked) == asked:
+    requested = request(spec, env_args, **options)
+    if shipped := _shipped_path(spec.id):
+        recorded = _recorded_request(shipped, requested)
+        if _without_numpy(recorded) == _without_numpy(requested):
+            log.info("using the transitions that ship with cwm: %s", shipped)
+            return shipped, True
+    path, begun = _cache() / file_name(requested), None
+    if _recorded_request(path, requested) == requested:
         begun = Dataset.load(path)
         if not begun.metadata.get("missing"):
             log.info("using transitions from the cache: %s", path)
@@ -277,43 +312,46 @@ def default_dataset(
     log.info("recording transitions into the cache: %s", path)
     recording = Recording(spec, env_args, begun=begun, **options)
     try:
-        _kept(recording, path, observer)
+        _record_and_save(recording, path, observer)
     except OSError as error:
         hint = "set XDG_CACHE_HOME to a writable folder"
         raise CwmError(f"cannot write the transitions to {path} ({error}): {hint}") from error
     return path, False
 
 
-def _shipped(env: str) -> Path | None:
-    """Return where the dataset of an environment would ship, if any are installed."""
-    package = find_spec(PACKAGE)
+def _shipped_path(env: str) -> Path | None:
+    """Return the path of a shipped dataset, None if the package of datasets is not installed."""
+    package = find_spec("cwm_data")
     folders = (package.submodule_search_locations or []) if package else []
     return next((Path(folder) / shipped_name(env) for folder in folders), None)
 
 
 def shipped_name(env: str) -> str:
-    """Return the id of an environment as the name of its dataset."""
+    """Return the file name of the dataset of an environment."""
     return re.sub(r"[^\w.-]+", "-", env) + ".npz"
 
 
-def _request_of(path: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was asked for when a file was recorded, in the terms of a request."""
+def _recorded_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a file's metadata for the keys of a request; empty if unreadable."""
     try:
         found = Dataset.load(path).metadata
     except CwmError:
-        return {}  # missing, or spoilt by a crash of the machine: recorded anew
-    return {name: found.get(name) for name in asked}
+        return {}  # no file, or damaged by a crash: record again
+    return {name: found.get(name) for name in requested}
 
 
-def _essential(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request without the versions that do not matter."""
-    versions = asked.get("versions") or {}
-    kept = {name: number for name, number in versions.items() if name not in INDIFFERENT}
-    return {**asked, "versions": kept}
+def _without_numpy(requested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request without the version of numpy.
+
+    Another numpy may change the plans of a policy, but the recorded transitions remain valid:
+    they depend on the package of the environment and on MuJoCo.
+    """
+    versions = requested.get("versions") or {}
+    kept = {name: number for name, number in versions.items() if name != "numpy"}
+    return {**requested, "versions": kept}
 
 
 def _cache() -> Path:
-    """Return the folder of cached recordings."""
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("cwm")) / "datasets"

@@ -1,4 +1,4 @@
-"""What playing came to: the world model beside random actions and plans made in the environment."""
+"""Results of `cwm plan`: returns with the model, with the oracle and with random actions."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,22 +18,22 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import PlannedWith
 
 SideName = Literal["model", "oracle", "random"]
-"""Who plays: plans in a world model, plans in the true environment, random actions."""
+"""The sides: plans in a model, plans in the true environment, and random actions."""
 
 
 class Mean(NamedTuple):
-    """A mean and its standard error, None when there is one value only."""
+    """A mean (NaN without values) and its standard error (None for fewer than two values)."""
 
     mean: float
     stderr: float | None
 
     def as_json(self) -> dict[str, float | None]:
-        """Return it as plain data."""
+        """Return the mean and the standard error as JSON data."""
         return {"mean": None if isnan(self.mean) else self.mean, "stderr": self.stderr}
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """Return the mean of values and how sure it is; of no values that is no number."""
+    """Return the mean of values and its standard error; the mean of no values is NaN."""
     if not values:
         return Mean(nan, None)
     mean = float(np.mean(values))
@@ -43,7 +43,7 @@ def mean_of(values: Sequence[float]) -> Mean:
 
 @dataclass(frozen=True)
 class Side:
-    """The episodes of one side, in order, and what its plans were made with."""
+    """The episodes of one side, in order, and its planner report."""
 
     episodes: Sequence[Episode]
     report: PlannedWith | None = None
@@ -65,7 +65,7 @@ class Side:
 
     @property
     def verified(self) -> list[Episode]:
-        """The other episodes."""
+        """The episodes that count in means: their confirmation did not run out of time."""
         return [episode for episode in self.episodes if episode.verified]
 
     @property
@@ -74,24 +74,24 @@ class Side:
         return mean_of([episode.returned for episode in self.verified])
 
     def without(self, numbers: Collection[int]) -> "Side":
-        """Return the side without some episodes."""
+        """Return the side without the episodes of the given numbers."""
         return Side([each for each in self.episodes if each.number not in numbers], self.report)
 
     @cached_property
     def cost(self) -> PlanningCost:
-        """What planning took, over all episodes."""
+        """The total planning cost of all episodes."""
         costs: Iterable[PlanningCost] = (episode.cost for episode in self.episodes)
         return reduce(PlanningCost.plus, costs, PlanningCost())
 
     @property
     def mismatches(self) -> Mismatches | None:
-        """What was predicted wrongly, over all episodes; None where nothing was compared."""
+        """The wrong predictions of all episodes, None if nothing was compared."""
         found = [each.mismatches for each in self.episodes if each.mismatches]
         return reduce(Mismatches.plus, found) if found else None
 
     @property
     def speeds(self) -> dict[str, float | None]:
-        """Decisions and steps of the model per second that one worker plans."""
+        """Decisions and model steps per second of planning by one worker."""
         cost = self.cost
         return {
             "decisions_per_second": cost.decisions / cost.seconds if cost.seconds else None,
@@ -105,25 +105,28 @@ class Side:
 
 
 def relative_return(model: Side, oracle: Side, random: Side) -> float | None:
-    """Return R = (model - random) / (oracle - random) of the mean returns, where it has a meaning.
+    """Return R = (model - random) / (oracle - random), computed from mean returns.
 
-    The oracle has to be better than chance by more than the standard error of
-    the difference of episodes with the same start. If an episode of the model is not verified,
-    no side counts it.
+    Episodes of the model that are not verified are left out on all sides.
+
+    Returns:
+        R, or None without verified episodes, or if the oracle is not clearly better than random
+        actions. It is if its mean gain exceeds the standard error of the gain, where the gain is
+        the difference of two episodes with the same initial state.
     """
     if unverified := model.unverified:
         model, oracle, random = (each.without(unverified) for each in (model, oracle, random))
     if not model.episodes:
         return None
     pairs = zip(oracle.returns, random.returns, strict=True)
-    gain = mean_of([planned - drawn for planned, drawn in pairs])
+    gain = mean_of([planned - chance for planned, chance in pairs])
     if gain.mean <= (gain.stderr or 0.0):
         return None
     return (model.mean.mean - random.mean.mean) / gain.mean
 
 
 class LearnFrom(NamedTuple):
-    """With what `cwm learn` goes on: the environment, its arguments, and the folder of a run."""
+    """Arguments of the `cwm learn` command that continues from a plan."""
 
     env: str
     env_args: Mapping[str, Any]
@@ -131,7 +134,7 @@ class LearnFrom(NamedTuple):
 
     @property
     def command(self) -> list[str]:
-        """The command, word by word."""
+        """The command as a list of words."""
         words = ["cwm", "learn", "--env", self.env]
         for name, value in self.env_args.items():
             words += ["--env-arg", f"{name}={json.dumps(value)}"]
@@ -143,12 +146,16 @@ class PlanResult(
     Result,
     shown="mean stderr R random oracle returns lengths mismatches failure stopped planner",
 ):
-    """What `plan` came to.
+    """Result of `plan`.
 
-    `sides` holds who played, the one that was asked about (`asked`) first; `journal` is the
-    file with a line per episode, `film` the one that was filmed. `doubt` says what was made of
-    steps that no row supports, `stopped` why not all episodes were played, if they were not.
-    `learn_from` is how to go on where something was predicted wrongly.
+    Attributes:
+        sides: The sides with their episodes, in the order of the output.
+        asked: The requested side: "model", or "oracle" without a model.
+        journal: File with one line per episode.
+        film: Film of the first episode, if requested.
+        doubt: Value of steps that no row supports, or the reason why support is unknown.
+        stopped: Reason why planning stopped early; empty if all episodes were played.
+        learn_from: Arguments of the `cwm learn` command that fixes wrong predictions.
     """
 
     sides: Mapping[SideName, Side]
@@ -161,22 +168,22 @@ class PlanResult(
 
     @property
     def side(self) -> Side:
-        """The side that was asked about."""
+        """The requested side."""
         return self.sides[self.asked]
 
     @property
     def returns(self) -> list[float]:
-        """The return of every episode of that side."""
+        """The return of every episode of the requested side."""
         return self.side.returns
 
     @property
     def lengths(self) -> list[int]:
-        """The length of every episode of that side."""
+        """The length of every episode of the requested side."""
         return self.side.lengths
 
     @property
     def mean(self) -> float:
-        """The mean return of that side over its verified episodes."""
+        """The mean return of the verified episodes of the requested side."""
         return self.side.mean.mean
 
     @property
@@ -191,19 +198,19 @@ class PlanResult(
 
     @property
     def oracle(self) -> Mean | None:
-        """The mean return of plans made in the environment, where it played."""
+        """The mean return of the oracle, None if it did not play."""
         return self.sides["oracle"].mean if "oracle" in self.sides else None
 
     @property
     def R(self) -> float | None:
-        """How close to the oracle the model is: the oracle has 1, random actions have 0."""
+        """The relative return: 1 for the oracle, 0 for random actions."""
         if "oracle" not in self.sides or self.asked == "oracle" or self.stopped:
             return None
         return relative_return(self.side, self.sides["oracle"], self.sides["random"])
 
     @property
     def mismatches(self) -> Mismatches | None:
-        """What the model predicted wrongly where its plans led; None where there is no model."""
+        """Wrong predictions in the played episodes, None without a model."""
         return self.side.mismatches
 
     @property
@@ -213,18 +220,18 @@ class PlanResult(
 
     @property
     def refuted(self) -> bool:
-        """Whether the predictions failed in most steps, so that the return is no evidence."""
+        """Whether most steps were predicted wrongly; the return is then no evidence."""
         return bool(self.mismatches and self.mismatches.refutes)
 
     @property
     def unsupported(self) -> float | None:
-        """The share of decisions that rest on what no row supports, where that is known."""
+        """The share of unsupported decisions, None if unknown."""
         cost = self.side.cost
         known = self.doubt and not self.doubt.startswith("none") and cost.decisions
         return cost.unsupported / cost.decisions if known else None
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm plan --json` prints."""
+        """Return the output of `cwm plan --json`."""
         side, report, failure = self.side, self.side.report, self.side.failure
         oracle = self.sides.get("oracle")
         return {

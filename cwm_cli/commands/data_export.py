@@ -1,4 +1,4 @@
-"""Transitions for elsewhere: the contract of exporters, and what writes with them."""
+"""Export transitions to other formats (`cwm data export`), and the base class of exporters."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from cwm_cli.runs.observer import SILENT, Observer
 
 
 class Exporter:
-    """Writes transitions in a foreign format.
+    """Base class of exporters, which write transitions in another format.
 
-    A dataclass whose fields are its options (`-o exporter.KEY=VALUE`), with their meaning in the
-    docstring under each. `write` says in a note what of a dataset its format cannot keep, and
-    in a `CwmError` what it cannot write at all. What it wrote may be read by an importer of the
-    same name; then a round trip gives the same columns.
+    An exporter is a dataclass. Its fields are its options (`-o exporter.KEY=VALUE`); the
+    docstring under each field describes the option. Only `write` is required. If an importer has
+    the same name, export and import must give the same columns.
 
     Example::
 
@@ -39,31 +38,40 @@ class Exporter:
     """
 
     suffix: ClassVar[str] = ""
-    """What the name of a file ends with, where none was given."""
+    """Suffix of the default file name."""
 
     def locate(self, out: str) -> Path:
         """Return the file or folder that `--out` names."""
         return Path(out)
 
     def owns(self, target: Path) -> bool:
-        """Say whether what is at a place is of this format, so that `--force` may replace it."""
+        """Return whether a file or folder has this format, so that `--force` may replace it."""
         return target.is_file()
 
     def write(self, dataset: Dataset, target: Path, observer: Observer) -> None:
-        """Write all rows to a file or a folder, at once or not at all."""
+        """Write all rows to a file or folder, atomically.
+
+        Args:
+            dataset: The rows.
+            target: File or folder, as returned by `locate`.
+            observer: Receives a note about all data that the format cannot store.
+
+        Raises:
+            CwmError: The format cannot store the dataset.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class ExportResult(Result):
-    """Where transitions were written to, in which format."""
+    """An exported file or folder and its format."""
 
     path: Path
     format: str
     dataset: Dataset
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm data export --json` prints."""
+        """Return the output of `cwm data export --json`."""
         return {
             "file": str(self.path),
             "format": self.format,
@@ -83,10 +91,18 @@ def export_transitions(
     force: bool = False,
     observer: Observer = SILENT,
 ) -> ExportResult:
-    """Write transitions in the format of an exporter (`to`), such as minari, csv or parquet.
+    """Write transitions in another format.
 
-    `out` names the file or folder, as the format names them; by default it is named like the
-    dataset. What is there already is replaced with `force` alone, and only if it is of the format.
+    Args:
+        dataset: The dataset or its file.
+        to: Name of the exporter, e.g. minari, csv or parquet.
+        out: File or folder in the notation of the format; by default it has the dataset's name.
+        options: Options of the exporter.
+        force: Replace an existing export of the same format.
+        observer: Receives a note about all data that the format cannot store.
+
+    Raises:
+        CwmError: The dataset is empty, the format cannot store it, or `out` cannot be written.
     """
     exporter = exporter_of(to, options)
     rows = dataset if isinstance(dataset, Dataset) else load_dataset(Path(dataset))
@@ -108,7 +124,7 @@ def export_transitions(
 
 
 def exporter_of(name: str, options: Sequence[str] | Mapping[str, Any] = ()) -> Exporter:
-    """Return the exporter of a name, with its options."""
+    """Create an exporter with its options."""
     factory = find("exporter", name)
     chosen = read_options(options, [Owner("exporter", factory)])["exporter"]
     exporter: Exporter = factory(**chosen)
@@ -116,10 +132,10 @@ def exporter_of(name: str, options: Sequence[str] | Mapping[str, Any] = ()) -> E
 
 
 def check_room(folder: Path, size: int) -> None:
-    """Check that a file of `size` bytes fits into a folder, by reserving them for a moment.
+    """Check that a file of `size` bytes fits into a folder by reserving the space temporarily.
 
-    HDF5 crashes the process if it runs out of space. Free space alone says nothing of quotas and
-    of limits on the size of files.
+    HDF5 crashes the process if it runs out of space. The free space alone does not show quotas
+    and limits on the file size.
 
     Raises:
         OSError: There is not enough space.
@@ -130,14 +146,14 @@ def check_room(folder: Path, size: int) -> None:
         except OSError as error:
             if error.errno in DISK_IS_FULL:
                 raise
-            # a file system that cannot reserve space
+            # other errors: the file system cannot reserve space
 
 
 @contextmanager
 def written_whole(target: Path) -> Iterator[Path]:
-    """Give a place beside `target` for a file or a folder, which replaces it when it is whole.
+    """Yield a temporary path next to `target`; replace `target` by it if the body succeeds.
 
-    If the body fails nothing is left of what it wrote, and what was at `target` stays.
+    If the body fails, the temporary file or folder is deleted and `target` is unchanged.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial, old = (

@@ -1,4 +1,4 @@
-"""Transitions that were recorded elsewhere: the contract of importers, and what keeps a file."""
+"""Import transitions from other formats (`cwm data import`), and the base class of importers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """The environment that a file says it was recorded in, with its arguments."""
+    """The environment that a file names, with its arguments."""
 
     env: str
     env_args: Mapping[str, Any] = MappingProxyType({})
@@ -36,11 +36,14 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True)
 class TransitionShape:
-    """What transitions of an environment look like.
+    """Spaces and conventions of the transitions of an environment.
 
-    `limit` is the step in which it ends an episode itself, None where it does not. `valid` says
-    whether it names the actions that are allowed. `names` are those of the components of a flat
-    observation, where its documentation has them.
+    Attributes:
+        observations: Observation space.
+        actions: Action space.
+        limit: Number of steps after which the environment truncates, None if it does not.
+        valid: Whether the environment lists the valid actions of a state.
+        names: Names of the components of a flat observation; empty if not documented.
     """
 
     observations: Space
@@ -51,7 +54,7 @@ class TransitionShape:
 
     @classmethod
     def of(cls, spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> Self:
-        """Look at an environment."""
+        """Return the shape of the transitions of an environment."""
         with closing(spec.make(**env_args)) as env:
             observations = space_of(env.observation_space)
             return cls(
@@ -64,7 +67,6 @@ class TransitionShape:
 
 
 def _names_valid_actions(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> bool:
-    """Whether an environment says which actions are allowed."""
     if spec.valid_actions is None:
         return False
     env.reset(seed=0)
@@ -72,12 +74,11 @@ def _names_valid_actions(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> bool:
 
 
 class Importer:
-    """Reads a file of transitions in a foreign format.
+    """Base class of importers, which read transitions from a file in another format.
 
-    A dataclass whose fields are its options (`-o importer.KEY=VALUE`), with
-    their meaning in the docstring under each. `reads` looks at a file and says
-    whether it may be of the format; `read` makes a dataset of it, and says in
-    a `CwmError` what cannot be read, never running anything that the file holds.
+    An importer is a dataclass. Its fields are its options (`-o importer.KEY=VALUE`); the
+    docstring under each field describes the option. `reads` and `read` are required. No method
+    may execute code that the file contains.
 
     Example::
 
@@ -91,33 +92,43 @@ class Importer:
     """
 
     def reads(self, file: Path) -> bool:
-        """Say whether a file may be of this format; it may also be a folder, or not be there."""
+        """Return whether a path may have this format; it may be a folder or not exist."""
         raise NotImplementedError
 
     def title(self, file: Path) -> str:
-        """Return what the dataset is called where `--out` names nothing."""
+        """Return the name of the dataset without `--out`."""
         return file.stem
 
     def origin(self, file: Path) -> Origin | None:
-        """Return the environment that the file itself names: `--env` is optional then."""
+        """Return the environment that the file names; `--env` is then optional."""
         return None
 
     def read(
         self, file: Path, spec: EnvironmentSpec, env_args: Mapping[str, Any], observer: Observer
     ) -> Dataset:
-        """Return the transitions of a file as those of an environment."""
+        """Return the transitions of a file.
+
+        Args:
+            file: File or folder.
+            spec: Specification of the environment that the dataset belongs to.
+            env_args: Arguments of the environment.
+            observer: Receives notes.
+
+        Raises:
+            CwmError: The file cannot be read, or does not fit the environment.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class ImportResult(Result):
-    """A file of transitions, and what is in it."""
+    """A file of transitions and its contents."""
 
     file: Path
     dataset: Dataset
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm data import --json` prints."""
+        """Return the output of `cwm data import --json`."""
         return describe(self.file, self.dataset)
 
 
@@ -133,11 +144,21 @@ def import_transitions(
     force: bool = False,
     observer: Observer = SILENT,
 ) -> ImportResult:
-    """Read transitions from elsewhere and keep them as a dataset (`out`, or the name with .npz).
+    """Read transitions from a file in another format, and save them as a dataset.
 
-    `env` may be left out where the file names its environment. `source` names the importer;
-    otherwise the first that says that it reads the file is taken. `all_train` holds nothing
-    back, as published. Over a file that holds something else `force` alone writes.
+    Args:
+        file: File or folder to import.
+        env: Id of the environment; optional if the file names it.
+        env_args: Arguments of the environment.
+        source: Name of the importer, by default the first one that recognises the file.
+        options: Options of the importer.
+        out: Dataset to write, by default the importer's name for the file with suffix .npz.
+        all_train: Put all rows into the train split, as in published datasets.
+        force: Replace a file that contains anything else.
+        observer: Receives notes.
+
+    Raises:
+        CwmError: The file cannot be imported, or `out` cannot be written.
     """
     file = Path(file)
     importer = _importer(file, options, source)
@@ -160,13 +181,13 @@ def import_transitions(
     if NOISE in asked:
         raise CwmError("noise cannot be added to recorded transitions: leave out --noise")
     hidden = asked.pop(HIDE, None)
-    said = origin.env_args if origin and origin.env == spec.id else {}
-    if hidden is not None and HIDE in said:
+    named_args = origin.env_args if origin and origin.env == spec.id else {}
+    if hidden is not None and HIDE in named_args:
         raise CwmError(f"{file} was already recorded with hidden components: leave out --hide")
-    given = {**said, **asked}
+    given = {**named_args, **asked}
     dataset = importer.read(file, spec, given, observer)
     if hidden is not None:
-        dataset = _without(dataset, spec, given | {HIDE: hidden})
+        dataset = _hide_components(dataset, spec, given | {HIDE: hidden})
     if all_train:
         split = np.zeros_like(dataset.columns["split"])
         dataset = replace(dataset, columns=dataset.columns | {"split": split})
@@ -183,8 +204,10 @@ def import_transitions(
     return ImportResult(target, dataset)
 
 
-def _without(dataset: Dataset, spec: EnvironmentSpec, env_args: Mapping[str, Any]) -> Dataset:
-    """Return a dataset without what is hidden of an environment that was made with arguments."""
+def _hide_components(
+    dataset: Dataset, spec: EnvironmentSpec, env_args: Mapping[str, Any]
+) -> Dataset:
+    """Return a dataset without the observation components that `env_args` hides."""
     with closing(spec.make(**env_args)) as env:
         disturbance, space = disturbance_of(env), space_of(env.observation_space)
     if disturbance is None:
@@ -201,7 +224,7 @@ def _without(dataset: Dataset, spec: EnvironmentSpec, env_args: Mapping[str, Any
 
 
 def describe(file: Path, dataset: Dataset) -> dict[str, Any]:
-    """Describe a dataset in a few numbers."""
+    """Return the environment, the counts and the digest of a dataset as JSON data."""
     columns = dataset.columns
     return {
         "file": str(file),
@@ -220,7 +243,7 @@ def describe(file: Path, dataset: Dataset) -> dict[str, Any]:
 def _importer(
     file: Path, options: Sequence[str] | Mapping[str, Any], source: str | None
 ) -> Importer:
-    """Find who reads a file: who is named, or the first who says so."""
+    """Return the named importer, or the first one that recognises the file."""
     if source is None:
         fitting = formats_of(file)
         if not fitting:
@@ -232,7 +255,7 @@ def _importer(
 
 
 def _unread_reason(file: Path, known: Sequence[str]) -> str:
-    """Say why a file cannot be imported."""
+    """Return the error message for a file without an importer."""
     if not known:
         return "no installed plugin imports transitions: install one, and check with `cwm plugins`"
     if not file.exists():

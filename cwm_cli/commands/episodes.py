@@ -1,6 +1,6 @@
-"""Episodes: played with plans or at random, several at once, by several workers.
+"""Play several episodes in parallel, with plans or random actions.
 
-An episode depends on the seed and its number only: not on those beside it, nor on who plays it.
+An episode depends only on the seed and its number, not on other episodes or the worker.
 """
 
 import signal
@@ -16,6 +16,7 @@ from itertools import islice
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from operator import add
 from queue import SimpleQueue
 from threading import Event
 from types import FrameType
@@ -34,24 +35,24 @@ from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import Plan, PlannedWith, PlanningSession
 
-ABREAST = 8
-"""Episodes that a worker plays at the same time.
+PARALLEL_EPISODES = 8
+"""Number of episodes that a worker plays at the same time.
 
-Planned for together they take as little as a third of the time of one after the other, and with
-more of them hardly less.
-"""
-
-SHORT, MANY = 20, 128
-"""Where some episodes are over and none was longer than so many steps, so many are played at the
-same time: comparing them with a model takes about as long for all as for one.
+Planning for 8 episodes together takes as little as a third of the time of one after the other.
+With more than 8 the time decreases very little.
 """
 
 
 class PlanningCost(NamedTuple):
-    """What plans took: decisions, those without a plan, steps of the model, and seconds.
+    """Cost of planning.
 
-    `unsupported` decisions rest on what no row of the data supports, `confirmed` ones were made
-    again, on the trusted side.
+    Attributes:
+        decisions: Number of decisions.
+        failures: Decisions without a plan.
+        model_steps: Steps of the model.
+        seconds: Wall time of planning.
+        unsupported: Decisions that depend on a step that no row supports.
+        confirmed: Decisions that were repeated outside the sandbox.
     """
 
     decisions: int = 0
@@ -63,24 +64,25 @@ class PlanningCost(NamedTuple):
 
     def plus(self, other: "PlanningCost") -> "PlanningCost":
         """Return the sum of two costs."""
-        return PlanningCost(
-            self.decisions + other.decisions,
-            self.failures + other.failures,
-            self.model_steps + other.model_steps,
-            self.seconds + other.seconds,
-            self.unsupported + other.unsupported,
-            self.confirmed + other.confirmed,
-        )
+        return PlanningCost._make(map(add, self, other))
 
 
 class Episode(BaseModel):
-    """What an episode came to, and what planning it took.
+    """Result of an episode, with the cost of its plans.
 
-    `seconds` and `model_steps` are shares of those of all episodes that were planned together.
-    In `failures` decisions no plan could be made; `failure` is the first. `unsupported` ones
-    rest on steps that no row of the data supports, `confirmed` ones were made again. If that ran
-    out of time the episode is not `verified`, and its return counts in no mean. `mismatches`
-    counts wrong predictions, None if nothing was compared.
+    Attributes:
+        number: Number of the episode, from 0.
+        returned: Undiscounted return.
+        length: Number of steps.
+        decisions: Number of decisions.
+        model_steps: Steps of the model: the episode's share of a joint planning call.
+        seconds: Planning time: the episode's share of a joint planning call.
+        confirmed: Decisions that were repeated outside the sandbox.
+        verified: False if the confirmation ran out of time. Means then exclude the episode.
+        failures: Decisions without a plan.
+        unsupported: Decisions that depend on a step that no row supports.
+        failure: The first failure of planning.
+        mismatches: Wrong predictions, None if nothing was compared.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -100,19 +102,12 @@ class Episode(BaseModel):
 
     @property
     def cost(self) -> PlanningCost:
-        """What its plans took."""
-        return PlanningCost(
-            self.decisions,
-            self.failures,
-            self.model_steps,
-            self.seconds,
-            self.unsupported,
-            self.confirmed,
-        )
+        """The cost of its plans."""
+        return PlanningCost._make(getattr(self, name) for name in PlanningCost._fields)
 
 
 class FinishedEpisode(NamedTuple):
-    """An episode that is over, its actions, and its rows if some were predicted wrongly."""
+    """A finished episode, its actions, and its rows if some were predicted wrongly."""
 
     episode: Episode
     actions: list[Any]
@@ -129,7 +124,14 @@ class Underway(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What playing on came to, up to where every episode is over or needs new actions."""
+    """Progress after all planned actions were played, or after decisions were confirmed.
+
+    Attributes:
+        finished: Episodes that finished since the previous progress.
+        underway: Episodes that continue, or whose decisions are being confirmed.
+        cost: Cost since the previous progress.
+        report: Report of the planners.
+    """
 
     finished: list[FinishedEpisode]
     underway: list[Underway]
@@ -138,7 +140,7 @@ class Progress(NamedTuple):
 
 
 Stream = Generator[Progress, None, None]
-"""Plays episodes as it is asked for more."""
+"""Generator that plays the next steps of all its episodes for each `Progress`."""
 
 
 def play(
@@ -149,47 +151,54 @@ def play(
     comparing: Comparing | None = None,
     abreast: int | None = None,
 ) -> Stream:
-    """Play episodes, with plans or at random, so many at a time, or as many as serve best.
+    """Play episodes with plans or random actions.
 
-    Where there is no plan the action is random. Episodes that are over are compared with what
-    a model predicts, where one is given.
+    Args:
+        task: The environment with seed and limit.
+        numbers: Numbers of the episodes.
+        session: Makes the plans. Without a session or a plan, the action is random.
+        comparing: Compares finished episodes with the predictions of a model.
+        abreast: Number of episodes at the same time. The default is 8, or 128 once 8 or more
+            episodes have finished and none took more than 20 steps.
     """
-    waiting, most, ended, longest = iter(numbers), abreast or ABREAST, 0, 0
-    playing: list[_Playing] = []
+    waiting, capacity, finished_count, longest = iter(numbers), abreast or PARALLEL_EPISODES, 0, 0
+    running: list[_RunningEpisode] = []
     try:
         while True:
-            for number in islice(waiting, max(0, most - len(playing))):
-                playing.append(_Playing(task, number, comparing))
-            if not playing:
+            for number in islice(waiting, max(0, capacity - len(running))):
+                running.append(_RunningEpisode(task, number, comparing))
+            if not running:
                 return
-            cost = _decide(playing, session) if session else PlanningCost()
-            for each in playing:
-                each.go_on()
-            over = [each for each in playing if each.over]
-            if over and session:
-                states = [each.underway for each in playing]
+            cost = _plan_actions(running, session) if session else PlanningCost()
+            for episode in running:
+                episode.advance()
+            finished = [episode for episode in running if episode.over]
+            if finished and session:
+                states = [episode.underway for episode in running]
                 yield Progress([], states, cost, session.report)
-                cost = _confirm(over, session)
+                cost = _confirm(finished, session)
             yield Progress(
-                _finished(over, comparing),
-                [each.underway for each in playing if not each.over],
+                _finish(finished, comparing),
+                [episode.underway for episode in running if not episode.over],
                 cost,
                 session.report if session else None,
             )
-            longest = max([longest, *(each.underway.length for each in playing)])
-            ended += len(over)
+            longest = max([longest, *(episode.underway.length for episode in running)])
+            finished_count += len(finished)
             if abreast is None:
-                most = MANY if ended >= ABREAST and longest <= SHORT else ABREAST
-            for each in over:
-                each.env.close()
-            playing = [each for each in playing if not each.over]
+                # Comparing many short episodes with a model takes about as long as comparing one.
+                short = finished_count >= PARALLEL_EPISODES and longest <= 20
+                capacity = 128 if short else PARALLEL_EPISODES
+            for episode in finished:
+                episode.env.close()
+            running = [episode for episode in running if not episode.over]
     finally:
-        for each in playing:
-            each.env.close()
+        for episode in running:
+            episode.env.close()
 
 
-class _Playing:
-    """An episode that is being played, in an environment of its own."""
+class _RunningEpisode:
+    """A running episode with its own environment."""
 
     def __init__(self, task: Task, number: int, comparing: Comparing | None = None) -> None:
         reset, random = seeds_of(task.seed, number)
@@ -209,15 +218,15 @@ class _Playing:
         self._actions: list[Any] = []
         self._rewards: list[float] = []
         observation, _ = self.env.reset(seed=reset)
-        self._observations = [deepcopy(observation)]  # which some environments change in place
+        self._observations = [deepcopy(observation)]  # some environments change it in place
 
     @property
     def underway(self) -> Underway:
-        """Number, length and return so far."""
+        """The current state of the episode, for progress displays."""
         return Underway(self.number, len(self._actions), self._returned, self.over)
 
-    def finished(self, rows: Dataset | None, found: Mismatches | None) -> FinishedEpisode:
-        """Return what the episode came to, and its rows where some were predicted wrongly."""
+    def result(self, rows: Dataset | None, found: Mismatches | None) -> FinishedEpisode:
+        """Return the result, with the rows if some were predicted wrongly or not at all."""
         wrong = found and (found.wrong or found.unanswered)
         episode = Episode(
             number=self.number,
@@ -231,7 +240,7 @@ class _Playing:
         return FinishedEpisode(episode, self._actions, rows if wrong else None)
 
     def moment(self, session: PlanningSession) -> Moment:
-        """Return where the episode stands."""
+        """Return the pending decision of the episode."""
         happened = (self._observations, self._actions, self._rewards)
         state = session.state(self.env, EpisodeHistory(*map(tuple, happened)))
         horizon = self._task.limit - len(self._actions)
@@ -239,14 +248,14 @@ class _Playing:
         return Moment(self.number, self.cost.decisions, state, horizon, allowed)
 
     def follow(self, plan: Plan, seconds: float, steps: int) -> None:
-        """Take in a plan and its share of what planning took."""
+        """Queue the actions of a plan, and add its share of the cost."""
         self._planned.extend(plan.actions)
         self._failure = self._failure or plan.failure
         failed, doubtful = plan.failure is not None, not plan.supported
         self.cost = self.cost.plus(PlanningCost(1, failed, steps, seconds, doubtful))
 
-    def go_on(self) -> None:
-        """Play what is planned, or one random action."""
+    def advance(self) -> None:
+        """Play the planned actions, or one random action if there is no plan."""
         if not self._planned:
             self._planned.append(random_action(self._space, self._task.allowed(self.env)))
         while self._planned and not self.over:
@@ -265,36 +274,38 @@ class _Playing:
             self.over = bool(terminated or truncated) or len(self._actions) >= self._task.limit
 
 
-def _finished(over: Sequence[_Playing], comparing: Comparing | None) -> list[FinishedEpisode]:
-    """Return what episodes came to, compared all at once with what was predicted."""
+def _finish(
+    finished: Sequence[_RunningEpisode], comparing: Comparing | None
+) -> list[FinishedEpisode]:
+    """Return the results of episodes, compared in one call with the predictions."""
     if comparing is None:
-        return [each.finished(None, None) for each in over]
-    rows = [comparing.rows(each.steps) for each in over]
+        return [episode.result(None, None) for episode in finished]
+    rows = [comparing.rows(episode.steps) for episode in finished]
     found = comparing.compare_all(rows)
-    every = zip(over, rows, found, strict=True)
-    return [each.finished(own, wrong) for each, own, wrong in every]
+    compared = zip(finished, rows, found, strict=True)
+    return [episode.result(own, wrong) for episode, own, wrong in compared]
 
 
-def _confirm(over: Sequence[_Playing], session: PlanningSession) -> PlanningCost:
-    """Have plans of episodes that are over confirmed; return the cost that this adds."""
-    found = session.confirm({each.number: each.cost.seconds for each in over})
-    for each in over:
-        decisions, each.verified = found[each.number]
-        each.cost = each.cost.plus(PlanningCost(confirmed=decisions))
-    return PlanningCost(confirmed=sum(each.decisions for each in found.values()))
+def _confirm(finished: Sequence[_RunningEpisode], session: PlanningSession) -> PlanningCost:
+    """Confirm decisions of finished episodes outside the sandbox; return the added cost."""
+    found = session.confirm({episode.number: episode.cost.seconds for episode in finished})
+    for episode in finished:
+        decisions, episode.verified = found[episode.number]
+        episode.cost = episode.cost.plus(PlanningCost(confirmed=decisions))
+    return PlanningCost(confirmed=sum(episode.decisions for episode in found.values()))
 
 
-def _decide(playing: Sequence[_Playing], session: PlanningSession) -> PlanningCost:
-    """Have new actions planned for every episode, and share out what that took."""
+def _plan_actions(running: Sequence[_RunningEpisode], session: PlanningSession) -> PlanningCost:
+    """Plan new actions for all episodes, and divide the cost among them."""
     began, before = time.perf_counter(), session.steps
-    plans = session.plan([each.moment(session) for each in playing])
+    plans = session.plan([episode.moment(session) for episode in running])
     seconds, steps = time.perf_counter() - began, session.steps - before
-    share, rest = divmod(steps, len(playing))
-    for place, (each, plan) in enumerate(zip(playing, plans, strict=True)):
-        each.follow(plan, seconds / len(playing), share + (place < rest))
+    share, rest = divmod(steps, len(running))
+    for place, (episode, plan) in enumerate(zip(running, plans, strict=True)):
+        episode.follow(plan, seconds / len(running), share + (place < rest))
     failures = sum(plan.failure is not None for plan in plans)
     doubtful = sum(not plan.supported for plan in plans)
-    return PlanningCost(len(playing), failures, steps, seconds, doubtful)
+    return PlanningCost(len(running), failures, steps, seconds, doubtful)
 
 
 T = TypeVar("T")
@@ -310,37 +321,39 @@ class WorkerProgress(NamedTuple, Generic[T]):
 WorkerStream = Generator[WorkerProgress[Progress], None, None]
 
 
-def dealt(numbers: Sequence[T], workers: int) -> list[Sequence[T]]:
-    """Deal episodes out, to no more workers than there are episodes."""
+def deal(numbers: Sequence[T], workers: int) -> list[Sequence[T]]:
+    """Distribute episodes over workers in turn; no worker is without an episode."""
     count = min(workers, len(numbers))
     return [numbers[worker::count] for worker in range(count)]
 
 
 def in_threads(streams: Sequence[Stream], cancel: Callable[[], None] | None = None) -> WorkerStream:
-    """Play each stream in a thread; `cancel` has to end what they wait for when one fails.
+    """Play each stream in its own thread; a single stream uses the calling thread.
 
-    One stream is played here.
+    Args:
+        streams: The streams.
+        cancel: Called if a stream fails; must interrupt blocking calls of all streams.
     """
     if len(streams) == 1:
         with closing(streams[0]) as stream:
             yield from (WorkerProgress(0, progress) for progress in stream)
         return
-    heard: SimpleQueue[WorkerProgress[Progress] | Future[None]] = SimpleQueue()
+    events: SimpleQueue[WorkerProgress[Progress] | Future[None]] = SimpleQueue()
     stop = Event()
 
     def listen(worker: int, stream: Stream) -> None:
         with closing(stream):
             for progress in stream:
-                heard.put(WorkerProgress(worker, progress))
+                events.put(WorkerProgress(worker, progress))
                 if stop.is_set():
                     return
 
     with ThreadPoolExecutor(len(streams)) as pool:
         try:
             for worker, stream in enumerate(streams):
-                pool.submit(listen, worker, stream).add_done_callback(heard.put)
+                pool.submit(listen, worker, stream).add_done_callback(events.put)
             for _ in streams:
-                while not isinstance(item := heard.get(), Future):
+                while not isinstance(item := events.get(), Future):
                     yield item
                 item.result()
         except BaseException:
@@ -353,15 +366,20 @@ def in_threads(streams: Sequence[Stream], cancel: Callable[[], None] | None = No
 def in_processes(
     makers: Sequence[Callable[[], Iterator[T]]],
 ) -> Generator[WorkerProgress[T], None, None]:
-    """Play each in a process of its own, for environments that would keep each other waiting.
+    """Run each iterator in its own process, because Python steps environments one at a time.
 
-    A maker is sent to its process, where it is called. `CwmError` and `Unsuited` come back.
+    Args:
+        makers: Functions that return the iterators. Each is pickled and called in its process.
+
+    Raises:
+        CwmError: An iterator raised it, or a worker process ended unexpectedly.
+        Unsuited: An iterator raised it.
     """
     with ExitStack() as stack:
         workers: dict[Connection, tuple[int, SpawnProcess]] = {}
         for number, maker in enumerate(makers):
             with _interrupt_deferred():
-                reader, process = _started(maker)
+                reader, process = _start_worker(maker)
                 stack.callback(process.join)
                 stack.callback(process.kill)
             workers[reader] = number, process
@@ -369,19 +387,19 @@ def in_processes(
             ready = wait(list(workers))
             for reader in [reader for reader in workers if reader in ready]:
                 number, process = workers[reader]
-                progress: T | None = _received(reader, process)
+                progress: T | None = _receive(reader, process)
                 if progress is None:
                     del workers[reader]
                 else:
                     yield WorkerProgress(number, progress)
 
 
-def _started(maker: Callable[[], Iterator[object]]) -> tuple[Connection, SpawnProcess]:
-    """Start a worker process, which ignores Ctrl-C: this process ends it."""
+def _start_worker(maker: Callable[[], Iterator[object]]) -> tuple[Connection, SpawnProcess]:
+    """Start a worker process that ignores Ctrl-C, because its parent ends it."""
     context = get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(maker, writer), daemon=True)
-    resource_tracker.ensure_running()  # which would unblock the signal
+    resource_tracker.ensure_running()  # starting it later would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
@@ -413,8 +431,8 @@ def _interrupt_deferred() -> Iterator[None]:
 
 
 def _work(maker: Callable[[], Iterator[object]], writer: "Connection[Any, Any]") -> None:
-    """Play, and send all progress; this runs in the process that was started."""
-    sys.stdout = sys.stderr  # what environments print is no result
+    """Send all progress of an iterator; runs in the worker process."""
+    sys.stdout = sys.stderr  # output of environments must not mix with results
     try:
         for progress in maker():
             writer.send(progress)
@@ -423,9 +441,9 @@ def _work(maker: Callable[[], Iterator[object]], writer: "Connection[Any, Any]")
         writer.send(error)
     except (Unsuited, CwmError) as error:
         kind = Unsuited if isinstance(error, Unsuited) else CwmError
-        writer.send(kind(str(error)))  # subclasses may not survive being sent
+        writer.send(kind(str(error)))  # subclasses may not be picklable
     except BrokenPipeError:
-        pass  # nobody listens any more
+        pass  # the parent has closed the connection
     except Exception as error:
         failure = environment_failure(error) or plugin_failure(error)
         if failure is None:
@@ -433,8 +451,8 @@ def _work(maker: Callable[[], Iterator[object]], writer: "Connection[Any, Any]")
         writer.send(failure)
 
 
-def _received(reader: Connection, process: SpawnProcess) -> Any:
-    """Receive progress, None after the last; an error of the process is raised here."""
+def _receive(reader: Connection, process: SpawnProcess) -> Any:
+    """Return the next progress, None after the last; raise an error of the worker."""
     try:
         item = reader.recv()
     except (EOFError, OSError) as error:

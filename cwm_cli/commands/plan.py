@@ -1,7 +1,7 @@
-"""Play an environment by planning: what `cwm plan` does.
+"""Play episodes of an environment by planning (`cwm plan`).
 
-`plan` finds out what is asked for, and has each side play its episodes: random actions, plans in
-the world model and, where that is asked for, plans in the environment itself (the oracle).
+`plan` resolves the request and lets each side play its episodes. The sides are random actions,
+plans in the world model and, if requested, plans in the environment itself (the oracle).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cwm_cli.commands.episodes import (
     Progress,
     Stream,
     WorkerStream,
-    dealt,
+    deal,
     in_processes,
     in_threads,
     play,
@@ -58,13 +58,13 @@ from cwm_cli.worlds.remote import TamperingError
 from cwm_cli.worlds.trails import TrailsJob
 
 DECISION = {"wall_seconds": 1800.0, "cpu_seconds": 1200.0}
-"""For the decisions of all episodes in flight: a plan of the published CEM is 2 million steps."""
+"""Limits of one planning call, which decides for all running episodes.
 
-FOREIGN = "none: the data are from another environment"
-"""What is doubted where the rows that were named are of no use."""
+They are generous because one plan of the published CEM takes 2 million model steps.
+"""
 
-ORDER: Sequence[SideName] = ("model", "oracle", "random")
-"""In which sides are told; they play as `_sides` has them, the quickest first."""
+FOREIGN_DATA = "none: the data are from another environment"
+"""Description of doubt if the rows do not fit the spaces of the environment."""
 
 
 def plan(
@@ -89,16 +89,41 @@ def plan(
     folder: Path | str | None = None,
     observer: Observer = SILENT,
 ) -> PlanResult:
-    """Play episodes, planning every action in a world model, and others at random.
+    """Play episodes with planned actions, and as many with random actions.
 
-    The model is the best program of a `run`, which knows its environment, or a `program` of
-    `env`; with `real_env` plans are made in the environment itself. With `oracle` that is done
-    as well, to say how close the model comes (`R`). What the train rows of the run, or of a
-    `dataset`, do not support counts as bad as the worst in them, unless the option `doubt` says
-    otherwise. What was played is kept in `folder` (of the
-    run, or `runs/plans`) and not played again, so that a call that was stopped continues.
+    The plans are made in the best program of a `run`, in a `program` for `env`, or, with
+    `real_env`, in the environment itself. Finished episodes are stored on disk, so that the same
+    call continues an interrupted one. If all episodes are finished, it plays them again.
 
-    The observer is told a `Playing`, then `SideProgress` and `LeftOut`.
+    Args:
+        run: Run with the program. It also names the environment.
+        env: Id of the environment of `program`.
+        env_args: Arguments of the environment.
+        program: Program to plan in, instead of the best program of a run.
+        real_env: Plan in the environment itself.
+        dataset: Rows that support the program, by default the train rows of the run. A step
+            without support counts as bad as the worst recorded return, unless the option
+            `planning.doubt` has another value.
+        planner: Name of the planner, or "auto".
+        options: Options of planners, of planning and of the sandbox (`-o OWNER.KEY=VALUE`).
+        oracle: Also plan in the environment itself, to compute the relative return `R`.
+        episodes: Number of episodes of each side.
+        workers: Number of parallel workers; each plays several episodes at once.
+        seed: Seed of the episodes.
+        max_steps: Maximum length of an episode, by default the limit of the environment.
+        render: File for a film of the first episode.
+        new: Ignore the stored episodes and play all again.
+        tools: Tools that the program may use, in addition to its own.
+        allow_gap: Missing protections of the sandbox that are accepted.
+        folder: Folder of the results, by default a folder of the run, or `runs/plans`.
+        observer: Receives a `Playing` at the start, then `SideProgress` and `LeftOut`.
+
+    Returns:
+        The episodes of all sides, with means, costs and wrong predictions.
+
+    Raises:
+        CwmError: The request is invalid, or the program or the environment failed.
+        KeyboardInterrupt: Interrupted; the message contains the number of finished episodes.
     """
     subject = find_subject(
         run,
@@ -115,23 +140,24 @@ def plan(
         limit = step_limit(made, max_steps)
     suited = () if subject.model is None else subject.model.planners
     choice = choose_planners(planner, subject.options, spaces, subject.limits, suited)
-    rows = _known(subject, dataset, observer)
+    rows = _train_rows(subject, dataset, observer)
     film = None if render is None else Camera(Path(render), subject.spec, subject.env_args)
     if film:
         film.check()
     setting = Setting(subject.env, subject.env_args, seed, limit)
     truth = EnvironmentModel(subject.spec, subject.env_args)
     asked: SideName = "oracle" if subject.text is None and subject.model is None else "model"
-    sides = _sides(asked, truth, oracle=oracle, observer=observer)
-    used = sorted({*subject.tools, *tools})
+    sides = _select_sides(asked, truth, oracle=oracle, observer=observer)
+    all_tools = sorted({*subject.tools, *tools})
     with ExitStack() as stack:
         sandbox = None
         if subject.text is not None:
             guarded = protected(
                 choice.limits,
-                tools=used,
+                tools=all_tools,
                 accepted=allow_gap,
-                workers=(2 if rows is None else 4) * workers + 1,  # each is asked again, by a third
+                # two processes per worker and model; another one repeats their predictions
+                workers=(2 if rows is None else 4) * workers + 1,
                 handlers=[
                     PlanningJob.handler,
                     SteppingJob.handler,
@@ -141,24 +167,19 @@ def plan(
                 observer=observer,
             )
             sandbox = stack.enter_context(guarded)
-        config = _config(subject, setting, choice, used, rows)
-        kept = PlayRun.open(Path(folder or subject.folder), config, new=new)
-        playing = Playing(
-            f"{subject.spec.id} · {subject.name}",
-            sides,
-            asked,
-            episodes,
-            limit,
-            stack.enter_context(kept),
-        )
-        kept.report_repair(observer)
+        config = _play_config(subject, setting, choice, all_tools, rows)
+        play_run = PlayRun.open(Path(folder or subject.folder), config, new=new)
+        stack.enter_context(play_run)
+        title = f"{subject.spec.id} · {subject.name}"
+        playing = Playing(title, sides, asked, episodes, limit, play_run)
+        play_run.report_repair(observer)
         playing.prepare(observer, filmed=film is not None)
-        model, doubt = _model(
+        model, doubt = _model_with_doubt(
             subject, sandbox, spaces, rows, choice.doubt, confirmed_share(episodes)
         )
         comparing = None
         if model is not None:
-            known = None if doubt == FOREIGN else rows
+            known = None if doubt == FOREIGN_DATA else rows
             comparing = Comparing(model, *spaces, known, seed, noisy=NOISE in subject.env_args)
         players = _Players(
             model or truth, setting, choice.planners, truth, sandbox, workers, comparing
@@ -170,12 +191,12 @@ def plan(
         film.film(seeds_of(seed, 0)[0], playing.actions)
         observer.note(str(film.file), kind="Film")
     if subject.model is not None:
-        return replace(result, learn_from=None)  # what learns goes on from programs
+        return replace(result, learn_from=None)  # `cwm learn` continues only from programs
     return result
 
 
 class SideProgress(NamedTuple):
-    """What a worker of a side has just played."""
+    """Progress of one worker of a side."""
 
     side: SideName
     worker: int
@@ -183,17 +204,23 @@ class SideProgress(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """A side that does not play after all."""
+    """A requested side that cannot play."""
 
     side: SideName
 
 
 @dataclass
 class Playing:
-    """What is played: by which sides, how many episodes each, and what was played so far.
+    """Requested and finished episodes of all sides.
 
-    No episode has more steps than `limit`. `asked` is the side that is asked about, `actions`
-    are those of its first episode, once that is played.
+    Attributes:
+        title: Title of the progress display.
+        sides: The sides in playing order: fastest first.
+        asked: The side that the user requested: "model", or "oracle" without a model.
+        episodes: Number of episodes of each side.
+        limit: Maximum number of steps of an episode.
+        run: Folder of the finished episodes.
+        actions: Actions of the first episode of the requested side; empty until it is finished.
     """
 
     title: str
@@ -205,22 +232,22 @@ class Playing:
     actions: list[Any] = field(default_factory=list)
 
     @property
-    def wanted(self) -> list[EpisodeKey]:
-        """Every episode that is asked for."""
+    def requested(self) -> list[EpisodeKey]:
+        """The keys of all requested episodes."""
         return [EpisodeKey(side, n) for side in self.sides for n in range(self.episodes)]
 
     @property
     def played(self) -> int:
-        """How many of them were played."""
-        return len(self.wanted) - len(self.run.missing(self.wanted))
+        """The number of requested episodes that are finished."""
+        return len(self.requested) - len(self.run.missing(self.requested))
 
     def outcome(self) -> dict[SideName, Side]:
-        """Return what the sides came to so far, the one that is asked about first."""
-        order = [side for side in ORDER if side in self.sides]
-        return {side: self.run.side(side, self.episodes) for side in order}
+        """Return the finished episodes of each side, in the order of the output."""
+        order: Sequence[SideName] = ("model", "oracle", "random")
+        return {side: self.run.side(side, self.episodes) for side in order if side in self.sides}
 
     def result(self, film: Path | None, doubt: str, stopped: str) -> PlanResult:
-        """Return what the sides that have played came to, the one that is asked about anyhow."""
+        """Return the result of the requested side and of all sides with finished episodes."""
         sides = {
             name: side
             for name, side in self.outcome().items()
@@ -231,25 +258,25 @@ class Playing:
         )
 
     def _learn_from(self) -> LearnFrom:
-        """Return where to go on, by learning, from what was predicted wrongly."""
+        """Return the arguments of `cwm learn` that continue from the wrong predictions."""
         config, folder = self.run.config, self.run.folder
-        searched = folder.parent.parent  # of a run that was planned with
+        searched = folder.parent.parent  # the run of the program: the plan is in RUN/plans
         if folder.parent.name == PLANS and (searched / HEADER).is_file():
             folder = searched
         return LearnFrom(config.env, config.env_args, folder)
 
     def prepare(self, observer: Observer, *, filmed: bool) -> None:
-        """Settle which episodes are played: those that are missing, or all of them again."""
-        if self.played == len(self.wanted):
-            self.run.forget(self.wanted)
+        """Select the missing episodes, or all episodes if none is missing."""
+        if self.played == len(self.requested):
+            self.run.forget(self.requested)
         elif self.played:
-            words = f"{self.played} of {len(self.wanted)} episodes were played"
+            words = f"{self.played} of {len(self.requested)} episodes were played"
             observer.note(f"continuing {self.run.place}: {words}")
         if filmed:
-            self.run.forget([EpisodeKey(self.asked, 0)])  # its actions are not written down
+            self.run.forget([EpisodeKey(self.asked, 0)])  # the run does not store actions
 
     def take(self, side: SideName, progress: Progress) -> None:
-        """Write down what was played."""
+        """Store finished episodes in the run."""
         for episode, _, rows in progress.finished if side == "model" else ():
             self.run.keep(episode.number, rows)
         if progress.finished:
@@ -261,10 +288,14 @@ class Playing:
 
 
 class PlannerChoice(NamedTuple):
-    """The name that was asked for, the planners that it stands for, and the limits of decisions.
+    """Planners with their options and limits.
 
-    `general` is the planner that can do most, to name where others cannot; `doubt` says what is
-    made of steps that no row supports.
+    Attributes:
+        name: The requested name, e.g. "auto".
+        planners: The planners of that name, tried in this order.
+        limits: Sandbox limits of a planning call.
+        general: The most general planner; error messages suggest it.
+        doubt: Value of steps that no row supports.
     """
 
     name: str
@@ -281,38 +312,51 @@ def choose_planners(
     limits: Mapping[str, Any],
     suited: Sequence[str] = (),
 ) -> PlannerChoice:
-    """Choose the planners and read the options; an option selects the planner that has it.
+    """Choose the planners and read their options.
 
-    Where none is named those that are `suited` to the model come first.
+    If options of a planner are given, only these planners are used.
+
+    Args:
+        name: Name of a planner, or "auto" for all that support the spaces.
+        options: Options of planners, of planning and of the sandbox.
+        spaces: Observation space and action space.
+        limits: Default limits of the sandbox.
+        suited: Planners that the model prefers; "auto" tries them first.
+
+    Raises:
+        UnknownNameError: No planner has this name.
+        CwmError: The planner does not support the spaces, or an option is invalid.
     """
-    known = {each: find("planner", each) for each in names("planner")}
+    known = {label: find("planner", label) for label in names("planner")}
     if ":" in name and name not in known:
-        known[name] = find("planner", name)  # by its package, though no other has its name
+        # "package:name" is also valid if the name alone is unique
+        known[name] = find("planner", name)
     if name not in (*known, "auto"):
         raise UnknownNameError("planner", name, (*known, "auto"))
-    able, unasked = serving(known, spaces[1]), automatic(known, *spaces)
-    first = [each for each in suited if each in able]
-    unasked = [*first, *(each for each in unasked if each not in first)]
-    if not able:
+    supported, automatic_names = serving(known, spaces[1]), automatic(known, *spaces)
+    first = [each for each in suited if each in supported]
+    automatic_names = [*first, *(each for each in automatic_names if each not in first)]
+    if not supported:
         needed = "planning needs Discrete or bounded Box actions"
         raise CwmError(f"{needed}: this environment has {gym_space_of(spaces[1])}")
-    if name not in (*able, "auto"):
+    if name not in (*supported, "auto"):
         raise CwmError(
-            f"--planner {name} needs {known[name].NEEDS}: choose --planner {unasked[-1]}"
+            f"--planner {name} needs {known[name].NEEDS}: choose --planner {automatic_names[-1]}"
         )
-    candidates = unasked if name == "auto" else [name]
+    candidates = automatic_names if name == "auto" else [name]
     owners = [Owner(each, known[each]) for each in candidates]
     others = [Owner("planning", Doubt), Owner("sandbox", Limits)]
     given = with_presets(read_options(options, [*owners, *others]), [*owners, *others])
     bounds = Limits.chosen({**limits, **DECISION, **given["sandbox"]})
     chosen = [owner for owner in owners if given[owner.label]] or owners
-    planners = [_planning(owner, given[owner.label]) for owner in chosen]
-    general, doubt = unasked[-1] if unasked else able[-1], Doubt(**given["planning"]).doubt
+    planners = [_create_planning(owner, given[owner.label]) for owner in chosen]
+    general = automatic_names[-1] if automatic_names else supported[-1]
+    doubt = Doubt(**given["planning"]).doubt
     return PlannerChoice(name, planners, bounds, general, doubt)
 
 
-def _planning(owner: Owner, options: Mapping[str, Any]) -> Planning:
-    """Return a planner with all of its options, also those that nobody set."""
+def _create_planning(owner: Owner, options: Mapping[str, Any]) -> Planning:
+    """Return a planner with the values of all its options, including defaults."""
     try:
         made = owner.factory(**options)
     except ValueError as error:
@@ -322,10 +366,10 @@ def _planning(owner: Owner, options: Mapping[str, Any]) -> Planning:
     return Planning(owner.label, options, address)
 
 
-def _sides(
+def _select_sides(
     asked: SideName, truth: EnvironmentModel, *, oracle: bool, observer: Observer
 ) -> list[SideName]:
-    """Return who plays, in this order; no oracle where the environment cannot be restored."""
+    """Return the sides in playing order, without oracle if no state can be restored."""
     sides: list[SideName] = ["random", asked]
     if oracle and asked != "oracle":
         sides.append("oracle")
@@ -341,20 +385,19 @@ def _sides(
 
 
 def _left_out(reason: str) -> str:
-    """Say why there is no oracle."""
     return f"no oracle: {reason.rpartition(': ')[0]}"
 
 
-def _known(
+def _train_rows(
     subject: Subject, dataset: Dataset | Path | str | None, observer: Observer
 ) -> Dataset | None:
-    """Return the rows that a program was found from, None where nobody knows them."""
+    """Return the train rows of a program, None if they are unknown."""
     if subject.text is None or (dataset is None and subject.run is None):
         return None
     return subject.transitions(dataset, observer).train
 
 
-def _model(
+def _model_with_doubt(
     subject: Subject,
     sandbox: Sandbox | None,
     spaces: tuple[Space, Space],
@@ -362,7 +405,7 @@ def _model(
     doubt: Mode,
     share: float,
 ) -> tuple[WorldModel | None, str]:
-    """Return the model to plan with, none for the true environment, and what is doubted."""
+    """Return the model (None for the true environment) and a description of its doubt."""
     if sandbox is None:
         return subject.model and subject.model.planned, ""
     plain = ProgramModel(subject.text or "", sandbox, subject.name, share=share)
@@ -374,21 +417,20 @@ def _model(
         if is_enumerable(*known)
         else [s.size for s in known] != [s.size for s in spaces]
     ):
-        return plain, FOREIGN
+        return plain, FOREIGN_DATA
     careful = doubting(plain, rows, doubt)
     if careful is None:
         return plain, "none: support by the data cannot be determined here"
     return careful, doubt
 
 
-def _config(
+def _play_config(
     subject: Subject,
     setting: Setting,
     choice: PlannerChoice,
     tools: list[str],
     rows: Dataset | None,
 ) -> PlayConfig:
-    """Return all that decides how an episode goes."""
     return PlayConfig(
         env=subject.spec.id,
         env_args=setting.env_args,
@@ -406,7 +448,7 @@ def _config(
 
 @dataclass
 class _Players:
-    """Plays the episodes of any side, with several workers."""
+    """Player of the episodes of all sides, with several workers."""
 
     model: WorldModel
     setting: Setting
@@ -420,18 +462,25 @@ class _Players:
         self.task = self.setting.task(self.truth.spec)
 
     def play(self, side: SideName, numbers: Sequence[int], first: str | None) -> WorkerStream:
-        """Play episodes of a side; the oracle begins with the planner that the model had `first`.
+        """Play episodes of a side.
 
-        Programs are planned with in processes of their own, so that threads suffice. Python
-        steps one environment at a time, so the oracle's workers are processes.
+        A program runs in sandbox processes, so threads suffice as workers of the model. The
+        oracle steps environments in Python, one at a time per process, so its workers are
+        processes.
+
+        Args:
+            side: The side that plays.
+            numbers: Numbers of its episodes.
+            first: Planner of the first episodes of the model. The oracle skips the planners
+                before it, so that both sides use the same planner.
         """
-        shares = dealt(numbers, self.workers)
+        shares = deal(numbers, self.workers)
         if side == "random":
             return in_threads([play(self.task, numbers)])
         if side == "model":
             opened = [self.model.open(self.planners, self.task) for _ in shares]
             streams = [
-                _planned(self.task, share, session, self.comparing)
+                _play_session(self.task, share, session, self.comparing)
                 for share, session in zip(shares, opened, strict=True)
             ]
             return in_threads(streams, self.sandbox.close if self.sandbox else None)
@@ -441,26 +490,25 @@ class _Players:
             return in_processes(
                 [partial(play_in_environment, self.setting, planners, share) for share in shares]
             )
-        return in_threads([_planned(self.task, numbers, self.truth.open(planners, self.task))])
+        return in_threads([_play_session(self.task, numbers, self.truth.open(planners, self.task))])
 
 
 def play_in_environment(
     setting: Setting, planners: Sequence[Planning], numbers: Sequence[int]
 ) -> Stream:
-    """Play with plans made in the true environment, which is made anew: for another process."""
+    """Play with plans made in the true environment, in a worker process."""
     spec = environment(setting.env)
     task = setting.task(spec)
     session = EnvironmentModel(spec, setting.env_args).open(planners, task)
-    yield from _planned(task, numbers, session)
+    yield from _play_session(task, numbers, session)
 
 
-def _planned(
+def _play_session(
     task: Task,
     numbers: Sequence[int],
     session: PlanningSession,
     comparing: Comparing | None = None,
 ) -> Stream:
-    """Play with the plans of a session, which ends with the last episode."""
     with session:
         yield from play(task, numbers, session, comparing=comparing)
 
@@ -468,9 +516,13 @@ def _planned(
 def _play_through(
     playing: Playing, players: _Players, choice: PlannerChoice, observer: Observer, *, new: bool
 ) -> str:
-    """Play what is missing, one side after the other; whatever ends it, what was played is kept.
+    """Play the missing episodes, one side after the other.
 
-    Return why not all of it was played, if so. What was not planned by the planner is no plan.
+    Finished episodes are stored even if an error or an interrupt ends the call. The only
+    exception is a program that tampered with planning: its episodes are deleted.
+
+    Returns:
+        The reason why planning stopped early, else an empty string.
     """
 
     def unsuited(reason: Unsuited) -> CwmError:
@@ -503,7 +555,7 @@ def _play_through(
             raise
         raise CwmError(f"{error} (kept in {playing.run.place}: {rest})") from error
     except KeyboardInterrupt:
-        words = f"interrupted after {playing.played} of {len(playing.wanted)} episodes"
+        words = f"interrupted after {playing.played} of {len(playing.requested)} episodes"
         raise KeyboardInterrupt(f"{words}: {rest} {playing.run.place}") from None
     finally:
         observer.ends()
@@ -511,13 +563,13 @@ def _play_through(
 
 
 def _play_side(side: SideName, playing: Playing, players: _Players, observer: Observer) -> None:
-    """Play what is missing of a side, and write every episode down when it is over."""
-    missing = playing.run.missing(playing.wanted)
+    """Play the missing episodes of a side and store each one when it is finished."""
+    missing = playing.run.missing(playing.requested)
     numbers = [key.number for key in missing if key.side == side]
     if not numbers:
         return
-    had = playing.run.planned_with("model")
-    with closing(players.play(side, numbers, had.planner if had else None)) as stream:
+    report = playing.run.planned_with("model")
+    with closing(players.play(side, numbers, report.planner if report else None)) as stream:
         for worker, progress in stream:
             playing.take(side, progress)
             observer.advanced(SideProgress(side, worker, progress))

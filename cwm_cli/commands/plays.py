@@ -1,4 +1,7 @@
-"""The run of a plan: a line per episode; nothing that was played is lost, or played twice."""
+"""Run folder of `cwm plan`: a journal with one line per finished episode.
+
+A finished episode survives a crash and is not played again.
+"""
 
 import json
 import re
@@ -24,16 +27,24 @@ from cwm_cli.text import mean_with_error
 from cwm_cli.worlds.model import PlannedWith
 
 WRONG = "wrong"
-"""The folder, of a plan, with the rows of episodes in which the model was wrong."""
+"""Subfolder with the rows of episodes that the model predicted wrongly."""
 
 
 class PlayConfig(BaseModel):
-    """The choices that decide how an episode goes; an episode is not played twice under the same.
+    """All settings that determine an episode; equal settings share a run folder.
 
-    `program` is the hash of its text, empty where plans are made in the true
-    environment. `planner` is the name that was asked for, `planners` are those
-    that it stands for, with their options. `doubt` is how what no row supports is taken, and
-    the hash of the rows, empty where there are none.
+    Attributes:
+        env: Id of the environment.
+        env_args: Arguments of the environment.
+        versions: Versions of cwm and of the packages of the environment.
+        program: Hash of the program text; empty if plans are made in the true environment.
+        doubt: Value of unsupported steps and hash of the rows; empty without rows.
+        planner: The requested name, e.g. "auto".
+        planners: The planners of that name, with all their options.
+        limit: Maximum number of steps of an episode.
+        seed: Seed of all episodes.
+        tools: Tools that the program may use.
+        limits: Limits of the sandbox.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -52,20 +63,20 @@ class PlayConfig(BaseModel):
 
     @property
     def folder_name(self) -> str:
-        """A name that people and programs can tell from others."""
+        """A readable folder name with a hash of all settings."""
         content = json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
         env = re.sub(r"[^\w.-]+", "-", self.env)
         return f"{env}-{self.planner}-{self.seed}-{sha256(content).hexdigest()[:12]}"
 
 
 class PlayHeader(RunHeader[PlayConfig]):
-    """What a plan begins with."""
+    """Header of the run folder of a plan."""
 
     kind: str = "plan"
 
 
 class PlayRecord(BaseModel):
-    """A line of the journal: an episode of a side, and what its plans were made with."""
+    """A line of the journal: an episode of a side, and its planner report."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
@@ -75,7 +86,16 @@ class PlayRecord(BaseModel):
 
 
 def wrong_rows(folder: Path) -> Dataset | None:
-    """Return the rows of episodes in which a model was wrong, of a plan or all plans of a run."""
+    """Return the rows of wrongly predicted episodes, of a plan or of all plans of a run.
+
+    Episodes are numbered again from 0, because several plans use the same numbers.
+
+    Args:
+        folder: Folder of a plan or of a run.
+
+    Returns:
+        The rows, None if no episode was predicted wrongly.
+    """
     found = [Dataset.load(file) for file in sorted(folder.glob(f"**/{WRONG}/*.npz"))]
     for number, rows in enumerate(found):
         rows.columns["episodes"][:] = number
@@ -83,7 +103,7 @@ def wrong_rows(folder: Path) -> Dataset | None:
 
 
 def mismatches_of(folder: Path) -> Mismatches:
-    """Return what was predicted wrongly in the plans of a run."""
+    """Return the sum of the wrong predictions in all plans of a run."""
     found = Mismatches()
     for header in sorted(folder.glob(f"plans/*/{HEADER}")):
         for record in PlayRun.load(header.parent).records():
@@ -92,7 +112,7 @@ def mismatches_of(folder: Path) -> Mismatches:
 
 
 class EpisodeKey(NamedTuple):
-    """What tells an episode of a plan from the others."""
+    """Key of an episode of a plan."""
 
     side: SideName
     number: int
@@ -100,10 +120,10 @@ class EpisodeKey(NamedTuple):
 
 @dataclass
 class PlayRun(Run[PlayHeader, PlayRecord]):
-    """The folder of a plan: who played which episode, and what it came to.
+    """Run folder of a plan, with the finished episodes of all sides.
 
-    Of an episode that was played twice the last counts. What is to be played anew stays in
-    the journal until the first episode is over.
+    If the journal contains an episode twice, the last record is used. If episodes are played
+    again, the journal keeps the old records until the first new episode is finished.
     """
 
     kind = "plan"
@@ -111,11 +131,20 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
     record_type = PlayRecord
 
     known: dict[EpisodeKey, PlayRecord] = field(default_factory=dict, compare=False)
-    _anew: bool = field(default=False, repr=False, compare=False)
+    _rewrite_next: bool = field(default=False, repr=False, compare=False)
 
     @classmethod
     def open(cls, parent: Path, config: PlayConfig, *, new: bool = False) -> Self:
-        """Find the run of some choices, or begin one; with `new`, what it holds is ignored."""
+        """Open or create the run of a configuration.
+
+        Args:
+            parent: Folder of the run folder.
+            config: Settings of the episodes.
+            new: Ignore the episodes that the run contains.
+
+        Raises:
+            CwmError: The folder cannot be written.
+        """
         folder = parent / config.folder_name
         try:
             run = cls.begin(folder, PlayHeader(config=config))
@@ -124,14 +153,14 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
             raise CwmError(
                 f"cannot write to {named(folder)} ({reason}): choose another folder"
             ) from error
-        run._anew = new
+        run._rewrite_next = new
         return run
 
     def __enter__(self) -> Self:
-        """Lock the run and read what was played."""
+        """Lock the run and read the finished episodes."""
         super().__enter__()
         try:
-            if not self._anew:
+            if not self._rewrite_next:
                 self.known = {self._key(record): record for record in self.records()}
         except CwmError as error:
             self.__exit__(type(error))
@@ -143,57 +172,62 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         """The file with a line per episode."""
         return self.folder / self.journal_name
 
-    def missing(self, asked: Collection[EpisodeKey]) -> list[EpisodeKey]:
-        """Return what was not played yet."""
-        return [key for key in asked if key not in self.known]
+    def missing(self, requested: Collection[EpisodeKey]) -> list[EpisodeKey]:
+        """Return the requested episodes that are not finished."""
+        return [key for key in requested if key not in self.known]
 
     def side(self, name: SideName, count: int | None = None) -> Side:
-        """Return the played episodes of a side, by default all, or those numbered below `count`."""
+        """Return the finished episodes of a side; with `count` only numbers below `count`."""
         known = sorted(key for key in self.known if key.side == name and key.number >= 0)
         keys = [key for key in known if count is None or key.number < count]
         episodes = [self.known[key].episode for key in keys]
         return Side(episodes, self.planned_with(name))
 
     def planned_with(self, name: SideName) -> PlannedWith | None:
-        """Return what the first plans of a side were made with, if that is known."""
+        """Return the planner report of the first planned episode of a side, None if unknown."""
         records = (record for key, record in self.known.items() if key.side == name)
         return next((record.report for record in records if record.report), None)
 
     def forget(self, keys: Collection[EpisodeKey]) -> None:
-        """Have episodes played anew; the journal keeps them until the first one is over."""
+        """Mark episodes as missing; the journal keeps them until a new one is finished."""
         self.known = {key: record for key, record in self.known.items() if key not in keys}
-        self._anew = True
+        self._rewrite_next = True
         if not self.known:
             self.restart_clock()
 
     def take_back(self, side: SideName) -> None:
-        """Strike out all that a side has played."""
+        """Delete all episodes of a side from the journal."""
         self.known = {key: record for key, record in self.known.items() if key.side != side}
         self.rewrite(list(self.known.values()))
-        self._anew = False
+        self._rewrite_next = False
 
     def add(self, side: SideName, episodes: Sequence[Episode], report: PlannedWith | None) -> None:
-        """Write episodes down for good: when this returns, no crash can lose them."""
+        """Append episodes to the journal; after this returns, they survive a crash."""
         records = [PlayRecord(side=side, episode=each, report=report) for each in episodes]
         self.known.update({self._key(record): record for record in records})
-        if self._anew:
+        if self._rewrite_next:
             self.rewrite(list(self.known.values()))
-            self._anew = False
+            self._rewrite_next = False
         else:
             self.append(*records)
 
     def keep(self, number: int, rows: Dataset | None) -> None:
-        """Keep the rows of an episode in which the model was wrong, to learn from."""
+        """Store the rows of a wrongly predicted episode for `cwm learn`.
+
+        Args:
+            number: Number of the episode.
+            rows: Rows of the episode; None deletes the file of an earlier attempt.
+        """
         file = self.folder / WRONG / f"{number}.npz"
         if rows is None:
             file.unlink(missing_ok=True)
         else:
             config = self.header.config
-            told = {"env": config.env, "env_args": config.env_args}
-            replace(rows, metadata=told).save(file)
+            metadata = {"env": config.env, "env_args": config.env_args}
+            replace(rows, metadata=metadata).save(file)
 
     def summary(self) -> RunSummary:
-        """Say what was played by whom, and how well."""
+        """Return the number of finished episodes and the mean return of each side."""
         config = self.header.config
         if not self.known:
             self.known = {self._key(record): record for record in self.records()}
@@ -221,9 +255,9 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         """Return the mean return of each side."""
         base = super().report(runs)
         config, sides = runs[0].header.config, runs[0].sides()
-        means = [f"{SIDES[name]} {_mean_words(side)}" for name, side in sides.items()]
+        means = [f"{SIDES[name]} {_format_mean(side)}" for name, side in sides.items()]
         verdict = f"Mean return: {', '.join(means)}" if means else "No episode is over yet"
-        if (found := _relative(sides)) is not None:
+        if (found := _relative_return(sides)) is not None:
             verdict += f" \N{MIDDLE DOT} R = {found:.3f}"
         title = f"{config.env} \N{MIDDLE DOT} planning with {config.planner}"
         return replace(base, title=title, verdict=verdict)
@@ -253,13 +287,12 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
                 lines.append(line)
         drawn = LineChart("episode", "return", lines).data()
         return [
-            Section("chart", "Return of each episode", drawn, _about(sides)),
-            Section("table", "Means", _sides(sides)),
+            Section("chart", "Return of each episode", drawn, _caption(sides)),
+            Section("table", "Means", _side_table(sides)),
         ]
 
     @staticmethod
     def _key(record: PlayRecord) -> EpisodeKey:
-        """Tell an episode from the others."""
         return EpisodeKey(record.side, record.episode.number)
 
 
@@ -267,36 +300,35 @@ SIDES: Mapping[SideName, str] = {"model": "world model", "oracle": "oracle", "ra
 """Names of the sides: plans in the model, plans in the environment, random actions."""
 
 
-def _mean_words(side: Side) -> str:
-    """Return the mean return with its standard error."""
+def _format_mean(side: Side) -> str:
     if not side.verified:
         return "not verified"
     return mean_with_error(side.mean.mean, side.mean.stderr)
 
 
 def _common_episodes(sides: Mapping[SideName, Side]) -> dict[SideName, Side]:
-    """Return the sides with only the first episodes, which all sides have played."""
+    """Return the sides with only the first n episodes; n is the lowest number of a side."""
     count = min((len(side.episodes) for side in sides.values()), default=0)
     return {name: Side(side.episodes[:count]) for name, side in sides.items()}
 
 
-def _relative(sides: Mapping[SideName, Side]) -> float | None:
-    """Return R, None without an oracle, verified episodes, or a difference to random actions."""
+def _relative_return(sides: Mapping[SideName, Side]) -> float | None:
+    """Return R, None without oracle, verified episodes or gain over random actions."""
     first = _common_episodes(sides)
     if len(sides) < len(SIDES) or not first["model"].verified:
         return None
     return relative_return(first["model"], first["oracle"], first["random"])
 
 
-def _about(sides: Mapping[SideName, Side]) -> str:
-    """Explain R, or name the reason why there is none, and the bands."""
+def _caption(sides: Mapping[SideName, Side]) -> str:
+    """Return the caption of the chart: the bands, and R or the reason why it is missing."""
     bands = "A line is the mean return; its band is one standard error."
     if len(sides) < len(SIDES):
         return f"{bands} R needs plans in the environment: `cwm plan --oracle`."
     first = _common_episodes(sides)["model"]
     if not first.verified:
         return f"{bands} There is no R: no episode of the world model is verified."
-    found = _relative(sides)
+    found = _relative_return(sides)
     if found is None:
         return f"{bands} There is no R: the oracle is not better than random actions."
     count = len(first.verified)
@@ -304,8 +336,7 @@ def _about(sides: Mapping[SideName, Side]) -> str:
     return f"{bands} R = {found:.3f} over {times}: 1 equals the oracle, 0 equals random actions."
 
 
-def _sides(sides: Mapping[SideName, Side]) -> dict[str, Any]:
-    """Return the table of the sides."""
+def _side_table(sides: Mapping[SideName, Side]) -> dict[str, Any]:
     rows = list[list[Any]]()
     for name, side in sides.items():
         cost, wrong = side.cost, side.mismatches

@@ -1,7 +1,7 @@
-"""Policies that act while data are collected: the base class, and random actions.
+"""Policies for `cwm collect`: the base class `Policy` and the random policy.
 
-A `Policy` begins every episode of a `Stage`: the recorded environment, with a copy to plan in.
-Plugins offer policies through the hook `cwm_policies`; the policies of `cwm_curated` plan.
+A policy acts on a `Stage`: the recorded environment, with a simulator to plan in. Plugins add
+policies through the hook `cwm_policies`; the policies of `cwm_curated` use planners.
 """
 
 from __future__ import annotations
@@ -29,32 +29,36 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 Act = Callable[[Any, int], Any]
-"""Chooses an action, given the observation and the number of steps before.
+"""Function that returns an action, given an observation and the number of previous steps.
 
-After the first step it may choose None, which ends the episode there.
+After the first step it may return None to end the episode.
 """
 
 Copies = Literal["measured", "cheap", "dear"]
+"""Cost of simulator steps: not measured yet, cheap enough to plan with, or too expensive."""
 
 DEAR = 2e-3
-"""Seconds of the processor for a step in a copy from which on nothing is planned unasked.
+"""CPU seconds per simulator step above which episodes are not planned by default.
 
-A decision of a thousand such steps would take two seconds and more.
+A decision of 1,000 such steps would take more than two seconds.
 """
 
-MEASURED = 20
-"""Steps that are timed."""
-
 TRIES = 5
-"""Random episodes of which the best stands in for one that cannot be planned."""
+"""Number of random episodes whose best one replaces an episode that cannot be planned."""
 
 
 @dataclass
 class Stage:
-    """An environment that is recorded, and what is needed to plan in a copy of it.
+    """A recorded environment, with a simulator for planning.
 
-    `opening` says how copies are made, or `note` why nothing can be planned, once that was
-    found out; `copies` whether they are cheap or dear.
+    Attributes:
+        spec: Specification of the environment.
+        env_args: Arguments of the environment.
+        seed: Seed of the recording.
+        max_steps: Maximum length of an episode.
+        copies: Cost of simulator steps, "measured" until it is measured.
+        note: Reason why no episode can be planned; empty if unknown or if planning is possible.
+        opening: Method of creating simulators; None until the first one is created.
     """
 
     spec: EnvironmentSpec
@@ -74,9 +78,10 @@ class Stage:
 
     @contextmanager
     def anew(self) -> Iterator[Self]:
-        """Play an episode in an environment of its own, so that none leaves anything to the next.
+        """Yield a stage with a new environment for one episode.
 
-        What is saved of an environment, and so what is planned, may depend on all it went through.
+        A saved state, and therefore a plan, may depend on the whole history of an environment.
+        A new environment makes each episode independent of the previous ones.
         """
         own = replace(self)
         with closing(own.env):
@@ -85,17 +90,18 @@ class Stage:
 
     @cached_property
     def simulator(self) -> Simulator | CachingSimulator | None:
-        """A copy to plan in, None where no planner serves the actions or no copy is exact or cheap.
+        """A simulator to plan in.
 
-        How long copies take is measured once, and first without one: to find out how an
-        environment is copied takes many steps.
+        None if no planner supports the actions, if states cannot be restored exactly, or if
+        steps are too expensive.
         """
         if self.note:
             return None
         planners = {name: find_planner(name) for name in PLANNERS}
         if not serving(planners, space_of(self.env.action_space, "actions")):
-            self._pass_over("no planner supports its actions")
+            self._skip_planning("no planner supports its actions")
             return None
+        # time plain steps first: `Opening.of` takes many steps, too many in a slow environment
         if self.copies == "measured" and _step_seconds(self.task) > DEAR:
             self.copies = "dear"
         if self.copies != "dear":
@@ -105,47 +111,48 @@ class Stage:
             except EnvironmentFailure:
                 raise
             except CwmError:
-                self._pass_over("its state cannot be saved and restored")
+                self._skip_planning("its state cannot be saved and restored")
                 return None
             if self.copies == "measured":
                 self.copies = "dear" if _copy_seconds(self.task, copy) > DEAR else "cheap"
             if self.copies == "cheap":
                 return copy
-        self._pass_over("its steps or copies are slow (-o policy.copies=cheap plans anyway)")
+        self._skip_planning("its steps or copies are slow (-o policy.copies=cheap plans anyway)")
         return None
 
-    def _pass_over(self, reason: str) -> None:
-        """Note why no episode is planned."""
+    def _skip_planning(self, reason: str) -> None:
         best = f"the best of {TRIES} random episodes replaces each planned episode"
         self.note = f"{best} of {self.spec.id}: {reason}"
 
 
 def _step_seconds(task: Task) -> float:
-    """Return what a random step takes of the processor, the quickest of some."""
+    """Return the CPU seconds of a random step."""
     with closing(task.make()) as env:
         env.action_space.seed(task.seed)
         env.reset(seed=task.seed)
-        return _quickest(lambda: env.step(random_action(env.action_space, task.allowed(env))), env)
+        return _fastest_step(
+            lambda: env.step(random_action(env.action_space, task.allowed(env))), env
+        )
 
 
 def _copy_seconds(task: Task, copy: Simulator | CachingSimulator) -> float:
-    """Return what a step takes with saving and restoring, the quickest of some."""
+    """Return the CPU seconds of a step with saving and restoring the state."""
     with closing(task.make()) as env:
         env.action_space.seed(task.seed)
         state = copy.state_of(env, env.reset(seed=task.seed)[0])
         action = random_action(env.action_space, task.allowed(env))
 
-        def tried() -> tuple[Any, ...]:
+        def step_copy() -> tuple[Any, ...]:
             copy.stand(state)
             return *copy.step(action)[:3], False, copy.here()
 
-        return _quickest(tried, env)
+        return _fastest_step(step_copy, env)
 
 
-def _quickest(step: Callable[[], tuple[Any, ...]], env: gym.Env[Any, Any]) -> float:
-    """Time steps by the processor's clock, which other work does not slow down as much."""
+def _fastest_step(step: Callable[[], tuple[Any, ...]], env: gym.Env[Any, Any]) -> float:
+    """Return the lowest CPU time of 20 steps; other load changes it less than the wall time."""
     seconds = []
-    for _ in range(MEASURED):
+    for _ in range(20):
         began = process_time()
         _, _, terminated, truncated, _ = step()
         seconds.append(process_time() - began)
@@ -155,23 +162,17 @@ def _quickest(step: Callable[[], tuple[Any, ...]], env: gym.Env[Any, Any]) -> fl
 
 
 class Policy:
-    """Chooses the actions of the episodes that are recorded.
+    """Base class of policies, which choose the actions of recorded episodes.
 
-    A dataclass whose fields are its options (`-o policy.KEY=VALUE`), with
-    their meaning in the docstring under each. In the order of an episode:
+    A policy is a dataclass. Its fields are its options (`-o policy.KEY=VALUE`); the docstring
+    under each field describes the option. A recording calls `prepare` once. For each episode it
+    calls `looks_back` and `starts`, then `begin` and `worth` for each start, and keeps the start
+    with the highest worth.
 
-    - `prepare` finds out, once for all episodes, what has to be known of the
-      environment.
-    - `looks_back` says whether an episode depends on `earlier` rows. Others
-      may be recorded in any order, by several processes, and are shown none.
-    - `starts` says how many starts are tried.
-    - `begin` returns the words that the data keep for how the episode is
-      played, and the function that chooses its actions. The same place, seed
-      and earlier rows give the same actions.
-    - `worth` compares what came of the starts: the first that is worth most is
-      kept, one that is worth infinitely much at once.
+    Only `begin` is required. The same place, seed and earlier rows must give the same actions.
 
-    Earlier rows are those of the split that serve the same, to be fitted to or not.
+    Earlier rows are the rows of previous episodes of the same part: the split, and whether the
+    episode may be fitted to.
 
     Example::
 
@@ -184,23 +185,42 @@ class Policy:
     """
 
     needs_text: ClassVar[bool] = False
-    """Whether it serves environments with a text view only."""
+    """Whether the policy supports only environments with a text view."""
 
     def prepare(self, stage: Stage) -> None:
-        """Find out what all episodes have in common, and leave it in the stage."""
+        """Compute facts that all episodes need, and store them in the stage."""
 
     def looks_back(self, stage: Stage, place: int) -> bool:
-        """Whether the episode at a place of the split, counted from 0, depends on earlier rows."""
+        """Return whether an episode depends on earlier rows.
+
+        Other episodes may be recorded in any order, by several processes; `begin` and `worth`
+        then receive no earlier rows.
+
+        Args:
+            stage: The recorded environment.
+            place: Index of the episode in its split, from 0.
+        """
         return True
 
     def starts(self, stage: Stage, place: int, earlier: Sequence[Transition]) -> int:
-        """Return how many starts are tried at a place."""
+        """Return the number of starts to try for the episode with index `place` of the split."""
         return 1
 
     def begin(
         self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]
     ) -> tuple[str, Act]:
-        """Begin the episode at a place of the split, after the earlier episodes of the split."""
+        """Begin an episode.
+
+        Args:
+            stage: The recorded environment.
+            place: Index of the episode in its split, from 0.
+            seed: Seed of the actions.
+            earlier: Earlier rows; none if `looks_back` returned False.
+
+        Returns:
+            A description of the episode for the metadata, e.g. "random", and the function that
+            chooses the actions.
+        """
         raise NotImplementedError
 
     def worth(
@@ -210,37 +230,47 @@ class Policy:
         rows: Sequence[Transition],
         earlier: Sequence[Transition],
     ) -> float:
-        """Return how much the rows of an episode are worth, among those of other starts."""
+        """Return the worth of an episode, to compare the starts.
+
+        The first start with the highest worth is kept. No other start is tried after one with
+        infinite worth.
+
+        Args:
+            stage: The recorded environment.
+            place: Index of the episode in its split, from 0.
+            rows: Rows of the episode.
+            earlier: Earlier rows; none if `looks_back` returned False.
+        """
         return 0.0
 
 
 @dataclass
 class RandomPolicy(Policy):
-    """Draws every action, from those that are allowed."""
+    """A policy that draws each action from the valid actions."""
 
     def looks_back(self, stage: Stage, place: int) -> bool:
-        """Draw whatever came before."""
+        """Return False, so that episodes may be recorded in any order."""
         return False
 
     def begin(
         self, stage: Stage, place: int, seed: int, earlier: Sequence[Transition]
     ) -> tuple[str, Act]:
-        """Draw from a generator of the episode's own."""
+        """Begin an episode with its own random generator."""
         return "random", random_acts(stage, seed)
 
 
 def random_acts(stage: Stage, seed: int) -> Act:
-    """Draw every action from those that are allowed."""
+    """Return a function that draws each action from the valid actions."""
     space = deepcopy(stage.env.action_space)
     space.seed(seed)
     return lambda *_: random_action(space, stage.task.allowed(stage.env))
 
 
 class RowSummary(Protocol):
-    """A summary of rows, which is updated with new rows instead of computed again."""
+    """A summary of rows that is updated incrementally."""
 
     def add(self, rows: Sequence[Transition]) -> None:
-        """Add rows that come after those added before."""
+        """Add the rows that follow the rows added so far."""
 
 
 S = TypeVar("S", bound=RowSummary)
@@ -249,8 +279,8 @@ S = TypeVar("S", bound=RowSummary)
 class EarlierRows(list[Transition]):
     """Rows of earlier episodes with summaries.
 
-    A summary reads each row only once, so that the time of a recording grows linearly with its
-    episodes although each episode depends on all earlier ones.
+    A summary reads each row once. Therefore the time of a recording grows linearly with the
+    number of episodes, although each episode depends on all earlier ones.
     """
 
     def __init__(self, rows: Iterable[Transition] = ()) -> None:
@@ -263,7 +293,7 @@ class EarlierRows(list[Transition]):
         return rows if isinstance(rows, cls) else cls(rows)
 
     def summary(self, kind: type[S]) -> S:
-        """Return the summary of a kind of all rows."""
+        """Return the summary of class `kind` of all rows."""
         found, known = self._summaries.get(kind) or (kind(), 0)
         found.add(self[known:])
         self._summaries[kind] = found, len(self)
@@ -272,14 +302,14 @@ class EarlierRows(list[Transition]):
 
 
 class Told(NamedTuple):
-    """The real numbers of an observation, and all the rest of it."""
+    """An observation, split into its real numbers and a hashable key of its other parts."""
 
     numbers: list[float]
     other: Any
 
 
 def told(observation: Any) -> Told:
-    """Part an observation into its real numbers and all the rest."""
+    """Split an observation into its real numbers and its other parts."""
     if isinstance(observation, np.ndarray) and observation.dtype.kind == "f":
         return Told(observation.ravel().tolist(), ())
     leaves = list(_leaves(observation))
@@ -289,7 +319,6 @@ def told(observation: Any) -> Told:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield what an observation is made of."""
     if isinstance(value, tuple | list | dict):
         for part in value.values() if isinstance(value, dict) else value:
             yield from _leaves(part)
@@ -298,7 +327,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 class RandomSession(PlanningSession):
-    """Draws each action by the seed, the episode and the number of the decision."""
+    """A session without planning: random actions that depend on seed, episode and decision."""
 
     def __init__(self, task: Task, seed: int) -> None:
         with closing(task.make()) as env:
@@ -306,7 +335,7 @@ class RandomSession(PlanningSession):
         self._seed = seed
 
     def plan(self, moments: Sequence[Moment]) -> list[Plan]:
-        """Return an action for each moment, one of those that are allowed."""
+        """Return a random valid action for each moment."""
         plans = []
         for each in moments:
             seeds = np.random.SeedSequence([self._seed, each.episode, each.decision])

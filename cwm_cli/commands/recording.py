@@ -1,9 +1,9 @@
-"""Record episodes: what is asked for, how far it is, and the dataset that comes of it.
+"""Record the episodes of a dataset, in one or several processes, also in several calls.
 
-An episode depends on the seed, its split and its place in the split; one that looks back also on
-those before it that serve the same. So it does not matter how many there are, who records them,
-or whether some were recorded before, and where rows are wanted episodes are added until there
-are enough.
+An episode depends on the seed, its split and its place in the split. If its policy looks back, it
+also depends on the earlier episodes of its part. Therefore the number of episodes, the number of
+processes and interruptions do not change an episode. Episodes are added until each split has its
+minimum number of rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
 import numpy as np
 
-from cwm_cli.commands.episodes import dealt, in_processes
+from cwm_cli.commands.episodes import deal, in_processes
 from cwm_cli.commands.policies import Act, Copies, EarlierRows, Policy, Stage, told
 from cwm_cli.data.dataset import Dataset, Transition, is_fitted
 from cwm_cli.data.objects import OBJECTS
@@ -32,14 +32,14 @@ from cwm_cli.registry import environment, find
 from cwm_cli.runs.observer import SILENT, Observer
 
 COLLECTOR_VERSION = 5
-"""Raised whenever the same request would be recorded differently."""
+"""Version of the recording: increase it if the same request gives different rows."""
 
 
 class RecordingOptions(TypedDict, total=False):
-    """What to record: by which policy, how much, and from which seed.
+    """Options of a recording.
 
-    A split has as many episodes as are asked for, and then as many more as its least number of
-    rows takes: 200, unless the number of its episodes is given.
+    A split has at least the requested number of episodes, and more until it has its minimum
+    number of rows. The minimum is 200, or 0 if the number of episodes of the split is given.
     """
 
     policy: str
@@ -61,16 +61,19 @@ DEFAULTS: RecordingOptions = {
 }
 
 MIN_ROWS = 200
-"""Rows of a split below which episodes are added: ten hands of Blackjack show hardly a rule."""
+"""Default minimum of rows of a split: ten hands of Blackjack show too few of its rules."""
 
 Key = tuple[int, int]
-"""An episode by its split and its place in the split, counted from 0."""
+"""Split of an episode (0 train, 1 test), and its place in the split, from 0."""
 
 
 class EpisodeRequest(NamedTuple):
-    """One episode to record: its split (1 is test), its place in the split, and seeds.
+    """One episode to record.
 
-    Its seeds follow from that of the request, its split and its place.
+    Attributes:
+        split: 0 for train, 1 for test.
+        place: Place in the split, from 0.
+        seeds: Seed of the recording, split and place; further starts append their number.
     """
 
     split: int
@@ -79,26 +82,26 @@ class EpisodeRequest(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Its split and its place."""
+        """Split and place."""
         return self.split, self.place
 
     @property
     def reset_seed(self) -> int:
-        """The seed of the environment, even in train and odd in test, so that no two agree."""
+        """The seed of the environment: even in train, odd in test, so that none is in both."""
         return int(np.random.SeedSequence(self.seeds).generate_state(2)[0]) & ~1 | self.split
 
     @property
     def part(self) -> tuple[int, bool]:
-        """Its split, and whether it may be fitted to: no other part is looked back on."""
+        """Split, and whether the episode may be fitted to; policies look back on this part only."""
         return self.split, bool(is_fitted(np.array(self.place)))
 
     @property
     def policy_seed(self) -> int:
-        """The seed of what chooses the actions."""
+        """The seed of the actions."""
         return int(np.random.SeedSequence(self.seeds).generate_state(2)[1])
 
     def again(self, attempt: int) -> Self:
-        """Return the episode from another start, or for attempt 0 as it is."""
+        """Return the same episode with another start; attempt 0 is the first start."""
         return self._replace(seeds=(*self.seeds, attempt)) if attempt else self
 
 
@@ -107,7 +110,11 @@ def request(
     env_args: Mapping[str, Any] | None = None,
     **options: Unpack[RecordingOptions],
 ) -> dict[str, Any]:
-    """Return everything that decides what `collect` records, as it is kept in the metadata."""
+    """Return all settings that determine a recording, as stored in the metadata.
+
+    Raises:
+        CwmError: There is nothing to record, or an argument is not plain JSON.
+    """
     chosen = DEFAULTS | options
     chosen.setdefault("min_rows", 0 if "episodes" in options else MIN_ROWS)
     chosen.setdefault("min_test_rows", 0 if "test_episodes" in options else MIN_ROWS)
@@ -129,14 +136,14 @@ def request(
 
 
 class BeingRecorded(NamedTuple):
-    """An episode that is being played, and what share of it is done."""
+    """Progress of a running episode; `share` is the finished share, in [0, 1]."""
 
     key: Key
     share: float
 
 
 class Recorded(NamedTuple):
-    """An episode: which it is, how its actions were chosen, its seed, its transitions."""
+    """A recorded episode, with a description of how its actions were chosen."""
 
     key: Key
     policy: str
@@ -159,9 +166,15 @@ class _SplitProgress:
 
 
 class Recording:
-    """Episodes that are asked for, and those that are recorded; begun with those of a dataset.
+    """Requested and recorded episodes of a dataset.
 
-    An observer is told it when recording begins, then each `BeingRecorded` and `Recorded`.
+    An observer receives the `Recording` at the start, then each `BeingRecorded` and `Recorded`.
+
+    Args:
+        spec: Specification of the environment.
+        env_args: Arguments of the environment.
+        begun: Incomplete dataset of the same request to continue.
+        options: Options of the recording.
     """
 
     def __init__(
@@ -176,7 +189,7 @@ class Recording:
         self.asked = request(spec, env_args, **options)
         self.recorded: dict[Key, Recorded] = {}
         self._splits = (_SplitProgress(), _SplitProgress())
-        for episode in _recorded_in(begun) if begun else ():
+        for episode in _episodes_of(begun) if begun else ():
             self._add(episode)
         self._policy = make_policy(self.asked)
         known: Mapping[str, Any] = begun.metadata if begun else {}
@@ -191,53 +204,52 @@ class Recording:
 
     @property
     def episodes(self) -> int:
-        """How many episodes there will be, as far as that is known."""
-        return self._wanted(0) + self._wanted(1)
+        """The total number of episodes; an estimate while rows are missing."""
+        return self._needed_episodes(0) + self._needed_episodes(1)
 
     @property
     def done(self) -> int:
-        """How many of these are recorded."""
+        """The number of recorded episodes among `episodes`."""
         return sum(
-            bisect_left(progress.places, self._wanted(split))
+            bisect_left(progress.places, self._needed_episodes(split))
             for split, progress in enumerate(self._splits)
         )
 
     @property
     def begun(self) -> bool:
-        """Whether there is a train episode, without which there is no dataset."""
+        """Whether a train episode is recorded; a dataset needs at least one."""
         return bool(self._splits[0].places)
 
     def missing(self) -> Iterator[EpisodeRequest]:
-        """Yield the episodes that are still to be recorded, in the order they are recorded in.
+        """Yield the missing episodes in recording order.
 
-        Train and test take turns, so that there are some of both whenever it is broken off.
-        Episodes that are recorded meanwhile count.
+        Train and test episodes alternate, so that an interrupted recording has both. Episodes
+        recorded during the iteration are taken into account.
         """
         for place in count(min(len(progress.totals) - 1 for progress in self._splits)):
-            wanted = [split for split in (0, 1) if place < self._wanted(split)]
+            wanted = [split for split in (0, 1) if place < self._needed_episodes(split)]
             if not wanted:
                 return
             for split in wanted:
                 if (split, place) not in self.recorded:
                     yield EpisodeRequest(split, place, (self.asked["seed"], split, place))
 
-    def _wanted(self, split: int) -> int:
-        """Return how many episodes a split has: those asked for, and others until it has its rows.
+    def _needed_episodes(self, split: int) -> int:
+        """Return the number of episodes that a split needs.
 
-        As long as rows are missing this is a guess by the mean length so far.
+        While rows are missing, this is an estimate from the mean length of its episodes so far.
         """
-        least = int(self.asked[("episodes", "test_episodes")[split]])
+        min_episodes = int(self.asked[("episodes", "test_episodes")[split]])
         rows = int(self.asked[("min_rows", "min_test_rows")[split]])
         totals = self._splits[split].totals
         known = len(totals) - 1
-        if known < least or least == 0:
-            return least
+        if known < min_episodes or min_episodes == 0:
+            return min_episodes
         if totals[-1] < rows:
             return known + ceil((rows - totals[-1]) * known / totals[-1])
-        return bisect_left(totals, rows, least)
+        return bisect_left(totals, rows, min_episodes)
 
     def _add(self, episode: Recorded) -> None:
-        """Keep a recorded episode."""
         self.recorded[episode.key] = episode
         split, place = episode.key
         totals = self._splits[split].totals
@@ -248,9 +260,14 @@ class Recording:
     def play(
         self, observer: Observer = SILENT, *, workers: int = 1, max_seconds: float | None = None
     ) -> None:
-        """Record what is missing, in so many processes, until that is done or time is over.
+        """Record the missing episodes.
 
-        Whatever ends it, the episodes that were over by then are kept.
+        Finished episodes are kept in memory even if an error or an interrupt ends the call.
+
+        Args:
+            observer: Receives the progress.
+            workers: Number of processes.
+            max_seconds: Time limit in seconds, checked after each progress event.
         """
         began = time.monotonic()
         observer.begins(self)
@@ -267,45 +284,51 @@ class Recording:
             observer.ends()
 
     def _events(self, workers: int) -> Events:
-        """Play here, one after the other, or as many as are known to be missing in processes."""
+        # several rounds, because the number of missing episodes is only estimated
         while workers > 1 and len(missing := list(self.missing())) > 1:
-            yield from self._apart(missing, workers)
+            yield from self._play_in_processes(missing, workers)
         yield from _play(self._stage, self.asked, self.missing(), self.recorded)
 
-    def _apart(self, missing: Sequence[EpisodeRequest], workers: int) -> Events:
-        """Play in processes: first what looks back on nothing, then chains of the rest."""
+    def _play_in_processes(self, missing: Sequence[EpisodeRequest], workers: int) -> Events:
+        # Independent episodes come first. Dependent episodes of one part form a chain, which one
+        # process records in order, because each depends on all earlier ones.
         free: list[list[EpisodeRequest]] = []
         chains: dict[tuple[int, bool], list[EpisodeRequest]] = {}
-        for each in missing:
-            if self._policy.looks_back(self._stage, each.place):
-                chains.setdefault(each.part, []).append(each)
+        for episode in missing:
+            if self._policy.looks_back(self._stage, episode.place):
+                chains.setdefault(episode.part, []).append(episode)
             else:
-                free.append([each])
+                free.append([episode])
         for phase in (free, list(chains.values())):
             makers = [
                 partial(
-                    _play_named,
+                    _play_in_worker,
                     self.asked,
                     self._stage.copies,
                     self._stage.note,
                     [episode for chain in share for episode in chain],
                     dict(self.recorded),
                 )
-                for share in dealt(phase, workers)
+                for share in deal(phase, workers)
             ]
-            with closing(in_processes(makers)) as heard:
-                for _, event in heard:
+            with closing(in_processes(makers)) as events:
+                for _, event in events:
                     yield event
 
     def dataset(self) -> Dataset:
-        """Return what is recorded; `missing` in the metadata has the places that are not."""
+        """Return the recorded episodes; `missing` in the metadata lists the missing places.
+
+        Raises:
+            CwmError: No train episode is recorded, or the rows do not match the spaces.
+        """
         if not self.begun:
             raise CwmError("no train episode finished within the time limit: raise --max-seconds")
         env, missing = self._stage.env, list(self.missing())
+        # Processes may have recorded more episodes than needed: leave them out.
         kept = [
             self.recorded[key]
             for key in sorted(self.recorded)
-            if missing or key[1] < self._wanted(key[0])  # processes may have played too many
+            if missing or key[1] < self._needed_episodes(key[0])
         ]
         observed, acted = space_of(env.observation_space), space_of(env.action_space, "actions")
         metadata = dict(self.asked)
@@ -340,8 +363,8 @@ def record(
 ) -> Dataset:
     """Record episodes of a policy; the same request gives the same bytes.
 
-    Train and test episodes never start from the same seed. Where nothing can be planned the
-    metadata have a `note`.
+    Train and test episodes never start from the same seed. If no episode can be planned, the
+    metadata contain the reason as `note`.
     """
     recording = Recording(spec, env_args, **options)
     recording.play(workers=workers)
@@ -349,13 +372,13 @@ def record(
 
 
 def make_policy(asked: Mapping[str, Any]) -> Policy:
-    """Make the policy that is asked for, or say which there are."""
+    """Create the requested policy with its options."""
     policy: Policy = find("policy", asked["policy"])(**asked.get("policy_options", {}))
     return policy
 
 
-def _recorded_in(dataset: Dataset) -> Iterator[Recorded]:
-    """Yield the episodes of a dataset; the recorded episodes of a split are in order."""
+def _episodes_of(dataset: Dataset) -> Iterator[Recorded]:
+    """Yield the episodes of a dataset, with their places in the split."""
     rows: dict[int, list[Transition]] = {}
     for row in dataset:
         rows.setdefault(row.episode, []).append(row)
@@ -367,14 +390,14 @@ def _recorded_in(dataset: Dataset) -> Iterator[Recorded]:
         yield Recorded((split, next(places[split])), policy, seed, rows[number])
 
 
-def _play_named(
+def _play_in_worker(
     asked: Mapping[str, Any],
     copies: Copies,
     note: str,
     requests: Sequence[EpisodeRequest],
     known: dict[Key, Recorded],
 ) -> Events:
-    """Record some of the episodes in a process of its own; what copies cost is known."""
+    """Record episodes in a worker process; `copies` and `note` are known already."""
     spec = environment(asked["env"])
     stage = Stage(spec, asked["env_args"], asked["seed"], asked["max_steps"], copies, note)
     yield from _play(stage, asked, requests, known)
@@ -386,7 +409,7 @@ def _play(
     requests: Iterable[EpisodeRequest],
     known: Mapping[Key, Recorded],
 ) -> Events:
-    """Record some of the episodes, given others."""
+    """Record the requested episodes; `known` has the episodes recorded before."""
     policy, known = make_policy(asked), dict(known)
     parts: dict[tuple[int, bool], EarlierRows] = defaultdict(EarlierRows)
     reached: dict[tuple[int, bool], int] = defaultdict(int)
@@ -394,7 +417,7 @@ def _play(
         earlier, part = EarlierRows(), episode.part
         if policy.looks_back(stage, episode.place):
             earlier = parts[part]
-            for place in range(reached[part], episode.place):  # places of a part only increase
+            for place in range(reached[part], episode.place):  # places only increase
                 other = episode._replace(place=place)
                 if other.part == part and other.key in known:
                     earlier += known[other.key].rows
@@ -408,7 +431,14 @@ def _play(
 def record_episode(
     stage: Stage, policy: Policy, episode: EpisodeRequest, earlier: Sequence[Transition]
 ) -> Events:
-    """Record an episode: from the first start, or from that of several which is worth most."""
+    """Record an episode from the start with the highest worth.
+
+    Args:
+        stage: The environment.
+        policy: The policy, which sets the number of starts and rates them.
+        episode: The episode to record.
+        earlier: Earlier rows of its part; empty if the policy does not look back.
+    """
     starts = _starts(stage, episode, policy.starts(stage, episode.place, earlier))
     best, most = None, -inf
     for number, start in enumerate(starts):
@@ -428,62 +458,61 @@ def record_episode(
     yield best
 
 
-STARTS = 32
-"""Starts among which those to try are chosen: an end may be within reach from the rarest only."""
-
-
 def _starts(stage: Stage, episode: EpisodeRequest, count: int) -> list[EpisodeRequest]:
-    """Return the start of an episode, and as many others that lie far from it and each other."""
+    """Return `count` starts of an episode: the first one, and others far from each other.
+
+    The others are chosen from 32 starts, because an end may be in reach only from a rare start.
+    """
     if count == 1 or stage.note:
         return [episode.again(attempt) for attempt in range(count)]
-    starts = [episode.again(attempt) for attempt in range(STARTS)]
+    starts = [episode.again(attempt) for attempt in range(32)]
     with stage.anew() as own:
         first = [told(own.env.reset(seed=start.reset_seed)[0]).numbers for start in starts]
     width = np.ptp(first, axis=0)
-    places = np.array(first) / np.where(width > 0, width, np.inf)  # what never differs is no place
+    places = np.array(first) / np.where(width > 0, width, np.inf)  # constant components become 0
     chosen = [0]
+    # farthest-point sampling by the L1 distance
     while len(chosen) < count:
         apart = np.abs(places[:, None] - places[chosen]).sum(axis=2).min(axis=1)
-        chosen.append(int(np.argmax(np.where(np.isin(np.arange(STARTS), chosen), -1, apart))))
+        chosen.append(int(np.argmax(np.where(np.isin(np.arange(len(starts)), chosen), -1, apart))))
     return [starts[index] for index in chosen]
 
 
 def _transitions(stage: Stage, act: Act, episode: EpisodeRequest) -> Iterator[Transition]:
-    """Yield the transitions of one episode; environments may reuse the arrays they give."""
     env = stage.env
+    # copy observations and actions, because environments may reuse or change their arrays
     observation = deepcopy(env.reset(seed=episode.reset_seed)[0])
     action = act(observation, 0)
     for step in range(1, stage.max_steps + 1):
         following, reward, terminated, truncated, _ = env.step(deepcopy(action))
         following = deepcopy(following)
         over = terminated or truncated or step == stage.max_steps
-        after = None if over else act(following, step)
-        cut = after is None and not terminated
+        next_action = None if over else act(following, step)
         yield Transition(
             observation,
             action,
             following,
             reward=_scalar(reward),
             terminated=bool(terminated),
-            truncated=bool(truncated) or cut,
+            truncated=bool(truncated or (next_action is None and not terminated)),
             episode=episode.place,
             split=episode.split,
             valid=_valid(stage),
         )
-        if after is None:
+        if next_action is None:
             return
-        observation, action = following, after
+        observation, action = following, next_action
 
 
 def _valid(stage: Stage) -> tuple[int, ...] | None:
-    """Return the actions that are allowed where the environment stands, None where all are."""
+    """Return the valid actions in the current state, None if all are valid."""
     named = stage.spec.valid_actions
     valid = named(stage.env.unwrapped) if named else None
     return None if valid is None else tuple(map(int, valid))
 
 
 def _scalar(reward: Any) -> float:
-    """Return a reward as a number, also where it comes as an array of one."""
+    """Return a reward as a number; arrays of one element are accepted."""
     values = np.asarray(reward, dtype=np.float64)
     if values.size != 1:
         shape = "x".join(map(str, values.shape))

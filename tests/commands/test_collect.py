@@ -1,4 +1,4 @@
-"""Recording episodes, and the cache of what was recorded."""
+"""Recording of datasets, and the cache of recordings."""
 
 import json
 import signal
@@ -80,12 +80,10 @@ gym.register("Postbox-v0", entry_point=Postbox)
 
 
 def find(name: str) -> EnvironmentSpec:
-    """Look up an environment."""
     return cwm_environments()[name]()
 
 
 def content(dataset: Dataset, folder: Path) -> bytes:
-    """Return the bytes of a dataset's file."""
     dataset.save(folder / "dataset.npz")
     return (folder / "dataset.npz").read_bytes()
 
@@ -106,7 +104,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", SMALL + MUJOCO)
-def test_an_episode_is_recorded_and_comes_back(name: str, tmp_path: Path) -> None:
+def test_recorded_dataset_loads_with_equal_rows(name: str, tmp_path: Path) -> None:
     dataset = record(find(name), episodes=1, test_episodes=1, max_steps=20)
     dataset.save(tmp_path / "dataset.npz")
     loaded = Dataset.load(tmp_path / "dataset.npz")
@@ -118,9 +116,7 @@ def test_an_episode_is_recorded_and_comes_back(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["Blackjack-v1", "FrozenLake-v1", "Pendulum-v1", "Hopper-v5"])
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
-    name: str, tmp_path: Path
-) -> None:
+def test_recording_is_determined_by_its_seed(name: str, tmp_path: Path) -> None:
     first, again, other = (
         content(
             record(find(name), policy="random", episodes=2, test_episodes=1, seed=seed), tmp_path
@@ -132,7 +128,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Ant-v5", "Taxi-v4"])
-def test_recorded_transitions_are_those_of_the_environment(name: str) -> None:
+def test_recorded_transitions_of_an_episode_are_consecutive(name: str) -> None:
     dataset = record(find(name), policy="random", episodes=2, test_episodes=0, max_steps=15, seed=1)
     second = dataset[dataset.columns["episodes"] == 1]
     assert len(second) > 1
@@ -143,7 +139,7 @@ def test_recorded_transitions_are_those_of_the_environment(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Walker2d-v5"])
-def test_an_episode_does_not_depend_on_how_many_come_before(name: str) -> None:
+def test_recorded_episode_does_not_depend_on_the_number_of_episodes(name: str) -> None:
     few = record(find(name), policy="random", episodes=2, test_episodes=2, max_steps=15)
     many = record(find(name), policy="random", episodes=4, test_episodes=3, max_steps=15)
     for split, shared in (("train", 2), ("test", 2)):
@@ -157,7 +153,7 @@ def test_an_episode_does_not_depend_on_how_many_come_before(name: str) -> None:
         assert episodes[0] == episodes[1]
 
 
-def test_train_and_test_episodes_differ_and_are_numbered_apart() -> None:
+def test_train_and_test_episodes_have_different_starts_and_numbers() -> None:
     dataset = record(find("CartPole-v1"), policy="random", episodes=5, test_episodes=5, max_steps=3)
     train, test = dataset.train, dataset.test
     assert set(train.columns["episodes"]) == {0, 1, 2, 3, 4}
@@ -166,7 +162,7 @@ def test_train_and_test_episodes_differ_and_are_numbered_apart() -> None:
     assert len(starts) == len(dataset)
 
 
-def test_an_episode_that_is_cut_is_truncated_and_not_terminated() -> None:
+def test_episode_at_the_step_limit_is_truncated() -> None:
     dataset = record(find("Pendulum-v1"), episodes=1, test_episodes=0, max_steps=7)
     assert dataset.columns["truncations"].tolist() == [False] * 6 + [True]
     assert not dataset.columns["terminations"].any()
@@ -176,7 +172,7 @@ def test_an_episode_that_is_cut_is_truncated_and_not_terminated() -> None:
     assert limited.columns["truncations"].tolist() == [False] * 3 + [True]
 
 
-def test_the_metadata_say_how_the_data_were_made() -> None:
+def test_metadata_contain_all_settings_of_the_recording() -> None:
     spec = find("FrozenLake-v1")
     dataset = record(
         spec,
@@ -204,7 +200,7 @@ def test_the_metadata_say_how_the_data_were_made() -> None:
     }
 
 
-def test_nested_observations_that_are_changed_in_place_are_recorded(
+def test_nested_observations_changed_in_place_are_copied(
     postbox: EnvironmentSpec, tmp_path: Path
 ) -> None:
     dataset = record(postbox, episodes=2, test_episodes=1, max_steps=30)
@@ -219,34 +215,34 @@ def test_nested_observations_that_are_changed_in_place_are_recorded(
     assert any(row.action["push"].any() for row in rows)
 
 
-class Heard(Observer):
-    """Keeps what it is told, and interrupts once so many episodes are over."""
+class EventLog(Observer):
+    """An observer that stores all events and interrupts after `most` episodes."""
 
     def __init__(self, most: float = inf) -> None:
         self.events: list[Any] = []
         self.most = most
 
     def advanced(self, event: object) -> None:
-        """Keep what happened."""
+        """Store an event."""
         self.events.append(event)
         if sum(isinstance(each, Recorded) for each in self.events) >= self.most:
             raise KeyboardInterrupt
 
 
-def test_an_observer_hears_of_each_step_and_each_episode() -> None:
-    heard = Heard()
+def test_observer_receives_each_step_and_each_episode() -> None:
+    log = EventLog()
     recording = Recording(
         find("CartPole-v1"), policy="random", episodes=2, test_episodes=1, max_steps=2
     )
-    recording.play(heard)
-    over = [event.key for event in heard.events if isinstance(event, Recorded)]
-    assert over == [(0, 0), (1, 0), (0, 1)]  # train and test take turns
-    shares = [event.share for event in heard.events if isinstance(event, BeingRecorded)]
+    recording.play(log)
+    over = [event.key for event in log.events if isinstance(event, Recorded)]
+    assert over == [(0, 0), (1, 0), (0, 1)]  # train and test alternate
+    shares = [event.share for event in log.events if isinstance(event, BeingRecorded)]
     assert len(shares) == 6
     assert all(0 < share < 1 for share in shares)
 
 
-def test_the_work_of_a_recording_grows_linearly_with_its_episodes() -> None:
+def test_recording_time_grows_linearly_with_episodes() -> None:
     def calls(episodes: int) -> int:
         recording = Recording(
             find("CartPole-v1"), policy="random", episodes=episodes, test_episodes=0, max_steps=2
@@ -281,37 +277,37 @@ def test_summaries_of_earlier_rows_read_each_row_once() -> None:
         assert np.array_equal(span.bounds, [expected.min(axis=0), expected.max(axis=0)])
 
 
-def test_what_was_recorded_before_an_interruption_is_kept_and_gone_on_with(
+def test_interrupted_recording_is_saved_and_continued(
     tmp_path: Path,
 ) -> None:
     options: dict[str, Any] = {"max_steps": 9, "episodes": 3, "test_episodes": 3}
     whole, broken = tmp_path / "whole.npz", tmp_path / "broken.npz"
     collect("FrozenLake-v1", out=whole, **options)
     with pytest.raises(KeyboardInterrupt):
-        collect("FrozenLake-v1", out=broken, observer=Heard(3), **options)
+        collect("FrozenLake-v1", out=broken, observer=EventLog(3), **options)
     kept = Dataset.load(broken)
     assert len(set(kept.columns["episodes"])) == len(kept.metadata["policies"]) == 3
     assert kept.metadata["missing"] == [[2], [1, 2]]
     assert len(kept.train) > 0 < len(kept.test)
-    heard = Heard()
-    collect("FrozenLake-v1", out=broken, observer=heard, **options)
-    assert sum(isinstance(event, Recorded) for event in heard.events) == 3
+    log = EventLog()
+    collect("FrozenLake-v1", out=broken, observer=log, **options)
+    assert sum(isinstance(event, Recorded) for event in log.events) == 3
     assert broken.read_bytes() == whole.read_bytes()
 
 
-def test_a_cached_recording_that_was_interrupted_is_gone_on_with(cache: Path) -> None:
+def test_interrupted_cached_recording_is_continued(cache: Path) -> None:
     spec = find("Blackjack-v1")
     with pytest.raises(KeyboardInterrupt):
-        default_dataset(spec, policy="random", observer=Heard(3))
-    heard = Heard()
-    path, there = default_dataset(spec, policy="random", observer=heard)
+        default_dataset(spec, policy="random", observer=EventLog(3))
+    log = EventLog()
+    path, there = default_dataset(spec, policy="random", observer=log)
     assert not there
-    new = sum(isinstance(event, Recorded) for event in heard.events)
+    new = sum(isinstance(event, Recorded) for event in log.events)
     assert new == len(np.unique(Dataset.load(path).columns["episodes"])) - 3
     assert default_dataset(spec, policy="random") == (path, True)
 
 
-def test_episodes_are_added_until_each_split_has_its_rows(tmp_path: Path) -> None:
+def test_episodes_are_added_until_each_split_has_200_rows(tmp_path: Path) -> None:
     spec = find("Blackjack-v1")
     few = record(spec, policy="random", episodes=10, test_episodes=10)
     enough = record(spec, policy="random")
@@ -327,7 +323,7 @@ def test_episodes_are_added_until_each_split_has_its_rows(tmp_path: Path) -> Non
     )
 
 
-def test_so_many_episodes_as_are_named_are_recorded_and_no_others(tmp_path: Path) -> None:
+def test_given_number_of_episodes_is_recorded_exactly(tmp_path: Path) -> None:
     def sizes(**options: Any) -> list[int]:
         options |= {"policy": "random", "out": tmp_path / "cards.npz", "force": True}
         dataset = collect("Blackjack-v1", **options).dataset
@@ -340,8 +336,16 @@ def test_so_many_episodes_as_are_named_are_recorded_and_no_others(tmp_path: Path
     assert test == 0
 
 
+def test_total_number_of_episodes_is_estimated_from_their_mean_length() -> None:
+    options: dict[str, Any] = {"policy": "random", "episodes": 10, "test_episodes": 0}
+    recording = Recording(find("Pendulum-v1"), max_steps=10, min_rows=250, **options)
+    with pytest.raises(KeyboardInterrupt):
+        recording.play(EventLog(10))
+    assert (recording.done, recording.episodes) == (10, 25)
+
+
 @pytest.mark.long
-def test_the_file_is_the_same_however_many_processes_play(tmp_path: Path) -> None:
+def test_recording_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     for name, rows in (("FrozenLake-v1", 44), ("Pendulum-v1", 0)):
         contents = {
             content(
@@ -354,7 +358,7 @@ def test_the_file_is_the_same_however_many_processes_play(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_recording_stops_when_its_time_is_over_and_keeps_whole_episodes(cwm) -> None:
+def test_recording_stops_at_the_time_limit_with_complete_episodes(cwm) -> None:
     (cwm.packages / "post_office.py").write_text(POSTBOX)
     command = ["collect", "--env", "post_office:Postbox-v0", "--env-arg", "seconds=0.05"]
     command += ["--policy", "random", "--max-steps", "4", "--test-episodes", "90", "--out", "p.npz"]
@@ -370,13 +374,13 @@ def test_a_recording_stops_when_its_time_is_over_and_keeps_whole_episodes(cwm) -
     assert "no train episode finished within the time limit" in nothing.stderr
 
 
-def test_recording_without_a_terminal_prints_few_lines_and_all_episodes_if_verbose(cwm) -> None:
+def test_recording_without_a_terminal_prints_each_episode_only_if_verbose(cwm) -> None:
     result = cwm.inside(
         *("collect", "--env", "Blackjack-v1", "--policy", "random"),
         *("--episodes", "3", "--test-episodes", "2"),
     )
     first, last, warning = result.stderr.splitlines()
-    assert warning.startswith("Warning: only "), "of few rows"
+    assert warning.startswith("Warning: only "), "there are few rows"
     assert first == "recording Blackjack-v1: 5 of 5 episodes"
     assert last.startswith("[5/5] episodes recorded")
     verbose = cwm.inside(
@@ -388,7 +392,7 @@ def test_recording_without_a_terminal_prints_few_lines_and_all_episodes_if_verbo
     assert all("policy random" in line for line in lines)
 
 
-def test_what_cannot_be_recorded_is_refused(postbox: EnvironmentSpec) -> None:
+def test_invalid_recording_requests_are_refused(postbox: EnvironmentSpec) -> None:
     with pytest.raises(UnknownNameError, match="unknown policy 'rendom': did you mean random"):
         record(find("CartPole-v1"), policy="rendom")
     with pytest.raises(CwmError, match="--episodes and --max-steps must be at least 1"):
@@ -399,7 +403,7 @@ def test_what_cannot_be_recorded_is_refused(postbox: EnvironmentSpec) -> None:
         record(postbox, env_args={"rewards": 3}, episodes=1)
 
 
-def test_the_default_dataset_is_recorded_once(cache: Path) -> None:
+def test_default_dataset_is_recorded_once(cache: Path) -> None:
     path, there = default_dataset(find("Blackjack-v1"), policy="random")
     assert (path.parent, there) == (cache, False)
     assert path.name.startswith("Blackjack-v1-random-0-")
@@ -407,7 +411,7 @@ def test_the_default_dataset_is_recorded_once(cache: Path) -> None:
     assert list(cache.iterdir()) == [path]
 
 
-def test_another_request_is_another_file(cache: Path) -> None:
+def test_each_request_has_its_own_cache_file(cache: Path) -> None:
     spec = find("Blackjack-v1")
     paths = {
         default_dataset(spec, policy="random")[0],
@@ -421,7 +425,7 @@ def test_another_request_is_another_file(cache: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_changed_environment_is_recorded_anew(
+def test_changed_environment_is_recorded_again(
     postbox: EnvironmentSpec, cache: Path, tmp_path: Path
 ) -> None:
     before, _ = default_dataset(postbox, max_steps=2, min_rows=0, min_test_rows=0)
@@ -432,7 +436,7 @@ def test_a_changed_environment_is_recorded_anew(
     assert not there
 
 
-def test_a_spoilt_file_is_recorded_anew(cache: Path) -> None:
+def test_damaged_cache_file_is_recorded_again(cache: Path) -> None:
     path, _ = default_dataset(find("Blackjack-v1"), policy="random")
     whole = path.read_bytes()
     path.write_bytes(whole[:500])
@@ -441,7 +445,7 @@ def test_a_spoilt_file_is_recorded_anew(cache: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_threads_at_once_do_no_harm(cache: Path) -> None:
+def test_parallel_threads_share_one_cache_file(cache: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = set(
             pool.map(lambda _: default_dataset(find("Taxi-v4"), policy="random")[0], range(4))
@@ -451,7 +455,7 @@ def test_several_threads_at_once_do_no_harm(cache: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_processes_at_once_do_no_harm(cache: Path) -> None:
+def test_parallel_processes_share_one_cache_file(cache: Path) -> None:
     code = """
 from cwm_cli.commands.collect import default_dataset
 from cwm_gymnasium import cwm_environments
@@ -466,14 +470,14 @@ print(default_dataset(cwm_environments()["Taxi-v4"](), policy="random")[0])
     assert len(Dataset.load(found.pop()))
 
 
-def test_a_cache_that_cannot_be_written_is_said_to_be(tmp_path: Path, monkeypatch) -> None:
+def test_error_for_a_read_only_cache_suggests_another_folder(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(CwmError, match="set XDG_CACHE_HOME to a writable folder"):
         default_dataset(find("Blackjack-v1"), policy="random")
 
 
-def test_collect_says_what_it_recorded(cwm) -> None:
+def test_collect_prints_counts_file_and_next_command(cwm) -> None:
     result = cwm.inside(
         "collect", "--env", "Blackjack-v1", "--episodes", "3", "--test-episodes", "2"
     )
@@ -488,7 +492,6 @@ def test_collect_says_what_it_recorded(cwm) -> None:
 
 
 def test_collect_prints_one_json_object(cwm) -> None:
-
     result = cwm(
         *("collect", "--env", "Taxi-v3", "--env-arg", "is_rainy=true", "--policy", "random"),
         *("--json", "--out", "a/t"),
@@ -505,7 +508,7 @@ def test_collect_prints_one_json_object(cwm) -> None:
     assert lines[-1].startswith("[20/20] episodes recorded")
 
 
-def test_collect_never_replaces_another_file_unasked(cwm) -> None:
+def test_collect_replaces_other_data_only_with_force(cwm) -> None:
     file = cwm.folder / "Blackjack-v1.npz"
     command = ["collect", "--env", "Blackjack-v1", "--policy", "random"]
     first = cwm.inside(*command)
@@ -533,7 +536,7 @@ def test_collect_never_replaces_another_file_unasked(cwm) -> None:
         (["--env", "CartPole-v1", "--out", "/proc/none/x.npz"], "cannot write /proc/none/x.npz"),
     ],
 )
-def test_collect_refuses_in_one_line(cwm, arguments: list[str], message: str) -> None:
+def test_collect_reports_mistakes_in_one_line(cwm, arguments: list[str], message: str) -> None:
     result = cwm.inside("collect", *arguments)
     assert result.returncode == 1
     assert message in result.stderr
@@ -542,7 +545,9 @@ def test_collect_refuses_in_one_line(cwm, arguments: list[str], message: str) ->
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_recording_that_is_stopped_leaves_no_file(cwm, sent: signal.Signals, code: int) -> None:
+def test_recording_stopped_before_the_first_episode_leaves_no_file(
+    cwm, sent: signal.Signals, code: int
+) -> None:
     (cwm.packages / "post_office.py").write_text(POSTBOX + "print('registered', flush=True)\n")
     process = cwm.start(
         "collect", "--env", "post_office:Postbox-v0", "--env-arg", "seconds=0.05", "--out", "p.npz"

@@ -1,10 +1,10 @@
-"""Episodes side by side: what they come to depends on the seed and their number only."""
+"""Parallel episodes: the result depends only on the seed and the number."""
 
 import signal
 import threading
 from contextlib import closing
 from functools import partial
-from multiprocessing import active_children, util
+from multiprocessing import active_children, resource_tracker, util
 from typing import Any
 
 import gymnasium as gym
@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from cwm_cli.commands.comparison import Mean, Side, mean_of, relative_return
-from cwm_cli.commands.episodes import Episode, dealt, in_processes, in_threads, play
+from cwm_cli.commands.episodes import Episode, deal, in_processes, in_threads, play
 from cwm_cli.commands.plan import play_in_environment
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import LONGEST, Setting, Task, seeds_of, step_limit
@@ -27,7 +27,7 @@ FAILURE = Failure(kind="step_error", message="division by zero")
 
 
 class Walk(gym.Env):
-    """Goes left or right from a random place, until it is far out; chance pushes it, too."""
+    """A noisy walk to the left or right from a random start until |place| > 4."""
 
     observation_space = gym.spaces.Box(-100, 100, (1,))
     action_space = gym.spaces.Discrete(3)
@@ -52,17 +52,17 @@ class Walk(gym.Env):
 
 
 class Planned(PlanningSession):
-    """Plans so many actions at once, drawn by episode and decision; sometimes it cannot."""
+    """A session whose plans have `count` actions, drawn by episode and decision."""
 
     def __init__(self, count=1, failing=lambda moment: False):
         self.count, self.failing = count, failing
-        self.asked, self.steps, self.report = [], 0, None
+        self.moments, self.steps, self.report = [], 0, None
 
     def state(self, env, history):
         return float(history.observations[-1][0])
 
     def plan(self, moments):
-        self.asked.append(moments)
+        self.moments.append(moments)
         self.steps += 10 * len(moments) + 1
         self.report = PlannedWith("planned", ("scalar",), "")
         return [self.one(moment) for moment in moments]
@@ -80,7 +80,7 @@ def task(limit=30, valid=None, **options) -> Task:
 
 
 def episodes(rounds) -> list[Episode]:
-    """Return the finished episodes by number, without what planning them took."""
+    """Return the finished episodes in order, without the planning cost."""
     with closing(rounds):
         found = [played.episode for some in rounds for played in some.finished]
     bare = {"seconds": 0.0, "model_steps": 0}
@@ -88,30 +88,30 @@ def episodes(rounds) -> list[Episode]:
 
 
 @pytest.mark.parametrize("failing", [lambda m: False, lambda m: m.decision % 3 == 1])
-def test_an_episode_does_not_depend_on_those_beside_it(failing) -> None:
-    def played(numbers, abreast):
+def test_episode_does_not_depend_on_parallel_episodes(failing) -> None:
+    def play_episodes(numbers, abreast):
         return episodes(play(task(), numbers, Planned(3, failing), abreast=abreast))
 
-    together = played(range(7), 7)
-    assert together == played(range(7), 1) == played([6, 2, 4, 1, 0, 5, 3], 3)
-    assert played([4], 8) == [together[4]]
+    together = play_episodes(range(7), 7)
+    assert together == play_episodes(range(7), 1) == play_episodes([6, 2, 4, 1, 0, 5, 3], 3)
+    assert play_episodes([4], 8) == [together[4]]
     assert len({episode.returned for episode in together}) == 7
 
 
-def test_all_that_need_new_actions_are_asked_about_in_one_call() -> None:
+def test_pending_decisions_are_planned_in_one_call() -> None:
     session = Planned(4)
     rounds = list(play(task(), range(10), session, abreast=4))
-    sizes = [len(moments) for moments in session.asked]
+    sizes = [len(moments) for moments in session.moments]
     assert sizes[:2] == [4, 4]
     assert max(sizes) == 4
     assert [some.cost.decisions for some in rounds if some.cost.decisions] == sizes
-    for moments in session.asked:
+    for moments in session.moments:
         assert len({moment.episode for moment in moments}) == len(moments)
     assert sum(len(some.finished) for some in rounds) == 10
     assert rounds[0].report == ("planned", ("scalar",), "")
 
 
-def test_no_plan_goes_beyond_the_time_limit() -> None:
+def test_horizon_shrinks_to_the_remaining_steps() -> None:
     class Still(Planned):
         def one(self, moment):
             return Plan([1] * min(moment.horizon, 9), None)
@@ -119,11 +119,11 @@ def test_no_plan_goes_beyond_the_time_limit() -> None:
     session = Still()
     [episode] = episodes(play(task(limit=20), [0], session))
     assert (episode.length, episode.decisions) == (20, 3)
-    assert [moments[0].horizon for moments in session.asked] == [20, 11, 2]
-    assert [moments[0].decision for moments in session.asked] == [0, 1, 2]
+    assert [moments[0].horizon for moments in session.moments] == [20, 11, 2]
+    assert [moments[0].decision for moments in session.moments] == [0, 1, 2]
 
 
-def test_where_there_is_no_plan_the_action_is_random_and_that_is_counted() -> None:
+def test_failed_plan_counts_and_gives_a_random_action() -> None:
     rechecked, planned = play(task(limit=1), [0], Planned(failing=lambda moment: True))
     [drawn] = play(task(limit=1), [0])
     assert planned.finished[0].actions == drawn.finished[0].actions
@@ -140,7 +140,7 @@ def test_where_there_is_no_plan_the_action_is_random_and_that_is_counted() -> No
     assert all(e.decisions == e.failures == 0 for e in random)
 
 
-def test_only_allowed_actions_are_drawn_and_planned() -> None:
+def test_actions_are_drawn_and_planned_from_valid_actions() -> None:
     def valid(env):
         return None if env.place > 1 else np.array([1, 2]) if env.place > 0 else [2]
 
@@ -153,21 +153,21 @@ def test_only_allowed_actions_are_drawn_and_planned() -> None:
                 for action in actions:
                     assert action in (valid(env) if valid(env) is not None else range(3))
                     env.step(action)
-    allowed = {moment.valid for moments in session.asked for moment in moments}
+    allowed = {moment.valid for moments in session.moments for moment in moments}
     assert allowed == {None, (1, 2), (2,)}
 
 
-def test_what_planning_took_is_shared_out_to_the_last_step() -> None:
+def test_planning_cost_is_divided_exactly_among_episodes() -> None:
     session = Planned()
     rounds = list(play(task(), range(5), session, abreast=3))
     finished = [played.episode for some in rounds for played in some.finished]
     assert sum(episode.model_steps for episode in finished) == session.steps
-    assert sum(episode.decisions for episode in finished) == sum(map(len, session.asked))
+    assert sum(episode.decisions for episode in finished) == sum(map(len, session.moments))
     total = sum(some.cost.seconds for some in rounds)
     assert sum(episode.seconds for episode in finished) == pytest.approx(total)
 
 
-def test_every_environment_is_closed_whatever_happens() -> None:
+def test_environments_are_closed_at_the_end_and_after_a_stop() -> None:
     Walk.opened = 0
     rounds = play(task(), range(5), Planned(), abreast=3)
     next(rounds)
@@ -179,23 +179,23 @@ def test_every_environment_is_closed_whatever_happens() -> None:
 
 
 @pytest.mark.parametrize("reward", [lambda _: float("nan"), lambda _: np.array([1.0, 2.0])])
-def test_a_reward_that_is_no_number_is_refused(reward) -> None:
+def test_invalid_reward_is_refused(reward) -> None:
     with pytest.raises(CwmError, match="returned the reward"):
         list(play(task(reward=reward), [0]))
 
 
-def test_an_array_of_one_is_a_reward() -> None:
+def test_array_of_one_element_is_a_valid_reward() -> None:
     plain = episodes(play(task(), range(2)))
     assert episodes(play(task(reward=lambda place: np.array([place])), range(2))) == plain
 
 
-def test_the_lower_limit_holds_and_there_always_is_one() -> None:
+def test_step_limit_is_the_lowest_of_all_limits() -> None:
     env = gym.make("Pendulum-v1")
     assert [step_limit(env, steps) for steps in (None, 50, 900)] == [200, 50, 200]
     assert step_limit(env.unwrapped.__class__()) == LONGEST
 
 
-def test_rows_come_from_many_episodes_and_fit_their_spaces() -> None:
+def test_random_rows_fit_the_spaces_and_use_valid_actions() -> None:
     spaces = (space_of(Walk.observation_space), space_of(Walk.action_space, "actions"))
     rows = random_rows(task(valid=lambda env: [0, 2]), spaces)
     assert {name: column.shape for name, column in rows.items()} == {
@@ -206,7 +206,7 @@ def test_rows_come_from_many_episodes_and_fit_their_spaces() -> None:
     assert abs(rows["observations"]).max() > 2
 
 
-def test_means_come_with_their_standard_error() -> None:
+def test_mean_has_its_standard_error() -> None:
     assert mean_of([1.0, 3.0]) == (2.0, 1.0)
     assert mean_of([4.0]) == (4.0, None)
     assert mean_of([1.0, 2.0, 3.0, 4.0]).stderr == pytest.approx((5 / 3 / 4) ** 0.5)
@@ -223,9 +223,7 @@ def test_means_come_with_their_standard_error() -> None:
         ([5, 5], [9, 1], [1, 8], None),
     ],
 )
-def test_the_relative_return_has_a_meaning_only_where_the_oracle_beats_chance(
-    model, oracle, random, ratio
-) -> None:
+def test_relative_return_needs_an_oracle_better_than_random(model, oracle, random, ratio) -> None:
     def side(returns):
         return Side([Episode(number=n, returned=r, length=1) for n, r in enumerate(returns)])
 
@@ -233,24 +231,24 @@ def test_the_relative_return_has_a_meaning_only_where_the_oracle_beats_chance(
     assert side(model).mean == Mean(*mean_of(model))
 
 
-def test_episodes_are_dealt_to_no_more_workers_than_there_are() -> None:
-    assert dealt(range(5), 2) == [range(0, 5, 2), range(1, 5, 2)]
-    assert dealt([3], 4) == [[3]]
-    assert dealt([], 4) == []
+def test_deal_gives_each_worker_at_least_one_episode() -> None:
+    assert deal(range(5), 2) == [range(0, 5, 2), range(1, 5, 2)]
+    assert deal([3], 4) == [[3]]
+    assert deal([], 4) == []
 
 
-def test_threads_play_what_one_plays() -> None:
-    streams = [play(task(), share, Planned(2), abreast=2) for share in dealt(range(7), 3)]
-    heard = list(in_threads(streams, lambda: None))
-    found = [played.episode for _, some in heard for played in some.finished]
-    assert {worker for worker, _ in heard} == {0, 1, 2}
+def test_threads_give_the_same_episodes() -> None:
+    streams = [play(task(), share, Planned(2), abreast=2) for share in deal(range(7), 3)]
+    progress = list(in_threads(streams, lambda: None))
+    found = [played.episode for _, some in progress for played in some.finished]
+    assert {worker for worker, _ in progress} == {0, 1, 2}
     assert [e.returned for e in sorted(found, key=lambda e: e.number)] == [
         e.returned for e in episodes(play(task(), range(7), Planned(2)))
     ]
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_what_goes_wrong_in_a_thread_ends_all_of_them(workers) -> None:
+def test_error_in_one_thread_ends_all_threads(workers) -> None:
     def breaking(share):
         yield from (some for some in play(task(), share))
         raise CwmError("out of luck")
@@ -267,7 +265,7 @@ PLANNERS = [Planning("mcts", {"simulations": 6, "rollout": 8})]
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "FrozenLake-v1", "Blackjack-v1"])
-def test_plans_in_the_environment_do_not_depend_on_those_beside_them(name) -> None:
+def test_oracle_episode_does_not_depend_on_parallel_episodes(name) -> None:
     setting = Setting(name, {}, 0, 12)
     together = episodes(play_in_environment(setting, PLANNERS, range(4)))
     for numbers in ([3, 0], [2]):
@@ -279,70 +277,71 @@ def makers(setting, planners, shares):
     return [partial(play_in_environment, setting, planners, share) for share in shares]
 
 
-def test_processes_play_what_one_plays() -> None:
+def test_processes_give_the_same_episodes() -> None:
     setting = SETTING._replace(limit=8)
-    heard = list(in_processes(makers(setting, PLANNERS, dealt(range(5), 2))))
-    assert {worker for worker, _ in heard} == {0, 1}
+    progress = list(in_processes(makers(setting, PLANNERS, deal(range(5), 2))))
+    assert {worker for worker, _ in progress} == {0, 1}
     found = sorted(
-        (played.episode for _, some in heard for played in some.finished),
+        (played.episode for _, some in progress for played in some.finished),
         key=lambda episode: episode.number,
     )
     alike = episodes(play_in_environment(setting, PLANNERS, range(5)))
     assert [e.returned for e in found] == [e.returned for e in alike]
-    assert all(some.report.planner == "mcts" for _, some in heard)
+    assert all(some.report.planner == "mcts" for _, some in progress)
 
 
-def test_the_error_of_a_process_is_told_here() -> None:
+def test_error_of_a_worker_process_is_raised() -> None:
     setting = Setting("CartPole-v1", {"gravity": 0}, 0, 5)
     with pytest.raises(CwmError, match="unknown argument of CartPole-v1"):
         list(in_processes(makers(setting, PLANNERS, [[0], [1]])))
 
 
-def test_a_process_that_dies_is_told_in_one_line_and_the_others_end() -> None:
+def test_killed_worker_process_is_reported_and_the_others_end() -> None:
     planners = [Planning("mcts", {"simulations": 50})]
-    heard = in_processes(makers(SETTING, planners, dealt(range(4), 2)))
-    next(heard)
+    progress = in_processes(makers(SETTING, planners, deal(range(4), 2)))
+    next(progress)
     children = active_children()
     assert len(children) == 2
     children[0].kill()
     with pytest.raises(CwmError, match=r"ended unexpectedly \(SIGKILL\)") as caught:
-        list(heard)
+        list(progress)
     assert len(str(caught.value).splitlines()) == 1
     assert not any(child.is_alive() for child in children)
 
 
-def test_processes_end_when_nobody_listens_any_more() -> None:
-    heard = in_processes(makers(SETTING, [Planning("mcts", {})], dealt(range(4), 2)))
-    next(heard)
+def test_worker_processes_end_when_the_generator_is_closed() -> None:
+    progress = in_processes(makers(SETTING, [Planning("mcts", {})], deal(range(4), 2)))
+    next(progress)
     children = active_children()
-    heard.close()
+    progress.close()
     assert len(children) == 2
     assert not any(child.is_alive() for child in children)
 
 
-def test_short_episodes_are_played_many_at_a_time() -> None:
+def test_many_short_episodes_run_in_parallel() -> None:
     few, many = Planned(1), Planned(1)
     found = [
         episodes(play(task(limit=6), range(40), session, abreast=abreast))
         for session, abreast in ((few, 8), (many, None))
     ]
     assert found[0] == found[1]
-    assert (max(map(len, few.asked)), max(map(len, many.asked)) > 30) == (8, True)
+    assert (max(map(len, few.moments)), max(map(len, many.moments)) > 30) == (8, True)
 
 
-def test_ctrl_c_while_a_worker_starts_waits_until_it_has_started(capfd, monkeypatch) -> None:
+def test_ctrl_c_during_worker_start_is_deferred(capfd, monkeypatch) -> None:
     over = threading.Event()
     other = threading.Thread(target=over.wait, daemon=True)
     other.start()
     start, started = util.spawnv_passfds, list[psutil.Process]()
 
     def interrupted_start(*arguments: Any) -> int:
-        """Start the process, which has no arguments yet, while another thread gets the signal."""
+        """Send the signal to another thread before the process receives its arguments."""
         process: int = start(*arguments)
         started.append(psutil.Process(process))
         signal.pthread_kill(other.ident or 0, signal.SIGINT)
         return process
 
+    resource_tracker.ensure_running()  # it also starts by this function and does not end
     monkeypatch.setattr(util, "spawnv_passfds", interrupted_start)
     with pytest.raises(KeyboardInterrupt):
         list(in_processes(makers(SETTING, PLANNERS, [[0]])))

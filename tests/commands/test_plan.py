@@ -1,4 +1,4 @@
-"""`cwm plan` and `cwm.plan`: episodes in the true environment, actions from a world model."""
+"""`cwm plan` and `cwm.plan`: planned episodes in the true environment."""
 
 import json
 import re
@@ -65,7 +65,7 @@ def spec(name, actions, hidden=False, valid=None):
 
 @pytest.fixture
 def plan(cwm):
-    """Run `cwm plan` with program files at hand."""
+    """Return a function that runs `cwm plan` in a folder with program files."""
     for name, text in (("cartpole", CARTPOLE), ("pendulum", PENDULUM), ("counter", COUNTER)):
         (cwm.folder / f"{name}.py").write_text(text)
     cwm.install("counting_plugin", ENVIRONMENTS)
@@ -74,12 +74,12 @@ def plan(cwm):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """Work in an empty folder."""
+    """Change to an empty folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_the_exact_programs_of_these_tests_are_exact() -> None:
+def test_programs_of_these_tests_match_gymnasium() -> None:
     for name, text in (("CartPole-v1", CARTPOLE), ("Pendulum-v1", PENDULUM)):
         names: dict = {}
         exec(text, names)
@@ -96,7 +96,7 @@ def test_the_exact_programs_of_these_tests_are_exact() -> None:
 
 
 @pytest.mark.slow
-def test_planners_reach_what_can_be_reached(here) -> None:
+def test_planners_balance_cartpole_and_swing_up_the_pendulum(here) -> None:
     balanced = cwm_cli.plan(env="CartPole-v1", program=CARTPOLE, episodes=2, max_steps=60)
     assert (balanced.returns, balanced.side.cost.failures) == ([60.0, 60.0], 0)
     options = {"samples": 64, "elites": 6, "replan": 3}
@@ -106,7 +106,7 @@ def test_planners_reach_what_can_be_reached(here) -> None:
     assert (swung.mean > -400, swung.side.cost.failures) == (True, 0)
 
 
-def test_planning_is_far_better_than_chance_and_says_so_in_json(plan, cwm) -> None:
+def test_plan_json_shows_returns_far_above_random(plan, cwm) -> None:
     arguments = ("--env", "CartPole-v1", "--program", "cartpole.py", "--episodes", "3", "--json")
     options = ("-o", "simulations=12", "-o", "mcts.rollout=30", "--max-steps", "60")
     done = plan(*arguments, *options, "--oracle")
@@ -128,7 +128,7 @@ def test_planning_is_far_better_than_chance_and_says_so_in_json(plan, cwm) -> No
     assert "[3/3] world model #2: return" in done.stderr
 
 
-def test_the_library_returns_what_the_command_prints(here, sandbox) -> None:
+def test_library_result_equals_json_output(here, sandbox) -> None:
     how = {"options": ["simulations=4", "rollout=5"], "episodes": 2, "max_steps": 9}
     result = cwm_cli.plan(env="CartPole-v1", program=CARTPOLE, **how)
     assert result.oracle is result.R is None
@@ -144,8 +144,8 @@ def test_the_library_returns_what_the_command_prints(here, sandbox) -> None:
     assert result.journal.is_relative_to("runs/plans")
 
 
-def test_the_oracle_plans_the_same_for_any_number_of_workers(here) -> None:
-    def played(workers):
+def test_oracle_plans_do_not_depend_on_the_number_of_workers(here) -> None:
+    def plan_in_environment(workers):
         return cwm_cli.plan(
             env="FrozenLake-v1",
             real_env=True,
@@ -156,13 +156,13 @@ def test_the_oracle_plans_the_same_for_any_number_of_workers(here) -> None:
             new=True,
         )
 
-    one, two = played(1), played(2)
+    one, two = plan_in_environment(1), plan_in_environment(2)
     assert (one.returns, one.lengths) == (two.returns, two.lengths)
     assert one.as_json()["oracle_returns"] == one.returns
     assert (one.R, one.as_json()["speeds"].keys()) == (None, {"oracle"})
 
 
-def test_people_get_a_table(plan) -> None:
+def test_plan_prints_a_table(plan) -> None:
     done = plan(
         *("--env", "Pendulum-v1", "--program", "pendulum.py", "--planner", "cem", "--oracle"),
         *("--episodes", "2", "--max-steps", "10", "-o", "samples=20", "-o", "horizon=5"),
@@ -180,7 +180,7 @@ def test_people_get_a_table(plan) -> None:
 
 
 @pytest.mark.slow
-def test_failures_of_the_program_are_counted_and_shown(plan, cwm) -> None:
+def test_program_failures_are_counted_and_printed(plan, cwm) -> None:
     (cwm.folder / "broken.py").write_text(BROKEN)
     arguments = ("--env", "CartPole-v1", "--program", "broken.py", "--episodes", "2", "--json")
     done = plan(*arguments, "--max-steps", "12", "-o", "simulations=4")
@@ -192,7 +192,7 @@ def test_failures_of_the_program_are_counted_and_shown(plan, cwm) -> None:
     assert f"failed in {result['failures']} of" in done.stderr
 
 
-def test_only_allowed_actions_are_played_and_the_user_sets_the_limit(plan) -> None:
+def test_plan_uses_only_valid_actions_and_the_given_limit(plan) -> None:
     done = plan(
         *("--env", "Counter-v0", "--program", "counter.py", "--episodes", "1", "--json"),
         *("--max-steps", "5", "-o", "simulations=20", "-o", "rollout=2", "--oracle"),
@@ -202,7 +202,7 @@ def test_only_allowed_actions_are_played_and_the_user_sets_the_limit(plan) -> No
     assert result["random_returns"] == result["oracle_returns"] == [2.0]
 
 
-def test_without_saved_states_there_is_no_oracle_and_a_note(plan) -> None:
+def test_no_oracle_without_saved_states(plan) -> None:
     arguments = ("--env", "Sealed-v0", "--max-steps", "5", "--episodes", "1", "--json")
     program = ("--program", "counter.py", "-o", "simulations=20", "-o", "rollout=2")
     done = plan(*arguments, *program, "--oracle")
@@ -255,7 +255,7 @@ MISTAKES = [
 ]
 
 
-def test_mistakes_are_named_in_one_line(plan, cwm) -> None:
+def test_plan_reports_mistakes_in_one_line(plan, cwm) -> None:
     wrong = {}
     for arguments, words in MISTAKES:
         done = plan(*arguments)
@@ -273,7 +273,7 @@ COUNTS = Space("box", "int64", (2,), (0, 0), (np.inf, np.inf))
 MOVES = Space("discrete", low=(0,), high=(3,))
 
 
-def test_who_plans_follows_from_the_spaces_and_the_options() -> None:
+def test_planners_are_chosen_by_spaces_and_options() -> None:
     wrong = {}
     for observations, name, options, expected in (
         (GRID, "auto", (), ["tabular", "mcts"]),
@@ -298,7 +298,7 @@ def test_who_plans_follows_from_the_spaces_and_the_options() -> None:
         choose_planners("auto", ["discount=0.5"], (GRID, MOVES), {})
 
 
-def test_where_one_planner_cannot_plan_the_next_one_does_and_says_why(here, monkeypatch) -> None:
+def test_next_planner_replaces_an_unsuited_one_with_a_note(here, monkeypatch) -> None:
     monkeypatch.setattr("cwm_cli.planning.tabular.MOST_DRAWN", 3)
     done = cwm_cli.plan(env="FrozenLake-v1", real_env=True, max_steps=5, episodes=1)
     assert done.side.report[0] == "mcts"
@@ -306,7 +306,7 @@ def test_where_one_planner_cannot_plan_the_next_one_does_and_says_why(here, monk
 
 
 @pytest.mark.slow
-def test_a_run_is_planned_with_its_best_program_and_knows_its_environment(cwm) -> None:
+def test_run_is_planned_with_its_best_program_and_environment(cwm) -> None:
     made = cwm.inside("synthesize", "--env", "CartPole-v1", "--run", "made")
     assert "cwm plan made" in made.stdout
     short = ("--episodes", "1", "--max-steps", "60", "-o", "simulations=20", "--json")
@@ -334,7 +334,7 @@ def test_a_run_is_planned_with_its_best_program_and_knows_its_environment(cwm) -
         pytest.param(("--real-env", "--workers", "2"), marks=pytest.mark.slow),
     ],
 )
-def test_an_interruption_leaves_nothing_running(cwm, arguments) -> None:
+def test_interrupted_plan_leaves_no_process_running(cwm, arguments) -> None:
     (cwm.folder / "slow.py").write_text(
         CARTPOLE.replace("x, v, angle", "sum(range(9999))\n        x, v, angle", 1)
     )

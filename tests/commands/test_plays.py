@@ -1,4 +1,4 @@
-"""The run of a plan: nothing that was played is lost, or played twice."""
+"""Run folders of plans: finished episodes are neither lost nor played twice."""
 
 import json
 import os
@@ -28,7 +28,7 @@ CONFIG = PlayConfig(
     limits={"cpu_seconds": 10.0},
 )
 REPORT = PlannedWith("mcts", ("scalar",), "no table")
-ASKED = [EpisodeKey(side, number) for side in ("random", "model") for number in range(2)]
+KEYS = [EpisodeKey(side, number) for side in ("random", "model") for number in range(2)]
 
 
 def episode(number: int, returned: float = 1.5) -> Episode:
@@ -37,20 +37,20 @@ def episode(number: int, returned: float = 1.5) -> Episode:
 
 
 def fill(folder, count=4) -> PlayRun:
-    """Play some episodes."""
+    """Create a run with `count` finished episodes."""
     with PlayRun.open(folder, CONFIG) as run:
-        for side, number in ASKED[:count]:
+        for side, number in KEYS[:count]:
             run.add(side, [episode(number)], REPORT)
     return run
 
 
-def test_a_run_gives_back_what_was_played_and_other_choices_have_another(tmp_path) -> None:
+def test_run_returns_stored_episodes_and_other_settings_use_another_run(tmp_path) -> None:
     written = fill(tmp_path / "deep" / "plans")
     assert written.folder.name.startswith("Made-Up-v0-auto-4-")
     with PlayRun.open(tmp_path / "deep" / "plans", CONFIG) as run:
         assert run.known == written.known
-        assert run.missing(ASKED) == []
-        assert run.missing([*ASKED, EpisodeKey("oracle", 0)]) == [EpisodeKey("oracle", 0)]
+        assert run.missing(KEYS) == []
+        assert run.missing([*KEYS, EpisodeKey("oracle", 0)]) == [EpisodeKey("oracle", 0)]
         assert run.side("model", 2).episodes == [episode(0), episode(1)]
         assert run.side("model", 2).report == REPORT == run.planned_with("model")
         assert run.planned_with("oracle") is None
@@ -74,7 +74,7 @@ def test_a_run_gives_back_what_was_played_and_other_choices_have_another(tmp_pat
     assert CONFIG.folder_name in names
 
 
-def test_wherever_a_crash_cuts_the_journal_whole_lines_remain(tmp_path) -> None:
+def test_complete_lines_survive_a_crash_at_any_byte(tmp_path) -> None:
     file = fill(tmp_path).journal
     content = file.read_bytes()
     ends = [place for place, byte in enumerate(content) if byte == 10]
@@ -88,7 +88,7 @@ def test_wherever_a_crash_cuts_the_journal_whole_lines_remain(tmp_path) -> None:
             assert run.missing([EpisodeKey("oracle", 7)]) == []
 
 
-def test_a_line_that_was_meddled_with_is_played_again_and_a_copy_of_it_is_kept(tmp_path) -> None:
+def test_damaged_line_is_played_again_and_the_original_file_is_kept(tmp_path) -> None:
     file = fill(tmp_path).journal
     first, second, *_ = file.read_bytes().splitlines(keepends=True)
     content = first + b"{}\n" + second
@@ -100,7 +100,7 @@ def test_a_line_that_was_meddled_with_is_played_again_and_a_copy_of_it_is_kept(t
     assert file.with_name(f"{file.name}.damaged-1").read_bytes() == content
 
 
-def test_a_journal_that_is_no_file_is_refused_in_one_line(tmp_path) -> None:
+def test_folder_in_place_of_the_journal_is_reported_in_one_line(tmp_path) -> None:
     file = fill(tmp_path).journal
     file.unlink()
     file.mkdir()
@@ -110,27 +110,27 @@ def test_a_journal_that_is_no_file_is_refused_in_one_line(tmp_path) -> None:
         assert len(str(caught.value).splitlines()) == 1
 
 
-def test_what_is_forgotten_stays_written_until_something_is_played(tmp_path) -> None:
+def test_forgotten_episodes_stay_on_disk_until_the_next_one_finishes(tmp_path) -> None:
     file = fill(tmp_path).journal
     content = file.read_bytes()
     with PlayRun.open(tmp_path, CONFIG) as run:
-        run.forget(ASKED[1:])
-        assert run.missing(ASKED) == ASKED[1:]
+        run.forget(KEYS[1:])
+        assert run.missing(KEYS) == KEYS[1:]
     assert file.read_bytes() == content
     with PlayRun.open(tmp_path, CONFIG) as run:
-        run.forget(ASKED[1:])
+        run.forget(KEYS[1:])
         run.add("model", [episode(1, returned=8.0)], REPORT)
     with PlayRun.open(tmp_path, CONFIG) as run:
-        assert list(run.known) == [ASKED[0], EpisodeKey("model", 1)]
+        assert list(run.known) == [KEYS[0], EpisodeKey("model", 1)]
         assert run.side("model", 2).returns == [8.0]
     with PlayRun.open(tmp_path, CONFIG, new=True) as run:
-        assert run.missing(ASKED) == ASKED
+        assert run.missing(KEYS) == KEYS
         assert len(file.read_bytes().splitlines()) == 2
         run.add("random", [episode(0)], None)
         assert len(file.read_bytes().splitlines()) == 1
 
 
-def test_two_at_a_time_are_refused_and_folders_that_cannot_be_written_told(tmp_path) -> None:
+def test_locked_runs_and_read_only_folders_are_refused(tmp_path) -> None:
     fill(tmp_path)
     for replaced in (False, True):
         with PlayRun.open(tmp_path, CONFIG, new=replaced) as run:
@@ -147,7 +147,7 @@ def test_two_at_a_time_are_refused_and_folders_that_cannot_be_written_told(tmp_p
 
 
 def bare(out: str) -> dict:
-    """Return a result without times, what is drawn, and the steps that are taken again."""
+    """Return a result without times and random counts of confirmation."""
     facts = json.loads(out)
     times = ("decisions_per_second", "model_steps_per_second", "speeds")
     for name in (*times, "model_steps", "confirmed"):
@@ -157,7 +157,7 @@ def bare(out: str) -> dict:
 
 @pytest.fixture
 def plan(cwm):
-    """Run `cwm plan` with little effort."""
+    """Return a function that runs a fast `cwm plan`."""
     (cwm.folder / "cartpole.py").write_text(CARTPOLE)
     effort = ("-o", "simulations=6", "-o", "rollout=20", "--max-steps", "40", "--json")
     command = ("plan", "--env", "CartPole-v1", "--program", "cartpole.py", *effort)
@@ -174,7 +174,7 @@ def written(cwm) -> list[bytes]:
 
 
 def wait_for(cwm, lines: int, process) -> list[psutil.Process]:
-    """Wait until so many episodes are written down; return what then runs below a process."""
+    """Wait for `lines` stored episodes; return the child processes of a process."""
     children: list[psutil.Process] = []
     deadline = time.monotonic() + 60
     while len(written(cwm)) < lines and time.monotonic() < deadline:
@@ -184,9 +184,9 @@ def wait_for(cwm, lines: int, process) -> list[psutil.Process]:
 
 
 def killed(cwm, *arguments: str, lines: int) -> None:
-    """Start `cwm plan`, and kill it when so many episodes are written down, before it is done.
+    """Start `cwm plan`, and kill it after `lines` of its 12 episodes are stored.
 
-    On a busy machine it may be done before it is looked at; then it is started anew.
+    On a busy machine it may finish before it can be killed; then it is started again.
     """
     for _ in range(5):
         process = cwm.start(*cwm.command, *arguments)
@@ -207,7 +207,7 @@ def killed(cwm, *arguments: str, lines: int) -> None:
         pytest.param(9, "2", marks=pytest.mark.long),
     ],
 )
-def test_a_killed_plan_continues_to_the_same_result(plan, cwm, lines, workers) -> None:
+def test_killed_plan_continues_to_the_same_result(plan, cwm, lines, workers) -> None:
     asked = ("--oracle", "--episodes", "4")
     killed(cwm, *asked, "--workers", workers, lines=lines)
     done = plan(*asked, "--workers", "2")
@@ -221,9 +221,7 @@ def test_a_killed_plan_continues_to_the_same_result(plan, cwm, lines, workers) -
 
 
 @pytest.mark.slow
-def test_more_episodes_continue_as_many_are_played_anew_and_mistakes_lose_nothing(
-    plan, cwm
-) -> None:
+def test_more_episodes_continue_equal_number_restarts_and_mistakes_keep_data(plan, cwm) -> None:
     few = plan("--episodes", "2")
     assert json.loads(few.stdout)["oracle"] is None
     assert len(written(cwm)) == 4
@@ -245,9 +243,7 @@ def test_more_episodes_continue_as_many_are_played_anew_and_mistakes_lose_nothin
 
 
 @pytest.mark.long
-def test_while_it_plays_others_are_refused_and_interrupted_it_says_how_it_continues(
-    plan, cwm
-) -> None:
+def test_running_plan_is_locked_and_reports_how_to_continue(plan, cwm) -> None:
     process = cwm.start(*cwm.command, "--episodes", "400")
     wait_for(cwm, 401, process)
     done = plan("--workers", "2")
