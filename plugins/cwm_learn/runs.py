@@ -248,7 +248,7 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         file = self.folder / EARLIER
         return Dataset.load(file) if file.exists() else None
 
-    def recorded(self) -> Journal[LearnRecord]:
+    def read_journal(self) -> Journal[LearnRecord]:
         """Read the journal; steps that are no rows of the dataset count as damaged lines."""
         return read_journal(self.folder / self.journal_name, LearnRecord, self._fitting)
 

@@ -127,7 +127,7 @@ def test_a_doubt_prompt_holds_the_rows_and_no_question_that_they_answer(
     assert "10 steps of 3 episodes" in asked
     assert "4: 2>5 ended" in asked  # a row: action 2 at field 4 leads to a hole, field 5
     assert not any(f"action {action} was never tried" in asked for action in tried)
-    assert "the end by action 2 at 4 was seen once" in asked
+    assert "the end of the episode by action 2 at 4 was seen once" in asked
 
 
 def every_step(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Killed runs of an older version can be continued with equal results."""
 
+import ast
 import json
 import shutil
 import tarfile
@@ -10,6 +11,20 @@ from folders import SUPPORT
 
 OLD_RUNS = SUPPORT / "old_runs"
 FINISHED = json.loads((OLD_RUNS / "finished.json").read_text())
+
+
+def without_docstrings(text: str) -> str:
+    """Return a program without comments and docstrings, whose wording may change; or the text."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return text
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
+            node.body[0] = ast.Pass()
+    return ast.unparse(tree)
 
 
 @pytest.mark.parametrize(
@@ -40,4 +55,5 @@ def test_run_of_an_older_version_ends_with_the_same_result(name, cwm):
     assert len(journal.read_text().splitlines()) == expected["records"]
     result = json.loads((run / "result.json").read_text())
     assert {key: result[key] for key in expected["result"]} == expected["result"]
-    assert [file.read_text() for file in sorted(run.rglob("best.*"))] == expected["best"]
+    best = [file.read_text() for file in sorted(run.rglob("best.*"))]
+    assert list(map(without_docstrings, best)) == list(map(without_docstrings, expected["best"]))
