@@ -30,7 +30,7 @@ def plugin_failure(error: Exception) -> PluginFailure | None:
     }
     walked = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
     frames = [frame for frame in walked if frame.f_code.co_filename != GENERATED]
-    for frame in frames:
+    for frame in reversed(frames):  # the innermost frame of a plugin has the line to correct
         if package := packages.get(_top_level(frame.f_globals.get("__name__", ""))):
             reason = cause(error, frame.f_code.co_filename)
             method = _function(frame)
