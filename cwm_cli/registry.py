@@ -157,7 +157,13 @@ def iterate_parts(kind: Kind) -> Iterator[tuple[Plugin, Mapping[str, Any]]]:
     for plugin in plugins().loaded:
         hook = getattr(plugin.module, extension_points()[kind].hook, None)
         if hook is not None:
-            yield plugin, hook()
+            parts = hook()
+            if not isinstance(parts, Mapping):
+                raise CwmError(
+                    f"{hook.__name__} of {plugin.package} returned {type(parts).__name__}; it must "
+                    "return a mapping from names to classes or addresses"
+                )
+            yield plugin, parts
 
 
 def names(kind: Kind) -> list[str]:

@@ -237,7 +237,8 @@ PlannerOption = Annotated[
     model_option(
         "--planner",
         metavar="NAME",
-        help="mcts or tabular for discrete actions, icem or cem for continuous ones, or auto.",
+        help="mcts or tabular for discrete actions, icem or cem for continuous ones, a planner of "
+        "a plugin (see `cwm plugins`), or auto.",
         autocompletion=names_of("planner"),
     ),
 ]

@@ -397,12 +397,28 @@ class Search:
         The first completion generates a program from scratch if the start explains less than half
         of the rows: to improve such a start misleads more than it helps.
         """
-        move = self._add_findings(self.strategy.select(rng, pending))
+        move = self.strategy.select(rng, pending)
+        self._check_move(move)
+        move = self._add_findings(move)
         best, is_first = self.best, not self.completions + self._in_flight
         if is_first and best and GENERATE in self.strategy.moves and best.verdict.explained < 0.5:
             start = self._add_findings(Move(IMPROVE, best.id, best.program, best.verdict))
             return Move(GENERATE, verdict=start.verdict)
         return move
+
+    def _check_move(self, move: object) -> None:
+        """Raise an error on a move that `select` must not return; plugins may have defects."""
+        method = f"{type(self.strategy).__name__}.select"
+        if not isinstance(move, Move):
+            raise CwmError(f"{method} returned {type(move).__name__}; it must return a Move")
+        if move.action not in self.problem.moves:
+            known = ", ".join(self.problem.moves)
+            raise CwmError(f"{method} returned the move {move.action!r}: choose one of {known}")
+        if move.parent != ROOT and not 0 <= move.parent < len(self.nodes):
+            raise CwmError(
+                f"{method} returned a move for node {move.parent}, but there are "
+                f"{len(self.nodes)} nodes"
+            )
 
     def _add_findings(self, move: Move) -> Move:
         """Add the findings of all remarks on the parent to the verdict of a move."""

@@ -72,6 +72,14 @@ def test_a_backend_without_the_field_model_is_refused_in_one_line(cwm):
     assert len(printed.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("value", ["[1]", "None"])
+def test_a_hook_that_returns_no_mapping_is_refused_in_one_line(cwm, value):
+    printed = failing(cwm, "--quiet", hook=f"return {value}")
+    assert "cwm_backends of echo_plugin 1.0 returned" in printed
+    assert "it must return a mapping from names to classes or addresses" in printed
+    assert len(printed.strip().splitlines()) == 1
+
+
 def test_a_plugin_that_lacks_a_method_is_refused_in_one_line(cwm):
     code = BACKEND.format(**USUAL).partition("    def complete")[0]
     cwm.install("echo_plugin", code)

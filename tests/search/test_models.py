@@ -146,6 +146,24 @@ def searched(backend, budget, *, seed=0, parallel=1, nodes=()):
     return search.nodes
 
 
+@pytest.mark.parametrize(
+    ("move", "message"),
+    [
+        ("hello", "Choosing.select returned str; it must return a Move"),
+        (Move("improvve"), "the move 'improvve': choose one of generate, improve"),
+        (Move(IMPROVE, 99), "a move for node 99, but there are 0 nodes"),
+    ],
+)
+def test_a_search_refuses_a_wrong_move_of_a_strategy(move, message):
+    class Choosing(Best):
+        def select(self, rng, pending):
+            return move
+
+    search = Search(Numbers(), Choosing(), Closing(0.5))
+    with pytest.raises(CwmError, match=message):
+        list(search.run(1))
+
+
 def counts(nodes):
     return {use.model: use.completions for use in model_uses(nodes)}
 
