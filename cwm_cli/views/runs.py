@@ -1,5 +1,6 @@
 """Runs as text: the list of `cwm runs list`, and the parts of `cwm runs show` and `diff`."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -48,6 +49,8 @@ def run_facts(run: Run[Any, Any], summary: RunSummary) -> dict[str, Any]:
     facts = {"run": summary.run, "kind": summary.kind}
     facts |= run.config.model_dump(exclude={"options"})
     facts |= {"done": summary.done, "result": summary.result, "created": summary.created}
+    if run.header.command:
+        facts["command"] = shlex.join(["cwm", *run.header.command])
     if isinstance(run, SearchRun):
         if run.header.finding:
             facts["model type"] = run.header.finding.words()
