@@ -51,7 +51,7 @@ ALLOWED_PARSES = 2.5
 ALLOWED_GROWTH = {"gif-mcts": 1.5, "zero-shot": 1.2}
 """How many times as long the last tenth may take; `worldcoder` draws a number for every program."""
 
-KEPT = ("nodes", "strategy", "_asked")
+KEPT = ("nodes", "strategy", "_prompt_counts")
 
 
 @dataclass(frozen=True)
