@@ -1,7 +1,7 @@
-"""How fast, how right and at what cost a language model predicts transitions.
+"""Predictions of transitions by a language model, with their accuracy, time and cost.
 
-It is asked for one transition at a time, and what it answers is read however it is written
-and checked as the predictions of a program are.
+Each prompt requests one transition. Completions are parsed in several notations, and the
+predictions are checked like those of a program.
 """
 
 import ast
@@ -38,21 +38,11 @@ from cwm_cli.search.threads import run_in_thread
 from cwm_cli.worlds import Predictions
 from cwm_cli.worlds.contract import describe
 
-MOST_REFUSALS = 2
-"""After so many questions in a row that brought no answer no more are asked."""
-
 INTERRUPTED = "interrupted"
-"""Why no further rows were asked for where the user ended it."""
+"""Value of `Asked.stopped` after Ctrl-C."""
 
-GIVEN = ("observation", "action")
-ANSWERED = ("next_observation", "reward", "terminated")
-VALID = "\n- `valid_actions`: a list of the actions that are allowed after the step."
-
-LONGEST = 50_000
-"""Characters of an answer that are read, from its end."""
-
-MOST_BRACES = 100
-"""The last braces at which an object may begin."""
+MAX_BRACES = 100
+"""Maximum number of opening and of closing braces at which the parser looks for an object."""
 
 NAMES = {
     "observation": ("next_observation", "observation", "next_state", "state", "obs"),
@@ -60,7 +50,7 @@ NAMES = {
     "terminated": ("terminated", "done", "terminal", "is_terminal", "termination"),
     "valid_actions": ("valid_actions",),
 }
-"""What the parts of an answer may be called."""
+"""Accepted keys for each part of a prediction, in order of preference."""
 
 _WRAPPER = re.compile(r"\b(?:(?:np|numpy)\.\w+|array|list|tuple)\(")
 _DTYPE = re.compile(r",\s*dtype\s*=\s*[\w.']+(?=\s*\))")
@@ -71,11 +61,16 @@ _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 @dataclass
 class Asked:
-    """What came of asking a language model for rows.
+    """The predictions of a language model for the rows of a dataset.
 
-    `unread` says, by row, why an answer is no prediction, which then counts as wrong.
-    `refused` says why there was no answer, which counts as nothing, and `stopped`
-    why further rows were not asked for. `answers` are texts, by row, and `notes` are for the user.
+    Attributes:
+        usages: The usage of each completion.
+        answers: The text of each completion, by row.
+        unread: Why a completion contains no prediction, by row. Such a row is scored as wrong.
+        refused: Why a request returned no completion, by row. Such a row is not scored.
+        stopped: Why the remaining rows were not requested, or "".
+        notes: Notes for the user.
+        score: The score of the rows with a completion, or None if there are none.
     """
 
     usages: list[Usage] = field(default_factory=list)
@@ -88,29 +83,36 @@ class Asked:
 
     @property
     def spent(self) -> Usage:
-        """What all answers took."""
+        """The total usage of all completions."""
         return total(self.usages)
 
 
 @dataclass(frozen=True)
-class Inquiry:
-    """Asks a backend for rows, one after the other, up to a cost in US dollars."""
+class LanguageModelPredictor:
+    """Predicts rows one after the other with a backend, for at most `max_cost` US dollars."""
 
     backend: Backend
-    questioner: "Questioner"
+    prompts: "PromptWriter"
     metric: Metric
     max_cost: float | None = None
 
-    def ask(self, rows: Dataset, heard: Callable[[int], None] = lambda count: None) -> Asked:
-        """Ask for every row, or until that has no use; `heard` is told how many are done.
+    def predict(
+        self, rows: Dataset, on_progress: Callable[[int], None] = lambda count: None
+    ) -> Asked:
+        """Request a prediction for each row.
 
-        What was answered is kept when the user interrupts.
+        The requests stop early if the first one fails, if two in a row fail, or if the next one
+        might exceed the cost limit. After Ctrl-C the completions so far are returned.
+
+        Args:
+            rows: The rows to predict.
+            on_progress: Callback after each row, with the number of finished rows.
         """
         asked, predicted = Asked(), PredictedRows(rows)
         try:
             for number in range(len(rows)):
-                self._ask(rows, number, asked, predicted)
-                heard(number + 1)
+                self._predict_row(rows, number, asked, predicted)
+                on_progress(number + 1)
                 if asked.stopped:
                     break
         except KeyboardInterrupt:
@@ -119,16 +121,16 @@ class Inquiry:
             asked.score = predicted.score(self.metric, np.array(sorted(asked.answers)))
         return asked
 
-    def _ask(self, rows: Dataset, number: int, asked: Asked, predicted: "PredictedRows") -> None:
-        """Ask for a row and take its answer in, if there is any."""
-        worded = partial(self.questioner.messages, rows.row(number), number)
-        request = Request(worded(), number, Move(GENERATE), self.questioner, number, shorter=worded)
+    def _predict_row(
+        self, rows: Dataset, number: int, asked: Asked, predicted: "PredictedRows"
+    ) -> None:
+        write = partial(self.prompts.messages, rows.row(number), number)
+        request = Request(write(), number, Move(GENERATE), self.prompts, number, shorter=write)
         try:
             completion = self._complete(request, asked)
         except CwmError as error:
             asked.refused[number] = str(error)
-            latest = range(number - MOST_REFUSALS + 1, number + 1)
-            if number == 0 or all(row in asked.refused for row in latest):
+            if number == 0 or number - 1 in asked.refused:
                 asked.stopped = str(error)
             return
         if completion is None:
@@ -137,11 +139,11 @@ class Inquiry:
         asked.usages.append(completion.usage)
         asked.notes += [completion.note] if completion.note else []
         asked.answers[number] = completion.text
-        if reason := predicted.take(number, completion.text):
+        if reason := predicted.read(number, completion.text):
             asked.unread[number] = completion.lacking or reason
 
     def _complete(self, request: Request, asked: Asked) -> Completion | None:
-        """Return the answer; none where it might cost too much."""
+        """Return the completion, or None if it might exceed the cost limit."""
         if self.max_cost is not None:
             worst, spent = self.backend.worst_cost(request), asked.spent.cost
             if worst is None or spent is None:
@@ -153,10 +155,14 @@ class Inquiry:
 
 
 @dataclass(frozen=True)
-class Questioner:
-    """Writes prompts: a description of the environment, solved examples, the row to predict.
+class PromptWriter:
+    """Writes prompts from the environment's description, examples, and the row to predict.
 
-    The examples are drawn from the train rows, for each question anew.
+    Attributes:
+        description: The description of the environment.
+        train: The rows from which the examples of each prompt are sampled.
+        examples: Number of examples per prompt.
+        seed: Seed of the samples.
     """
 
     description: str
@@ -167,57 +173,67 @@ class Questioner:
     def messages(
         self, row: Transition, number: int, room: int | None = None
     ) -> tuple[Message, ...]:
-        """Ask for a row, in so many characters if that is said; `number` counts the questions."""
+        """Return the prompt for a row.
+
+        Args:
+            row: The row to predict; only its observation and action are used.
+            number: Number of the prompt, which determines the sampled examples.
+            room: Maximum length of the prompt in characters, or None for no limit.
+        """
+        inputs = ("observation", "action")
         has_valid = self.train.has_valid_actions
-        keys = [*ANSWERED, *(["valid_actions"] if has_valid else [])]
-        solved = (_written(self.train.row(place), (*GIVEN, *keys)) for place in self._drawn(number))
-        asking, system = template("prediction/ask"), template("prediction/system").substitute()
+        valid = "\n- `valid_actions`: a list of the actions that are allowed after the step."
+        outputs = ["next_observation", "reward", "terminated", *["valid_actions"] * has_valid]
+        examples = (
+            _format_row(self.train.row(place), (*inputs, *outputs))
+            for place in self._sample_examples(number)
+        )
+        user, system = template("prediction/ask"), template("prediction/system").substitute()
         fields = {
             "description": self.description.strip(),
             "observation": describe(self.train.observation_space),
             "action": describe(self.train.action_space),
-            "valid": VALID if has_valid else "",
-            "examples": "\n\n".join(solved) or "There are none.",
-            "row": _written(row, GIVEN),
-            "keys": ", ".join(f"`{key}`" for key in keys),
+            "valid": valid if has_valid else "",
+            "examples": "\n\n".join(examples) or "There are none.",
+            "row": _format_row(row, inputs),
+            "keys": ", ".join(f"`{key}`" for key in outputs),
         }
         if room is not None:
-            fields = shorten_fields(asking, fields, room - len(system))
-        content = asking.substitute(fields).strip()
+            fields = shorten_fields(user, fields, room - len(system))
+        content = user.substitute(fields).strip()
         return Message(role="system", content=system.strip()), Message(role="user", content=content)
 
-    def _drawn(self, number: int) -> list[int]:
-        """Draw rows at random, one of each kind before a second: each reward, goes on or ends."""
+    def _sample_examples(self, number: int) -> list[int]:
+        """Sample rows, one of each kind (reward and terminated) before a second of any kind."""
         rewards, ends = (self.train.columns[name].tolist() for name in ("rewards", "terminations"))
         order = np.random.default_rng([self.seed, number]).permutation(len(rewards)).tolist()
         seen: Counter[tuple[float, bool]] = Counter()
-        turns = []
+        ranks = []  # of each row among the rows of its kind
         for row in order:
             kind = rewards[row], ends[row]
-            turns.append(seen[kind])
+            ranks.append(seen[kind])
             seen[kind] += 1
-        return [order[place] for place in np.argsort(turns, kind="stable")[: self.examples]]
+        return [order[place] for place in np.argsort(ranks, kind="stable")[: self.examples]]
 
 
-def _written(row: Transition, keys: Sequence[str]) -> str:
-    """Write parts of a transition, a line of JSON each."""
+def _format_row(row: Transition, keys: Sequence[str]) -> str:
     values = row._asdict() | {"valid_actions": row.valid}
-    return "\n".join(f"{key}: {json.dumps(_plain(values[key]))}" for key in keys)
+    return "\n".join(f"{key}: {json.dumps(_to_json(values[key]))}" for key in keys)
 
 
-def _plain(value: Any) -> Any:
-    """Return what JSON can hold, real numbers with as many digits as tell them apart."""
+def _to_json(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
+        return {key: _to_json(part) for key, part in value.items()}
     if isinstance(value, tuple):
-        return [_plain(part) for part in value]
+        return [_to_json(part) for part in value]
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        # Through text, so that the float32 0.1 becomes 0.1 and not 0.10000000149011612.
         return value.astype(np.str_).astype(np.float64).tolist()
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 class PredictedRows:
-    """What was predicted for the rows of a dataset; a row without a prediction is all wrong."""
+    """The predictions for the rows of a dataset; a row without one is wrong in every part."""
 
     def __init__(self, rows: Dataset) -> None:
         self._rows = rows
@@ -231,8 +247,8 @@ class PredictedRows:
         )
         self._is_read = np.zeros(len(rows), dtype=np.bool_)
 
-    def take(self, row: int, text: str) -> str:
-        """Read the prediction of a row from an answer; return what is wrong with it, or nothing."""
+    def read(self, row: int, text: str) -> str:
+        """Read the prediction for a row from a completion, and return the error or ""."""
         try:
             answer = read_answer(text, with_valid=self._write_valid is not None)
             self._write(row, answer.observation)
@@ -240,25 +256,25 @@ class PredictedRows:
             self._slots["terminations"][row] = terminated_of(answer.terminated)
             if self._write_valid:
                 self._write_valid(row, answer.valid_actions)
-        except (Complaint, Unreadable) as error:
+        except (Complaint, NoPredictionError) as error:
             return str(error)
         self._is_read[row] = True
         return ""
 
     def score(self, metric: Metric, counted: np.ndarray) -> Score:
-        """Score the rows that are counted."""
+        """Return the score of the rows with the indices `counted`."""
         columns = merge_answers(self._rows, [(np.arange(len(self._rows)), self._slots)])
         rows = self._rows[counted]
         predictions = {name: column[counted] for name, column in columns.items()}
         return metric.score(Predictions(predictions, answered=self._is_read[counted]), rows)
 
 
-class Unreadable(ValueError):
-    """An answer holds no prediction; the text says what is missing."""
+class NoPredictionError(ValueError):
+    """A completion without a complete prediction; the message names the missing parts."""
 
 
 class PredictedTransition(NamedTuple):
-    """The parts of a prediction as they were written; their types are not checked."""
+    """The parts of a prediction as parsed, with unchecked types."""
 
     observation: Any
     reward: Any
@@ -267,67 +283,75 @@ class PredictedTransition(NamedTuple):
 
 
 def read_answer(text: str, *, with_valid: bool = False) -> PredictedTransition:
-    """Return the last prediction in a text: an object in JSON or Python, alone or within another.
+    """Return the last prediction in a completion.
 
-    Numbers and truth values may be written as texts. `Unreadable` where there is none.
+    The prediction is a JSON object or a Python dict, possibly nested in another one. Strings are
+    accepted as numbers and truth values.
+
+    Args:
+        text: The completion; only its last 50,000 characters are read.
+        with_valid: Whether the prediction must contain the valid actions.
+
+    Raises:
+        NoPredictionError: No object contains all parts of a prediction.
     """
     if not text.strip():
-        raise Unreadable("the answer is empty")
-    wanted = [name for name in NAMES if with_valid or name != "valid_actions"]
-    missing = wanted
-    for found in _objects(text):
-        parts = {name: part for name in wanted for part in _part(found, name)}
-        missing = min(missing, [name for name in wanted if name not in parts], key=len)
+        raise NoPredictionError("the answer is empty")
+    required = [name for name in NAMES if with_valid or name != "valid_actions"]
+    missing = required
+    for found in _objects(text[-50_000:]):
+        keys = {str(key).strip().lower().replace(" ", "_"): value for key, value in found.items()}
+        parts = {}
+        for name in required:
+            if (key := next((other for other in NAMES[name] if other in keys), None)) is not None:
+                parts[name] = keys[key]
+        missing = min(missing, [name for name in required if name not in parts], key=len)
         if not missing:
-            parts["reward"] = _number(parts["reward"])
-            parts["terminated"] = _truth(parts["terminated"])
+            parts["reward"] = _parse_number(parts["reward"])
+            parts["terminated"] = _parse_bool(parts["terminated"])
             return PredictedTransition(**parts)
-    if missing == wanted:
-        raise Unreadable("the answer contains no JSON object with a prediction")
-    raise Unreadable(f"the answer lacks {' and '.join(missing)}")
+    if missing == required:
+        raise NoPredictionError("the answer contains no JSON object with a prediction")
+    raise NoPredictionError(f"the answer lacks {' and '.join(missing)}")
 
 
 def _objects(text: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects in a text, those that begin last first."""
-    text = text[-LONGEST:]
+    """Yield the objects in a text, from the last opening brace to the first."""
     starts = [match.start() for match in re.finditer("{", text)]
-    for start in starts[: -MOST_BRACES - 1 : -1]:
-        for read in (_json, _python):
+    for start in starts[: -MAX_BRACES - 1 : -1]:
+        for parse in (_parse_json, _parse_python):
             with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-                value = read(text[start:])
+                value = parse(text[start:])
                 if isinstance(value, dict):
                     yield value
                 break
 
 
-def _json(text: str) -> Any:
-    """Read the JSON that a text begins with; line breaks within texts are let pass."""
+def _parse_json(text: str) -> Any:
+    """Parse the JSON at the start of a text; line breaks in strings are allowed."""
     return json.JSONDecoder(strict=False).raw_decode(text)[0]
 
 
-def _python(text: str) -> Any:
-    """Read the literal of Python that a text begins with, in the words of JSON and numpy, too."""
-    for brace in islice(re.finditer("}", text), MOST_BRACES):
+def _parse_python(text: str) -> Any:
+    """Parse the Python literal at the start of a text.
+
+    NumPy calls such as `np.array(...)` and the JSON words `true`, `false` and `null` are allowed.
+    """
+    for brace in islice(re.finditer("}", text), MAX_BRACES):
         literal = _WRAPPER.sub("(", _DTYPE.sub("", text[: brace.end()]))
         with suppress(SyntaxError):
             return ast.literal_eval(_WORD.sub(lambda word: _WORDS[word.group()], literal))
-    raise ValueError("no literal of Python")
+    raise ValueError("no Python literal")
 
 
-def _part(found: Mapping[str, Any], name: str) -> Iterator[Any]:
-    """Yield a part of a prediction under the first of its names, if it has one."""
-    known = {str(key).strip().lower().replace(" ", "_"): value for key, value in found.items()}
-    yield from [known[other] for other in NAMES[name] if other in known][:1]
-
-
-def _number(value: Any) -> Any:
-    """Return the number that a text is."""
+def _parse_number(value: Any) -> Any:
+    """Return a numeric string as a float, and any other value unchanged."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
         return value
 
 
-def _truth(value: Any) -> Any:
-    """Return the truth value that a text is."""
+def _parse_bool(value: Any) -> Any:
+    """Return a string such as "yes" as a bool, and any other value unchanged."""
     return _TRUTH.get(value.strip().lower(), value) if isinstance(value, str) else value

@@ -1,7 +1,7 @@
-"""What a benchmark will take, told before anything is asked or paid: tokens, dollars, hours.
+"""Estimates of the tokens, US dollars and hours of searches, made before they start.
 
-`estimated` says it of searches that are to be made, from what completions of the same model took
-in runs of before, or else from what they usually take, and says which.
+`estimated` uses the measured usage of the same model in earlier runs. If there is none it assumes
+typical values. The estimate reports its basis.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from cwm_cli.search.contracts import Backend, Usage
 from cwm_cli.search.models import ModelPool
 
 PROMPT_TOKENS = 3_000
-"""Tokens of a prompt where none was measured: the published medians are 2,500 to generate a program
-and 3,500 to improve one."""
+"""Assumed tokens per prompt: the published medians are 2,500 to generate a program and 3,500 to
+improve one."""
 
 SECONDS, THINKING_SECONDS = 20.0, 60.0
-"""Seconds of a completion where none was measured; models that think take several times longer."""
+"""Assumed seconds per completion, of models without and with reasoning."""
 
-MOST_MEASURED = 200
-"""Completions of a model that are looked at, those of the newest runs: a mean needs no more."""
+MAX_MEASURED_COMPLETIONS = 200
+"""Average over this number of completions, taken from the newest runs: a mean needs no more."""
 
-MOST_LOOKED = 60
-"""Runs that are looked at for them, so that a folder with thousands costs no time."""
+MAX_SEARCHED_RUNS = 60
+"""Read at most this number of runs, so that a folder with thousands of runs costs no time."""
 
 PROBLEMS = "problems"
-"""The folder within a run over many problems that has a search for each."""
+"""Folder in a run over many problems, with one search per problem."""
 
 
 class SearchesToCome(NamedTuple):
-    """Searches that a backend is to answer: how many, and how many completions they have left."""
+    """Planned searches with one model: their number and their remaining completions in total."""
 
     model: str
     backend: Backend
@@ -49,12 +49,21 @@ class SearchesToCome(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelEstimate:
-    """What a model will take: tokens of a prompt and of an answer, and seconds, on the mean.
+    """The estimated usage of one model.
 
-    They are means over so many `measured` completions, and assumed where there are none. An answer
-    has `most_tokens` at most, with its thoughts where the model `thinks`. `expected` and `worst`
-    are US dollars for all completions, None where the price is unknown; the worst is that every
-    answer is as long as it can be.
+    Attributes:
+        model: The name of the model.
+        jobs: Number of searches.
+        completions: Number of completions of all searches.
+        prompt_tokens: Mean tokens per prompt.
+        answer_tokens: Mean tokens per completion.
+        most_tokens: Maximum tokens per completion, reasoning included.
+        thinks: Whether the model uses reasoning.
+        seconds: Mean seconds per completion.
+        measured: Number of earlier completions over which the means were computed. With 0 the
+            means are assumed.
+        expected: US dollars for all completions, or None if the price is unknown.
+        worst: US dollars if every completion has the maximum length, or None.
     """
 
     model: str
@@ -72,10 +81,13 @@ class ModelEstimate:
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What searches that are to come will take, model by model; so many `jobs` they are.
+    """The estimated usage of planned searches.
 
-    `in_flight` completions are under way at a time, 0 where that is not known. Of the limit of the
-    cost `left` is what it still allows, None where there is no limit.
+    Attributes:
+        models: One estimate per model.
+        in_flight: Number of parallel completions, or 0 if unknown.
+        left: US dollars that remain of the cost limit, or None if there is no limit.
+        jobs: Number of searches.
     """
 
     models: tuple[ModelEstimate, ...]
@@ -85,40 +97,40 @@ class CostEstimate:
 
     @property
     def completions(self) -> int:
-        """All completions, if no search is right before its budget is spent."""
-        return sum(each.completions for each in self.models)
+        """The number of completions if every search uses its whole budget."""
+        return sum(model.completions for model in self.models)
 
     @property
     def unpriced(self) -> tuple[str, ...]:
         """The models whose price is unknown."""
-        return tuple(each.model for each in self.models if each.expected is None)
+        return tuple(model.model for model in self.models if model.expected is None)
 
     @property
     def expected(self) -> float:
-        """US dollars that are to be expected, of models of known price, within the limit."""
-        return self._limited(sum(each.expected or 0.0 for each in self.models))
+        """Expected US dollars for the models of known price, at most the remaining limit."""
+        return self._apply_limit(sum(model.expected or 0.0 for model in self.models))
 
     @property
     def worst(self) -> float:
-        """US dollars at most, of models of known price, within the limit."""
-        return self._limited(sum(each.worst or 0.0 for each in self.models))
+        """Maximum US dollars for the models of known price, at most the remaining limit."""
+        return self._apply_limit(sum(model.worst or 0.0 for model in self.models))
 
     @property
     def hours(self) -> float:
-        """Hours of waiting for answers, which is most of what searches do.
+        """Hours of waiting for completions, which is most of the time of searches.
 
-        Where it is not known how many are in flight they are those of all answers one by one.
+        If `in_flight` is unknown, this is the time with one completion after the other.
         """
-        seconds = sum(each.completions * each.seconds for each in self.models)
+        seconds = sum(model.completions * model.seconds for model in self.models)
         return seconds / max(1, min(self.in_flight, self.completions)) / 3600
 
     @property
     def lines(self) -> tuple[str, str]:
-        """What to tell a user: what is to be done, and what it takes."""
-        prompts = sum(each.completions * each.prompt_tokens for each in self.models)
-        answers = sum(each.completions * each.answer_tokens for each in self.models)
-        measured = sum(each.measured for each in self.models)
-        assumed = [each.model for each in self.models if not each.measured]
+        """The estimate as two lines of text: the amount of work, then its cost and time."""
+        prompts = sum(model.completions * model.prompt_tokens for model in self.models)
+        answers = sum(model.completions * model.answer_tokens for model in self.models)
+        measured = sum(model.measured for model in self.models)
+        assumed = [model.model for model in self.models if not model.measured]
         basis = (
             f"measured on {measured:,} completions"
             if measured
@@ -126,52 +138,51 @@ class CostEstimate:
         )
         if measured and assumed:
             basis += f", assumed for {', '.join(assumed)}"
-        thoughts = " with reasoning" * any(each.thinks for each in self.models)
+        reasoning = " with reasoning" * any(model.thinks for model in self.models)
         waiting = "with one completion at a time: divide by the number in flight"
         if self.in_flight:
             waiting = f"with {self.in_flight} in flight"
         return (
             f"{self.jobs:,} jobs with up to {self.completions:,} completions: about "
-            f"{_many(prompts)} prompt tokens and {_many(answers)} completion tokens{thoughts} "
-            f"({basis})",
-            f"{self._money()}; about {_time(self.hours)} of waiting {waiting}",
+            f"{_format_count(prompts)} prompt tokens and {_format_count(answers)} completion "
+            f"tokens{reasoning} ({basis})",
+            f"{self._format_cost()}; about {_format_hours(self.hours)} of waiting {waiting}",
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it in plain data."""
-        names = (
-            "jobs",
-            "completions",
-            "unpriced",
-            "expected",
-            "worst",
-            "hours",
-            "in_flight",
-            "left",
-        )
-        facts = {name: getattr(self, name) for name in names}
-        return facts | {"models": [asdict(each) for each in self.models]}
+        """Return the estimate as JSON data."""
+        return {
+            "jobs": self.jobs,
+            "completions": self.completions,
+            "unpriced": self.unpriced,
+            "expected": self.expected,
+            "worst": self.worst,
+            "hours": self.hours,
+            "in_flight": self.in_flight,
+            "left": self.left,
+            "models": [asdict(model) for model in self.models],
+        }
 
-    def _money(self) -> str:
-        """Say what it costs; what is unknown is never nothing."""
+    def _format_cost(self) -> str:
+        """Return the cost in words; an unknown price is reported and never counts as $0."""
         unknown = f"the price of {', '.join(self.unpriced)} is unknown" * bool(self.unpriced)
         if len(self.unpriced) == len(self.models):
             return unknown
-        most = max(each.most_tokens for each in self.models if each.expected is not None)
+        most = max(model.most_tokens for model in self.models if model.expected is not None)
         words = (
             f"about ${self.expected:,.2f}, ${self.worst:,.2f} if every completion had {most:,} "
             "tokens"
         )
-        if self.left is not None and sum(each.worst or 0.0 for each in self.models) > self.left:
+        if self.left is not None and sum(model.worst or 0.0 for model in self.models) > self.left:
             words += f" (--max-cost leaves ${self.left:,.2f})"
         return "; ".join(filter(None, (words, unknown)))
 
-    def _limited(self, cost: float) -> float:
+    def _apply_limit(self, cost: float) -> float:
         return cost if self.left is None else min(cost, max(0.0, self.left))
 
 
 Ask = Callable[[CostEstimate], bool]
-"""Says whether what is estimated is to be done."""
+"""Returns whether the user accepts an estimate."""
 
 
 def estimated(
@@ -181,18 +192,33 @@ def estimated(
     left: float | None = None,
     folders: Sequence[Path] = (),
 ) -> CostEstimate:
-    """Return what searches will take, each model by what it took in these folders, or in others.
+    """Estimate the usage of planned searches.
 
-    Several models that searches choose among have their shares by weight. `left` is what a limit of
-    the cost still allows, in US dollars.
+    Args:
+        to_come: The planned searches. Searches that sample from several models distribute their
+            completions by weight.
+        in_flight: Number of parallel completions, or 0 if unknown.
+        left: US dollars that remain of the cost limit, or None if there is no limit.
+        folders: Run folders whose completions are measured first, before other recent runs.
     """
-    some = [each for each in to_come if each.completions]
-    models = tuple(_of_model(each, folders) for searches in some for each in _members(searches))
-    return CostEstimate(models, in_flight, left, sum(each.jobs for each in some))
+    unfinished = [searches for searches in to_come if searches.completions]
+    models = tuple(
+        _estimate_model(part, folders) for searches in unfinished for part in _split(searches)
+    )
+    return CostEstimate(models, in_flight, left, sum(searches.jobs for searches in unfinished))
 
 
 def agreed(estimate: CostEstimate, ask: Ask | None, observer: Observer) -> None:
-    """Tell what is estimated, and ask; `CwmError` where it is not to be done."""
+    """Report an estimate, and ask for the user's consent.
+
+    Args:
+        estimate: The estimate. Without completions nothing is reported or asked.
+        ask: Callback that returns whether the user accepts, or None to skip the question.
+        observer: The observer that receives the lines of the estimate.
+
+    Raises:
+        CwmError: The user declined.
+    """
     if not estimate.completions:
         return
     for line in estimate.lines:
@@ -201,29 +227,28 @@ def agreed(estimate: CostEstimate, ask: Ask | None, observer: Observer) -> None:
         raise CwmError("not started, no cost: start with --yes, or limit the cost with --max-cost")
 
 
-def _members(searches: SearchesToCome) -> Iterator[SearchesToCome]:
-    """Yield what each of several models is to answer, or all of it for a single one."""
+def _split(searches: SearchesToCome) -> Iterator[SearchesToCome]:
+    """Yield one item per model of a pool, with its share of the completions by weight."""
     pool = searches.backend
     if not isinstance(pool, ModelPool):
         yield searches
         return
     weights, left = sum(pool.weights.values()), searches.completions
     for name, backend in pool.members.items():
-        # of what is left, so that all shares together are whole
+        # The share is taken of the remaining completions, so that rounded shares add up.
         share = round(left * pool.weights[name] / weights)
         weights, left = weights - pool.weights[name], left - share
         yield searches._replace(model=name, backend=backend, completions=share)
 
 
-def _of_model(searches: SearchesToCome, folders: Sequence[Path]) -> ModelEstimate:
-    """Return what a model will take."""
+def _estimate_model(searches: SearchesToCome, folders: Sequence[Path]) -> ModelEstimate:
     backend, count = searches.backend, searches.completions
-    known = list(islice(_usages(searches.model, folders), MOST_MEASURED))
+    measured = list(islice(_usages(searches.model, folders), MAX_MEASURED_COMPLETIONS))
     length = backend.answer_length()
-    if known:
-        prompt = round(sum(each.prompt_tokens for each in known) / len(known))
-        answer = round(sum(each.completion_tokens for each in known) / len(known))
-        seconds = sum(each.seconds for each in known) / len(known)
+    if measured:
+        prompt = round(sum(usage.prompt_tokens for usage in measured) / len(measured))
+        answer = round(sum(usage.completion_tokens for usage in measured) / len(measured))
+        seconds = sum(usage.seconds for usage in measured) / len(measured)
     else:
         prompt, answer = PROMPT_TOKENS, length.usual
         seconds = THINKING_SECONDS if length.thinks else SECONDS
@@ -236,55 +261,53 @@ def _of_model(searches: SearchesToCome, folders: Sequence[Path]) -> ModelEstimat
         prompt_tokens=prompt,
         answer_tokens=answer,
         most_tokens=most,
-        thinks=length.thinks or any(each.reasoning_tokens for each in known),
+        thinks=length.thinks or any(usage.reasoning_tokens for usage in measured),
         seconds=seconds,
-        measured=len(known),
+        measured=len(measured),
         expected=None if expected is None else count * expected,
         worst=None if worst is None else count * worst,
     )
 
 
 def _usages(model: str, folders: Sequence[Path]) -> Iterator[Usage]:
-    """Yield what completions of a model took, first in these folders, then in the newest runs."""
+    """Yield the usage of a model's completions, first of these folders, then of recent runs."""
     own = (folder for folder in folders if (folder / JOURNAL).exists())
-    for folder in dict.fromkeys(chain(islice(own, MOST_LOOKED), _newest(RUNS))):
+    for folder in dict.fromkeys(chain(islice(own, MAX_SEARCHED_RUNS), _newest_searches(RUNS))):
         with suppress(CwmError, OSError, ValueError):
-            if model in _model_of(folder):
+            if model in _model_names(folder):
                 for node in SearchRun.load(folder).nodes():
                     usage = node.usage
-                    is_its = (node.model or model) == model
-                    if node.asked and is_its and usage.tokens and not usage.reused:
+                    is_same = (node.model or model) == model
+                    if node.asked and is_same and usage.tokens and not usage.reused:
                         yield usage
 
 
-def _newest(place: Path) -> Iterator[Path]:
-    """Yield the newest searches in a folder, among them those of benchmarks and of problems."""
-    journals = chain(place.glob(f"*/{JOURNAL}"), place.glob(f"*/*/{JOURNAL}"))
-    # of a run there may be ten thousand problems: some of them tell what the others would
-    several = (islice(folder.iterdir(), MOST_LOOKED) for folder in place.glob(f"*/{PROBLEMS}"))
+def _newest_searches(runs: Path) -> Iterator[Path]:
+    """Yield the folders of the newest searches, also within benchmarks and runs over problems."""
+    journals = chain(runs.glob(f"*/{JOURNAL}"), runs.glob(f"*/*/{JOURNAL}"))
+    # A run may have ten thousand problems: a sample of their searches is enough.
+    problems = (islice(f.iterdir(), MAX_SEARCHED_RUNS) for f in runs.glob(f"*/{PROBLEMS}"))
     found = []
-    for file in chain(journals, (folder / JOURNAL for folder in chain.from_iterable(several))):
+    for file in chain(journals, (folder / JOURNAL for folder in chain.from_iterable(problems))):
         with suppress(OSError):
             found.append((file.stat().st_mtime, file.parent))
-    yield from (folder for _, folder in sorted(found, reverse=True)[:MOST_LOOKED])
+    yield from (folder for _, folder in sorted(found, reverse=True)[:MAX_SEARCHED_RUNS])
 
 
-def _model_of(folder: Path) -> list[str]:
-    """Return the models of a run, by the names that estimates have for them."""
+def _model_names(folder: Path) -> list[str]:
+    """Return the model option of a run, and the names in it if it lists several with weights."""
     config = (read_object(folder / HEADER) or {}).get("config")
-    named = config.get("model", "") if isinstance(config, dict) else ""
-    return [named, *(each.partition("=")[0] for each in str(named).split(","))]
+    option = config.get("model", "") if isinstance(config, dict) else ""
+    return [option, *(part.partition("=")[0] for part in str(option).split(","))]
 
 
-def _many(count: int) -> str:
-    """Write a large number in few digits."""
+def _format_count(count: int) -> str:
     if count >= 1_000_000:
         return f"{count / 1e6:.3g} million"
     return f"{round(count, -2):,}" if count >= 1000 else str(count)
 
 
-def _time(hours: float) -> str:
-    """Write hours, or minutes."""
+def _format_hours(hours: float) -> str:
     if hours >= 1:
         return f"{hours:,.1f} hours"
     return "a minute" if hours < 1.5 / 60 else f"{60 * hours:.0f} minutes"

@@ -1,4 +1,4 @@
-"""Where the jobs of a benchmark run: commands that may be repeated, several at a time."""
+"""Executors, which run the repeatable commands of a benchmark in parallel."""
 
 import os
 import signal
@@ -21,40 +21,38 @@ from cwm_cli.search.spending import SPENDING, lapse
 from cwm_cli.text import clean
 
 LOST = "its process ended without a result"
-"""Reason of a failed job whose process gave none."""
-
-LONGEST_WAIT = 1.0
-"""Seconds after which `LocalProcesses.wait` returns though no process has ended."""
-
-RETRIES = 3
-"""How often a command that was lost is started again: it may be the command that ends machines."""
-
-FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
-"""Seconds until a command is tried again that others are busy with; doubled every time."""
+"""Failure reason of a job whose process reported no error."""
 
 ERROR = "Error: "
-"""What the line begins with in which a command says why it ended."""
+"""Prefix of an output line that reports the error of a command."""
 
 BUSY = "another process is using it"
-"""What the line of a command begins with whose work is being done by another process."""
+"""Prefix of the error of a command if another process holds the lock on its work."""
 
 KILLED = "its process was ended by"
-"""What the reason begins with why a command failed whose process was ended by a signal."""
+"""Prefix of the failure reason if a signal ended the process."""
+
+LONGEST_WAIT = 1.0
+"""Seconds after which `Executor.wait` returns if no command has ended."""
 
 LONGEST_REASON = 300
-
-OWN = "executor."
-"""What the options of an executor begin with."""
+"""Maximum length of a failure reason, in characters."""
 
 
 class Command(NamedTuple):
-    """A command that may be repeated: what it did is in files before it ends with exit code 0.
+    """A repeatable command: it saves its results in files before it exits with code 0.
 
-    It prints to `log`. `held` are descriptors that a process on this machine keeps open:
-    with that of a lock, a command that outlives its executor for a moment keeps the lock.
-    `spending` is the file, on the machine of the executor, with what all commands together may
-    spend, None for no limit (`cwm_cli.search.spending`): a command finds in the environment
-    variable `CWM_SPENDING` how it asks there. It keeps `cores` busy, its children counted.
+    Attributes:
+        name: A name that is unique among the commands of an executor.
+        words: The program and its arguments.
+        log: The file for the output of the command.
+        environment: Further environment variables.
+        held: File descriptors that a process on this machine keeps open. If one belongs to a
+            lock, a command that briefly outlives its executor keeps the lock.
+        spending: The file, on the executor's machine, with the shared cost limit of all
+            commands (`cwm_cli.search.spending`), or None for no limit. The environment variable
+            `CWM_SPENDING` of the command contains the address for its spending requests.
+        cores: Number of CPU cores that the command and its children use.
     """
 
     name: str
@@ -67,12 +65,16 @@ class Command(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A command that is over; `reason` says in a line why it failed, None if it did not.
+    """The outcome of a command that has ended.
 
-    One that was `lost`, with the machine that it was on, is worth another try. `peak_memory` is
-    the most that its process had in memory at a time, in bytes, and `cpu_seconds` what that and
-    its children took, as far as `cwm_cli.bench.processes.ProcessEnd` counts them; `place` is the
-    machine that it ran on. All are None, or empty, where they are not known.
+    Attributes:
+        name: The name of the command.
+        reason: Why the command failed, in one line; None if it succeeded.
+        lost: Whether the command was lost with its machine, so that a retry can succeed.
+        peak_memory: Peak memory of the process in bytes, or None if unknown.
+        place: The machine of the command, or "" if unknown.
+        cpu_seconds: CPU time of the process and its children, as counted by
+            `cwm_cli.bench.processes.ProcessEnd`, or None if unknown.
     """
 
     name: str
@@ -84,44 +86,44 @@ class Ended(NamedTuple):
 
     @property
     def is_busy(self) -> bool:
-        """Whether it did nothing, since another process does its work."""
+        """Whether the command did nothing because another process does its work."""
         return bool(self.reason) and str(self.reason).startswith(BUSY)
 
     @property
     def is_gone(self) -> bool:
-        """Whether it was ended from outside, and did not fail itself."""
+        """Whether the command was ended from outside, without an error of its own."""
         return self.lost or str(self.reason).startswith(KILLED)
 
 
 class Started(NamedTuple):
-    """A command was started, for the first time or again."""
+    """The event of a command being started, for the first time or again."""
 
     command: Command
 
 
 class Postponed(NamedTuple):
-    """A command that was started is to be started again, `reason` says why."""
+    """The event of a started command that will be started again, and the reason."""
 
     command: Command
     reason: str
 
 
 class Idle(NamedTuple):
-    """No command has ended for a while; so many are `running`."""
+    """The event that no command has ended for a while; `running` counts the commands."""
 
     running: int
 
 
 @dataclass
 class Executor:
-    """Runs many independent commands, at most `workers` at a time.
+    """Base class for executors, which run independent commands, at most `workers` at a time.
 
-    A dataclass whose other fields are its options (`-o executor.KEY=VALUE`).
+    Subclasses are dataclasses; their other fields are options (`-o executor.KEY=VALUE`).
 
-    In the order of a life: `has_room` says whether another command may begin, `start`
-    begins it, `wait` returns those that have ended, `close` ends the others. A command
-    may be repeated whenever it was lost: where it was stopped it goes on. The hook
-    `cwm_executors` offers further ones, such as a queue of a cluster::
+    The caller checks `has_room`, calls `start` for each command and `wait` for the results,
+    and finally `close`, which ends the commands that are still running. A lost command can be
+    started again: it resumes from its saved state. Plugins add executors, such as the queue of a
+    cluster, with the hook `cwm_executors`::
 
         @dataclass
         class Queue(Executor):
@@ -134,15 +136,20 @@ class Executor:
     With 0, which some executors accept, only the size of the cluster limits the number."""
 
     def has_room(self) -> bool:
-        """Whether another command may be started now."""
+        """Return whether another command can be started now."""
         raise NotImplementedError
 
     def start(self, command: Command) -> None:
-        """Start a command, and do not wait for it."""
+        """Start a command without waiting for its end."""
         raise NotImplementedError
 
     def wait(self) -> list[Ended]:
-        """Wait until some command has ended, and return all that have; none after a while."""
+        """Wait until at least one command has ended.
+
+        Returns:
+            The outcomes of all commands that have ended since the last call. The list is empty
+            if no command ended within about a second.
+        """
         raise NotImplementedError
 
     def close(self) -> None:
@@ -150,27 +157,25 @@ class Executor:
 
 
 class _Child(NamedTuple):
-    """A command, and the process on this machine that carries it out."""
-
     command: Command
     process: JobProcess
 
 
 @dataclass
 class LocalProcesses(Executor):
-    """Runs commands as processes on this machine, which end when this one does.
+    """An executor that runs commands as child processes, which end when this process ends.
 
-    Ctrl-C is left to this process: the others are in sessions of their own.
+    Ctrl-C reaches only this process because each child has its own session.
     """
 
     _children: list[_Child] = field(default_factory=list, init=False, repr=False)
 
     def has_room(self) -> bool:
-        """Whether fewer processes than allowed are running."""
+        """Return whether fewer than `workers` processes are running."""
         return len(self._children) < self.workers
 
     def start(self, command: Command) -> None:
-        """Start a process; it reads nothing, and prints to its log."""
+        """Start a process that has no input and prints to its log."""
         spending = {SPENDING: f"file:{command.spending}"} if command.spending else {}
         environment = {**os.environ, **command.environment, **spending}
         with fresh_log(command.log) as output:
@@ -178,34 +183,27 @@ class LocalProcesses(Executor):
         self._children.append(_Child(command, process))
 
     def wait(self) -> list[Ended]:
-        """Wait for processes to end, for a second at most."""
+        """Wait for at most a second until a process has ended."""
         deadline = time.monotonic() + LONGEST_WAIT
-        while not (ended := self._reaped()) and time.monotonic() < deadline:
+        while not (ended := self._remove_ended()) and time.monotonic() < deadline:
             time.sleep(TICK_SECONDS)
         return ended
 
-    def _reaped(self) -> list[Ended]:
-        """Take leave of the processes that have ended."""
-        ended, left = [], []
+    def _remove_ended(self) -> list[Ended]:
+        ended, running = [], []
         for child in self._children:
             end = child.process.ended()
             if end is None:
-                left.append(child)
+                running.append(child)
                 continue
-            reason = logged_reason(end.code, child.command.log)
-            ended.append(
-                Ended(
-                    child.command.name,
-                    reason,
-                    peak_memory=end.peak_memory,
-                    cpu_seconds=end.cpu_seconds,
-                )
-            )
-        self._children = left
+            name, reason = child.command.name, logged_reason(end.code, child.command.log)
+            outcome = Ended(name, reason, peak_memory=end.peak_memory, cpu_seconds=end.cpu_seconds)
+            ended.append(outcome)
+        self._children = running
         return ended
 
     def close(self) -> None:
-        """End all processes and whatever descends from them, whatever they do."""
+        """Kill all child processes and their descendants, and wait for their end."""
         for child in self._children:
             child.process.kill()
         for child in self._children:
@@ -222,51 +220,58 @@ def carried_out(
     *,
     stopping: Callable[[int], None] = lambda running: None,
 ) -> Generator[CommandEvent]:
-    """Start commands while there is room, wait for them, and close the executor in the end.
+    """Run commands on an executor, yield an event for each change, and close the executor.
 
-    Commands are asked for when one can be started, so that they may depend on what was yielded
-    before; None says that there is nothing to start yet. Whatever was lost is started again, at
-    most `RETRIES` times, and what another process works on until it does no more. `Idle` comes
-    about once a second while nothing ends, for those who look after what runs.
+    A lost command is started up to three more times: the command itself may be the reason why
+    machines fail. A command whose work another process does is retried after 1 second. This delay
+    doubles with each retry, up to 60 seconds.
 
-    After the first Ctrl-C nothing is started any more: `stopping` is told how many commands are
-    still let finish, in a thread of its own, and then `KeyboardInterrupt` is raised. A second one
-    raises it at once, which ends them. Both need the main thread. Close the iterator if it is not
-    used up.
+    The first Ctrl-C stops further starts. When the running commands have ended, the function
+    raises `KeyboardInterrupt`. A second Ctrl-C raises it immediately, which ends the running
+    commands. Ctrl-C is handled only in the main thread.
+
+    Args:
+        executor: The executor that runs the commands.
+        commands: The commands. The next one is taken only if it can be started, so that it may
+            depend on the events yielded before. None means that no command is ready yet.
+        stopping: Callback for the first Ctrl-C, with the number of running commands. It runs in
+            its own thread.
+
+    Yields:
+        `Started`, `Postponed` and `Ended` for a command, and `Idle` about once a second while no
+        command ends. Close the generator if it is not exhausted.
     """
-    with _CommandQueue(executor, iter(commands), stopping) as waiting, waiting.listening():
+    with _CommandQueue(executor, iter(commands), stopping) as queue, queue.handle_interrupts():
         while True:
-            yield from waiting.begin()
-            if waiting.running:
-                yield from waiting.settle()
-            elif waiting.is_stopped:
+            yield from queue.start_commands()
+            if queue.running:
+                yield from queue.wait()
+            elif queue.is_stopped:
                 raise KeyboardInterrupt
-            elif waiting.is_over:
+            elif queue.is_exhausted and not queue.retries:
                 return
             else:
                 time.sleep(TICK_SECONDS)
 
 
-class _Later(NamedTuple):
-    """A command that is to be started again, not before a time."""
-
+class _Retry(NamedTuple):
     command: Command
-    due: float
+    due: float  # by time.monotonic()
 
 
 @dataclass
 class _CommandQueue:
-    """The commands that run, by name, those to be started again, and what yields the others."""
+    """The running commands by name, the pending retries, and the source of further commands."""
 
     executor: Executor
     source: Iterator[Command | None]
     stopping: Callable[[int], None]
     running: dict[str, Command] = field(default_factory=dict)
-    later: deque[_Later] = field(default_factory=deque)
+    retries: deque[_Retry] = field(default_factory=deque)
     losses: dict[str, int] = field(default_factory=dict)
     delays: dict[str, float] = field(default_factory=dict)
     is_stopped: bool = False
-    is_used_up: bool = False
+    is_exhausted: bool = False
 
     def __enter__(self) -> "_CommandQueue":
         return self
@@ -274,13 +279,8 @@ class _CommandQueue:
     def __exit__(self, *_: object) -> None:
         self.executor.close()
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is to come."""
-        return self.is_used_up and not self.later
-
-    def begin(self) -> Iterator[Started]:
-        """Start what can be started."""
+    def start_commands(self) -> Iterator[Started]:
+        """Start commands until the executor is full or no command is ready."""
         while not self.is_stopped and self.executor.has_room():
             command = self._next()
             if command is None:
@@ -289,61 +289,60 @@ class _CommandQueue:
             self.running[command.name] = command
             yield Started(command)
 
-    def settle(self) -> Iterator[Postponed | Ended | Idle]:
-        """Wait, and say what has become of commands."""
-        found = self.executor.wait()
-        if not found:
+    def wait(self) -> Iterator[Postponed | Ended | Idle]:
+        """Wait for commands to end, and schedule retries of lost and busy ones."""
+        outcomes = self.executor.wait()
+        if not outcomes:
             yield Idle(len(self.running))
-        for ended in found:
+        for ended in outcomes:
             command = self.running.pop(ended.name)
             reason = ended.reason or ""
             if command.spending and not ended.is_busy:
                 lapse(command.spending, command.name)
             if ended.is_busy:
-                delay = self.delays.get(ended.name, FIRST_DELAY)
-                self.delays[ended.name] = min(2 * delay, LONGEST_DELAY)
-                self.later.append(_Later(command, time.monotonic() + delay))
+                delay = self.delays.get(ended.name, 1.0)
+                self.delays[ended.name] = min(2 * delay, 60.0)
+                self.retries.append(_Retry(command, time.monotonic() + delay))
                 yield Postponed(command, reason)
-            elif ended.lost and self.losses.get(ended.name, 0) < RETRIES:
+            elif ended.lost and self.losses.get(ended.name, 0) < 3:
                 self.losses[ended.name] = self.losses.get(ended.name, 0) + 1
-                self.later.append(_Later(command, 0.0))
+                self.retries.append(_Retry(command, 0.0))
                 yield Postponed(command, reason)
             else:
                 yield ended
 
     def _next(self) -> Command | None:
-        """Return what is to be started now, if anything is."""
         now = time.monotonic()
-        for place, each in enumerate(self.later):
-            if each.due <= now:
-                del self.later[place]
-                return each.command
-        if self.is_used_up:
+        for position, retry in enumerate(self.retries):
+            if retry.due <= now:
+                del self.retries[position]
+                return retry.command
+        if self.is_exhausted:
             return None
         try:
             return next(self.source)
         except StopIteration:
-            self.is_used_up = True
+            self.is_exhausted = True
             return None
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Take the first Ctrl-C as a wish to stop, where somebody can press it and be heard."""
+    def handle_interrupts(self) -> Iterator[None]:
+        """Stop further starts at the first Ctrl-C, if this thread can handle signals."""
         before = signal.getsignal(signal.SIGINT)
         is_main = threading.current_thread() is threading.main_thread()
         if not is_main or before in (signal.SIG_IGN, None):
             yield
             return
 
-        def heard(*_: Any) -> None:
+        def handle(*_: Any) -> None:
             if self.is_stopped:
                 raise KeyboardInterrupt
             self.is_stopped = True
-            # a handler must not wait for a lock that the code it stands in may hold
-            words = threading.Thread(target=self.stopping, args=(len(self.running),), daemon=True)
-            words.start()
+            # In a thread, because the interrupted code may hold a lock that `stopping` needs.
+            args = (len(self.running),)
+            threading.Thread(target=self.stopping, args=args, daemon=True).start()
 
-        signal.signal(signal.SIGINT, heard)
+        signal.signal(signal.SIGINT, handle)
         try:
             yield
         finally:
@@ -353,31 +352,37 @@ class _CommandQueue:
 def chosen_executor(
     name: str, workers: int | None, options: Sequence[str] | Mapping[str, Any]
 ) -> tuple[Executor, list[str]]:
-    """Make an executor with its options, and return the other options.
+    """Create an executor from the command line.
 
-    Its own are written `executor.KEY=VALUE`; None for `workers` leaves their number to it.
+    Args:
+        name: The registered name of the executor.
+        workers: Maximum number of parallel commands, or None for the executor's default.
+        options: All options. Those of the executor have the form `executor.KEY=VALUE`.
+
+    Returns:
+        The executor and the remaining options.
     """
     pairs = [f"{k}={v}" for k, v in options.items()] if isinstance(options, Mapping) else options
-    own = [pair for pair in pairs if pair.startswith(OWN)]
+    own = [pair for pair in pairs if pair.startswith("executor.")]
     owner = Owner("executor", find("executor", name))
     chosen = read_options(own, [owner])["executor"]
     given = {} if workers is None else {"workers": workers}
-    made = owner.factory(**{**chosen, **given})
-    return made, [pair for pair in pairs if pair not in own]
+    executor = owner.factory(**{**chosen, **given})
+    return executor, [pair for pair in pairs if pair not in own]
 
 
 def stopping_words(running: int) -> str:
-    """Say that nothing is begun any more, since Ctrl-C was pressed."""
+    """Return the message for the first Ctrl-C, with the number of running jobs."""
     jobs = "1 running job" if running == 1 else f"{running} running jobs"
     return f"stopping: waiting for {jobs}; press Ctrl-C again to end now"
 
 
 @contextmanager
 def job_process() -> Iterator[None]:
-    """Do within this what the process of a command is for.
+    """Run the work of a command's process within this context.
 
-    It ends with its starter; what the user can mend ends it with a line, which the executor
-    tells, and so does a lock that another process has.
+    The process ends when its parent process ends. A `CwmError`, such as a lock held by another
+    process, ends it with an error line that the executor reports.
     """
     end_with_starter()
     try:
@@ -388,12 +393,12 @@ def job_process() -> Iterator[None]:
 
 
 def seconds_between_reads(folder: Path) -> float:
-    """Return how long to wait before the journals of running jobs in a folder are read again."""
+    """Return the polling interval for the journals of running jobs in a folder, in seconds."""
     return 5.0 if storage_of(folder) else 0.2  # from a URL, each read is a request
 
 
 def logged_reason(code: int, log: Path) -> str | None:
-    """Say in a line why a process did not do what it was to do, by the log that it printed to."""
+    """Return why a process failed, according to its log; see `reason_of`."""
     text = ""
     if code > 0:
         with suppress(OSError):
@@ -402,9 +407,12 @@ def logged_reason(code: int, log: Path) -> str | None:
 
 
 def reason_of(code: int, text: str) -> str | None:
-    """Say in a line why a process did not do what it was to do, None if it did.
+    """Return why a process failed, in one line, or None if it succeeded.
 
-    `code` is its exit code, or a signal's number less than 0; `text` is what it printed.
+    Args:
+        code: The exit code, or the negated number of the signal that ended the process.
+        text: The output of the process. The last line with an error is the reason; if there is
+            none, the last line that is not empty.
     """
     if code == 0:
         return None

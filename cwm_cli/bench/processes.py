@@ -1,4 +1,4 @@
-"""The process of a job: it ends when the one that started it does, and tells what it took."""
+"""Job processes: they end with their parent process, and report their memory and CPU time."""
 
 import os
 import re
@@ -13,26 +13,24 @@ from pathlib import Path
 from typing import IO, NamedTuple, Self
 
 STARTER = "CWM_STARTER"
-"""The environment variable with a descriptor that is closed when whoever started a process ends."""
+"""Environment variable with the number of a pipe that is closed when the parent process ends."""
 
 TICK_SECONDS = 0.05
-"""How often it is looked whether a process has ended; tasks take seconds at least."""
-
-FIRST_TICK_SECONDS = 0.001
-"""And how soon after its start: what is short is not waited for longer than it takes."""
+"""Interval between checks whether a process has ended; jobs take at least seconds."""
 
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 
 class ProcessEnd(NamedTuple):
-    """How a process ended: `code` is its exit code, or a signal's number less than 0.
+    """The exit status and the resource usage of a process.
 
-    `peak_memory` is the most that it had in memory at a time, in bytes, without its children. It is
-    looked at while the process runs: what it took in its last moments may be missing, and one that
-    was over too soon has None. `cpu_seconds` are its own, in user and system mode, and those of
-    whatever descends from it as far as each was waited for by its parent. Workers of a sandbox and
-    the programs in them are, when the sandbox is closed; those of a process that was killed, or
-    ended with its starter, are not.
+    Attributes:
+        code: The exit code, or the negated number of the signal that ended the process.
+        peak_memory: Peak memory in bytes, without child processes. It is sampled while the process
+            runs: a peak in the last moments may be missing, and a very short process has None.
+        cpu_seconds: CPU time in user and system mode, including each descendant for which its
+            parent has waited. The workers of a closed sandbox and the programs in them are
+            included. Workers of a process that was killed, or that ended with its parent, are not.
     """
 
     code: int
@@ -41,12 +39,11 @@ class ProcessEnd(NamedTuple):
 
 
 class JobProcess:
-    """A command as a process, which ends when this one does, however this one ends.
+    """A running command that ends when this process ends, even if this process is killed.
 
-    For that it calls `end_with_starter`: `STARTER` in its environment names a pipe that the system
-    closes once this process is gone. Otherwise it finds there what `environment` says. It runs once
-    it is made, reads nothing, and prints to `output`. `held` are further descriptors that it keeps
-    open. Left as a context, it is over.
+    For that, the command must call `end_with_starter`. The environment variable `STARTER` contains
+    the number of a pipe that the system closes when this process ends. As a context manager, the
+    command is killed on exit.
     """
 
     def __init__(
@@ -59,9 +56,16 @@ class JobProcess:
         held: Sequence[int] = (),
         in_session: bool = False,
     ) -> None:
-        """Start the process in `folder`, outside of the session of this one unless `in_session`.
+        """Start the command, without input.
 
-        Ctrl-C of a terminal reaches all of a session.
+        Args:
+            words: The program and its arguments.
+            output: The file for stdout and stderr.
+            environment: All environment variables of the command, except `STARTER`.
+            folder: The working directory; default: that of this process.
+            held: Further file descriptors that the command keeps open.
+            in_session: Whether the command shares the session of this process. If it does, a
+                Ctrl-C in the terminal also reaches the command.
         """
         watched, self._open_end = os.pipe()
         try:
@@ -93,14 +97,15 @@ class JobProcess:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process ID."""
         return self._process.pid
 
     def ended(self) -> ProcessEnd | None:
-        """Return how it ended, None while it runs; to be asked often, as its memory is seen then.
+        """Return the exit status, or None while the process runs.
 
-        What the system tells in the end (`ru_maxrss`) would count the memory of this process, too:
-        before a process becomes another program it is a copy of the one that started it.
+        Call this method often, because each call samples the memory. The `ru_maxrss` that the
+        system reports after the end would include the memory of this process: before `exec`, the
+        child process is a copy of this process.
         """
         if self._end is not None:
             return self._end
@@ -119,36 +124,37 @@ class JobProcess:
         return self._end
 
     def wait(self) -> ProcessEnd:
-        """Wait until it has ended.
-
-        It is looked ever less often, so that this takes at most a tenth longer than the process.
-        """
+        """Wait until the process has ended, and return its exit status."""
         while (end := self.ended()) is None:
+            # The interval grows, so that waiting takes at most a tenth longer than the process.
             tenth = (time.monotonic() - self._began) / 10
-            time.sleep(min(max(tenth, FIRST_TICK_SECONDS), TICK_SECONDS))
+            time.sleep(min(max(tenth, 0.001), TICK_SECONDS))
         return end
 
     def kill(self) -> None:
-        """End it and whatever descends from it, whatever they do, without waiting for that."""
+        """Kill the process and its descendants, without waiting for their end."""
         if self._end is None:
-            for pid in (self.pid, *_family(self.pid)):
+            for pid in (self.pid, *_descendants(self.pid)):
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
 
 
-def _family(pid: int) -> list[int]:
-    """Return what descends from a process, as far as the system tells: sandboxes have sessions."""
+def _descendants(pid: int) -> list[int]:
+    """Return the IDs of all descendants that /proc lists.
+
+    Killing the process group is not enough because sandboxes have their own sessions.
+    """
     children: list[int] = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
             children += map(int, file.read_text().split())
-    return [each for child in children for each in (child, *_family(child))]
+    return [found for child in children for found in (child, *_descendants(child))]
 
 
 def fresh_log(place: Path) -> IO[bytes]:
-    """Open the file that a job prints to, a new one.
+    """Create an empty log file for a job.
 
-    Whatever was there is removed: what is no file, such as a pipe, would be waited for.
+    An existing file is removed first: if it were a pipe, opening it would block.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     place.unlink(missing_ok=True)
@@ -156,13 +162,13 @@ def fresh_log(place: Path) -> IO[bytes]:
 
 
 def end_with_starter() -> None:
-    """Have this process end at once when the one that started it has ended, if that is asked."""
+    """End this process as soon as its parent has ended, if `STARTER` is set in the environment."""
     if descriptor := os.environ.pop(STARTER, ""):
         threading.Thread(target=_watch, args=(int(descriptor),), daemon=True).start()
 
 
 def _watch(descriptor: int) -> None:
-    """End at once when a descriptor is closed at its other end."""
+    """Exit when the other end of a pipe is closed."""
     while os.read(descriptor, 4096):
         pass
     os._exit(1)

@@ -1,7 +1,7 @@
-"""How long a transition takes: predicted by a world model, by a language model, or taken for real.
+"""Seconds per transition of a world model, the true environment and a language model.
 
-The comparison of appendix C of Dainese et al. (2024), each side also scored on the same rows.
-`bench_speed` is what `cwm bench-speed` does.
+This is the comparison of appendix C of Dainese et al. (2024). In addition, all three are scored on
+the same rows. `bench_speed` is the function of `cwm bench-speed`.
 """
 
 import os
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from cwm_cli.bench.asking import Asked, Inquiry, Questioner
+from cwm_cli.bench.asking import Asked, LanguageModelPredictor, PromptWriter
 from cwm_cli.commands.collect import recorded_args
 from cwm_cli.commands.subjects import ProgramSource, RunSource, Subject, find_subject, protected
 from cwm_cli.commands.synthesize import MODEL_VARIABLE, check_flags, choose_backend
@@ -45,42 +45,36 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 SCALAR, BATCHED = "scalar", "batched"
-"""Forms of the program that are compared: one transition after the other, all rows at once."""
+"""Forms of the program: one transition after the other, or all rows in one batch."""
 
 ALONE, MANY = "environment", "environments"
-"""What is timed of the environment: one, and where it can many copies at once."""
+"""Forms of the environment: a single copy, or many copies in parallel if it supports them."""
 
 IMAGINED = 64
-"""Episodes that a trained model imagines side by side: a batch of the published training."""
+"""Parallel episodes that a trained model imagines: the batch size of the published training."""
 
 LANES, STEPS = 1000, 10
-"""Plans that are played side by side, and their steps, where an environment can do that."""
+"""Number of parallel plans in many copies of an environment, and steps per plan."""
 
 TIMED = 1000
-"""Transitions on which the world model and the environment are timed, all at once if they can."""
-
-TEMPERATURE = 0.0
-"""Of a language model that is to predict: what it holds likeliest."""
-
+"""Number of rows on which the world model and the environment are timed; also the batch size."""
 
 ROUND_SECONDS = 0.01
-"""How long a round takes at least: the clock and whatever is around a round count for nothing."""
+"""Minimum seconds per round, so that the overhead of the clock and of a call is negligible."""
 
 ROUNDS = 40
 FEWEST_ROUNDS = 3
 MOST_SECONDS = 2.0
-"""After so long there are enough rounds, even if they are few."""
-
-QUANTILES = (0.05, 0.95)
+"""Stop after this number of seconds, but not before `FEWEST_ROUNDS` rounds."""
 
 Walk = Callable[[int], tuple[int, float]]
-"""Takes so many steps; returns how many transitions those were, and how many seconds they took."""
+"""Takes a number of steps; returns the number of transitions and the seconds that they took."""
 
 
 class Pace(NamedTuple):
-    """Seconds per transition: the median of rounds, and their quantiles of 5 and 95 %.
+    """Seconds per transition: the median of all rounds, and the 5 % and 95 % quantiles.
 
-    `warm_up` is what the very first transition took, which counts for nothing.
+    `warm_up` are the seconds of the very first transition, which belongs to no round.
     """
 
     median: float
@@ -92,42 +86,46 @@ class Pace(NamedTuple):
 
     @classmethod
     def of(cls, seconds: Sequence[float], transitions: int, warm_up: float) -> Self:
-        """Summarise rounds by their seconds per transition."""
-        low, high = np.quantile(seconds, QUANTILES).tolist()
+        """Compute the pace from the seconds per transition of each round."""
+        low, high = np.quantile(seconds, (0.05, 0.95)).tolist()
         return cls(float(np.median(seconds)), low, high, len(seconds), transitions, warm_up)
 
 
 class SpeedProgress(NamedTuple):
-    """What is being done; what an observer of `bench_speed` is told."""
+    """The current activity of `bench_speed`, for its observer."""
 
     words: str
 
 
 class SpeedRatio(NamedTuple):
-    """How many transitions of the world model fit into one of something else."""
+    """The speed of the world model, as a multiple of the speed of another side."""
 
     times: float
 
     @property
     def orders(self) -> float:
-        """The ratio in orders of magnitude: 1,000 times are 3."""
+        """The ratio in orders of magnitude: 3 for a ratio of 1,000."""
         return log10(self.times)
 
     def as_json(self) -> dict[str, float]:
-        """Return the ratio as plain data."""
+        """Return the ratio as JSON data."""
         return {"ratio": self.times, "orders": self.orders}
 
     @classmethod
     def of(cls, ours: Pace | None, theirs: Pace | None) -> "SpeedRatio | None":
-        """Compare two paces, if there are both."""
+        """Return the ratio of two paces, or None if one of them is missing."""
         return cls(theirs.median / ours.median) if ours and theirs else None
 
 
 class TimedSides(NamedTuple):
-    """Paces of program and environment by name, and why the program has none in some form.
+    """The paces of the program and the environment.
 
-    The program was timed on inputs that were drawn between `rows` recorded ones; a batch has as
-    many. `failure` is why the program failed, if it did.
+    Attributes:
+        rows: Number of rows in a batch. The program is timed on random inputs between this number
+            of recorded ones.
+        paces: The paces by form.
+        notes: Why the program has no pace, by form.
+        failure: The failure of the program, or None.
     """
 
     rows: int
@@ -138,10 +136,15 @@ class TimedSides(NamedTuple):
 
 @dataclass(frozen=True)
 class SpeedResult(Result):
-    """A world model, the true environment, and a language model (by `name`) if one was asked.
+    """Speed and accuracy of a world model, the true environment and a language model.
 
-    The environment has no score where it cannot be stood at observations, and one below 1
-    where chance decides or observations hide something.
+    Attributes:
+        world_model: The score of the world model.
+        environment: The score of the environment, or None if its state cannot be set from an
+            observation. It is below 1 if the environment is stochastic or partially observed.
+        timed: The paces of the world model and the environment.
+        language_model: The predictions of the language model, or None if none was chosen.
+        name: The name of the language model, or "".
     """
 
     world_model: Score
@@ -152,20 +155,20 @@ class SpeedResult(Result):
 
     @property
     def paces(self) -> dict[str, Pace]:
-        """Paces of the forms of the program and of the environment, by name."""
+        """The paces of the program and the environment, by form."""
         return self.timed.paces
 
     @property
     def answering(self) -> Pace | None:
-        """How long answers of the language model take, waits after failed attempts included."""
+        """The pace of the language model, including the waits before retries."""
         usages = self.language_model.usages if self.language_model else []
         seconds = [usage.seconds for usage in usages]
         return Pace.of(seconds, len(seconds), seconds[0]) if seconds else None
 
     def speedups(self) -> dict[str, dict[str, SpeedRatio | None]]:
-        """Return how many times faster the world model is, one by one and all rows at once.
+        """Return how many times faster the world model is, by other side and by form.
 
-        All at once it is compared with the fastest that the other side can do.
+        The batched form is compared with the fastest form of the other side.
         """
         one, many = self.paces.get(ALONE), self.paces.get(MANY)
         sides = {"environment": (one, many or one)}
@@ -180,35 +183,30 @@ class SpeedResult(Result):
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm bench-speed --json` prints."""
+        """Return the output of `cwm bench-speed --json`."""
         speedups = {
-            side: {
-                form: ratio and {"ratio": ratio.times, "orders": ratio.orders}
-                for form, ratio in ratios.items()
-            }
+            side: {form: ratio and ratio.as_json() for form, ratio in ratios.items()}
             for side, ratios in self.speedups().items()
         }
         paces = self.paces
         return {
-            "world_model": self._world_model(),
-            "environment": _side(paces.get(ALONE), paces.get(MANY), self.environment),
-            "language_model": self._language_model(),
+            "world_model": self._world_model_json(),
+            "environment": _side_json(paces.get(ALONE), paces.get(MANY), self.environment),
+            "language_model": self._language_model_json(),
             "speedup": {"language_model": None} | speedups,
         }
 
-    def _world_model(self) -> dict[str, Any]:
-        """Return what there is of the world model."""
+    def _world_model_json(self) -> dict[str, Any]:
         rows, paces, notes, failure = self.timed
         return {
-            **_side(paces.get(SCALAR), paces.get(BATCHED), self.world_model),
+            **_side_json(paces.get(SCALAR), paces.get(BATCHED), self.world_model),
             "rows_timed": rows,
-            "forms": {form: _pace(paces[form]) for form in TIMED_FORMS if form in paces},
+            "forms": {form: _pace_json(paces[form]) for form in TIMED_FORMS if form in paces},
             "notes": notes,
             "failure": asdict(failure) if failure else None,
         }
 
-    def _language_model(self) -> dict[str, Any] | None:
-        """Return what there is of the language model."""
+    def _language_model_json(self) -> dict[str, Any] | None:
         asked = self.language_model
         if asked is None:
             return None
@@ -217,7 +215,7 @@ class SpeedResult(Result):
             for row, reason in asked.unread.items()
         ]
         return {
-            **_side(self.answering, None, asked.score),
+            **_side_json(self.answering, None, asked.score),
             "answered": len(asked.answers),
             "unread": unread,
             "refused": [{"row": row, "reason": why} for row, why in asked.refused.items()],
@@ -247,13 +245,19 @@ def bench_speed(
     seed: int = 0,
     observer: Observer = SILENT,
 ) -> SpeedResult:
-    """Time a transition: in a world model, in the true environment, by a language model.
+    """Measure the seconds per transition of a world model, its environment and a language model.
 
-    Arguments and defaults are those of `cwm bench-speed`. All three predict the same `rows`;
-    the world model and the environment are timed on more, warm, in rounds, and a language
-    model is asked once per row. What fails is reported, and the rest is measured. The
-    observer is told a `SpeedProgress` when something else begins. An interruption ends the
-    asking only, and is told in `language_model.stopped`.
+    All three predict the same rows. The world model and the environment are timed on more rows, in
+    rounds after a warm-up. The language model receives one request per row. If the program or the
+    language model fails, the result reports the failure and contains the other measurements.
+    Ctrl-C during the requests ends only them; `language_model.stopped` then reports it.
+
+    The arguments and defaults are those of `cwm bench-speed`. The observer receives a
+    `SpeedProgress` for each new activity.
+
+    Raises:
+        CwmError: The world model cannot be timed, because it has no program or its program is
+            stochastic or has memory, or an argument is invalid.
     """
     subject = find_subject(
         run, program=program, env=env, env_args=env_args, options=options, observer=observer
@@ -264,22 +268,22 @@ def bench_speed(
         )
     flags = {"api_base": api_base, "temperature": temperature}
     if not abilities_of(subject.text or "").is_plain:
-        told = "is stochastic or has memory: `cwm plan` reports the seconds per decision"
         raise CwmError(
-            f"bench-speed needs a deterministic program without memory; {subject.name} {told}"
+            f"bench-speed needs a deterministic program without memory; {subject.name} is "
+            "stochastic or has memory: `cwm plan` reports the seconds per decision"
         )
     check_access(tools, allow_gap)
-    asks = _Predictor.named(backend, model, subject.options, flags)
-    if asks.factory is not None:
-        asks.factory(model=asks.name, **asks.options).ready(max_cost)
+    choice = _BackendChoice.parse(backend, model, subject.options, flags)
+    if choice.factory is not None:
+        choice.factory(model=choice.name, **choice.options).ready(max_cost)
     data = subject.transitions(dataset, observer)
     subject = subject._replace(env_args=recorded_args(data, subject.env_args))
-    metric, drawn = AccuracyMetric.of(data.train), _draw(data, rows, seed)
+    metric, sample = AccuracyMetric.of(data.train), _sample_rows(data, rows, seed)
     with ExitStack() as stack:
         sandbox = None
         if subject.model is None:
             guarded = protected(
-                Limits.chosen({**subject.limits, **asks.sandbox}),
+                Limits.chosen({**subject.limits, **choice.sandbox}),
                 tools=sorted({*subject.tools, *tools}),
                 accepted=allow_gap,
                 handlers=[TimingJob.handler],
@@ -289,29 +293,28 @@ def bench_speed(
         observer.begins(SpeedProgress("timing world model and environment"))
         try:
             found = measure(
-                subject, sandbox, metric, asked=drawn.asked, timed=drawn.timed, seed=seed
+                subject, sandbox, metric, asked=sample.asked, timed=sample.timed, seed=seed
             )
-            if asks.factory is None:
+            if choice.factory is None:
                 return found
             with closing(subject.spec.make(**subject.env_args)) as made:
                 description = subject.spec.describe(made)
-            questioner = Questioner(description, drawn.train, examples, seed)
-            answers = asks.ask(questioner, drawn.asked, metric, max_cost, observer)
-            return replace(found, language_model=answers, name=asks.name)
+            prompts = PromptWriter(description, sample.train, examples, seed)
+            answers = choice.predict(prompts, sample.asked, metric, max_cost, observer)
+            return replace(found, language_model=answers, name=choice.name)
         finally:
             observer.ends()
 
 
-class _Drawn(NamedTuple):
-    """Rows to predict, held out ones if there are any, rows to time, and train rows beside."""
+class _RowSample(NamedTuple):
+    """Rows to predict (held out if possible), rows to time, and the other train rows."""
 
     asked: Dataset
     timed: Dataset
     train: Dataset
 
 
-def _draw(data: Dataset, count: int, seed: int) -> _Drawn:
-    """Draw rows at random."""
+def _sample_rows(data: Dataset, count: int, seed: int) -> _RowSample:
     rng = np.random.default_rng(seed)
     held_out = np.flatnonzero(data.columns["split"] == 1)
     candidates = held_out if len(held_out) else np.arange(len(data))
@@ -319,11 +322,11 @@ def _draw(data: Dataset, count: int, seed: int) -> _Drawn:
     timed = rng.permutation(len(data))[:TIMED]
     is_train = data.columns["split"] == 0
     is_train[asked] = False
-    return _Drawn(data[asked], data[timed], data[is_train])
+    return _RowSample(data[asked], data[timed], data[is_train])
 
 
-class _Predictor(NamedTuple):
-    """The language model to ask, and what asks it; nobody where none was named."""
+class _BackendChoice(NamedTuple):
+    """The chosen language model and backend; `factory` is None if none was chosen."""
 
     name: str
     factory: Any
@@ -331,47 +334,48 @@ class _Predictor(NamedTuple):
     sandbox: dict[str, Any]
 
     @classmethod
-    def named(
+    def parse(
         cls,
         backend: str | None,
         model: str | None,
         options: Sequence[str] | Mapping[str, Any],
         flags: Mapping[str, Any],
-    ) -> "_Predictor":
-        """Read what a user chose; what cannot be is refused before anything is measured."""
+    ) -> "_BackendChoice":
+        """Parse the user's choice, and reject invalid options before the measurements."""
         owners = [Owner("sandbox", Limits)]
         if not (backend or model or os.environ.get(MODEL_VARIABLE)):
             return cls("", None, {}, read_options(options, owners)["sandbox"])
-        answers = choose_backend(backend or default("model"), [model or ""])
-        owners.append(Owner("backend", find("backend", answers.backend)))
+        choice = choose_backend(backend or default("model"), [model or ""])
+        owners.append(Owner("backend", find("backend", choice.backend)))
         chosen = read_options(options, owners)
         given = {flag: value for flag, value in flags.items() if value is not None}
-        check_flags(answers.backend, given)
-        usual = {"temperature": TEMPERATURE} if "temperature" in owners[1].options else {}
-        name = one_model(answers.model) or answers.backend
-        of_backend = usual | chosen["backend"] | given
-        return cls(name, owners[1].factory, of_backend, chosen["sandbox"])
+        check_flags(choice.backend, given)
+        # Temperature 0 for the most likely prediction.
+        defaults = {"temperature": 0.0} if "temperature" in owners[1].options else {}
+        name = one_model(choice.model) or choice.backend
+        backend_options = defaults | chosen["backend"] | given
+        return cls(name, owners[1].factory, backend_options, chosen["sandbox"])
 
-    def ask(
+    def predict(
         self,
-        questioner: Questioner,
+        prompts: PromptWriter,
         rows: Dataset,
         metric: Metric,
         max_cost: float | None,
         observer: Observer,
     ) -> Asked:
-        """Ask for rows; a language model that cannot be asked is reported."""
+        """Predict rows; an error of the backend is returned as the reason for the stop."""
 
-        def heard(count: int) -> None:
-            told = f"asking {self.name}: {count} of {len(rows)} answered"
-            observer.advanced(SpeedProgress(told))
+        def report(count: int) -> None:
+            words = f"asking {self.name}: {count} of {len(rows)} answered"
+            observer.advanced(SpeedProgress(words))
 
         observer.advanced(SpeedProgress(f"asking {self.name}"))
         try:
             backend = self.factory(model=self.name, **self.options)
         except CwmError as error:
             return Asked(stopped=str(error))
-        return Inquiry(backend, questioner, metric, max_cost).ask(rows, heard)
+        return LanguageModelPredictor(backend, prompts, metric, max_cost).predict(rows, report)
 
 
 def measure(
@@ -383,9 +387,19 @@ def measure(
     timed: Dataset,
     seed: int = 0,
 ) -> SpeedResult:
-    """Score model and environment on the rows `asked`, and time both, in turn, on those `timed`.
+    """Score and time a world model and its environment.
 
-    A program, which takes the sandbox, scores 0 if it fails, and has a failure instead of paces.
+    Args:
+        subject: The world model and its environment.
+        sandbox: The sandbox for a program; None for a trained model.
+        metric: The metric of the scores.
+        asked: The rows for the scores.
+        timed: The rows for the paces.
+        seed: Seed of the score and of the episodes.
+
+    Returns:
+        The result without a language model. A program that fails has a failure instead of paces.
+        If it already fails on the rows `asked`, its score is 0.
     """
     spec, text = subject.spec, subject.text or ""
     model = ProgramModel(text, sandbox) if sandbox is not None else subject.model
@@ -398,26 +412,23 @@ def measure(
             sides = TimedSides(len(timed), paces(walks), {}, found.failure)
         elif sandbox is None:
             starts = timed[np.arange(min(len(timed), IMAGINED))]
-            own = {
-                SCALAR: _imagining(model, starts[np.arange(1)], seed),
-                BATCHED: _imagining(model, starts, seed),
+            imagined = {
+                SCALAR: _walk_model(model, starts[np.arange(1)], seed),
+                BATCHED: _walk_model(model, starts, seed),
             }
-            sides = TimedSides(len(starts), paces({**own, **walks}), {})
+            sides = TimedSides(len(starts), paces({**imagined, **walks}), {})
         else:
-            sides = _time(text, timed, sandbox, walks, seed=seed)
+            sides = _time_program(text, timed, sandbox, walks, seed=seed)
     truth = EnvironmentModel(spec, subject.env_args)
     return SpeedResult(found.score, metric.ceiling(truth, asked, seed=seed), sides)
 
 
-def _imagining(model: WorldModel, starts: Dataset, seed: int) -> Walk:
-    """Return what takes steps in episodes that a model imagines, side by side from given rows.
-
-    How it comes to stand where they begin is not timed.
-    """
+def _walk_model(model: WorldModel, starts: Dataset, seed: int) -> Walk:
+    """Return a walk in parallel imagined episodes; setting their initial states is not timed."""
     histories = [EpisodeHistory((row.observation,)) for row in starts]
     actions = starts.select("actions")
 
-    def stepping() -> Iterator[float]:
+    def step_seconds() -> Iterator[float]:
         for number in count():
             episodes = model.imagine(histories, starts, seed=seed + number)
             for _ in range(STEPS):
@@ -425,21 +436,18 @@ def _imagining(model: WorldModel, starts: Dataset, seed: int) -> Walk:
                 episodes.step(actions)
                 yield perf_counter() - started
 
-    steps_on = stepping()
+    durations = step_seconds()
 
     def walk(steps: int) -> tuple[int, float]:
-        return steps * len(starts), sum(next(steps_on) for _ in range(steps))
+        return steps * len(starts), sum(next(durations) for _ in range(steps))
 
     return walk
 
 
-def _time(
+def _time_program(
     program: str, rows: Dataset, sandbox: Sandbox, others: Mapping[str, Walk], *, seed: int = 0
 ) -> TimedSides:
-    """Time a program in each of its forms, in turn with other walks.
-
-    If it fails the others are timed alone.
-    """
+    """Time each form of a program in turn with other walks, or only these if the program fails."""
     notes: dict[str, str] = {}
 
     def attempt() -> TimedSides:
@@ -457,22 +465,21 @@ def _time(
 
 
 def paces(walks: Mapping[str, Walk]) -> dict[str, Pace]:
-    """Time rounds of several walks in turn, so that what slows the machine down slows them all.
+    """Time several walks in turn, round by round.
 
-    A first walk finds how many steps make a round. Those without any transition are left out.
+    Because of the turns, other load on the machine slows all walks alike. A warm-up determines the
+    number of steps per round. The result omits walks without transitions.
     """
     timed = {name: _Rounds(walk) for name, walk in walks.items()}
-    at_work = [rounds for rounds in timed.values() if rounds.warm_up()]
-    while at_work:
-        for rounds in at_work:
-            rounds.turn()
-        at_work = [rounds for rounds in at_work if not rounds.is_done]
+    unfinished = [rounds for rounds in timed.values() if rounds.warm_up()]
+    while unfinished:
+        for rounds in unfinished:
+            rounds.time_round()
+        unfinished = [rounds for rounds in unfinished if not rounds.is_done]
     return {name: rounds.pace for name, rounds in timed.items() if rounds.seconds}
 
 
 class _Rounds:
-    """Times a walk, round by round."""
-
     def __init__(self, walk: Walk) -> None:
         self.seconds: list[float] = []
         self._walk = walk
@@ -480,18 +487,18 @@ class _Rounds:
         self._first, self._taken, self._transitions = 0.0, 0.0, 0
 
     def warm_up(self) -> bool:
-        """Find how many steps make a round; say whether there are any transitions at all."""
+        """Determine the number of steps per round; return whether there are any transitions."""
         transitions, self._first = self._walk(1)
         seconds = 0.0
         while transitions and seconds < ROUND_SECONDS:
             _, seconds = self._walk(self._steps)
-            if seconds >= ROUND_SECONDS:  # and not only because something else came between
+            # Measure again, because another process may have interrupted the first time.
+            if seconds >= ROUND_SECONDS:
                 seconds = min(seconds, self._walk(self._steps)[1])
             self._steps *= 1 if seconds >= ROUND_SECONDS else 2
         return transitions > 0
 
-    def turn(self) -> None:
-        """Time a round."""
+    def time_round(self) -> None:
         transitions, seconds = self._walk(self._steps)
         self.seconds.append(seconds / transitions)
         self._transitions += transitions
@@ -499,42 +506,35 @@ class _Rounds:
 
     @property
     def is_done(self) -> bool:
-        """Whether there are rounds enough."""
         count = len(self.seconds)
         return count >= ROUNDS or (count >= FEWEST_ROUNDS and self._taken >= MOST_SECONDS)
 
     @property
     def pace(self) -> Pace:
-        """What the rounds come to."""
         return Pace.of(self.seconds, self._transitions, self._first)
 
 
 def walks_of(
     spec: EnvironmentSpec, env: "gym.Env[Any, Any]", task: Task, rows: Dataset
 ) -> dict[str, Walk]:
-    """Return what steps an environment, one by one and, where it can, many copies at once.
+    """Return walks in an environment: in one copy and, if it supports them, in many copies.
 
-    It takes the actions of the rows, from one episode to the next; neither
-    resets nor what wrappers do is timed.
+    A single copy takes the actions of the rows, one episode after the other. Resets and wrappers
+    are not timed.
     """
-    walks = {ALONE: _stepping(env, task, rows)}
+    durations = _step_seconds(env, task, rows)
+
+    def walk(steps: int) -> tuple[int, float]:
+        return steps, sum(next(durations) for _ in range(steps))
+
+    walks: dict[str, Walk] = {ALONE: walk}
     if (rewinder := spec.rewinder(env) if spec.rewinder else None) is not None:
-        walks[MANY] = _batched(env, rewinder, task.seed)
+        walks[MANY] = _walk_copies(env, rewinder, task.seed)
     return walks
 
 
-def _stepping(env: "gym.Env[Any, Any]", task: Task, rows: Dataset) -> Walk:
-    """Return what takes steps, from one episode to the next."""
-    acts = _acts(env, task, rows)
-
-    def walk(steps: int) -> tuple[int, float]:
-        return steps, sum(next(acts) for _ in range(steps))
-
-    return walk
-
-
-def _acts(env: "gym.Env[Any, Any]", task: Task, rows: Dataset) -> Iterator[float]:
-    """Yield the seconds of one step after the other; an action that is not allowed is replaced."""
+def _step_seconds(env: "gym.Env[Any, Any]", task: Task, rows: Dataset) -> Iterator[float]:
+    """Yield the seconds of each step; the first allowed action replaces a disallowed one."""
     actions = cycle([row.action for row in rows])
     bare, episode = env.unwrapped, 0
     while True:
@@ -551,8 +551,8 @@ def _acts(env: "gym.Env[Any, Any]", task: Task, rows: Dataset) -> Iterator[float
                 break
 
 
-def _batched(env: "gym.Env[Any, Any]", rewinder: Rewinder, seed: int) -> Walk:
-    """Return what plays random plans in many copies at once, from where an episode begins."""
+def _walk_copies(env: "gym.Env[Any, Any]", rewinder: Rewinder, seed: int) -> Walk:
+    """Return a walk by random plans in many copies, from the initial state of an episode."""
     env.reset(seed=seed)
     env.action_space.seed(seed)
     actions = np.array([env.action_space.sample() for _ in range(LANES * STEPS)])
@@ -568,8 +568,8 @@ def _batched(env: "gym.Env[Any, Any]", rewinder: Rewinder, seed: int) -> Walk:
     return walk
 
 
-def _side(pace: Pace | None, batched: Pace | None, score: Score | None) -> dict[str, Any]:
-    """Return what all sides have."""
+def _side_json(pace: Pace | None, batched: Pace | None, score: Score | None) -> dict[str, Any]:
+    """Return the fields that all three sides share."""
     return {
         "median_seconds": pace.median if pace else None,
         "low_seconds": pace.low if pace else None,
@@ -580,8 +580,7 @@ def _side(pace: Pace | None, batched: Pace | None, score: Score | None) -> dict[
     }
 
 
-def _pace(pace: Pace) -> dict[str, Any]:
-    """Return a pace."""
+def _pace_json(pace: Pace) -> dict[str, Any]:
     names = ("median", "low", "high", "warm_up")
     counts = {"rounds": pace.rounds, "transitions": pace.transitions}
     return {f"{name}_seconds": getattr(pace, name) for name in names} | counts

@@ -1,4 +1,4 @@
-"""What a benchmark will take is told before anything is paid, and much is asked about first."""
+"""Tests of cost estimates, and of the consent that `cwm benchmark` requests before it starts."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def of(model: str, completions: int, *, left: float | None = None, **options: in
     return estimated([SearchesToCome(model, backend, 2, completions)], in_flight=4, left=left)
 
 
-def test_tokens_dollars_and_hours_are_what_they_amount_to() -> None:
+def test_estimate_computes_tokens_dollars_and_hours() -> None:
     usual = of(MODEL, 1000)
     assert usual.expected == pytest.approx(1000 * (3000 * 0.15e-6 + 1500 * 0.6e-6))
     assert usual.worst == pytest.approx(1000 * (3000 * 0.15e-6 + 16384 * 0.6e-6))
@@ -60,7 +60,7 @@ def test_tokens_dollars_and_hours_are_what_they_amount_to() -> None:
 
 
 @pytest.mark.parametrize("header", ["[]", "{}", '{"config": 3}', "[" * 5000, None])
-def test_a_damaged_run_does_not_count(header: str | None) -> None:
+def test_damaged_runs_are_ignored(header: str | None) -> None:
     usual, folder = of(MODEL, 10), Path("runs") / "damaged"
     folder.mkdir(parents=True)
     (folder / "nodes.jsonl").write_text("")
@@ -71,7 +71,7 @@ def test_a_damaged_run_does_not_count(header: str | None) -> None:
     assert of(MODEL, 10) == usual
 
 
-def test_models_that_searches_choose_among_have_their_shares_each() -> None:
+def test_models_of_a_pool_share_the_completions_by_weight() -> None:
     names = ("openai/gpt-4o-mini", "openai/gpt-4o", "openai/gpt-4.1")
     members = {name: LiteLLM(name) for name in names}
     weights = dict(zip(names, (2.0, 1.0, 1.0), strict=True))
@@ -84,7 +84,7 @@ def test_models_that_searches_choose_among_have_their_shares_each() -> None:
     assert "7 jobs with up to 41 completions" in found.lines[0]
 
 
-def test_problems_of_a_run_tell_what_others_will_take(tmp_path: Path) -> None:
+def test_estimate_measures_the_problems_of_earlier_runs(tmp_path: Path) -> None:
     usage = {"prompt_tokens": 900, "completion_tokens": 50, "seconds": 2.0}
     node = {"id": 0, "step": 0, "parent": -1, "action": "generate", "program": "", "prompt": ""}
     line = {"node": node | {"verdict": {"score": 0.5}, "usage": usage}, "text": ""}
@@ -101,7 +101,7 @@ def test_problems_of_a_run_tell_what_others_will_take(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_what_is_left_is_reckoned_by_what_was_measured(cwm) -> None:
+def test_estimate_of_a_continued_run_uses_its_measured_completions(cwm) -> None:
     cwm.environment["OPENAI_API_KEY"] = "sk-of-the-tests"
     words = ["benchmark", "--env", "CartPole-v1", "--strategy", "zero-shot", "--model", MODEL]
     words += ["-o", "start=none", "-o", "refine=none", "--run", "r", "--workers", "1"]
@@ -117,9 +117,9 @@ def test_what_is_left_is_reckoned_by_what_was_measured(cwm) -> None:
         assert done.returncode == 0, done.stderr
         assert len(server.requests) == 2
         more = cwm.inside(*words, "--budget", "5", "--json")
-    told = " ".join(more.stderr.split())
-    assert "1 jobs with up to 3 completions: some 6,000 tokens of prompts" in told
-    assert "1,500 of answers (measured on 2 completions)" in told
+    text = " ".join(more.stderr.split())
+    assert "1 jobs with up to 3 completions: about 6,000 prompt tokens" in text
+    assert "1,500 completion tokens (measured on 2 completions)" in text
     offline = cwm.inside("benchmark", "--env", "CartPole-v1", "--ask-above", "0", "--run", "o")
     assert offline.returncode == 0, offline.stderr
     assert "Estimate" not in offline.stderr
@@ -130,7 +130,7 @@ def test_what_is_left_is_reckoned_by_what_was_measured(cwm) -> None:
     ("typed", "code"),
     [pytest.param("y\n", 0, marks=pytest.mark.long), ("n\n", 1), ("\n", 1), ("", 130)],
 )
-def test_much_is_asked_about_on_a_terminal(typed: str, code: int, tmp_path: Path) -> None:
+def test_benchmark_asks_for_consent_on_a_terminal(typed: str, code: int, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "cwm_cli", "benchmark", "--env", "CartPole-v1", "--run", "r"]
     words += ["--model", MODEL, "--strategy", "zero-shot", "--budget", "1", "--ask-above", "0"]
     words += ["-o", "start=none", "-o", "refine=none", "--json"]

@@ -1,4 +1,4 @@
-"""Commands are carried out: lost ones again, busy ones later, and Ctrl-C stops and then ends."""
+"""Tests of running commands: retries, Ctrl-C, CPU time, memory and failure reasons."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def command(name: str, script: str, folder: Path) -> Command:
 
 @dataclass
 class LosingProcesses(LocalProcesses):
-    """Ends the processes of some commands, as a machine does that goes away."""
+    """Kills the processes of some commands and reports them as lost, like a failing machine."""
 
     losses: dict[str, int] = field(default_factory=dict)
 
@@ -63,7 +63,7 @@ time.sleep(0.3)
 """
 
 
-def test_lost_commands_are_started_again_busy_ones_later_and_what_comes_may_depend_on_it(tmp_path):
+def test_lost_and_busy_commands_are_retried_and_later_commands_may_depend_on_events(tmp_path):
     script = {
         name: COUNTED.format(file=str(tmp_path / name), busy=busy, size=size)
         for name, busy, size in (("large", 0, 200 << 20), ("busy", 1, 0), ("after", 0, 0))
@@ -140,14 +140,14 @@ Path(sys.argv[1]).write_text(str(time.process_time()))
 """
 
 
-def test_time_of_processors_is_that_of_a_process_and_of_what_was_waited_for(tmp_path):
+def test_cpu_seconds_include_only_descendants_whose_parent_waited(tmp_path):
     waits, leaves = run(SPENDS, "waits", "0"), run(SPENDS, "leaves", "1")
     assert waits.cpu_seconds > 0.4 > leaves.cpu_seconds > 0
     own = tmp_path / "own"
     assert run(IN_A_SANDBOX, str(own)).cpu_seconds > float(own.read_text()) + 0.8
 
 
-def test_a_short_process_is_not_waited_for_and_one_that_is_left_is_over(tmp_path):
+def test_short_process_returns_quickly_and_context_exit_kills_the_process(tmp_path):
     begun = time.monotonic()
     assert run("import sys; sys.exit(3)").code == 3
     seconds = time.monotonic() - begun
@@ -162,7 +162,7 @@ def test_a_short_process_is_not_waited_for_and_one_that_is_left_is_over(tmp_path
     assert end is not None and end.code == -signal.SIGKILL
 
 
-def test_a_reason_is_one_line_whatever_was_printed():
+def test_failure_reason_is_one_line():
     for code, text, reason in (
         (0, "Error: no", None),
         (1, "", "its process ended with exit code 1"),
@@ -200,7 +200,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("presses", [1, 2])
-def test_the_first_ctrl_c_lets_finish_what_runs_and_the_second_ends_it(tmp_path, presses):
+def test_first_ctrl_c_waits_for_running_commands_and_second_ends_them(tmp_path, presses):
     driver = subprocess.Popen(
         (sys.executable, "-c", DRIVER), cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )

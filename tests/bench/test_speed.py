@@ -1,4 +1,4 @@
-"""How fast programs and environments step, and `cwm bench-speed` as users run it."""
+"""Tests of paces, of timing programs and environments, and of `cwm bench-speed`."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from cwm_cli.bench.asking import Inquiry, Questioner
+from cwm_cli.bench.asking import LanguageModelPredictor, PromptWriter
 from cwm_cli.bench.speed import FEWEST_ROUNDS, ROUNDS, SpeedRatio, bench_speed, paces, walks_of
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import space_of
@@ -36,7 +36,7 @@ class TestPaces:
 
         return walked
 
-    def test_rounds_are_taken_in_turn_after_a_warm_up(self):
+    def test_rounds_of_walks_alternate_after_a_warm_up(self):
         order = []
         walks = {
             name: lambda steps, name=name: order.append(name) or (steps, steps * 0.02)
@@ -46,25 +46,25 @@ class TestPaces:
         assert order[-2 * ROUNDS :] == ["a", "b"] * ROUNDS
         assert found["a"].rounds == found["b"].rounds == ROUNDS
 
-    def test_a_round_is_as_many_steps_as_the_clock_needs(self):
+    def test_rounds_have_enough_steps_for_the_clock(self):
         calls = []
         found = paces({"fast": self.walk(1e-6, calls)})["fast"]
         assert calls[-ROUNDS:] == [2**14] * ROUNDS
         assert found.median == pytest.approx(1e-6)
         assert found.transitions == ROUNDS * 2**14
 
-    def test_slow_walks_are_not_walked_for_ever(self):
+    def test_slow_walks_have_few_rounds(self):
         calls = []
         found = paces({"slow": self.walk(5.0, calls)})["slow"]
         assert (found.rounds, found.median) == (FEWEST_ROUNDS, 5.0)
 
-    def test_seconds_are_those_of_a_transition_however_many_a_step_makes(self):
+    def test_paces_are_seconds_per_transition_not_per_step(self):
         assert paces({"many": self.walk(1e-3, [], lanes=100)})["many"].median == pytest.approx(1e-3)
 
-    def test_what_makes_no_transition_has_no_pace(self):
+    def test_walk_without_transitions_has_no_pace(self):
         assert paces({"none": lambda steps: (0, 0.0)}) == {}
 
-    def test_what_lies_around_the_median_is_told(self):
+    def test_paces_have_quantiles_and_a_warm_up(self):
         seconds = iter([0.1, 0.1, *np.linspace(0.1, 0.2, 21).tolist()])
         found = paces({"noisy": lambda steps: (1, next(seconds))})["noisy"]
         assert found.low < found.median < found.high
@@ -86,7 +86,7 @@ class TestWords:
     @pytest.mark.parametrize(
         ("seconds", "words"), [(999.6e-9, "1 µs"), (2.5e-10, "0.25 ns"), (0.4239, "424 ms")]
     )
-    def test_seconds_are_told_in_the_unit_that_fits(self, seconds, words):
+    def test_seconds_have_a_fitting_unit(self, seconds, words):
         assert seconds_words(seconds) == words
 
 
@@ -100,7 +100,7 @@ while frame and not hasattr(frame.f_locals.get("self"), "job_class"):
 timed = frame is not None and type(frame.f_locals["self"]).__name__ == "TimingHandler"
 confined = sys.modules.get("cwm_cli.worlds.confined_timing")
 """
-"""Finds out whether the program is timed."""
+"""Sets `timed` to whether the program is being timed."""
 
 FORGERIES = {
     "numbers that are made up": """
@@ -216,7 +216,7 @@ if timed:
     confined._take_passes = lambda *_: confined.PASSED.pack(False, b"there is no such form")
 """,
 }
-"""Programs that seem faster than they are; the gc and frames lead them to the loop around them."""
+"""Programs that seem faster than they are, because they patch the timing loop around them."""
 
 MEMORISING = """
 known, plain = {}, Environment
@@ -229,18 +229,18 @@ class Environment(plain):
         known[key] = super().step(action)
         return known[key]
 """
-"""Keeps all answers, and returns a wrong one to an input that it has received before."""
+"""Caches all predictions, and returns a wrong one if it receives an input twice."""
 
 
 class TestTimer:
-    def test_a_program_takes_as_many_steps_as_it_is_asked_for_in_every_form(self, sandbox, poles):
+    def test_timer_takes_the_requested_steps_in_every_form(self, sandbox, poles):
         rows = poles[0][np.arange(50)]
         with Timer(sandbox, cartpole(), rows) as timer:
             walked = [timer.walk(form, 3) for form in ("scalar", "arithmetic", "batched")]
         assert [each.transitions for each in walked] == [3, 3, 150]
         assert all(each.seconds > 0 for each in walked)
 
-    def test_a_form_that_there_is_not_makes_no_transitions_and_says_why(self, sandbox, poles):
+    def test_missing_form_has_no_transitions_but_a_note(self, sandbox, poles):
         program = cartpole(position="x + 0.02 * v + 0 * len(str(x))")
         with Timer(sandbox, program, poles[0][np.arange(9)]) as timer:
             assert timer.walk("batched", 2).transitions == 0
@@ -255,7 +255,7 @@ class TestTimer:
             ("[0 for _ in iter(int, 1)]", "timeout_cpu"),
         ],
     )
-    def test_a_program_that_fails_says_how_and_leaves_the_sandbox_working(
+    def test_failing_program_reports_its_failure_and_the_sandbox_keeps_working(
         self, sandbox, poles, step, kind
     ):
         rows = poles[0][np.arange(9)]
@@ -269,7 +269,7 @@ class TestTimer:
             assert timer.walk("scalar", 1).transitions == 1
 
     @pytest.mark.parametrize("meddling", FORGERIES.values(), ids=FORGERIES)
-    def test_a_program_that_forges_its_times_is_found_out(self, sandbox, poles, meddling):
+    def test_forged_times_are_detected(self, sandbox, poles, meddling):
         forging = cartpole() + MEDDLING + meddling
         rows = poles[0][np.arange(99)]
         with Timer(sandbox, forging, rows) as timer, pytest.raises(ProgramFailed) as broke:
@@ -278,9 +278,7 @@ class TestTimer:
             timer.check()
         assert broke.value.failure == OTHERWISE
 
-    def test_a_program_that_remembers_its_answers_never_receives_an_input_again(
-        self, sandbox, poles
-    ):
+    def test_program_with_a_cache_never_receives_an_input_twice(self, sandbox, poles):
         rows = poles[0][np.arange(99)]
         with Timer(sandbox, cartpole() + MEDDLING + MEMORISING, rows) as timer:
             for _ in range(9):
@@ -315,7 +313,7 @@ class Environment(plain):
             assert timer.walk("scalar", 400).transitions >= 400
             timer.check()
 
-    def test_an_honest_program_is_confirmed_in_every_form(self, sandbox, poles):
+    def test_honest_program_passes_the_check_in_every_form(self, sandbox, poles):
         with Timer(sandbox, cartpole(), poles[0][np.arange(300)]) as timer:
             for form in TIMED_FORMS:
                 assert all(timer.walk(form, steps).transitions for steps in (1, 500, 2))
@@ -330,20 +328,20 @@ class TestEnvironments:
         task = Setting(name, arguments, 0, 100).task(spec)
         return walks_of(spec, env, task, rows), env
 
-    def test_an_environment_steps_from_one_episode_to_the_next(self):
+    def test_environment_walk_continues_in_the_next_episode(self):
         walks, _ = self.walks("CartPole-v1")
         assert walks.keys() == {"environment"}
         transitions, seconds = walks["environment"](300)
         assert transitions == 300
         assert seconds > 0
 
-    def test_mujoco_steps_many_copies_at_once(self):
+    def test_mujoco_steps_many_copies_in_parallel(self):
         walks, _ = self.walks("InvertedPendulum-v5")
         transitions, seconds = walks["environments"](1)
         assert 1000 <= transitions <= 10_000
         assert seconds > 0
 
-    def test_actions_are_allowed_ones_where_only_some_are(self):
+    def test_environment_walk_replaces_disallowed_actions(self):
         spec = environment("RTFM-v0")
         with_env = spec.make()
         space = space_of(with_env.observation_space), space_of(with_env.action_space)
@@ -356,7 +354,7 @@ class TestEnvironments:
 
 class TestComparisons:
     @pytest.mark.slow
-    def test_sides_are_scored_on_the_same_rows_and_timed_in_turn(self):
+    def test_world_model_and_environment_are_scored_on_the_same_rows(self):
         stays = {"is_slippery": False}
         data, _ = record("FrozenLake-v1", episodes=20, **stays)
         found = bench_speed(
@@ -370,7 +368,7 @@ class TestComparisons:
         console.print(*speed_parts(found, 80))
         assert "add --model PROVIDER/NAME" in " ".join(console.file.getvalue().split())
 
-    def test_a_program_that_fails_only_while_it_is_timed_is_reported_in_a_line(self, poles):
+    def test_failure_during_timing_is_reported_in_one_line(self, poles):
         recorded = "bool(np.float32(x) == x)"
         program = cartpole(position=f"x + 0.02 * v * (1 / ({recorded}))")
         found = bench_speed(program=program, env="CartPole-v1", dataset=poles[0], rows=9)
@@ -383,7 +381,7 @@ class TestComparisons:
         assert "world model: failed, step error: ZeroDivisionError" in printed
         assert f"world model: {BETWEEN}" in printed
 
-    def test_a_program_that_fails_leaves_the_environment_to_be_timed(self, poles):
+    def test_environment_is_timed_if_the_program_fails(self, poles):
         broken = cartpole(position="1 / 0")
         found = bench_speed(program=broken, env="CartPole-v1", dataset=poles[0], rows=9)
         assert found.world_model.accuracy == 0.0
@@ -392,7 +390,7 @@ class TestComparisons:
 
 
 def physicist(body):
-    """Answer a question about CartPole as its own dynamics do."""
+    """Predict the row of a CartPole prompt with the true dynamics."""
     prompt = body["messages"][1]["content"].rpartition("## The step to predict")[2]
     values = (re.search(rf"{name}: (.+)", prompt)[1] for name in ("observation", "action"))
     observation, action = map(json.loads, values)
@@ -404,48 +402,48 @@ def physicist(body):
     return f"The pole falls so:\n```json\n{json.dumps(found)}\n```"
 
 
-class TestInquiries:
-    """Rows that are asked of a language model, through LiteLLM, from a server."""
+class TestLanguageModelPredictor:
+    """Predictions by LiteLLM from a local server."""
 
-    def ask(self, server, data, count=3, max_cost=None):
+    def predict(self, server, data, count=3, max_cost=None):
         rows = data[np.arange(count)]
         backend = LiteLLM(
             "openai/gpt-4o-mini", api_base=server.url, temperature=0.0, retries=1, backoff=0.01
         )
-        questioner = Questioner("A pole.", data)
-        return Inquiry(backend, questioner, AccuracyMetric.of(data), max_cost).ask(rows)
+        prompts, metric = PromptWriter("A pole.", data), AccuracyMetric.of(data)
+        return LanguageModelPredictor(backend, prompts, metric, max_cost).predict(rows)
 
     @pytest.fixture(autouse=True)
     def key(self, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-tests")
 
-    def test_answers_are_scored_as_those_of_a_program(self, poles):
+    def test_correct_predictions_of_a_language_model_score_one(self, poles):
         with OpenAIServer(physicist) as server:
-            found = self.ask(server, poles[0])
+            found = self.predict(server, poles[0])
         assert (found.score.exact, found.score.transitions) == (1.0, 3)
         assert (len(found.usages), found.spent.tokens) == (3, 330)
         assert all(usage.seconds > 0 for usage in found.usages)
         assert len({request.prompt for request in server.requests}) == 3
 
-    def test_answers_that_are_no_predictions_count_as_wrong(self, poles):
+    def test_completions_without_prediction_count_as_wrong(self, poles):
         with OpenAIServer(
             [answer("It will fall."), answer(None), answer('{"reward": 1}')]
         ) as server:
-            found = self.ask(server, poles[0])
+            found = self.predict(server, poles[0])
         assert found.unread.keys() == {0, 1, 2}
         assert found.answers[0] == "It will fall."
         assert found.score.accuracy == 0.0
 
-    def test_no_answer_is_a_wrong_one_and_says_why(self, poles):
+    def test_withheld_and_truncated_completions_count_as_wrong(self, poles):
         script = [*[answer(None, finish="content_filter")] * 3, answer("{", finish="length")]
         with OpenAIServer(script) as server:
-            found = self.ask(server, poles[0], count=2)
+            found = self.predict(server, poles[0], count=2)
         withheld = "the provider's content filter withheld the completion"
         assert found.unread == {0: withheld, 1: "the answer was cut off after 10 tokens"}
         assert (found.score.accuracy, found.refused, found.stopped) == (0.0, {}, "")
         assert found.spent.tokens == 110 * len(server.requests)
 
-    def test_examples_are_left_out_for_a_model_that_takes_less(self, poles):
+    def test_examples_are_omitted_if_the_prompt_is_too_long(self, poles):
         sizes = []
 
         def respond(body):
@@ -453,7 +451,7 @@ class TestInquiries:
             return holds(sizes[0] // 4 - 5)(physicist(body))(body)
 
         with OpenAIServer(respond) as server:
-            found = self.ask(server, poles[0])
+            found = self.predict(server, poles[0])
         assert found.score.exact == 1.0
         [note] = found.notes
         assert note.startswith("the prompt is too long for openai/gpt-4o-mini: shortened from")
@@ -462,30 +460,30 @@ class TestInquiries:
         assert shown[0] == 3
         assert max(shown[1:]) < 3
 
-    def test_a_model_that_cannot_be_asked_is_asked_once(self, poles):
+    def test_invalid_key_stops_after_one_request(self, poles):
         with OpenAIServer([WRONG_KEY]) as server:
-            found = self.ask(server, poles[0])
+            found = self.predict(server, poles[0])
         assert len(server.requests) == 1
         assert "refused the key" in found.stopped
         assert (found.score, found.usages, found.answers) == (None, [], {})
 
-    def test_a_refusal_between_answers_counts_as_nothing(self, poles):
+    def test_single_failed_request_is_not_scored(self, poles):
         turns = iter([physicist, lambda body: UNKNOWN_MODEL, physicist])
         with OpenAIServer(lambda body: next(turns)(body)) as server:
-            found = self.ask(server, poles[0])
+            found = self.predict(server, poles[0])
         assert found.refused.keys() == {1}
         assert (found.score.exact, found.score.transitions, found.stopped) == (1.0, 2, "")
 
-    def test_two_refusals_in_a_row_end_the_asking(self, poles):
+    def test_two_failed_requests_in_a_row_stop_the_predictions(self, poles):
         turns = iter([physicist, *[lambda body: UNKNOWN_MODEL] * 9])
         with OpenAIServer(lambda body: next(turns)(body)) as server:
-            found = self.ask(server, poles[0], count=9)
+            found = self.predict(server, poles[0], count=9)
         assert found.refused.keys() == {1, 2}
         assert "has no model" in found.stopped
 
-    def test_the_cost_limit_stops_the_asking(self, poles):
+    def test_cost_limit_stops_the_predictions(self, poles):
         with OpenAIServer(physicist) as server:
-            found = self.ask(server, poles[0], max_cost=0.0001)
+            found = self.predict(server, poles[0], max_cost=0.0001)
         assert "--max-cost" in found.stopped
         assert server.requests == []
 
@@ -503,12 +501,12 @@ BENCH = ("bench-speed", "--env", "CartPole-v1")
 
 
 def model(server):
-    """Name a language model at a server."""
+    """Return the options for a language model at a local server."""
     return ["--model", "openai/gpt-4o-mini", "--api-base", server.url]
 
 
 @pytest.mark.slow
-def test_all_three_sides_are_timed_and_scored_on_the_same_transitions(bench):
+def test_bench_speed_times_and_scores_all_three_sides(bench):
     with OpenAIServer(physicist) as server:
         run = bench("model.py", "-n", "5", "--json", *model(server))
     assert run.returncode == 0, run.stderr
@@ -532,14 +530,14 @@ def test_all_three_sides_are_timed_and_scored_on_the_same_transitions(bench):
 
 
 @pytest.mark.slow
-def test_a_terminal_that_knows_only_ascii_gets_the_report_too(bench, cwm):
+def test_report_is_printed_on_an_ascii_terminal(bench, cwm):
     cwm.environment |= {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     run = cwm(*BENCH, "--program", "broken.py")
     assert run.returncode == 0, run.stderr
     assert "failed, load error" in run.stdout
 
 
-def test_what_fails_is_reported_and_the_rest_is_measured(bench):
+def test_failing_sides_are_reported_and_the_others_measured(bench):
     with OpenAIServer([WRONG_KEY]) as server:
         run = bench("broken.py", "--json", *model(server))
     assert run.returncode == 0, run.stderr
@@ -560,7 +558,7 @@ def test_what_fails_is_reported_and_the_rest_is_measured(bench):
         (["--program", "model.py", "--backend", "litellm"], "needs a model: add --model"),
     ],
 )
-def test_mistakes_are_told_in_one_line(bench, cwm, arguments, complaint):
+def test_user_errors_are_reported_in_one_line(bench, cwm, arguments, complaint):
     run = cwm.inside(*BENCH, *arguments)
     assert run.returncode == 1
     assert complaint in run.stderr
@@ -568,7 +566,7 @@ def test_mistakes_are_told_in_one_line(bench, cwm, arguments, complaint):
 
 
 @pytest.mark.long
-def test_an_interruption_keeps_what_was_answered(bench, cwm):
+def test_interrupt_keeps_the_completed_predictions(bench, cwm):
     def script(body):
         return physicist(body) if len(server.requests) < 3 else hang
 
@@ -585,7 +583,7 @@ def test_an_interruption_keeps_what_was_answered(bench, cwm):
 
 
 @pytest.mark.parametrize("extra", ["def outcomes(self, action): ...", "correct = None"])
-def test_only_plain_programs_are_timed(extra):
+def test_stochastic_programs_and_programs_with_memory_are_rejected(extra):
     text = f"class Environment:\n    def step(self, action): ...\n    {extra}\n"
     with pytest.raises(CwmError, match="bench-speed needs a deterministic program without memory"):
         bench_speed(program=text, env="FrozenLake-v1")
