@@ -119,6 +119,12 @@ def mean_with_error(mean: float, error: float | None) -> str:
     return f"{mean:.5g}" + ("" if error is None else f" \N{PLUS-MINUS SIGN} {error:.3g}")
 
 
+def first_few(names: Sequence[object], most: int) -> str:
+    """Return the first names of a list and the number of the others: "a, b and 3 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
+
+
 def percent(value: float) -> str:
     """Format a fraction as a percentage; only 1 is written as 100 %, and only 0 as 0 %."""
     return f"{100 * value:.0f} %" if value in (0, 1) else f"{100 * float(share(value)):.1f} %"

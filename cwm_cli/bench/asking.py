@@ -1,7 +1,7 @@
 """Predictions of transitions by a language model, with their accuracy, time and cost.
 
 Each prompt requests one transition. Completions are parsed in several notations, and the
-predictions are checked like those of a program.
+predictions are checked like the predictions of a program.
 """
 
 import ast
@@ -160,7 +160,7 @@ class PromptWriter:
 
     Attributes:
         description: The description of the environment.
-        train: The rows from which the examples of each prompt are sampled.
+        train: The rows; each prompt has a sample of them as examples.
         examples: Number of examples per prompt.
         seed: Seed of the samples.
     """

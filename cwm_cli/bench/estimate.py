@@ -270,7 +270,7 @@ def _estimate_model(searches: SearchesToCome, folders: Sequence[Path]) -> ModelE
 
 
 def _usages(model: str, folders: Sequence[Path]) -> Iterator[Usage]:
-    """Yield the usage of a model's completions, first of these folders, then of recent runs."""
+    """Yield the usage of a model's completions: first from `folders`, then from recent runs."""
     own = (folder for folder in folders if (folder / JOURNAL).exists())
     for folder in dict.fromkeys(chain(islice(own, MAX_SEARCHED_RUNS), _newest_searches(RUNS))):
         with suppress(CwmError, OSError, ValueError):

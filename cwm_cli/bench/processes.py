@@ -28,8 +28,8 @@ class ProcessEnd(NamedTuple):
         code: The exit code, or the negated number of the signal that ended the process.
         peak_memory: Peak memory in bytes, without child processes. It is sampled while the process
             runs: a peak in the last moments may be missing, and a very short process has None.
-        cpu_seconds: CPU time in user and system mode, including each descendant for which its
-            parent has waited. The workers of a closed sandbox and the programs in them are
+        cpu_seconds: CPU time in user and system mode, including the descendants whose parent
+            waited for them. The workers of a closed sandbox and the programs in them are
             included. Workers of a process that was killed, or that ended with its parent, are not.
     """
 
@@ -62,7 +62,7 @@ class JobProcess:
             words: The program and its arguments.
             output: The file for stdout and stderr.
             environment: All environment variables of the command, except `STARTER`.
-            folder: The working directory; default: that of this process.
+            folder: The working directory; default: the folder of this process.
             held: Further file descriptors that the command keeps open.
             in_session: Whether the command shares the session of this process. If it does, a
                 Ctrl-C in the terminal also reaches the command.

@@ -57,7 +57,7 @@ LANES, STEPS = 1000, 10
 """Number of parallel plans in many copies of an environment, and steps per plan."""
 
 TIMED = 1000
-"""Number of rows on which the world model and the environment are timed; also the batch size."""
+"""Number of rows to time the world model and the environment with; also the batch size."""
 
 ROUND_SECONDS = 0.01
 """Minimum seconds per round, so that the overhead of the clock and of a call is negligible."""
@@ -98,7 +98,7 @@ class SpeedProgress(NamedTuple):
 
 
 class SpeedRatio(NamedTuple):
-    """The speed of the world model, as a multiple of the speed of another side."""
+    """Speed of the world model divided by the speed of the environment or language model."""
 
     times: float
 
@@ -113,7 +113,7 @@ class SpeedRatio(NamedTuple):
 
     @classmethod
     def of(cls, ours: Pace | None, theirs: Pace | None) -> "SpeedRatio | None":
-        """Return the ratio of two paces, or None if one of them is missing."""
+        """Return the ratio of two paces, or None if one is missing."""
         return cls(theirs.median / ours.median) if ours and theirs else None
 
 
@@ -252,7 +252,7 @@ def bench_speed(
     language model fails, the result reports the failure and contains the other measurements.
     Ctrl-C during the requests ends only them; `language_model.stopped` then reports it.
 
-    The arguments and defaults are those of `cwm bench-speed`. The observer receives a
+    `cwm bench-speed` has the same arguments and defaults. The observer receives a
     `SpeedProgress` for each new activity.
 
     Raises:

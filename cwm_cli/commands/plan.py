@@ -108,7 +108,7 @@ def plan(
         options: Options of planners, of planning and of the sandbox (`-o OWNER.KEY=VALUE`).
         oracle: Also plan in the environment itself, to compute the relative return `R`.
         episodes: Number of episodes of each side.
-        workers: Number of parallel workers; each plays several episodes at once.
+        workers: Number of parallel workers; each plays several episodes in parallel.
         seed: Seed of the episodes.
         max_steps: Maximum length of an episode, by default the limit of the environment.
         render: File for a film of the first episode.

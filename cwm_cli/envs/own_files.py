@@ -9,6 +9,7 @@ from typing import Any
 
 from cwm_cli.envs.failures import cause
 from cwm_cli.errors import CwmError, EnvironmentFailure
+from cwm_cli.text import first_few
 
 FILE = ".py"
 
@@ -85,6 +86,5 @@ def _only_environment(module: ModuleType, file: str) -> str:
     if not (found := classes or ids):
         raise CwmError(f"{file} defines no environment: derive a class from gymnasium.Env")
     prefix = module.__name__ if Path(file).resolve().parent == Path.cwd() else file
-    choices = ", ".join(f"{prefix}:{name}" for name in found[:6])
-    more = f" and {len(found) - 6} more" if len(found) > 6 else ""
-    raise CwmError(f"{file} defines several environments: add --env with one of {choices}{more}")
+    choices = first_few([f"{prefix}:{name}" for name in found], 6)
+    raise CwmError(f"{file} defines several environments: add --env with one of {choices}")

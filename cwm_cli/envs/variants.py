@@ -44,7 +44,7 @@ whole observation.
 """
 
 PIXELS, BRIGHTEST = "pixels", 255
-"""The name for all pixels, and the largest pixel value, of which noise is a fraction."""
+"""The name for all pixels, and the largest pixel value. Noise is a fraction of this value."""
 
 
 Place = tuple[str | int, ...]

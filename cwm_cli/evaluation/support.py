@@ -108,14 +108,7 @@ def survey(model: ProgramModel, rows: Dataset, *, cells: bool = True) -> Program
     if cells:
         grid = _all_cells(rows.observation_space, rows.action_space)
         columns = {name: np.concatenate([columns[name], grid[name]]) for name in columns}
-    job = TrailsJob(
-        program=model.text,
-        observation_space=rows.observation_space,
-        action_space=rows.action_space,
-        columns=columns,
-        valid=rows.has_valid_actions,
-    )
-    followed = record_trails(model.sandbox, job)
+    followed = record_trails(model.sandbox, TrailsJob.of(model.text, rows, columns=columns))
     if followed is None:
         return ProgramSurvey(right, None, None, None)
     events = followed.events

@@ -398,12 +398,9 @@ def score_grid(scores: Mapping[str, Score | None]) -> Grid:
         "floor": "baseline accuracy",
         "normalised": "normalised accuracy",
     }
-    known = [score for score in scores.values() if score is not None]
-    names |= {
-        name: words
-        for name, words in {"valid_actions": "valid actions", "paper": "paper score"}.items()
-        if any(getattr(score, name) is not None for score in known)
-    }
+    for name, words in {"valid_actions": "valid actions", "paper": "paper score"}.items():
+        if any(getattr(score, name, None) is not None for score in scores.values()):
+            names[name] = words
     cells = [
         [words, *(share(getattr(score, name, None)) for score in scores.values())]
         for name, words in names.items()

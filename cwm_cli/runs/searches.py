@@ -171,9 +171,8 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         switches = (event for event in self.learned() if isinstance(event, Switch))
         return [f"{event.contract}: {event.reason}" for event in switches]
 
-    @classmethod
     def connected(
-        cls, events: Iterable[SearchLine | RowsAdded | None]
+        self, events: Iterable[SearchLine | RowsAdded | None]
     ) -> Iterator[SearchLine | RowsAdded | None]:
         """Replace lines that depend on a missing node by None, and renumber the other nodes."""
         return connected_nodes(events)

@@ -422,9 +422,8 @@ class Run(Generic[H, R]):
         """Read the journal and the numbers of its unusable lines."""
         return read_journal(self.folder / self.journal_name, self.record_type, self.connected)
 
-    @classmethod
-    def connected(cls, events: Iterable[R | RowsAdded | None]) -> Iterator[R | RowsAdded | None]:
-        """Filter the lines of a journal for lines that depend on missing ones.
+    def connected(self, events: Iterable[R | RowsAdded | None]) -> Iterator[R | RowsAdded | None]:
+        """Replace unusable lines of a journal by None, such as lines that depend on missing ones.
 
         Args:
             events: The lines of the journal; None for an unreadable line.

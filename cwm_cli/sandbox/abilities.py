@@ -5,6 +5,7 @@ its answers. The process of the program checks that the text and the class agree
 """
 
 import ast
+import re
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -86,16 +87,14 @@ def find_unrepeatable_line(program: str) -> int:
     our seed. If there is none, it assigns an empty container in the module or a class, which the
     program may use as memory.
     """
-    unseeded = {
-        *("default_rng", "RandomState", "Random", "SystemRandom", "urandom", "getrandom"),
-        *("token_bytes", "token_hex", "randbelow", "uuid1", "uuid4", "time", "time_ns"),
-        *("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time"),
-        *("process_time_ns", "now", "today", "getpid"),
-    }
+    unseeded = re.compile(
+        "default_rng|RandomState|Random|SystemRandom|urandom|getrandom|token_bytes|token_hex|"
+        "randbelow|uuid1|uuid4|(time|perf_counter|monotonic|process_time)(_ns)?|now|today|getpid"
+    )
     if (tree := _parse(program)) is None:
         return 0
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    call_lines = [node.lineno for node in calls if _called_name(node) in unseeded]
+    call_lines = [node.lineno for node in calls if unseeded.fullmatch(_called_name(node))]
     classes = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
     container_lines = [
         node.lineno

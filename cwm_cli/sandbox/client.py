@@ -237,7 +237,7 @@ class Sandbox:
         self._pool.prepare(handlers)
 
     def close(self) -> None:
-        """End all workers, including those that run a program."""
+        """End all workers, including workers that run a program."""
         self._pool.close()
 
     def __enter__(self) -> Self:

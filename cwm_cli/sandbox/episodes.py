@@ -145,12 +145,10 @@ class EpisodeQuestions:
             starts = starts[:, :1]
         questions = _make_questions(dataset, self._episodes, starts)
         record = questions.dtype
-        job = EpisodesJob(
-            program=self._program,
+        job = EpisodesJob.of(
+            self._program,
+            dataset,
             seed=int(self._seed),
-            observation_space=dataset.observation_space,
-            action_space=dataset.action_space,
-            valid=dataset.has_valid_actions,
             episodes=0,
             question_fields=[
                 (name, record[name].base.str, record[name].shape) for name in record.names or ()

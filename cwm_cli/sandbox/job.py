@@ -12,13 +12,16 @@ from enum import IntEnum
 from math import prod
 from mmap import mmap
 from struct import Struct
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.errors import CwmError
 from cwm_cli.sandbox.abilities import abilities_of
+
+if TYPE_CHECKING:
+    from cwm_cli.data.dataset import Dataset
 
 MOST_OUTCOMES = 256
 """Maximum number of outcomes per row; a program with more should draw samples instead."""
@@ -153,7 +156,7 @@ class Job:
     program. To add a kind of job, in this package or outside it, write:
 
     - A dataclass that inherits from `Job`. Its fields are the data that the handler needs: numbers,
-      texts, spaces, arrays, and lists or dicts of these. Arrays arrive as float64, int64 or texts.
+      texts, spaces, arrays, and nested lists or dicts. Arrays arrive as float64, int64 or texts.
       `handler` is the address of the handler.
     - A class that inherits from `cwm_cli.sandbox.handlers.Handler`, in a module that imports only
       what the handler needs, and never Gymnasium.
@@ -258,6 +261,23 @@ class ModelJob(Job):
     action_space: Space
     columns: Columns = field(default_factory=dict)
     valid: bool = False
+
+    @classmethod
+    def of(cls, program: str, rows: "Dataset", **parts: Any) -> Self:
+        """Return a job with the spaces of `rows`, and with valid actions if `rows` have them.
+
+        Args:
+            program: The text of the program.
+            rows: Recorded transitions. The job contains none of them unless `parts` has `columns`.
+            **parts: Further fields of the job.
+        """
+        return cls(
+            program=program,
+            observation_space=rows.observation_space,
+            action_space=rows.action_space,
+            valid=rows.has_valid_actions,
+            **parts,
+        )
 
     @property
     def mask_size(self) -> int:

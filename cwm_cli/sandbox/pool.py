@@ -155,7 +155,7 @@ class WorkerPool:
                 self._free[side].append(worker)
 
     def close(self) -> None:
-        """End all workers, including those that run a program."""
+        """End all workers, including workers that run a program."""
         with self._lock:
             self.is_closed = True
             alive = list(self._alive)

@@ -13,9 +13,8 @@ remember earlier questions. Therefore rows are asked twice:
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -186,26 +185,24 @@ class RowQuestions:
         """
         program, dataset = self._program, self._dataset
         abilities, inputs = abilities_of(program), dataset.select("observations", "actions")
-        make: Callable[..., PredictionJob] = PredictionJob
+        kind: type[PredictionJob] = DrawsJob if abilities.draws else PredictionJob
+        options: dict[str, Any] = {}
         if abilities.tells:
-            make = partial(OutcomesJob, checked=checked)
-        elif abilities.draws:
-            make = DrawsJob
+            kind, options = OutcomesJob, {"checked": checked}
         starts: np.ndarray | None = None
         if abilities.draws or "random" in program:
-            starts = draw_starts(dataset, self._seed, draws if make is DrawsJob else 1)
+            starts = draw_starts(dataset, self._seed, draws if kind is DrawsJob else 1)
         if starts is not None and numbers is not None:
             starts = select_draws(starts, numbers)
 
         def job(rows: np.ndarray) -> PredictionJob:
-            return make(
-                program=program,
+            return kind.of(
+                program,
+                dataset,
                 seed=int(self._seed),
-                observation_space=dataset.observation_space,
-                action_space=dataset.action_space,
                 columns=select_rows(inputs, rows),
-                valid=dataset.has_valid_actions,
                 starts=None if starts is None else starts[rows],
+                **options,
             )
 
         return job
@@ -312,7 +309,7 @@ def as_outcomes(columns: Columns, probabilities: np.ndarray, rows: np.ndarray) -
 
 
 def split_rows(dataset: Dataset, apart: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Split row numbers into parts in which rows of one episode are far apart.
+    """Split row numbers into parts; rows of one episode are far apart within a part.
 
     Rows at the same step of their episodes are in the same part, since episodes may repeat each
     other. If episodes are short, each step has several parts.

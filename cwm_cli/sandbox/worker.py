@@ -368,7 +368,7 @@ class PreparedProcess:
 
 
 class FreshProcess(PreparedProcess):
-    """A new interpreter, for systems on which a fork after loading numpy is not safe."""
+    """A new interpreter, for systems where a fork after loading numpy is not safe."""
 
     def __init__(self, setup: Setup, environment: dict[str, str], _: bool) -> None:
         """Start it; `environment` contains the paths of modules and libraries."""

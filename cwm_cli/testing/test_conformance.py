@@ -107,7 +107,7 @@ def test_class_matches_its_base_class_and_explains_its_options(kind: Kind, name:
 
 
 def _wrong_signatures(factory: Any, base: type | None) -> Iterator[str]:
-    """Yield the methods that cannot be called like those of the base class."""
+    """Yield the methods that do not accept the arguments of the base class."""
     if base is None or not isinstance(factory, type):
         return
     for name, promised in vars(base).items():

@@ -16,7 +16,7 @@ from cwm_cli.commands.plan import LeftOut, Playing, SideProgress
 from cwm_cli.commands.plays import SIDES
 from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.report import Grid
-from cwm_cli.text import mean_with_error, percent, share
+from cwm_cli.text import first_few, mean_with_error, percent, share
 from cwm_cli.views.lines import Lines, Pulse, is_verbose
 from cwm_cli.views.scores import labelled
 from cwm_cli.views.tables import GridTable
@@ -323,10 +323,9 @@ def mismatch_words(found: Mismatches) -> str:
 def unverified_words(result: PlanResult) -> str:
     """Return which episodes are not verified, and how to have them verified."""
     numbers, episodes = result.unverified, len(result.side.episodes)
-    named = ", ".join(f"#{number}" for number in numbers[:MOST_TOLD])
-    more = f" and {len(numbers) - MOST_TOLD} more" if len(numbers) > MOST_TOLD else ""
+    named = first_few([f"#{number}" for number in numbers], MOST_TOLD)
     return (
-        f"Unverified: {len(numbers)} of {episodes} episodes ({named}{more}); rechecking decisions "
+        f"Unverified: {len(numbers)} of {episodes} episodes ({named}); rechecking decisions "
         f"took over {SECONDS:.0f} s plus {TIMES:.0f} times their planning, so their returns do "
         "not count. Lower the effort of a decision, such as -o mcts.budget=100 or "
         "-o icem.budget=500, or --max-steps."

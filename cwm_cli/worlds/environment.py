@@ -88,7 +88,7 @@ class EnvironmentModel(WorldModel):
             rows: The rows.
             seed: Seed of random results.
             draws: The number of draws for each situation. With several, the result is the
-                frequencies of outcomes, unless nearly all draws differ. Random situations are drawn
+                frequencies of outcomes, unless almost all draws differ. Random situations are drawn
                 more often than others (see `MAX_DRAWS`).
         """
         if self.spec.restore is None:

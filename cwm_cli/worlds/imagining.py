@@ -41,15 +41,8 @@ class Imagination:
         self.program = program
         self.steps = 0
         self._sandbox = sandbox
-        self._job = self.job_class(
-            program=program,
-            seed=seed,
-            observation_space=rows.observation_space,
-            action_space=rows.action_space,
-            columns=rows.select("observations", "actions"),
-            valid=rows.has_valid_actions,
-            form=form,
-        )
+        inputs = rows.select("observations", "actions")
+        self._job = self.job_class.of(program, rows, seed=seed, columns=inputs, form=form)
         self._process: Conversation | None = None
 
     def ask(

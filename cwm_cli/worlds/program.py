@@ -148,13 +148,7 @@ class ProgramModel(WorldModel):
 
     def _step_remotely(self, rows: Dataset) -> RemoteModel:
         self.sandbox.prepare(SteppingJob.handler)
-        job = SteppingJob(
-            program=self.text,
-            observation_space=rows.observation_space,
-            action_space=rows.action_space,
-            valid=rows.has_valid_actions,
-        )
-        return RemoteModel(self.sandbox, job)
+        return RemoteModel(self.sandbox, SteppingJob.of(self.text, rows))
 
     def open(self, planners: Sequence[Planning], task: Task) -> ProgramSession:
         """Start planning with the program, in a confined process of its own."""

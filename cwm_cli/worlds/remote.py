@@ -143,7 +143,7 @@ class SteppingStart(NamedTuple):
 
 
 class PlayedActions(NamedTuple):
-    """Actions that were played in one request, and the return that the program reported.
+    """The actions of one request, and the return that the program reported for them.
 
     `before` are the actions between `start` and these actions.
     """
@@ -260,8 +260,8 @@ class RemoteModel(Model):
         """Take an action."""
         before = self._observation
         if self._since or not (self._ahead and self._ahead[0][0] == action):
-            # A planner often takes actions singly that it has just played from here. Request all
-            # of them at once, and keep the replies to the later ones in `_ahead`.
+            # A planner often takes single actions that it has just played from here. Request these
+            # actions together, and keep the replies to the later actions in `_ahead`.
             where, actions = self._last_played
             continues = self.deterministic and not self._since and self._stood is where
             continues = continues and actions[0] == action

@@ -91,7 +91,7 @@ class Timer:
     The clock runs outside that process. Each round has inputs that no process of the program has
     received before: observations between a recorded one and the next, drawn after the answer of
     the previous round. Only whole numbers repeat. The answers of a round are returned as sums with
-    weights that are drawn for this round. `check` lets other processes predict some passes. The
+    new random weights. `check` lets other processes predict some passes. The
     limits of a decision hold for each call of `walk`. Close the timer with `with`.
 
     Args:
@@ -120,13 +120,11 @@ class Timer:
         changing = [blend.changing for blend in self._blends.values()]
         changes = np.any(changing, axis=0) if changing else np.ones(len(rows), bool)
         self._drawable = np.flatnonzero(changes if changes.any() else ~changes)
-        self._job = TimingJob(
-            program=program,
+        self._job = TimingJob.of(
+            program,
+            rows,
             seed=seed,
-            observation_space=rows.observation_space,
-            action_space=rows.action_space,
             columns=rows.select("observations", "actions"),
-            valid=rows.has_valid_actions,
             fresh=[leaf.name in self._blends for leaf in leaves],
         )
         self._rows, self._sandbox = rows, sandbox

@@ -21,7 +21,7 @@ from cwm_cli.data.dataset import DONE, VALID, Dataset
 from cwm_cli.data.spaces import Columns, Kind, Leaf, Space, UnfitError
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.runs.observer import Observer
-from cwm_cli.text import clean
+from cwm_cli.text import clean, first_few
 from cwm_formats.columns import Ends, RecordedRows, ends_of, fitted, split_of
 
 MOST_COLUMNS = 10_000
@@ -298,12 +298,11 @@ def _missing(table: ReadTable, missing: Sequence[str], shape: TransitionShape) -
 def recorded_rows(
     table: ReadTable, chosen: Chosen, shape: TransitionShape, env: str, observer: Observer
 ) -> RecordedRows:
-    """Read the rows of a table as transitions of an environment; note what was left out."""
+    """Read the rows of a table as transitions; note unused columns and omitted rows."""
     used = {*chosen.roles.values(), *chosen.valid}.union(*chosen.components.values())
     if unused := [name for name in table.columns if name not in used]:
-        more = f" and {len(unused) - 10} more" if len(unused) > 10 else ""
-        names = ", ".join(clean(name, limit=80) for name in unused[:10])
-        observer.note(f"unused columns: {names}{more}")
+        names = first_few([clean(name, limit=80) for name in unused], 10)
+        observer.note(f"unused columns: {names}")
     order, episodes, marks = _order(table, chosen, observer)
     kept, columns = _seen(table, chosen, shape, (order, episodes, marks), observer)
     if not len(kept):

@@ -20,7 +20,7 @@ from cwm_cli.registry import find
 from cwm_cli.result import Result
 from cwm_cli.runs import files
 from cwm_cli.runs.charts import ChartLine, LineChart, cumulative, table
-from cwm_cli.runs.journal import Journal, RowsAdded, read_journal
+from cwm_cli.runs.journal import RowsAdded
 from cwm_cli.runs.observer import Measures
 from cwm_cli.runs.places import named
 from cwm_cli.runs.programs import Options, ProgramRun
@@ -248,14 +248,10 @@ class LearnRun(ProgramRun[LearnHeader, LearnRecord]):
         file = self.folder / EARLIER
         return Dataset.load(file) if file.exists() else None
 
-    def read_journal(self) -> Journal[LearnRecord]:
-        """Read the journal; steps that are no rows of the dataset count as damaged lines."""
-        return read_journal(self.folder / self.journal_name, LearnRecord, self._fitting)
-
-    def _fitting(
+    def connected(
         self, events: Iterable[LearnRecord | RowsAdded | None]
     ) -> Iterator[LearnRecord | RowsAdded | None]:
-        """Yield the lines of a journal, None for steps that are no rows of the dataset."""
+        """Replace steps that do not have the columns of the dataset by None."""
         for event in events:
             is_damaged = isinstance(event, StepsTaken) and not self._fits(event)
             yield None if is_damaged else event

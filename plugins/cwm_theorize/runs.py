@@ -135,11 +135,10 @@ class TheoryRun(ModelRun[TheoryHeader, TheoryLine]):
         """The choices of this run."""
         return self.header.config
 
-    @classmethod
     def connected(
-        cls, events: Iterable[TheoryLine | RowsAdded | None]
+        self, events: Iterable[TheoryLine | RowsAdded | None]
     ) -> Iterator[TheoryLine | RowsAdded | None]:
-        """Leave out what belongs to a missing node."""
+        """Replace lines that depend on a missing node by None, and renumber the other nodes."""
         return connected_nodes(events)
 
     def phases(self) -> list[PhaseRecord]:

@@ -1,4 +1,4 @@
-"""Environments are saved and restored exactly, and serve as models for planning."""
+"""Environments are saved and restored exactly, and are models for planning."""
 
 import random
 from collections import deque

@@ -30,8 +30,8 @@ class WorldModelEnv(gym.Env[Any, Any]):
 
     An episode starts at a recorded initial observation, or at the observation given by
     `reset(options={"observation": ...})`. If the program predicts valid actions, `info` has
-    them as `valid_actions` and `action_mask`; if those of an initial observation are unknown,
-    all actions are valid. Predicted observations are clipped to the observation space; a
+    them as `valid_actions` and `action_mask`. All actions are valid at an initial observation
+    with unknown valid actions. Predicted observations are clipped to the observation space; a
     prediction that is not finite raises ValueError.
     """
 

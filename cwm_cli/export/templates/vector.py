@@ -1,6 +1,6 @@
 """The vector environment of `gymnasium.make_vec`: several world models in one process.
 
-Its episodes equal those of `SyncVectorEnv` bit by bit, without the wrappers around each single
+`SyncVectorEnv` returns exactly the same episodes, but has wrappers around each single
 environment. It needs Gymnasium 1.1.
 """
 

@@ -33,7 +33,7 @@ from cwm_cli.problems.feedback.terms import (
     fit_term,
     list_terms,
 )
-from cwm_cli.text import clean, percent, share
+from cwm_cli.text import clean, first_few, percent, share
 
 
 def coverage(diagnosis: Diagnosis, contract: ContractName = "plain") -> Iterator[str]:
@@ -107,11 +107,9 @@ def _missing_values(comparison: ComparedRows) -> Iterator[str]:
 
 def _listed(noun: str, names: list[str] | list[int]) -> str:
     """Write four names, the number of other names, and a verb."""
-    shown = ", ".join(map(str, names[:4]))
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     plural = "s" if noun and len(names) > 1 else ""
     verb = "are" if len(names) > 1 else "is"
-    return f"{noun}{plural} {shown}{more} {verb}".strip()
+    return f"{noun}{plural} {first_few(names, 4)} {verb}".strip()
 
 
 LETTERS = "ABCDEFGH"
@@ -205,9 +203,7 @@ def _describe_groups(groups: Sequence[Group]) -> list[str]:
 
 
 def _describe_group(group: Group) -> str:
-    parts = ", ".join(group.parts[:MAX_COMPONENTS])
-    if len(group.parts) > MAX_COMPONENTS:
-        parts += f" and {len(group.parts) - MAX_COMPONENTS} more"
+    parts = first_few(group.parts, MAX_COMPONENTS)
     if not group.condition and group.wrong == group.rows:
         return f"{parts} in all {group.rows} transitions."
     if not group.condition:

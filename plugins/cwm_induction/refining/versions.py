@@ -155,13 +155,11 @@ def _asked(sandbox: Sandbox, batch: list[str], rows: Dataset, seed: int) -> list
     every = [part for part in split_rows(rows, 2, rng) if len(part)]
     inputs = rows.select("observations", "actions")
     jobs = [
-        VersionsJob(
-            program=batch[0],
+        VersionsJob.of(
+            batch[0],
+            rows,
             seed=seed,
-            observation_space=rows.observation_space,
-            action_space=rows.action_space,
             columns={name: column[part] for name, column in inputs.items()},
-            valid=rows.has_valid_actions,
             versions=batch,
         )
         for part in every
