@@ -344,7 +344,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "cwm_cli/search",
         "cwm_cli/problems",
         "cwm_cli/commands/synthesize",
-        "cwm_cli/commands/unasked",
+        "cwm_cli/commands/search_options",
         "plugins/cwm_induction",
         "plugins/cwm_gif_mcts",
         "plugins/cwm_worldcoder",

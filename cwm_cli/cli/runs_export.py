@@ -131,10 +131,10 @@ def _export_imagined(
 
     from cwm_cli.commands.data_export import export_transitions, exporter_of
     from cwm_cli.commands.imagine import imagine
-    from cwm_cli.commands.subjects import apart
+    from cwm_cli.commands.subjects import split_options
     from cwm_cli.views.lines import Lines
 
-    theirs, rest = apart(asked.pop("options", ()), "exporter")
+    theirs, rest = split_options(asked.pop("options", ()), "exporter")
     suffix = exporter_of(to, theirs).suffix  # refuses a wrong format before it imagines
     with redirect_stdout(sys.stderr):  # environments may print
         rows = imagine(folder, **asked, options=rest, observer=Lines())

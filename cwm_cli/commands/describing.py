@@ -1,4 +1,4 @@
-"""What is in a dataset, in numbers: ranges and counts of every component, rewards and episodes."""
+"""Summaries of datasets (`cwm data show`): ranges, counts, rewards and episode lengths."""
 
 from __future__ import annotations
 
@@ -17,18 +17,15 @@ from cwm_cli.envs.documented import documented_actions, documented_names
 from cwm_cli.registry import environment
 
 FEW_VALUES = 12
-"""Up to so many different numbers are counted one by one; of more there is a histogram."""
-
-MOST_TEXTS = 20
-"""Different texts of a component that are named, the most frequent ones."""
+"""Maximum number of different numbers to count one by one; with more there is a histogram."""
 
 BINS = 20
-"""Bins of a histogram, of equal width from the smallest number to the largest."""
+"""Number of bins of a histogram, of equal width from the smallest number to the largest."""
 
 
 @dataclass(frozen=True)
 class NumberSpread:
-    """How real numbers are spread: `histogram` counts those in bins of equal width."""
+    """The distribution of real numbers; `histogram` has the counts of `BINS` bins of equal width."""
 
     min: float
     median: float
@@ -38,7 +35,7 @@ class NumberSpread:
 
 @dataclass(frozen=True)
 class ValueCount:
-    """How often a value is there; `name` says what it stands for, where that is known."""
+    """A value with its number of rows; `name` is its documented meaning, if known."""
 
     value: float | int | str
     count: int
@@ -47,10 +44,14 @@ class ValueCount:
 
 @dataclass(frozen=True)
 class ComponentSummary:
-    """One component of an observation or an action: either a spread, or values with counts.
+    """A component of an observation or an action: either a distribution, or values with counts.
 
-    `column` is that of the dataset with the place in a row, `name` what the documentation calls
-    it. `different` is how many different values there are.
+    Attributes:
+        column: Column of the dataset, with the index in a row, such as `observations[2]`.
+        name: Its documented name, if known.
+        different: Number of different values.
+        spread: The distribution, if there are many values.
+        values: The values, if there are few.
     """
 
     column: str
@@ -62,7 +63,10 @@ class ComponentSummary:
 
 @dataclass(frozen=True)
 class DatasetSummary:
-    """What is in a dataset. `lengths` are the quantiles 0, 25, 50, 75 and 100 % of episodes'."""
+    """Numbers on a dataset.
+
+    `lengths` and `returns` are the quantiles 0, 25, 50, 75 and 100 % over episodes.
+    """
 
     facts: Mapping[str, Any]
     components: tuple[ComponentSummary, ...]
@@ -72,7 +76,7 @@ class DatasetSummary:
     returns: tuple[float, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm data show --json` prints."""
+        """Return the output of `cwm data show --json`."""
         names = ("min", "q25", "median", "q75", "max")
         return {
             **self.facts,
@@ -85,12 +89,12 @@ class DatasetSummary:
 
 
 def _as_json(component: ComponentSummary) -> dict[str, Any]:
-    """Return plain data without what is not there."""
+    """Return plain data without empty fields."""
     return {name: value for name, value in asdict(component).items() if value not in (None, (), "")}
 
 
 def summarise(file: Path, dataset: Dataset) -> DatasetSummary:
-    """Count what is in a dataset; names are those of its environment, if that can be made."""
+    """Summarise a dataset, with the names that the environment documents if it can be created."""
     columns, names = dataset.columns, _names(dataset)
     _, place = np.unique(columns["episodes"], return_inverse=True)
     lengths = np.bincount(place.reshape(-1))
@@ -110,23 +114,24 @@ def summarise(file: Path, dataset: Dataset) -> DatasetSummary:
 
 
 class _Names(NamedTuple):
-    """What the components of a flat observation are called, and the actions."""
+    """Documented names of the components of a flat observation, and of the actions."""
 
     components: tuple[str, ...] = ()
     actions: tuple[str, ...] = ()
 
 
 def _names(dataset: Dataset) -> _Names:
-    """Ask the environment; a dataset is described without it, too."""
+    """Return the names that the environment documents, or none if it cannot be created."""
     name, env_args = dataset.metadata.get("env", ""), dataset.metadata.get("env_args", {})
     if ":" in name:
-        return _Names()  # a module would be imported, and nobody but the file named it
+        # The id would import a module that only the file names, not the user.
+        return _Names()
     try:
         spec = environment(name)
         with closing(spec.make(**env_args)) as env:
             description = spec.describe(env)
             named = spec.action_names(env) if spec.action_names else ()
-    except Exception:  # noqa: BLE001  # it may lack a package, or be a stranger's
+    except Exception:  # noqa: BLE001  # third-party environments raise anything
         return _Names()
     space = dataset.action_space
     count = space.count if space.kind == "discrete" else 0
@@ -136,7 +141,7 @@ def _names(dataset: Dataset) -> _Names:
 
 
 def _components(dataset: Dataset, names: _Names) -> Iterator[ComponentSummary]:
-    """Yield the components of observations and actions; the pixels of a picture are one."""
+    """Yield the components of observations and actions; all pixels of a picture are one."""
     leaves = [
         *dataset.observation_space.leaves("observations"),
         *dataset.action_space.leaves("actions"),
@@ -156,7 +161,7 @@ def _components(dataset: Dataset, names: _Names) -> Iterator[ComponentSummary]:
 
 
 def _single(leaf: Leaf, column: np.ndarray, names: _Names) -> ComponentSummary:
-    """Summarise a leaf of one value: all values of a discrete action are named."""
+    """Summarise a leaf of one value; for discrete actions, also values without rows."""
     if leaf.name != "actions" or leaf.space.kind != "discrete" or leaf.space.count > FEW_VALUES:
         return _component(leaf.name, "", column)
     first = int(leaf.space.low[0])
@@ -171,11 +176,11 @@ def _single(leaf: Leaf, column: np.ndarray, names: _Names) -> ComponentSummary:
 def _component(
     column: str, name: str, values: np.ndarray, *, whole: bool = False
 ) -> ComponentSummary:
-    """Summarise the values of a component: few ones, and texts, are counted."""
+    """Summarise a component: count few numbers, or the 20 most frequent texts."""
     different, counts = np.unique(values, return_counts=True)
     is_text = values.dtype.kind == "U"
     if (is_text or len(different) <= FEW_VALUES) and not whole:
-        order = np.argsort(-counts, kind="stable")[:MOST_TEXTS] if is_text else range(len(counts))
+        order = np.argsort(-counts, kind="stable")[:20] if is_text else range(len(counts))
         found = tuple(ValueCount(different[n].item(), int(counts[n])) for n in order)
         return ComponentSummary(column, name, len(different), values=found)
     numbers = values.astype(np.float64)
@@ -183,7 +188,7 @@ def _component(
     if not len(numbers):
         return ComponentSummary(column, name, len(different))
     low, middle, high = np.quantile(numbers, [0, 0.5, 1]).tolist()
-    half = high / 2 - low / 2  # the whole of it may be more than a float holds
+    half = high / 2 - low / 2  # `high - low` may be more than the largest float
     places = (numbers / 2 - low / 2) / half * BINS if half > 0 else np.zeros(len(numbers))
     bins = np.bincount(places.astype(np.int64).clip(0, BINS - 1), minlength=BINS).tolist()
     return ComponentSummary(

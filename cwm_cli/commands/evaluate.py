@@ -1,4 +1,4 @@
-"""Score a program, or rules, on recorded transitions: what `cwm evaluate` does."""
+"""Score a program, or rules in words, on recorded transitions (`cwm evaluate`)."""
 
 from __future__ import annotations
 
@@ -39,24 +39,25 @@ from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.model import ExtraScores
 from cwm_cli.worlds.program import ProgramModel
 
-DRAWS = 40
-"""Episodes that a model of chance imagines beside each recorded one: enough for their quantiles."""
-
 Part = Literal["train", "test"]
-"""A part of the recorded transitions: what a search may see, and what is held out."""
+"""A part of the recorded transitions: the rows of the search, or the held-out rows."""
 
 
 @dataclass(frozen=True)
 class EvaluationResult(Result):
-    """What `evaluate` came to.
+    """The scores and predictions of a program.
 
-    `scores.test.accuracy` says how right the program is on held-out rows (None for a part without
-    rows, or not asked for), `failure` why it could not be judged. `rows` and `found` hold, for
-    each part, the transitions and what the
-    program predicts for them; `metric` is what they were scored by. `ranks` holds scores that only
-    this kind of model has, such as the ranks of rules in words. `trajectories` are recorded
-    episodes beside what the program makes of them when it lives on its own predictions.
-    `baseline` is the score of a prediction without a model, on held-out rows if they are scored.
+    Attributes:
+        scores: Scores of each part, such as `scores.test.accuracy`; None without rows.
+        failure: Why the program could not be scored, or None.
+        rollouts: Errors of predictions over several steps.
+        metric: Metric of the scores.
+        rows: The transitions of each part.
+        found: The evaluation of each part, with the predictions.
+        ranks: Scores that only this kind of model has, such as the ranks of rules in words.
+        trajectories: Recorded episodes, with the predictions of a program that continues from its
+            own predictions.
+        baseline: Score of predictions without a model, on held-out rows if they are scored.
     """
 
     scores: Scores
@@ -71,18 +72,19 @@ class EvaluationResult(Result):
 
     @property
     def wrong(self) -> Part | None:
-        """The first part of which a transition is predicted wrongly."""
+        """The first part with a wrong prediction; None after a failure."""
         parts = (part for part, found in self.found.items() if (found.rows < 1).any())
         return None if self.failure else next(parts, None)
 
     def diagnosis(self) -> Diagnosis | None:
-        """Find out what is wrong in the first part that is not right throughout."""
+        """Return a diagnosis of the first part with wrong predictions, or None."""
         return diagnose(*self.mistakes(part), self.metric) if (part := self.wrong) else None
 
     def mistakes(self, part: Part) -> tuple[Dataset, Columns]:
-        """Return rows of a part and what is predicted for them, in which mistakes can be found.
+        """Return the rows of a part, and predictions that can be compared with them.
 
-        Of what chance decides that is only where something else was possible by the program.
+        If the program predicts several possible results, only the rows whose result it excludes
+        are returned.
         """
         rows, found = self.rows[part], self.found[part]
         if found.answers is None or found.answers.shape == "certain":
@@ -91,14 +93,14 @@ class EvaluationResult(Result):
         return rows[wrong], {name: column[wrong] for name, column in found.predictions.items()}
 
     def calibration(self, part: Part) -> ForecastCalibration | None:
-        """Say how what is predicted in a part came true; None where the program failed."""
+        """Compare predicted probabilities of a part with frequencies; None after a failure."""
         found = self.found.get(part)
         if found is None or found.answers is None:
             return None
         return calibration(found.answers, self.rows[part])
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm evaluate --json` prints."""
+        """Return the output of `cwm evaluate --json`."""
         extra: dict[str, dict[str, Any]] = {}
         for part, each in self.ranks.items():
             extra.setdefault(each.key, {})[part] = each.model_dump(mode="json")
@@ -111,11 +113,11 @@ class EvaluationResult(Result):
         } | self._calibrations()
 
     def _calibrations(self) -> dict[str, Any]:
-        """Return how what was predicted came true, where the skill was asked for."""
+        """Return the calibration of each part that the metric `skill` scored."""
         skilled = [part for part, found in self.found.items() if found.score.skill is not None]
         found = {part: self.calibration(part) for part in skilled}
-        told = {part: each and each.as_json() for part, each in found.items()}
-        return {"calibration": told} if told else {}
+        calibrations = {part: each and each.as_json() for part, each in found.items()}
+        return {"calibration": calibrations} if calibrations else {}
 
 
 def evaluate(
@@ -134,13 +136,30 @@ def evaluate(
     seed: int = 0,
     observer: Observer = SILENT,
 ) -> EvaluationResult:
-    """Score a program of `env`, or what a run came to, which knows its environment.
+    """Score a program, or the world model of a run, on recorded transitions.
 
-    It is asked for the transitions of the run, those of `dataset`, or the default ones of the
-    environment. With a `rollout_count` it is also rolled out so many times, and with a
-    `trajectory_count` it follows so many recorded episodes, on held-out rows where some were
-    scored. Where no `metric` is named, a program of chance or memory is scored by its skill, and
-    any other by its accuracy; rules by that of what they hold to be likeliest.
+    Args:
+        subject: A program (file or text) of `env`, or a run, which names its environment.
+        env: Id of the environment of a program.
+        env_args: Arguments of the environment.
+        dataset: Transitions or their file, by default those of the run or of the environment.
+        split: The part to score, by default both.
+        metric: Name of the metric. By default `skill` for programs with randomness or memory, and
+            `accuracy` for others; the accuracy of rules is that of their likeliest prediction.
+        rollout_count: Number of rollouts to score as well.
+        trajectory_count: Number of recorded episodes to predict step by step, held-out ones if
+            they are scored.
+        options: Options of the model and of the sandbox, as for `-o`.
+        tools: Modules that the program may import.
+        allow_gap: Missing protections of the sandbox that are accepted.
+        seed: Random seed.
+        observer: Receives notes.
+
+    Returns:
+        Scores and predictions. Failures of the program are part of the result.
+
+    Raises:
+        CwmError: The request is invalid.
     """
     run = _run(subject, env)
     about = find_subject(
@@ -158,7 +177,8 @@ def evaluate(
     data = about.transitions(dataset, observer)
     truth = EnvironmentModel(about.spec, about.env_args)
     measure = kind.of(data.train)
-    if not abilities_of(about.text or "").remembers:  # memory knows more than one observation shows
+    if not abilities_of(about.text or "").remembers:
+        # The true environment, restored to one observation, is no ceiling for a memory.
         measure = measure.with_environment(truth, seed=seed)
     parts: dict[Part, Dataset] = {"train": data.train, "test": data.test}
     chosen = {part: rows for part, rows in parts.items() if split in (None, part) and len(rows)}
@@ -173,7 +193,7 @@ def evaluate(
         found: dict[Part, Evaluation] = {}
         failure = None
         for part, rows in chosen.items():
-            if failure is not None and failure.is_timeout:  # one limit is enough to wait for
+            if failure is not None and failure.is_timeout:  # do not wait for a second time limit
                 found[part] = failed_evaluation(rows, measure, failure)
             else:
                 found[part] = score(model, rows, measure, seed=seed)
@@ -186,7 +206,8 @@ def evaluate(
             if rollout_count:
                 rolled = rollouts(model, rows, rollout_count, seed=seed, seconds=seconds)
             answers = found[part].answers
-            draws = 1 if answers is None or answers.shape == "certain" else DRAWS
+            # 40 imagined episodes for each recorded one are enough for quantiles.
+            draws = 1 if answers is None or answers.shape == "certain" else 40
             followed = trajectories(
                 model,
                 rows,
@@ -204,7 +225,7 @@ def evaluate(
 
 
 def _run(subject: ProgramSource | RunSource, env: str | None) -> RunSource | None:
-    """Return the subject if it is meant as a run: one that was read, a folder, or a bare name."""
+    """Return the subject if it is a run: an object, a folder, or a name without suffix."""
     if isinstance(subject, ModelRun):
         return subject
     if isinstance(subject, str) and "\n" in subject:

@@ -1,4 +1,4 @@
-"""Episodes that are played inside a world model, as transitions for others: `cwm.imagine`."""
+"""Play episodes in a world model, and return their transitions (`cwm.imagine`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from cwm_cli.worlds.model import ImaginedEpisodes, Planning, PlanningSession, St
 from cwm_cli.worlds.program import ProgramModel
 
 ImaginedPolicy = Literal["planner", "random", "agent"]
-"""Who chooses the actions: plans in the model, chance, or the agent that was trained with it."""
+"""Choice of actions: plans in the model, random actions, or the agent of the run."""
 
 
 def imagine(
@@ -54,12 +54,33 @@ def imagine(
     allow_gap: Sequence[str] = (),
     observer: Observer = SILENT,
 ) -> Dataset:
-    """Play episodes inside the world model of a `run`, or of a `program` of `env`.
+    """Play episodes in a world model.
 
-    Each begins where the environment begins by its seed, and goes on from what the model
-    predicts; what chance decides is drawn. An episode depends on the seed and its number only.
-    What lies outside of the space of observations is brought within it. The metadata say that
-    the rows are imagined, by what, and how right that is.
+    Each episode begins with the first observation of the environment for its seed, and continues
+    from the predictions of the model; random results are drawn. An episode depends only on the
+    seed and its number.
+
+    Args:
+        run: Run with the world model. It also names the environment.
+        program: Program of `env`, instead of a run.
+        env: Id of the environment of a program.
+        env_args: Arguments of the environment.
+        policy: Choice of actions.
+        planner: Planner of the policy "planner", or "auto".
+        options: Options of planners, model and sandbox, as for `-o`.
+        episodes: Number of episodes.
+        seed: Random seed.
+        max_steps: Maximum length of an episode, by default the limit of the environment.
+        tools: Modules that the program may import.
+        allow_gap: Missing protections of the sandbox that are accepted.
+        observer: Receives notes.
+
+    Returns:
+        The transitions. Observations outside of their space are clipped to its bounds. The
+        metadata have the model, its scores, and the arguments.
+
+    Raises:
+        CwmError: The request is invalid, or the model fails at the start of every episode.
     """
     if policy not in get_args(ImaginedPolicy):
         raise UnknownNameError("policy", policy, get_args(ImaginedPolicy))
@@ -88,7 +109,7 @@ def imagine(
                     limits,
                     tools=sorted({*subject.tools, *tools}),
                     accepted=allow_gap,
-                    workers=4,  # that predict, imagine, plan, and confirm
+                    workers=4,  # to predict, imagine, plan and confirm
                     handlers=[PlanningJob.handler, SteppingJob.handler, *addresses],
                     observer=observer,
                 )
@@ -101,12 +122,13 @@ def imagine(
     rows = [row for each in played for row in each.rows]
     if not rows:
         raise CwmError(f"{subject.name} fails at the start of every episode: {played[0].failure}")
-    told = _about(subject, policy, planner, seed, episodes)
-    found = Dataset.of(
-        rows, observation_space=spaces[0], action_space=spaces[1], metadata=like.metadata | told
-    )
-    _tell(played, observer)
-    return _within(found, observer)
+    metadata = like.metadata | _describe(subject, policy, planner, seed, episodes)
+    found = Dataset.of(rows, observation_space=spaces[0], action_space=spaces[1], metadata=metadata)
+    failures = [each.failure for each in played if each.failure]
+    if failures:
+        words = f"{len(failures)} of {episodes} episodes ended early because the model failed"
+        observer.note(f"{words}: {failures[0]}", "Warning")
+    return _clip(found, observer)
 
 
 def _session(
@@ -117,7 +139,7 @@ def _session(
     planners: Sequence[Planning],
     observer: Observer,
 ) -> PlanningSession:
-    """Return who chooses the actions."""
+    """Return the session that chooses the actions."""
     if policy == "random":
         return RandomSession(task, task.seed)
     if policy == "planner":
@@ -128,14 +150,14 @@ def _session(
 
 
 class ImaginedEpisode(NamedTuple):
-    """What an episode came to, and why it ended early where the model failed."""
+    """The transitions of an episode, and why it ended early if the model failed."""
 
     rows: list[Transition]
     failure: str = ""
 
 
 class _Imagining:
-    """Plays one episode after the other."""
+    """Plays episodes in a model."""
 
     def __init__(
         self, model: WorldModel, session: PlanningSession, task: Task, like: Dataset
@@ -143,7 +165,7 @@ class _Imagining:
         self._model, self._session, self._task, self._like = model, session, task, like
 
     def episode(self, number: int) -> ImaginedEpisode:
-        """Play an episode to its end, its limit, or to where the model fails."""
+        """Play an episode until it ends, reaches the step limit, or the model fails."""
         task, seeds = self._task, seeds_of(self._task.seed, number)
         rows: list[Transition] = []
         planned: deque[Any] = deque()
@@ -160,21 +182,21 @@ class _Imagining:
                 if not planned:
                     state = self._session.state(env, history)
                     moment = Moment(number, decisions, state, task.limit - len(rows), valid)
-                    planned.extend(self._planned(moment))
+                    planned.extend(self._plan(moment))
                     decisions += 1
                 action = planned.popleft() if planned else random_action(env.action_space, valid)
                 try:
                     row = self._step(inside, history.observations[-1], action, number)
                 except CwmError as error:
-                    return ImaginedEpisode(_cut(rows), str(error))
+                    return ImaginedEpisode(_truncate(rows), str(error))
                 rows.append(row)
                 if row.terminated:
                     return ImaginedEpisode(rows)
                 history, valid = history.after(action, row.next_observation, row.reward), row.valid
-        return ImaginedEpisode(_cut(rows))
+        return ImaginedEpisode(_truncate(rows))
 
-    def _planned(self, moment: Moment) -> list[Any]:
-        """Return the next actions, none where no plan could be made."""
+    def _plan(self, moment: Moment) -> list[Any]:
+        """Return the next actions; none if no plan is possible."""
         try:
             [plan] = self._session.plan([moment])
         except Unsuited as reason:
@@ -186,7 +208,7 @@ class _Imagining:
         return list(plan.actions)
 
     def _step(self, inside: ImaginedEpisodes, before: Any, action: Any, number: int) -> Transition:
-        """Ask the world model what follows."""
+        """Return the predicted transition of an action."""
         observations, actions = self._like.observation_space, self._like.action_space
         found = inside.step(actions.pack("actions", [action]))
         valid = None if found.valid is None else actions.masked(found.valid[0]) or None
@@ -195,13 +217,15 @@ class _Imagining:
         return Transition(before, action, after, reward, over, episode=number, valid=valid)
 
 
-def _cut(rows: list[Transition]) -> list[Transition]:
-    """Mark where an episode was left that is not over."""
+def _truncate(rows: list[Transition]) -> list[Transition]:
+    """Mark the last transition as truncated."""
     return [*rows[:-1], *(row._replace(truncated=True) for row in rows[-1:])]
 
 
-def _about(subject: Subject, policy: str, planner: str, seed: int, episodes: int) -> dict[str, Any]:
-    """Say what imagined the rows, and how right it is, as far as that is known."""
+def _describe(
+    subject: Subject, policy: str, planner: str, seed: int, episodes: int
+) -> dict[str, Any]:
+    """Return metadata with the model, its scores if known, and the arguments."""
     run = subject.run
     imagined = {
         "by": subject.name,
@@ -216,23 +240,15 @@ def _about(subject: Subject, policy: str, planner: str, seed: int, episodes: int
     return {"imagined": imagined}
 
 
-def _tell(played: Sequence[ImaginedEpisode], observer: Observer) -> None:
-    """Say how many episodes ended because the model failed."""
-    failures = [each.failure for each in played if each.failure]
-    if failures:
-        words = f"{len(failures)} of {len(played)} episodes ended early because the model failed"
-        observer.note(f"{words}: {failures[0]}", "Warning")
-
-
-def _within(dataset: Dataset, observer: Observer) -> Dataset:
-    """Bring observations within the bounds of their space, and say of how many rows that is so."""
+def _clip(dataset: Dataset, observer: Observer) -> Dataset:
+    """Clip observations to the bounds of their space, and report the number of changed rows."""
     columns, moved = dict(dataset.columns), np.zeros(len(dataset), np.bool_)
     for name in ("observations", "next_observations"):
         for leaf in dataset.observation_space.leaves(name):
             if leaf.space.kind == "text":
                 continue
             before = columns[leaf.name]
-            columns[leaf.name] = after = _bounded(before, leaf.space)
+            columns[leaf.name] = after = _clip_column(before, leaf.space)
             moved |= (after != before).reshape(len(dataset), -1).any(axis=1)
     if moved.any():
         words = f"{moved.sum()} of {len(dataset)} rows had observations outside their space"
@@ -241,8 +257,8 @@ def _within(dataset: Dataset, observer: Observer) -> Dataset:
     return Dataset(bounded, dataset.observation_space, dataset.action_space, dataset.metadata)
 
 
-def _bounded(column: np.ndarray, space: Space) -> np.ndarray:
-    """Return numbers that are not beyond the bounds of a space, of the type they have."""
+def _clip_column(column: np.ndarray, space: Space) -> np.ndarray:
+    """Clip numbers to the bounds of a space; their type stays."""
     if not space.low:
         return column
     low, high = (

@@ -1,4 +1,4 @@
-"""What work is about: a program, rules, a run, or an environment, and all that comes with it."""
+"""The subject of a command: a program, another world model, or the environment itself."""
 
 from __future__ import annotations
 
@@ -25,23 +25,30 @@ from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds.model import WorldModel
 
 PLANS = "plans"
-"""The folder, of a run or of all runs, with what was played."""
+"""Name of the folder of played episodes, in a run or in the folder of all runs."""
 
 ProgramSource = Path | str
-"""A file with a program, or, in several lines, its text."""
+"""A program file, or the text of a program (with a line break)."""
 
 RunSource = Path | str | ModelRun[Any, Any]
-"""The folder of a run that came to a world model, or the run that was read from it."""
+"""A run with a world model: its folder, or the object."""
 
 
 class Subject(NamedTuple):
-    """A program, another world model, or the environment itself, and all that comes with it.
+    """A program, another world model, or the environment itself, with its environment.
 
-    The environment has neither a `text`, which is that of a program, nor a `model`, which is one
-    that runs nobody's code. `env` is the name under which the environment is found. `tools` are
-    what the program may import, `limits` what it may use up, and in `folder` what is played with
-    it is written down; `run` is where it comes from, if from one. `options` are those that were
-    given and say nothing of the model.
+    Attributes:
+        name: A short name for messages.
+        spec: The environment.
+        env: Id of the environment, as the user or the run gives it.
+        env_args: Arguments of the environment.
+        text: The program. None for other models, and for the environment itself.
+        tools: Modules that the program may import.
+        limits: Limits of the sandbox.
+        folder: Folder of played episodes.
+        run: The run of the program or model, if it has one.
+        model: A world model that runs no generated code, or None.
+        options: The given options without those of the model.
     """
 
     name: str
@@ -66,7 +73,7 @@ class Subject(NamedTuple):
     def transitions(
         self, dataset: Dataset | Path | str | None = None, observer: Observer = SILENT
     ) -> Dataset:
-        """Return the given transitions, or those of the run, or the default ones."""
+        """Return the given transitions, else those of the run, else the default ones."""
         if dataset is None and self.run is not None:
             return self.run.dataset()
         return load_transitions(
@@ -85,12 +92,21 @@ def find_subject(
     agents: bool = False,
     observer: Observer = SILENT,
 ) -> Subject:
-    """Gather what is asked about; a run has all of it, so that an environment need not be named.
+    """Resolve the arguments that name a program, a run or an environment.
 
-    With `real_env` it is the environment itself, by default the environment of the newest run;
-    None if a command does not offer it. Of the `options`
-    a run takes those that say what predicts by what it came to; where None are given, only programs
-    will do. With `agents` a run that came to an agent alone is about the environment itself.
+    Args:
+        run: A run, which also names the environment.
+        program: A program of `env`.
+        env: Id of the environment.
+        env_args: Arguments of the environment.
+        real_env: Use the environment itself, by default the environment of the newest run. None
+            if the command does not offer it.
+        options: Options of the command; a run uses those of its model. None accepts only programs.
+        agents: Whether a run that has an agent but no model represents the environment itself.
+        observer: Receives notes.
+
+    Raises:
+        CwmError: The arguments contradict each other, or name nothing that exists.
     """
     if (program is not None) + (run is not None) + bool(real_env) != 1:
         instead = "" if real_env is None else ", or --real-env"
@@ -128,7 +144,7 @@ def _of_run(
     agents: bool,
     observer: Observer,
 ) -> Subject:
-    """Gather what a run has; what is named otherwise is refused."""
+    """Return the subject of a run; raise an error if other arguments contradict the run."""
     if not isinstance(run, ModelRun) and located(run).is_file():
         raise CwmError(f"{run} is a file, not a run folder: use --program {run} --env ID")
     place = run.folder if isinstance(run, ModelRun) else placed(run)
@@ -156,7 +172,7 @@ def _of_run(
     if agents and not found.has_model:
         return subject
     if not isinstance(found, ProgramRun) or found.has_trained:
-        theirs, others = apart(subject.options, found.options_of)
+        theirs, others = split_options(subject.options, found.options_of)
         return subject._replace(model=found.trusted_model(theirs, observer), options=others)
     return subject._replace(
         text=found.best_program(), tools=tuple(config.tools), limits=found.limits
@@ -175,8 +191,8 @@ def read_program(source: ProgramSource) -> tuple[str, str]:
         raise UnreadableError(file, error.reason, hint, is_missing=error.is_missing) from error
 
 
-def apart(options: Options, owner: str) -> tuple[Options, Options]:
-    """Return the options that name an owner, and all others."""
+def split_options(options: Options, owner: str) -> tuple[Options, Options]:
+    """Return the options of an owner, and all others."""
     named = [each for each in options if each.startswith(f"{owner}.")]
     if isinstance(options, Mapping):
         theirs = {key: options[key] for key in named}
@@ -194,10 +210,7 @@ def protected(
     handlers: Iterable[str] = (),
     observer: Observer = SILENT,
 ) -> Iterator[Sandbox]:
-    """Give a sandbox once it is known what programs cannot do in it; open gaps are named.
-
-    It is prepared for jobs of other kinds than predicting, whose `handlers` are given.
-    """
+    """Open a sandbox, prepare it for jobs with these `handlers`, and warn about open gaps."""
     with Sandbox(limits, workers, tools=sorted(set(tools)), accepted=accepted) as sandbox:
         sandbox.prepare(*handlers)
         warn_of_gaps(sandbox.protection, observer)
@@ -207,7 +220,7 @@ def protected(
 def example_rows(
     subject: Subject, env: Any, spaces: tuple[Any, Any], schema: ObjectSchema | None
 ) -> Dataset:
-    """Return a transition of the environment, as datasets of it are."""
+    """Return a dataset with one transition of the environment, as an example of its format."""
     observation, _ = env.reset(seed=0)
     named = subject.spec.valid_actions
     allowed = tuple(map(int, named(env.unwrapped) or ())) if named else ()
@@ -218,7 +231,7 @@ def example_rows(
     row = Transition(
         observation, action, seen, reward_number(reward), bool(terminated), valid=valid
     )
-    told = {"env": subject.env, "env_args": subject.env_args}
+    metadata = {"env": subject.env, "env_args": subject.env_args}
     if schema is not None:
-        told["objects"] = schema.to_json()
-    return Dataset.of([row], observation_space=spaces[0], action_space=spaces[1], metadata=told)
+        metadata["objects"] = schema.to_json()
+    return Dataset.of([row], observation_space=spaces[0], action_space=spaces[1], metadata=metadata)

@@ -1,7 +1,8 @@
-"""Synthesize a world model: from what a user asks for to a run with its best program.
+"""Search for a program that predicts an environment (`cwm synthesize`).
 
-`synthesize` is what `cwm synthesize` does. `open_job` gives the search itself, with the run that
-records it, to those who watch or steer it; `choose_backend` says who answers.
+`synthesize` checks the choices of the user, loads or records transitions, and runs the search.
+`open_job` opens a run with its search for callers that show or steer it. `choose_backend` selects
+the backend that writes programs.
 """
 
 import os
@@ -13,17 +14,20 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, cast
 
-import numpy as np
-
 from cwm_cli.commands.collect import load_transitions, recorded_args, warn_of_rows
-from cwm_cli.commands.unasked import ChosenStart, SearchOptions, chosen_refiners, chosen_start
+from cwm_cli.commands.search_options import (
+    ChosenStart,
+    SearchOptions,
+    choose_refiners,
+    choose_start,
+)
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import refuse_pictures
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.evaluation import Evaluation, Metric, Score, baseline, evaluate, unseen
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, find_contract
-from cwm_cli.evaluation.support import gaps, survey, untested, unverified
+from cwm_cli.evaluation.missing_data import find_gaps, find_untested, find_unverified
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import (
@@ -59,19 +63,15 @@ from cwm_cli.search.wrapper import innermost
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.trails import TrailsJob
 
-FOLLOWED = 2000
-"""Rows at which the best program's ways are followed: enough to tell which lines few go through."""
-
 MODEL_VARIABLE = "CWM_MODEL"
-"""The environment variable with the language model that is asked where none is named."""
-
+"""Environment variable with the language model to use if the user names none."""
 
 AUTO = "auto"
-"""The contract that is found out from the data."""
+"""Value of `contract` that chooses the contract by the data."""
 
 
 class Scores(NamedTuple):
-    """How good a program is on train rows, on held-out rows, and on those with new situations."""
+    """Scores of a program on train rows, on held-out rows, and on held-out rows with new inputs."""
 
     train: Score | None
     test: Score | None
@@ -79,7 +79,7 @@ class Scores(NamedTuple):
 
     @property
     def refuted(self) -> bool:
-        """Whether some train or held-out row shows that the program is wrong."""
+        """Whether a train or held-out row shows that the program is wrong."""
         return any(score is not None and score.refuted for score in (self.train, self.test))
 
 
@@ -90,21 +90,34 @@ class SynthesisResult(
 ):
     """The result of a search.
 
-    It is `solved` if no train or held-out row shows that the program is wrong, and held-out rows
-    verify every rare event. It is `finished` if the search ended because it had nothing left to
-    improve on train rows: solved, `unverified` (phrases on events that held-out rows lack),
-    refuted by held-out rows, or `settled`, which means that the best reachable score is unknown
-    and that nothing improved for long.
-    `untested` has phrases on events that no row contains, such as the end of an episode.
-    Without a simulator (`has_simulator`) no command can act in the environment.
-    `run` is its folder and `program` the file of the best program, None where
-    nothing was written; `unasked` is the move that it came from where that cost no completion.
-    `baseline` is the score of a prediction without a model, on held-out rows if there are any.
-    `cost` is in US dollars, None where it is unknown; of the completions so many were `reused`, at
-    no cost, and of the tokens so many were `cached_tokens`, which providers had read before, or
-    `reasoning_tokens`, which nobody sees. `models` say what each model took and brought. `failure`
-    says why the program scores 0 on rows that the search did not see, or would not confirm its
-    answers.
+    Attributes:
+        run: Folder of the run.
+        program: File of the best program, None if there is no program.
+        solved: Whether no train or held-out row shows that the program is wrong, and held-out rows
+            verify every rare event.
+        settled: Whether the best reachable score is unknown, and the score stopped improving.
+        given_up: Whether induction finds no further improvement.
+        completions: Number of completions.
+        tokens: Number of prompt and completion tokens.
+        cost: Cost in US dollars, None if unknown.
+        seconds: Wall-clock time of the search.
+        scores: Scores of the best program.
+        failure: Why the program scores 0 on rows that the search did not use, or why its answers
+            were not confirmed.
+        gaps: Sentences on missing data.
+        unasked: The move that wrote the best program, if it cost no completion.
+        contract: The contract of the best program.
+        finding: The contract that the data suggest, with the reasons.
+        models: Completions, cost and improvements of each model.
+        reused: Number of completions from the cache, at no cost.
+        cached_tokens: Number of tokens that the provider had cached.
+        reasoning_tokens: Number of tokens of reasoning, which the completions do not contain.
+        finished: Whether the search ended because nothing was left to improve on train rows: it
+            is solved, `unverified`, `settled`, or refuted by held-out rows.
+        unverified: Phrases on rare events that no held-out row verifies.
+        untested: Phrases on events that no row contains, such as the end of an episode.
+        has_simulator: Whether the environment can be simulated; otherwise no command can act in it.
+        baseline: Score of predictions without a model, on held-out rows if there are any.
     """
 
     run: Path
@@ -133,7 +146,7 @@ class SynthesisResult(
     baseline: Score | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm synthesize --json` prints."""
+        """Return the output of `cwm synthesize --json`."""
         facts = {
             name: getattr(self, name) for name in self.__dataclass_fields__ if name != "scores"
         }
@@ -173,15 +186,42 @@ def synthesize(
     new: bool = False,
     observer: Observer = SILENT,
 ) -> SynthesisResult:
-    """Search for a program that predicts an environment; a stopped run continues where it was.
+    """Search for a program that predicts an environment, or continue a stopped search.
 
-    Arguments and defaults are those of `cwm synthesize`; `options` are `-o`,
-    as `"KEY=VALUE"` or as a mapping, and `start` is one of them. Several models, each a text such
-    as `"a"` or with a weight `"a=3"`, share the completions. The contract that the program
-    has to keep is found out from the data unless it is named, and the metric follows it. The
-    observer is told the `SearchJob`, and each `Node` as it is learned. With a `cache` answers of
-    a language model are kept for this user, and what was asked before costs nothing. Raises
-    `CwmError` for what the user can mend.
+    Args:
+        env: Id of the environment.
+        env_args: Arguments of the environment.
+        model: Language model, or several that share the completions, such as `"a"` or, with a
+            weight, `"a=3"`. By default `$CWM_MODEL`; without any model, induction writes programs.
+        backend: Backend of completions, by default the usual one with or without a model.
+        strategy: Search strategy, by default the usual one.
+        options: Options as `"KEY=VALUE"` or as a mapping, as for `-o`.
+        start: Start of the search: a program file, a run, a backend that needs only data, or
+            "none" (the option `search.start`).
+        budget: Maximum number of completions.
+        parallel: Number of parallel completions.
+        seed: Random seed of the search.
+        data_seed: Random seed of recorded transitions.
+        dataset: Transitions or their file; by default they are recorded.
+        metric: Metric of programs, by default the usual one of the contract.
+        contract: Methods that a program must have, "auto" to choose by the data.
+        max_cost: Maximum cost in US dollars.
+        api_base: URL of the provider.
+        temperature: Sampling temperature.
+        tools: Modules that programs may import.
+        allow_gap: Missing protections of the sandbox that are accepted.
+        cache: Whether to store completions for this user and to reuse stored ones at no cost.
+        run: Folder of the run. By default the newest unfinished run with equal arguments
+            continues, or a new folder is used.
+        new: Start a new run even if an unfinished one has equal arguments.
+        observer: Receives the `SearchJob` at the start, then each new `Node`.
+
+    Returns:
+        The scores of the best program, and the costs.
+
+    Raises:
+        CwmError: The request is invalid, or the backend failed.
+        KeyboardInterrupt: Interrupted; the message names the run that the same call continues.
     """
     spec, answers = environment(env), choose_backend(backend, named_models(model))
     flags = {"api_base": api_base, "temperature": temperature}
@@ -202,7 +242,8 @@ def synthesize(
         cache=cache,
     )
     settings = check_choices(choices)
-    if run is not None and dataset is None:  # whose transitions may take long to record
+    if run is not None and dataset is None:
+        # Refuse a wrong folder before transitions are recorded, which may take long.
         _check_folder(placed(run), spec, env_args, choices, settings)
     load = partial(
         load_transitions,
@@ -219,19 +260,18 @@ def synthesize(
     with _sandbox(choices, settings["sandbox"]) as sandbox:
         warn_of_gaps(sandbox.protection, observer)
         notes = (spec.note, answers.note, uncached(choices.backend) if cache else "")
-        for words in filter(None, notes):  # the mistakes have been told
+        for words in filter(None, notes):
             observer.note(words)
         rows, source = given or load()
         warn_of_rows(rows, observer)
         order = Order(spec, recorded_args(rows, env_args), rows, source, choices)
         folder = None if run is None else placed(run)
-        return _synthesized(order, sandbox, observer, folder=folder, new=new)
+        return _run_order(order, sandbox, observer, folder=folder, new=new)
 
 
-def _synthesized(
+def _run_order(
     order: "Order", sandbox: Sandbox, observer: Observer, *, folder: Path | None, new: bool
 ) -> SynthesisResult:
-    """Do what is ordered while an observer is told of it."""
     with open_job(order, sandbox=sandbox, folder=folder, new=new) as job:
         done = len(job.search.nodes)
         observer.note(job.data_words(), "")
@@ -243,9 +283,9 @@ def _synthesized(
         _search_observed(job, observer)
         result = job.finish()
     if result.failure and result.scores.train and result.scores.train.accuracy:
-        told = result.failure.message.splitlines()[0]
+        reason = result.failure.message.splitlines()[0]
         observer.note(
-            f"the best program fails on rows that the search did not use: {told}", "Warning"
+            f"the best program fails on rows that the search did not use: {reason}", "Warning"
         )
     return result
 
@@ -253,7 +293,6 @@ def _synthesized(
 def _with_start(
     options: Sequence[str] | Mapping[str, Any], start: Path | str | None
 ) -> Sequence[str] | Mapping[str, Any]:
-    """Add what a search is to begin with to its options."""
     if start is None:
         return options
     if isinstance(options, Mapping):
@@ -262,10 +301,12 @@ def _with_start(
 
 
 class ChosenBackend(NamedTuple):
-    """Who answers: a backend by name, and the models that it is to use, "" where it uses none.
+    """A backend and its models.
 
-    Each of `models` is a text that was named, perhaps of several models with commas between.
-    `note` is to be said where neither a backend nor a model was named.
+    Attributes:
+        backend: Name of the backend.
+        models: The named models; a text may name several, separated by commas. `("",)` without.
+        note: Message to show if the user named neither a backend nor a model.
     """
 
     backend: str
@@ -274,25 +315,30 @@ class ChosenBackend(NamedTuple):
 
     @property
     def model(self) -> str:
-        """All models as one text, for a search that they share."""
+        """All models as one text, for a search that uses all of them."""
         return models_text(read_models(self.models)) if self.models[0] else ""
 
 
 def named_models(model: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Return the models that a caller named, as one text or several."""
+    """Return the models that a caller named in one text or in several."""
     return (model,) if isinstance(model, str) else tuple(model or ())
 
 
 def choose_backend(backend: str | None, models: Sequence[str] = ()) -> ChosenBackend:
-    """Choose who answers: what is named, a language model if one is, or the offline backend.
+    """Choose the backend: the named one, else one for the named models, else the offline one.
 
-    Where no model is named that of `$CWM_MODEL` is. BACKEND/MODEL names both, such as
-    `transformers/FOLDER`.
+    Args:
+        backend: Name of a backend, or None.
+        models: The named models. Without any, `$CWM_MODEL` is used. BACKEND/MODEL, such as
+            `transformers/FOLDER`, names both.
+
+    Raises:
+        CwmError: The backend needs a model.
     """
-    named = _models_named(models)
-    asks = find("backend", backend).needs_model if backend else True
-    if asks and not named and (backend is None or backend == default("model")):
-        named = _models_named([os.environ.get(MODEL_VARIABLE, "")])
+    named = _normalise_models(models)
+    needs_model = find("backend", backend).needs_model if backend else True
+    if needs_model and not named and (backend is None or backend == default("model")):
+        named = _normalise_models([os.environ.get(MODEL_VARIABLE, "")])
     if backend == default("model") and not named:
         raise CwmError(f"the backend {backend!r} needs a model: add --model PROVIDER/NAME")
     if backend is None and len(named) == 1:
@@ -304,19 +350,19 @@ def choose_backend(backend: str | None, models: Sequence[str] = ()) -> ChosenBac
     return ChosenBackend(chosen, named or ("",), "" if backend or named else note)
 
 
-def _models_named(texts: Iterable[str]) -> tuple[str, ...]:
-    """Write each text of models in one way, and name none twice."""
+def _normalise_models(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return texts of models in their standard form, without duplicates."""
     return tuple(dict.fromkeys(",".join(map(str, read_models([text]))) for text in texts if text))
 
 
 def backend_of(choices: "Choices") -> Backend:
-    """Return the backend that a search of these choices asks."""
+    """Return the backend of a search with these choices."""
     backend: Backend = _make(choices).backend
     return backend
 
 
 def check_choices(choices: "Choices") -> "Settings":
-    """Refuse what a search would refuse, before anything is done for it; return its settings."""
+    """Raise the errors of invalid choices before any work is done; return the settings."""
     check_names(choices)
     parts = _make(choices)
     parts.backend.ready(choices.max_cost)
@@ -324,7 +370,7 @@ def check_choices(choices: "Choices") -> "Settings":
 
 
 def check_names(choices: "Choices") -> None:
-    """Refuse names that nothing has, and flags that are not for the backend."""
+    """Raise an error for unknown names, and for flags that the backend does not have."""
     owners_of(choices.strategy, choices.backend)
     if choices.metric is not None:
         find("metric", choices.metric)
@@ -335,14 +381,14 @@ def check_names(choices: "Choices") -> None:
 
 
 def uncached(backend: str) -> str:
-    """Say that no answer of a backend is kept, "" where that is not so."""
+    """Return a message if the cache has no effect with a backend, else an empty text."""
     if find("backend", backend).is_language_model:
         return ""
     return f"--cache has no effect: the backend {backend!r} is not a language model"
 
 
 def warn_of_gaps(protection: Protection, observer: Observer) -> None:
-    """Warn of the accepted gaps that are open, with their consequences."""
+    """Warn about open gaps that the user accepted, with their consequences."""
     if protection.gaps:
         observer.note(
             f"generated programs can {dangers(protection.gaps)} on this machine "
@@ -352,11 +398,10 @@ def warn_of_gaps(protection: Protection, observer: Observer) -> None:
 
 
 class Choices(NamedTuple):
-    """What a user chose; `flags` are options of the backend.
+    """The choices of the user for a search (see `synthesize`).
 
-    `tools` are modules that programs may import, and `accepted` names gaps in
-    the protection of this machine that do not matter. Without a `metric` it is the usual one of
-    the contract. With a `cache` answers of a language model are kept and reused.
+    `flags` are options of the backend that have command-line flags, and `accepted` names gaps in
+    the protection of this machine that the user accepts.
     """
 
     strategy: str
@@ -374,8 +419,8 @@ class Choices(NamedTuple):
     contract: str = AUTO
     cache: bool = False
 
-    def settled(self, contract: ContractName) -> Self:
-        """Return the choices with what a finding, or an earlier run, decides where nobody did."""
+    def with_defaults(self, contract: ContractName) -> Self:
+        """Return the choices with this contract and its usual metric if the user chose none."""
         named = next((each for each in USUAL_METRICS if each == self.contract), contract)
         return self._replace(contract=named, metric=self.metric or USUAL_METRICS[named])
 
@@ -395,21 +440,21 @@ class SearchJob:
 
     @property
     def problem(self) -> WorldModelProblem:
-        """The problem under the contract that is now in force."""
+        """The problem with the current contract."""
         return cast("WorldModelProblem", self.search.problem)
 
     @property
     def title(self) -> str:
-        """Name the job in a few words."""
+        """A short name of the job."""
         return self.run.config.title
 
     def data_words(self) -> str:
-        """Return the environment with the number of its transitions."""
+        """Return the environment and the numbers of its transitions."""
         train, test = len(self.dataset.train), len(self.dataset.test)
         return f"{self.run.config.env}: {train:,} training and {test:,} held-out transitions"
 
     def contract_words(self) -> str:
-        """Return the contract that the program has to keep, and the reason."""
+        """Return the contract of programs, and the reason for it."""
         names = documented_names(self.run.header.description, self.dataset.observation_space)
         contract, found = self.problem.contract, self.problem.finding
         if found is not None and found.contract == contract:
@@ -418,7 +463,7 @@ class SearchJob:
         return f"{contract} ({chosen}; the data suggest {self.finding.contract})"
 
     def nodes(self) -> Iterator[Node]:
-        """Search; yield each node when it is written down, learned and, if best, saved."""
+        """Search; yield each node after it is in the journal and, if it is the best, saved."""
         stopped: CwmError | None = None
         try:
             for record in self.search.run(self.choices.budget):
@@ -428,7 +473,7 @@ class SearchJob:
         try:
             for record in self.search.drain():  # completions in flight are paid for
                 yield self._learned(record)
-        except KeyboardInterrupt:  # but the search already has a right program
+        except KeyboardInterrupt:  # harmless if the search already has a correct program
             if not self.search.solved:
                 raise
         self._save_best()
@@ -447,7 +492,7 @@ class SearchJob:
         found = [self._score(best, rows, metric or self.problem.metric) for rows in parts]
         failures = [each.failure for each in found if each and each.failure]
         scores = Scores(*(each and each.score for each in found))
-        finished, rare = self.search.solved, unverified(train, test)
+        finished, rare = self.search.solved, find_unverified(train, test)
         result = SynthesisResult(
             run=self.run.folder,
             program=self.run.folder / self.problem.file if best else None,
@@ -460,7 +505,7 @@ class SearchJob:
             seconds=round(self.run.elapsed, 3),
             scores=scores,
             failure=failures[0] if failures else None,
-            gaps=self._gaps(best, train),
+            gaps=tuple(self._find_gaps(best, train)),
             unasked=best.action if best and not best.asked else "",
             contract=self.problem.contract,
             finding=self.problem.finding or self.finding,
@@ -470,7 +515,7 @@ class SearchJob:
             reasoning_tokens=spent.reasoning_tokens,
             finished=finished,
             unverified=tuple(rare) if finished else (),
-            untested=tuple(untested(self.dataset)),
+            untested=tuple(find_untested(self.dataset)),
             has_simulator=environment(self.run.config.env).has_simulator(self.run.config.env_args),
             baseline=baseline(test if len(test) else train, train),
         )
@@ -479,18 +524,18 @@ class SearchJob:
         return result
 
     def _learned(self, record: Record) -> Node:
-        """Save the best program so far, and keep the messages to the user."""
+        """Save the best program so far, and add messages for the user."""
         self._save_best()
-        self._tell(record.note)
+        self._add_note(record.note)
         if record.node.disclosed is not None:
-            self._tell(
+            self._add_note(
                 f"all rows in the prompt are predicted correctly, but other rows are not: episode "
                 f"{record.node.disclosed} is added to the prompt"
             )
         return record.node
 
     def _save_best(self) -> None:
-        """Write the best program to its file unless it is there."""
+        """Write the best program to its file if it is new."""
         best = self.search.best
         if best is not None and best is not self._saved:
             self.problem.keep(self.run.folder, best)
@@ -500,28 +545,23 @@ class SearchJob:
         """Append an event of the search to the journal."""
         self.run.learn(found)
         if isinstance(found, Remark):
-            self._tell(found.note)
+            self._add_note(found.note)
         elif isinstance(found, Switch):
             before = self.problem.contract
-            self._tell(f"contract changed from {before} to {found.contract}: {found.reason}")
+            self._add_note(f"contract changed from {before} to {found.contract}: {found.reason}")
 
-    def _tell(self, note: str) -> None:
-        """Keep what the user should be told."""
+    def _add_note(self, note: str) -> None:
         if note:
             self.run.log(note)
             self.notes.append(note)
 
-    def _gaps(self, best: Node | None, rows: Dataset) -> tuple[str, ...]:
-        """Say what the rows do not show, and on how few of them rules of the best program rest."""
+    def _find_gaps(self, best: Node | None, rows: Dataset) -> list[str]:
         names = documented_names(self.run.header.description, rows.observation_space)
-        if best is None:
-            return tuple(gaps(rows, names))
-        some = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), FOLLOWED)).astype(int))]
-        found = survey(ProgramModel(best.program, self.problem.sandbox), some, cells=False)
-        return tuple(gaps(rows, names, found=found, program=best.program))
+        model = ProgramModel(best.program, self.problem.sandbox) if best else None
+        return find_gaps(rows, names, model=model)
 
     def _score(self, best: Node | None, rows: Dataset, metric: Metric) -> Evaluation | None:
-        """Score the best program on some rows, if there are both."""
+        """Score the best program; None if there is no program, or no rows."""
         if best is None or not len(rows):
             return None
         model = ProgramModel(best.program, self.problem.sandbox)
@@ -529,7 +569,7 @@ class SearchJob:
 
 
 class Order(NamedTuple):
-    """What is asked for: a model of an environment, made from a dataset that came from `source`."""
+    """A request for a model of an environment; `source` describes the origin of the dataset."""
 
     spec: EnvironmentSpec
     env_args: dict[str, Any]
@@ -539,11 +579,11 @@ class Order(NamedTuple):
 
 
 Settings = dict[str, dict[str, Any]]
-"""Every option of strategy, backend, problem and sandbox."""
+"""All options of strategy, backend, problem and sandbox, by owner."""
 
 
 class SearchParts(NamedTuple):
-    """What a search is made of, and every option of it, of the problem and the sandbox."""
+    """The parts of a search, and all options."""
 
     strategy: Any
     backend: Any
@@ -553,7 +593,7 @@ class SearchParts(NamedTuple):
 
 
 def owners_of(strategy: str, backend: str) -> list[Owner]:
-    """Return all that has options in a search."""
+    """Return the parts of a search that have options."""
     return [
         Owner("strategy", find("strategy", strategy)),
         Owner("backend", find("backend", backend)),
@@ -565,7 +605,7 @@ def owners_of(strategy: str, backend: str) -> list[Owner]:
 
 
 def check_flags(backend: str, flags: Iterable[str]) -> None:
-    """Refuse options with flags of their own that a backend does not have."""
+    """Raise an error for flags that the backend does not have."""
     options = Owner("backend", find("backend", backend)).options
     for name in flags:
         if name not in options:
@@ -577,17 +617,23 @@ def check_flags(backend: str, flags: Iterable[str]) -> None:
 def open_job(
     order: Order, *, sandbox: Sandbox | None = None, folder: Path | None = None, new: bool = False
 ) -> Iterator[SearchJob]:
-    """Open the run that an order names, new or continued, ready to search.
+    """Open a run with its search: the run in `folder`, an unfinished equal one, or a new one.
 
-    No run is begun on a machine that is less protected than it has to be, or
-    with a tool that it lacks.
+    Args:
+        order: The request.
+        sandbox: Sandbox of the programs, by default a new one.
+        folder: Folder of the run, by default chosen.
+        new: Do not continue an unfinished run with equal choices.
+
+    Raises:
+        CwmError: The machine lacks a protection or a tool, or the folder has another run.
     """
     dataset = order.dataset
     refuse_pictures(dataset.observation_space, "a program")
     finding = find_contract(dataset.train)
     measure = cache(partial(_measure, order))
     is_open = order.choices.contract == AUTO
-    choices = order.choices.settled(finding.contract)
+    choices = order.choices.with_defaults(finding.contract)
     order = order._replace(choices=choices)
     parts = _make(choices)
     config = _config(
@@ -620,10 +666,10 @@ def open_job(
 
 
 def _measure(order: Order, contract: ContractName) -> Metric:
-    """Make the metric; `skill` measures the ceiling with the true environment.
+    """Create the metric; `skill` measures the ceiling with the true environment.
 
-    There is no ceiling for a program with memory: restored to a single observation, the
-    environment knows less than such a program.
+    There is no ceiling for a program with memory: it uses earlier observations, and the
+    environment is restored to a single one.
     """
     name = order.choices.metric or USUAL_METRICS[contract]
     metric: Metric = find("metric", name).of(order.dataset.train)
@@ -640,7 +686,7 @@ def _search(
     choices: Choices,
     run: SearchRun,
 ) -> Search:
-    """Build the search, with what the run has already."""
+    """Create the search, and replay the nodes that the run already has."""
     backend, lost = parts.backend, list[Turn]()
     if backend.is_language_model:
         backend = answers = PendingAnswers(backend, run.folder / ANSWERS)
@@ -653,35 +699,35 @@ def _search(
         parallel=choices.parallel,
         max_cost=choices.max_cost,
         refiners=parts.refiners,
-        start=parts.start and parts.start.begin,
+        start=parts.start and parts.start.make,
     )
     search.resume(run.learned(), lost)
-    if search.best:  # which a crash may have kept from being saved
+    if search.best:  # a crash may have prevented that it was saved
         problem.keep(run.folder, search.best)
     return search
 
 
 def _make(choices: Choices) -> SearchParts:
-    """Build strategy and backend with the options of the user."""
+    """Create strategy, backend, refiners and start with the options of the user."""
     owners = owners_of(choices.strategy, choices.backend)
     options = read_options(choices.options, owners)
     options["backend"] |= choices.flags
     options = with_presets(options, owners)
     strategy = owners[0].factory(**options["strategy"])
-    unasked = SearchOptions(**options["search"])
+    extra = SearchOptions(**options["search"])
     factory = AnswerCache().making(owners[1].factory) if choices.cache else owners[1].factory
-    backend = make_backend(factory, choices.model, options["backend"], unasked.models)
-    start = chosen_start(unasked.start, backend, choices.seed)
-    refiners = chosen_refiners(unasked.refine, backend, options)
+    backend = make_backend(factory, choices.model, options["backend"], extra.models)
+    start = choose_start(extra.start, backend, choices.seed)
+    refiners = choose_refiners(extra.refine, backend, options)
     settings = {
         "strategy": owners[0].identity(strategy),
         "backend": owners[1].identity(innermost(backend)),
         "problem": owners[2].defaults() | options["problem"],
         "sandbox": asdict(Limits.chosen(options["sandbox"])),
     }
-    searched = {"start": start.identity} if start else {}  # runs of before begin with none
+    searched = {"start": start.identity} if start else {}  # as in runs of versions without a start
     if isinstance(backend, ModelPool):
-        searched["models"] = unasked.models
+        searched["models"] = extra.models
     if searched:
         settings["search"] = searched
     for owner in owners:
@@ -691,13 +737,13 @@ def _make(choices: Choices) -> SearchParts:
 
 
 def _sandbox(choices: Choices, limits: dict[str, Any]) -> Sandbox:
-    """Make the sandbox; two workers judge one program at the same time."""
+    """Create the sandbox; two workers evaluate one program at the same time."""
     workers = max(2, min(choices.parallel, os.cpu_count() or 1))
     return Sandbox(Limits(**limits), workers, tools=choices.tools, accepted=choices.accepted)
 
 
 def _log_protection(run: SearchRun, present: Protection) -> None:
-    """Write down how programs are kept from this machine, where that is news."""
+    """Log the protection of this machine if it has changed since the run began."""
     before = run.header.protection
     if before is None or before != present.model_copy(update={"accepted": before.accepted}):
         run.log(f"protection changed since the run began: {openings(present)}; {present.kernel}")
@@ -706,8 +752,9 @@ def _log_protection(run: SearchRun, present: Protection) -> None:
 def _config(
     env: str, env_args: Mapping[str, Any], digest: str, *, choices: Choices, settings: Settings
 ) -> SearchConfig:
-    """Gather what makes the run what it is; patience matters only where chance or memory does."""
+    """Return the configuration that identifies a run."""
     if choices.contract == "plain":
+        # Patience has an effect only if the best reachable score is unknown.
         problem = {name: v for name, v in settings["problem"].items() if name != "patience"}
         settings = settings | {"problem": problem}
     return SearchConfig(
@@ -732,11 +779,11 @@ def _check_folder(
     choices: Choices,
     settings: Settings,
 ) -> None:
-    """Refuse a folder that holds something else, or a run of other choices, whatever its data."""
+    """Raise an error if a folder has other content, or a run with other choices."""
     if not (folder / HEADER).exists():
         return check_free(folder, (DATASET,))
     run = SearchRun.load(folder)
-    digest, choices = run.config.dataset, choices.settled(run.config.contract)
+    digest, choices = run.config.dataset, choices.with_defaults(run.config.contract)
     run.check(_config(spec.id, env_args or {}, digest, choices=choices, settings=settings))
     return None
 
@@ -750,7 +797,7 @@ def _open_run(
     folder: Path | None,
     new: bool,
 ) -> SearchRun:
-    """Continue the named run, or the newest unfinished one of equal choices, or start one."""
+    """Open the run in a folder, the newest unfinished run with equal choices, or a new run."""
     if folder is None and not new:
         folder = next(_unfinished(config, order.choices.budget), None)
     folder = folder or fresh_folder(config.env, config.method, str(config.seed))
@@ -765,7 +812,7 @@ def _open_run(
 def _header(
     order: Order, config: SearchConfig, protection: Protection, finding: Finding
 ) -> SearchHeader:
-    """Describe the circumstances of a new run."""
+    """Return the header of a new run."""
     env = order.spec.make(**order.env_args)
     try:
         description = order.spec.describe(env)
@@ -783,7 +830,7 @@ def _header(
 
 
 def _unfinished(config: SearchConfig, budget: int) -> Iterator[Path]:
-    """Yield the runs of equal choices that can go on, the newest first."""
+    """Yield the unfinished runs with equal choices, the newest first."""
     for run in SearchRun.find_equal(config):
         nodes = list(run.nodes())
         asked = sum(node.asked for node in nodes)
@@ -792,7 +839,7 @@ def _unfinished(config: SearchConfig, budget: int) -> Iterator[Path]:
 
 
 def _search_observed(job: SearchJob, observer: Observer) -> None:
-    """Run the search; whatever ends it, what was found is kept."""
+    """Run the search, and report its progress. All results are kept if it is stopped."""
     observer.begins(job)
     try:
         for node in job.nodes():

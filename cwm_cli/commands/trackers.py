@@ -1,11 +1,11 @@
-"""Keep the numbers of a run in a tracker of experiments: Weights & Biases, trackio, or a plugin's.
+"""Record the numbers of a run in an experiment tracker: Weights & Biases, trackio, or a plugin.
 
-`Tracking` is an observer that stands before another one, such as a live view: it passes on all that
-it hears, and tells a `Tracker` the numbers. `cwm synthesize --track PROJECT` is::
+`Tracking` is an observer that forwards all events to another observer, such as a live view, and
+sends their numbers to a `Tracker`. `cwm synthesize --track PROJECT` is::
 
     cwm.synthesize("CartPole-v1", observer=Tracking("my-project"))
 
-A tracker that fails is left out with one warning: no run ends because a server is gone.
+If a tracker fails, the run continues without it after one warning.
 """
 
 import io
@@ -30,37 +30,38 @@ log = logging.getLogger("cwm.tracking")
 
 
 class Tracker(ABC):
-    """Keeps numbers of runs; offered by the hook `cwm_trackers`, and made without arguments.
+    """Base class of experiment trackers, which the hook `cwm_trackers` provides.
 
-    The calls come in this order: `ready` before there is a run, `begin` once, `log` for each
-    thing that happened, `finish` once. What `begin`, `log` and `finish` raise is a warning.
+    A tracker is created without arguments. The order of calls is: `ready` before the run starts,
+    `begin` once, `log` for each event, `finish` once. Exceptions of `begin`, `log` and `finish`
+    become a warning.
     """
 
-    def ready(self) -> None:  # noqa: B027  # most can be used at once
-        """Raise `CwmError` if it cannot be used here, with what to do."""
+    def ready(self) -> None:  # noqa: B027  # optional: most trackers need no preparation
+        """Raise `CwmError` with a remedy if the tracker cannot be used here."""
 
     @abstractmethod
     def begin(self, project: str, name: str, config: Mapping[str, Any]) -> None:
-        """Begin a run of a project; `config` holds what it was asked for, as JSON can hold it."""
+        """Begin a run of a project; `config` has its configuration as plain JSON data."""
 
     @abstractmethod
     def log(self, numbers: Mapping[str, float], step: int) -> None:
-        """Keep finite numbers, by name; steps never decrease."""
+        """Record finite numbers by name; steps never decrease."""
 
-    def finish(self) -> None:  # noqa: B027  # some have nothing to end
+    def finish(self) -> None:  # noqa: B027  # optional
         """End the run."""
 
 
 class ModuleTracker(Tracker):
-    """A Python module with the calls that Weights & Biases and trackio share."""
+    """A Python module with the functions that Weights & Biases and trackio share."""
 
     module: ClassVar[str]
     install: ClassVar[str]
     quiet: ClassVar[Mapping[str, str]] = {}
-    """Variables that keep it from printing over a live view, where nobody has set them."""
+    """Defaults of environment variables that prevent output over a live view."""
 
     def ready(self) -> None:
-        """Say how it is installed, if it is not."""
+        """Raise an error with the command that installs the module if it is missing."""
         if find_spec(self.module) is None:
             raise CwmError(f"the tracker {self.module!r} is not installed: {self.install}")
 
@@ -80,20 +81,20 @@ class ModuleTracker(Tracker):
 
 
 class TrackioTracker(ModuleTracker):
-    """trackio: a database on this machine, in `$TRACKIO_DIR`; `trackio show` draws it."""
+    """trackio: a database on this machine, in `$TRACKIO_DIR`; `trackio show` displays it."""
 
     module, install = "trackio", "pip install 'cwm-cli[track]'"
 
 
 class WandbTracker(ModuleTracker):
-    """Weights & Biases; `WANDB_MODE=offline` keeps all on this machine."""
+    """Weights & Biases; with `WANDB_MODE=offline` all data stay on this machine."""
 
     module, install = "wandb", "pip install wandb"
     quiet: ClassVar[Mapping[str, str]] = {"WANDB_SILENT": "true"}
 
 
 def choose_tracker(name: str | None = None) -> Tracker:
-    """Return the tracker that is named, else the first that can be used here."""
+    """Return the named tracker, or else the first that can be used here."""
     if name is not None:
         tracker: Tracker = find("tracker", name)()
         tracker.ready()
@@ -107,10 +108,10 @@ def choose_tracker(name: str | None = None) -> Tracker:
 
 
 class Tracking(Observer):
-    """Tells a tracker the numbers of a run, and another observer everything.
+    """Sends the numbers of a run to a tracker, and all events to another observer.
 
-    The numbers are those of nodes of a search, and of events and jobs with a method `measures`.
-    Only jobs with a `run` are tracked.
+    Nodes of a search have numbers, and so have events and jobs with a method `measures`. Only jobs
+    with a `run` are tracked.
     """
 
     def __init__(
@@ -124,11 +125,11 @@ class Tracking(Observer):
         self._last = 0
 
     def note(self, words: str, kind: str = "Note") -> None:
-        """Pass it on."""
+        """Forward a note."""
         self._beside.note(words, kind)
 
     def begins(self, work: object) -> None:
-        """Begin to track the first work that is a run."""
+        """Begin to track the first job that has a run."""
         self._works.append(work)
         run = getattr(work, "run", None)
         if self._tracked is None and isinstance(run, Run):
@@ -139,7 +140,7 @@ class Tracking(Observer):
         self._beside.begins(work)
 
     def advanced(self, event: object) -> None:
-        """Track what can be counted of it."""
+        """Send the numbers of an event, if it has any."""
         self._beside.advanced(event)
         measures = measured(self._tracked, event) if self._tracked is not None else None
         if measures is None:
@@ -153,26 +154,24 @@ class Tracking(Observer):
         self._try(lambda tracker: tracker.log(numbers, step))
 
     def ends(self) -> None:
-        """Finish with the work that is tracked."""
+        """Finish the tracked run when its job ends."""
         self._beside.ends()
         if self._works and self._works.pop() is self._tracked and self._tracked is not None:
             self._tracked = None
             self._try(lambda tracker: tracker.finish())
 
     def _try(self, call: Callable[[Tracker], None]) -> None:
-        """Call the tracker; one that fails is told of once, and left alone from then on."""
+        """Call the tracker; after its first failure, warn and do not use it again."""
         if self._tracker is None:
             return
         printed = io.StringIO()
         try:
-            with redirect_stdout(printed):  # where results go, and JSON
+            with redirect_stdout(printed):  # keep results and JSON on standard output intact
                 call(self._tracker)
-        except Exception as error:  # noqa: BLE001  # whatever a stranger's service may raise
+        except Exception as error:  # noqa: BLE001  # third-party services raise anything
             self._tracker = None
-            said = " ".join(str(error).split())[:200]
-            words = (
-                f"the tracker failed ({type(error).__name__}: {said}): the run continues without it"
-            )
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            words = f"the tracker failed ({reason}): the run continues without it"
             self._beside.note(words, "Warning")
         for line in filter(str.strip, printed.getvalue().splitlines()):
             log.info("%s", line)
@@ -181,12 +180,12 @@ class Tracking(Observer):
 def measured(work: object, event: object) -> Measures | None:
     """Return the numbers of an event, or of the job itself, None if neither has numbers."""
     if isinstance(event, Node) and isinstance(work, SearchJob):
-        return _of_search(work, event)
+        return _measure_search(work, event)
     return next((each.measures() for each in (event, work) if isinstance(each, Measured)), None)
 
 
-def _of_search(job: SearchJob, node: Node) -> Measures:
-    """Return the score of a node, and what the search came to with it."""
+def _measure_search(job: SearchJob, node: Node) -> Measures:
+    """Return the score of a node, and the totals of the search after it."""
     search = job.search
     spent = total([each.usage for each in search.nodes])
     return Measures(

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation.support import gaps
+from cwm_cli.evaluation.missing_data import find_gaps
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox.abilities import abilities_of
@@ -129,7 +129,7 @@ class Induction(Backend):
         )
         called = [identifier(name) for name in names]
         whole = len(called) == space.size and all(called) and len(set(called)) == len(called)
-        unseen = [] if objects.supports(fit) else gaps(fit, called if whole else ())
+        unseen = [] if objects.supports(fit) else find_gaps(fit, called if whole else ())
         remark = " ".join([remark, *unseen])
         program = remarked(broken(renamed(best.program, names)), remark)
         found = f"This program predicts {percent(best.exact)} of {_rows(fit)} exactly."

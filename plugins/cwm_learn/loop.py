@@ -22,7 +22,7 @@ from cwm_cli.data.spaces import Space, UnfitError
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.finding import find_contract
-from cwm_cli.evaluation.support import gaps
+from cwm_cli.evaluation.missing_data import find_gaps
 from cwm_cli.planning.model import Step, close, key
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox.failures import Failure, printable
@@ -574,7 +574,7 @@ class Learner:
         known = [self.known.program] if self.known.program else self._offered
         found, began = self._written(rows, known), time.perf_counter()
         is_news, named = found.program != self.known.program, list[OpenQuestion]()
-        self._ask([OpenQuestion(each) for each in gaps(rows, self.known.names)], "gaps")
+        self._ask([OpenQuestion(each) for each in find_gaps(rows, self.known.names)], "gaps")
         self._ask(self._unexplained(found, rows), "rows")
         if is_news and self._may_name:
             # The prompt lists open questions, so drop answered questions first.

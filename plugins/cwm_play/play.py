@@ -15,10 +15,10 @@ from cwm_cli.commands.subjects import (
     ProgramSource,
     RunSource,
     Subject,
-    apart,
     example_rows,
     find_subject,
     protected,
+    split_options,
 )
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.documented import documented_actions
@@ -130,7 +130,7 @@ def play(
     with ExitStack() as stack:
         arena = arena_of(subject, seed, max_steps, draws=chosen in ("env", "recon"))
         stack.callback(arena.painter.close)
-        checkpoint, _ = apart(options, CHECKPOINT)
+        checkpoint, _ = split_options(options, CHECKPOINT)
         by_keys = keys is not None
         opened = _Opening(subject, arena, planner, checkpoint, by_keys, tools, allow_gap, observer)
         game = opened.game(stack, chosen, dataset, episodes)

@@ -8,7 +8,7 @@ import pytest
 import cwm_cli
 from cwm_cli.commands.recording import record
 from cwm_cli.evaluation import AccuracyMetric
-from cwm_cli.evaluation.support import untested, unverified
+from cwm_cli.evaluation.missing_data import find_untested, find_unverified
 from cwm_cli.evaluation.verdicts import verdict
 from cwm_cli.registry import environment
 from openai_server import OpenAIServer
@@ -37,25 +37,28 @@ def with_goals(rows, most):
 def test_rare_events_need_verification_by_held_out_rows():
     goal = dataset([*STEPS, (3, 4, 5, True)])
     plain = dataset(STEPS)
-    assert unverified(goal, plain) == [
+    assert find_unverified(goal, plain) == [
         "an end of the episode was seen once",
         "the reward 5 was seen once",
     ]
-    assert unverified(goal, goal) == []
-    assert unverified(plain, plain) == []
+    assert find_unverified(goal, goal) == []
+    assert find_unverified(plain, plain) == []
     formula = dataset([*STEPS, (3, 4, -1.30599, False), (4, 5, -0.462916, False)])
-    assert unverified(formula, plain) == [], "values of a formula are no events"
+    assert find_unverified(formula, plain) == [], "values of a formula are no events"
     often = dataset([*STEPS, (3, 4, 5, True)] * 10)
-    assert unverified(often, plain) == []
+    assert find_unverified(often, plain) == []
 
 
 def test_data_without_termination_leave_ends_and_constant_rewards_untested():
     plain = [(0, 1, 1, False), (1, 2, 1, False), (2, 3, 1, False, True)]
-    assert untested(dataset(plain)) == ["no episode in the data terminated", "every reward was 1"]
+    assert find_untested(dataset(plain)) == [
+        "no episode in the data terminated",
+        "every reward was 1",
+    ]
     varied = [(3, 4, 0.5, False), *plain]
-    assert untested(dataset(varied)) == ["no episode in the data terminated"]
-    assert untested(dataset([*plain, (3, 4, 1, True)])) == []
-    assert untested(dataset(plain)[:0]) == []
+    assert find_untested(dataset(varied)) == ["no episode in the data terminated"]
+    assert find_untested(dataset([*plain, (3, 4, 1, True)])) == []
+    assert find_untested(dataset(plain)[:0]) == []
 
 
 def test_exact_program_is_not_solved_if_no_episode_terminated():

@@ -11,7 +11,8 @@ import cwm_cli
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
-from cwm_cli.evaluation.support import doubting, find_support, gaps, survey
+from cwm_cli.evaluation.missing_data import find_gaps
+from cwm_cli.evaluation.support import doubting, find_support, survey
 from cwm_cli.export.package import build_package
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.sandbox import Sandbox
@@ -263,14 +264,14 @@ def test_unbounded_observations_are_supported_within_the_recorded_range(sandbox)
 
 def test_gaps_of_the_data_are_listed_by_importance():
     rows = walk("CartPole-v1", [[n % 2, *[1] * 20] for n in range(4)])
-    found = gaps(rows, ("place", "speed", "angle", "spin"))
+    found = find_gaps(rows, ("place", "speed", "angle", "spin"))
     assert "one cause" in found[0] and "other ways to end may exist" in found[0]
     assert found[1] == "Every reward seen was the same (1)."
     assert found[2].startswith("No row came near these bounds: place was") and len(found) <= 6
     one = Dataset(rows.columns | {"actions": np.zeros(len(rows), np.int64)}, *spaces_of(rows))
-    assert "No row takes the action 1." in gaps(one)
-    assert "when an episode ends is not known" in gaps(cliff_rows()[np.arange(5)])[0]
-    assert gaps(rows[np.arange(0)]) == []
+    assert "No row takes the action 1." in find_gaps(one)
+    assert "when an episode ends is not known" in find_gaps(cliff_rows()[np.arange(5)])[0]
+    assert find_gaps(rows[np.arange(0)]) == []
 
 
 def test_gaps_of_object_data_name_missing_classes_and_no_components():
@@ -282,7 +283,9 @@ def test_gaps_of_object_data_name_missing_classes_and_no_components():
         for n, action in enumerate([0, 0, 0, 2])
     ]
     about = {"objects": SCHEMA.to_json() | {"classes": [*SCHEMA.to_json()["classes"], "ball"]}}
-    found = gaps(Dataset.of(rows, observation_space=space, action_space=actions, metadata=about))
+    found = find_gaps(
+        Dataset.of(rows, observation_space=space, action_space=actions, metadata=about)
+    )
     assert "No row shows an object of class ball." in found
     assert not any("[" in each for each in found)
     assert "one terminal transition" in found[0]
@@ -298,8 +301,7 @@ def spaces_of(rows):
 def test_gaps_name_lines_that_few_rows_executed(sandbox):
     rows, program = cliff_rows(), CLIFF.replace("KNOWN", "10")
     rows = rows[rows.columns["episodes"] < 3]  # with one goal
-    found = survey(ProgramModel(program, sandbox), rows, cells=False)
-    text = " ".join(gaps(rows, found=found, program=program))
+    text = " ".join(find_gaps(rows, model=ProgramModel(program, sandbox)))
     assert "Few rows support a rule:" in text
     assert f"line {len(program.splitlines())} (1 row)" in text
     assert "of 192 (observation, action) pairs were recorded" in text

@@ -9,7 +9,7 @@ from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Metric
 from cwm_cli.evaluation.finding import ContractName
-from cwm_cli.evaluation.support import gaps
+from cwm_cli.evaluation.missing_data import find_gaps
 from cwm_cli.problems.feedback.kinds import MOST_EFFECTS, StepKinds
 from cwm_cli.problems.feedback.steps import MANY_CELLS, RecordedSteps, number
 from cwm_cli.text import share
@@ -57,7 +57,7 @@ def list_facts(
     if not complete:
         lines += _on_components(steps, documented)
         lines += _on_effects(kinds)
-    missing = gaps(steps.dataset, steps.names)
+    missing = find_gaps(steps.dataset, steps.names)
     if missing:
         lines.append(f"Not covered by these steps: {' '.join(missing)}")
     return lines

@@ -1,7 +1,8 @@
-"""Moves of a search that cost no completion: what it begins with, and what betters its candidates.
+"""The options `search.start` and `search.refine`: programs that cost no completion.
 
-A search that a language model answers begins with what the data alone tell, since the two know
-different things: laws and numbers the one, causes and rare rules the other.
+A search with a language model starts from a program that induction writes from the data alone. The
+two complement each other: induction finds equations and numbers, a language model finds causes and
+rules that few rows show.
 """
 
 from __future__ import annotations
@@ -12,11 +13,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.evaluation.support import gaps, survey
+from cwm_cli.evaluation.missing_data import find_gaps
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import Owner, default, find, names
@@ -37,19 +36,13 @@ from cwm_cli.worlds import ProgramModel
 
 AUTO, NONE, ALL = "auto", "none", "all"
 
-FOLLOWED = 1000
-"""Rows at which the ways of a start are followed: enough to tell which lines few go through."""
-
-MAX_SECONDS = 20.0
-"""Time limit of a backend that needs no language model: shorter than two completions take."""
-
-Begin = Callable[[WorldModelProblem, Callable[[str], None]], Refinement | None]
-"""Comes to a candidate for a problem, and tells what it is doing."""
+MakeStart = Callable[[WorldModelProblem, Callable[[str], None]], Refinement | None]
+"""Returns the first candidate for a problem, and reports its progress to the second argument."""
 
 
 @dataclass(frozen=True)
 class SearchOptions(ModelChoice):
-    """How a search chooses among models, and what it does without completions."""
+    """The choice of a model for each completion, and the programs that cost no completion."""
 
     start: str = AUTO
     """Start of the search, as for `--start`: a backend that needs only data (such as induction), a
@@ -61,14 +54,14 @@ class SearchOptions(ModelChoice):
 
 
 class ChosenStart(NamedTuple):
-    """What a search begins with: its name in the identity of the run, and how it is come by."""
+    """The start of a search: its name in the configuration of the run, and its function."""
 
     identity: str
-    begin: Begin
+    make: MakeStart
 
 
-def chosen_start(name: str, backend: Backend, seed: int) -> ChosenStart | None:
-    """Return what is to be begun with, None for nothing; a file is read at once."""
+def choose_start(name: str, backend: Backend, seed: int) -> ChosenStart | None:
+    """Return the start that `search.start` names, or None; a program file is read immediately."""
     if name == AUTO:
         name = default("backend") if backend.takes_help else NONE
     if name == NONE:
@@ -76,17 +69,23 @@ def chosen_start(name: str, backend: Backend, seed: int) -> ChosenStart | None:
     if backend.recorded():
         raise CwmError("a replayed run keeps its start: leave out --start")
     if name in names("backend") and find("backend", name).from_data:
-        return ChosenStart(name, lambda problem, tell: _from_data(name, problem, seed, tell))
-    text = _program(placed(name))
+        return ChosenStart(name, lambda problem, report: _start_from(name, problem, seed, report))
+    text = _read_program(placed(name))
     digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     words = "It is the program that the search was given to begin with."
-    return ChosenStart(f"sha256:{digest}", lambda problem, tell: Refinement(text, words))
+    return ChosenStart(f"sha256:{digest}", lambda problem, report: Refinement(text, words))
 
 
-def chosen_refiners(
+def choose_refiners(
     words: str, backend: Backend, options: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Refiner]:
-    """Make the refiners that are chosen, with their options by name, in the order to try them."""
+    """Create the refiners that `search.refine` names, in the order of their use.
+
+    Args:
+        words: The value of `search.refine`.
+        backend: The backend of the search.
+        options: The options of each refiner, by its name.
+    """
     if words == AUTO:
         words = ALL if backend.takes_help else NONE
     known = names("refiner")
@@ -100,14 +99,14 @@ def chosen_refiners(
 
 
 def make_data_backend(name: str, **options: Any) -> Backend:
-    """Make a backend that needs no language model.
+    """Create a backend that needs no language model.
 
     Args:
         name: Name of the backend.
-        options: Values of its options. Those that this backend lacks are ignored.
+        options: Values of its options. Options that this backend lacks are ignored.
 
     Raises:
-        CwmError: If the backend asks a language model.
+        CwmError: If the backend needs a language model.
     """
     owner = Owner("backend", find("backend", name))
     if not owner.factory.from_data:
@@ -121,25 +120,28 @@ def ask_data_backend(
     problem: WorldModelProblem,
     name: str,
     seed: int = 0,
-    tell: Callable[[str], None] = unheard,
+    report: Callable[[str], None] = unheard,
 ) -> Completion:
-    """Ask a backend that needs no language model for a program, within 20 s if it has a limit.
+    """Request a program from a backend that needs no language model, within 20 s.
+
+    Backends without an option `seconds` have no time limit.
 
     Args:
         problem: The problem to solve.
         name: Name of the backend.
         seed: Random seed of the request.
-        tell: Receives progress messages.
+        report: Receives progress messages.
     """
-    tell(f"{name} from data alone")
+    report(f"{name} from data alone")
     request = Request(
-        (), seed, Move(GENERATE), problem, tell=lambda words: tell(f"{name}: {words}")
+        (), seed, Move(GENERATE), problem, tell=lambda words: report(f"{name}: {words}")
     )
-    return make_data_backend(name, seconds=MAX_SECONDS).complete(request)
+    # Two completions of a language model take longer, so the delay of the search is small.
+    return make_data_backend(name, seconds=20.0).complete(request)
 
 
-def _program(place: Path) -> str:
-    """Read the program of a file or a run."""
+def _read_program(place: Path) -> str:
+    """Read a program file, or the best program of a run."""
     if place.is_dir():
         return program_run(place).best_program()
     try:
@@ -149,30 +151,27 @@ def _program(place: Path) -> str:
         raise UnreadableError(place, error.reason, hint, is_missing=error.is_missing) from error
 
 
-def _from_data(
-    name: str, problem: WorldModelProblem, seed: int, tell: Callable[[str], None]
+def _start_from(
+    name: str, problem: WorldModelProblem, seed: int, report: Callable[[str], None]
 ) -> Refinement:
-    """Have a program written from data alone; one that is no better than nothing is left."""
-    completion = ask_data_backend(problem, name, seed, tell)
+    """Return a program of a data backend, or no program if its score is no better than 0."""
+    completion = ask_data_backend(problem, name, seed, report)
     program = problem.read(completion.text, Move(GENERATE))
     verdict = problem.judge(program)
     if verdict.is_bug or verdict.normalised <= 0:
         return Refinement("", f"{name} found no useful starting program in the data")
+    # Prompts also describe limits of the data, unless a comment of the program already does.
+    rows = problem.dataset[problem.dataset.fitted]
+    called = documented_names(problem.description, rows.observation_space)
+    model = ProgramModel(program, problem.sandbox)
+    every = find_gaps(rows, called, model=model, max_rows=1000)
+    doubts = [gap for gap in every if gap not in " ".join(program.split())]
     found = completion.text.partition("```")[0]
-    return Refinement(program, " ".join([f"{WRITTEN} {found.strip()}", *_doubts(problem, program)]))
+    return Refinement(program, " ".join([f"{WRITTEN} {found.strip()}", *doubts]))
 
 
 WRITTEN = (
     "It was written from the data alone, without the description: what it names is guessed, and "
     "its formulas fit the rows, whether or not they are the law."
 )
-
-
-def _doubts(problem: WorldModelProblem, program: str) -> list[str]:
-    """Say what the rows that may be shown leave open, and on how few of them its rules rest."""
-    rows = problem.dataset[problem.dataset.fitted]
-    chosen = np.linspace(0, len(rows) - 1, min(len(rows), FOLLOWED)).astype(int)
-    found = survey(ProgramModel(program, problem.sandbox), rows[np.unique(chosen)], cells=False)
-    called = documented_names(problem.description, rows.observation_space)
-    every = gaps(rows, called, found=found, program=program)
-    return [gap for gap in every if gap not in " ".join(program.split())]
+"""The part of a prompt that introduces a program of a data backend."""
