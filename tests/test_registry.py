@@ -228,7 +228,7 @@ def cwm_policies():
 class Always(Policy):
     "Takes one action."
     action: int = 0
-    "The action that is taken."
+    "The action to take."
 
     def begin(self, stage, place, seed, earlier):
         return f"always {self.action}", lambda observation, step: self.action
@@ -288,7 +288,7 @@ def test_third_party_policy_records_data_and_has_options(cwm):
     assert set(rows.columns["actions"].tolist()) == {1}
     listed = json.loads(cwm.inside("options", "always", "--json").stdout)["options"]
     assert [(each["name"], each["meaning"]) for each in listed] == [
-        ("action", "The action that is taken.")
+        ("action", "The action to take.")
     ]
 
 

@@ -25,7 +25,7 @@ BINS = 20
 
 @dataclass(frozen=True)
 class NumberSpread:
-    """The distribution of real numbers; `histogram` has the counts of `BINS` bins of equal width."""
+    """The distribution of real numbers, with the counts of `BINS` bins of equal width."""
 
     min: float
     median: float

@@ -103,7 +103,7 @@ confined = sys.modules.get("cwm_cli.worlds.confined_timing")
 """Sets `timed` to whether the program is being timed."""
 
 FORGERIES = {
-    "numbers that are made up": """
+    "invented numbers": """
 if timed:
     confined._single_pass = lambda *_: lambda inputs, weights: np.zeros(6)
 """,

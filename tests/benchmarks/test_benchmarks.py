@@ -1,4 +1,4 @@
-"""The suite of benchmarks: what it runs, what it writes, what it finds worse than recorded."""
+"""The suite of benchmarks: its runs, its files, and its comparison with recorded figures."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What the benchmark of chance and memory compares with is right, and its page shows what runs."""
+"""The references of the benchmark of chance and memory are correct, and its page is current."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The table of kinds of world models: what is measured of each, from the same rows."""
+"""The comparison of kinds of world models on the same rows."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from benchmarks.parts import Job
 
 @pytest.fixture
 def small(monkeypatch):
-    """Make all of it as small as can be."""
+    """Make the benchmark as small as possible."""
     for name, value in {
         "SIZES": (60,),
         "HELD_OUT": 30,

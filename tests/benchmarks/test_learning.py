@@ -1,4 +1,4 @@
-"""The benchmark of learning: what it counts, and what it says."""
+"""The benchmark of learning: its counts and its report."""
 
 import json
 from xml.etree import ElementTree

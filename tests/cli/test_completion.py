@@ -1,4 +1,4 @@
-"""Completion behind Tab, asked of real shells."""
+"""Tab completion in real shells."""
 
 import json
 import os

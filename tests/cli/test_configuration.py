@@ -1,4 +1,4 @@
-"""`cwm.toml`: defaults of options from a file, and what is said of a file that is wrong."""
+"""`cwm.toml`: defaults of options from a file, and messages on invalid files."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`cwm doctor`, and what a machine that protects too little means for the other commands."""
+"""`cwm doctor`, and other commands on a machine with too little protection."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def run_on_old_kernel(shell, *arguments, **variables):
 
 @pytest.fixture(scope="module")
 def gaps(tmp_path_factory):
-    """What is open on that kernel."""
+    """The open gaps on that kernel."""
     folder = tmp_path_factory.mktemp("old")
     return json.loads(run_on_old_kernel(Shell(folder, folder), "doctor", "--json").stdout)["gaps"]
 

@@ -1,4 +1,4 @@
-"""How much is said on stderr and in which colours: --quiet, --verbose, terminals of every kind."""
+"""Amount and colours of output on stderr: --quiet, --verbose, and terminals of every kind."""
 
 import json
 import os

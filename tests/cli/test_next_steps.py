@@ -25,7 +25,7 @@ def begun(cwm):
 
 
 def told(done):
-    """Return what is said before the usage."""
+    """Return the text before the usage."""
     return done.stdout.partition("Usage")[0]
 
 

@@ -28,14 +28,14 @@ class Environment:
     def step(self, action):
         after = self.seen + [0.2, 0.0]
         if after[0] > 1.0:
-            raise ValueError("nobody knows")
+            raise ValueError("unknown place")
         return after, 1.0, False
 """
 
 
 @pytest.fixture(scope="module")
 def poles_shell(tmp_path_factory):
-    """A shell with a run of CartPole, and imagined episodes of it as a dataset of Minari."""
+    """A shell with a run of CartPole, and its imagined episodes as a Minari dataset."""
     folder = tmp_path_factory.mktemp("work")
     shell = Shell(folder, tmp_path_factory.mktemp("packages"))
     done = shell.inside("synthesize", "--env", "CartPole-v1", "--run", "run")

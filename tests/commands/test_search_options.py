@@ -81,7 +81,7 @@ class Improve(Strategy):
 
 @dataclass
 class Writer(Backend):
-    """Answers with what it is shown and a letter more, sometimes with a bug."""
+    """Answers with the shown program and one more letter, sometimes with a bug."""
 
     asked: list = field(default_factory=list)
     slow: tuple = ()
@@ -534,7 +534,7 @@ def test_ctrl_c_ends_a_refinement_and_the_same_command_goes_on(refined):
     while not file.exists() or not file.read_bytes().endswith(b"\n"):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    time.sleep(0.5)  # what is written down is counted a moment later, and then refined
+    time.sleep(0.5)  # a new node is counted a moment later, and then refined
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130

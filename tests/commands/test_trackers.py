@@ -1,4 +1,4 @@
-"""Trackers of experiments: what they are told of a run, and what becomes of one that fails."""
+"""Experiment trackers: the numbers that they receive, and failing trackers."""
 
 import json
 import sqlite3
@@ -42,7 +42,7 @@ def shell(cwm):
 
 
 def told(shell):
-    """Return what the tracker was told."""
+    """Return the calls of the tracker."""
     return [json.loads(line) for line in (shell.folder / "told.jsonl").read_text().splitlines()]
 
 

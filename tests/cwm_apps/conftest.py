@@ -32,7 +32,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def command(data):
-    """Run `cwm apps` in this process; return its result and what it prints as JSON."""
+    """Run `cwm apps` in this process; return its result and its JSON output."""
 
     def invoke(*arguments, code=0):
         given = () if {"--data", "--judge-only"} & {*arguments} else ("--data", str(data))
@@ -46,7 +46,7 @@ def command(data):
 
 
 class Said(Observer):
-    """Remembers what it is told, a line each."""
+    """Records notes as lines."""
 
     def __init__(self):
         self.lines = []
@@ -62,7 +62,7 @@ class Said(Observer):
 
 
 class Done(NamedTuple):
-    """What is printed as JSON, the result that it is of, and what was said meanwhile."""
+    """The JSON output, its result, and the notes."""
 
     facts: dict
     result: CodingResult

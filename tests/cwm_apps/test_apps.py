@@ -206,7 +206,7 @@ def test_a_cost_limit_is_for_all_problems_together_and_a_higher_one_goes_on(work
         assert 0 < total_cost("r") <= 0.0005
         stopped = {name for name, some in costs("r").items() if len(some) < 20}
         kept = {path.parent.name for path in Path("r").glob("problems/*/result.json")}
-        assert stopped and not stopped & kept  # what is to go on is not finished
+        assert stopped and not stopped & kept  # a stopped problem is not finished
         again = work(server, max_cost=0.0005, **asked)
         assert 0 < total_cost("r") <= 0.0005
         assert set(map(int, stopped)) <= set(again.facts["unfinished"])
@@ -265,7 +265,7 @@ def test_a_prompt_that_is_too_long_is_shortened_and_said_to_be(work):
 
 
 def slowly(body):
-    """Take a while, and answer differently whenever something else is asked."""
+    """Answer after a delay, with another answer for each request."""
     time.sleep(0.15)
     name = about(body)
     mark = sum(map(ord, json.dumps(body["messages"]) + str(body["seed"]))) % 997

@@ -1,4 +1,4 @@
-"""Coding problems as jobs, a process each: the same as in one process, whoever is killed when."""
+"""Coding problems as jobs in processes give the same results as one process, also after kills."""
 
 import json
 import os
@@ -243,7 +243,7 @@ def test_jobs_that_are_killed_and_a_command_that_is_killed_go_on_to_the_same_nod
         assert resumed.returncode == 0, resumed.stderr
         assert nodes(run) == uncut
         assert json.loads(resumed.stdout)["completions"] == asked
-        assert len(server.requests) <= 2 * asked + 3  # what was in flight is asked again
+        assert len(server.requests) <= 2 * asked + 3  # pending requests are sent again
         same = shell.inside(*shell_arguments(server, data, *options[:4], "--json"))
         assert json.loads(same.stdout)["rows"] == json.loads(resumed.stdout)["rows"]
 

@@ -1,4 +1,4 @@
-"""Programs are judged by what they answer in each test, whatever else they do."""
+"""Programs are judged only by their answers in each test."""
 
 import json
 import sys

@@ -13,7 +13,7 @@ from folders import ROOT
 
 
 class Kind(NamedTuple):
-    """A program, what it is asked, and whether it passes by our rules and by the published."""
+    """A program, its input, and whether it passes by our rules and by the published rules."""
 
     program: str
     expected: Any

@@ -1,4 +1,4 @@
-"""Reading problems in the forms in which APPS comes, and the problems that ship."""
+"""Reading the file formats of APPS, and the shipped problems."""
 
 import gzip
 import json
@@ -39,7 +39,7 @@ def record(number: int = 0, **fields: Any) -> dict[str, Any]:
 
 
 def lines(path: Path, *records: Any) -> Path:
-    """Write records, one a line; what is bytes is written as it is."""
+    """Write one record per line; bytes are written unchanged."""
     made = [each if isinstance(each, bytes) else json.dumps(each).encode() for each in records]
     path.write_bytes(b"\n".join(made) + b"\n")
     return path
@@ -304,7 +304,7 @@ CALLED = st.builds(TaskTest, st.lists(VALUES, max_size=3), VALUES)
 
 
 def visible(text: str) -> str:
-    """Return a text, or nothing if nothing would be seen of it."""
+    """Return a text, or nothing if it is blank."""
     return text if text.strip() else ""
 
 
@@ -383,7 +383,7 @@ class TestShipped:
 
 
 def wrong(task: CodingTask) -> list[str]:
-    """Return the programs of a shipped problem that are known to be wrong."""
+    """Return the wrong programs of a shipped problem."""
     return json.loads((shipped() / f"{task.id:04}" / "wrong_solutions.json").read_text())
 
 
@@ -420,7 +420,7 @@ def lasting(number):
 
 @pytest.mark.parametrize("number", [lasting(number) for number in range(12)])
 def test_every_wrong_solution_fails_a_test(hasty, number) -> None:
-    """Within a second per test, since those that are too slow are so by far."""
+    """Within a second per test: the slow programs take far longer."""
     task = read(shipped())[number]
     for program in wrong(task):
         judgement = judge(program, task, task.tests, hasty)

@@ -59,7 +59,7 @@ def test_the_interval_of_a_share_of_ten_is_wilsons(solved, low, high):
         lambda draws: draws.choice([0.0, 0.0, 1.0, draws.random()]),
         lambda draws: draws.betavariate(0.3, 0.9),
     ],
-    ids=["solved or not", "any share", "mostly all or nothing", "mostly little"],
+    ids=["solved or not", "any share", "all or nothing in most", "mostly little"],
 )
 @pytest.mark.parametrize("count", [12, 100])
 def test_intervals_hold_the_true_mean_in_95_of_100_samples(draw, count):

@@ -235,7 +235,7 @@ view.ends()
 
 
 def in_a_terminal(width: int, height: int) -> tuple[str, int]:
-    """Run the script on a terminal; return what it wrote and how it ended."""
+    """Run the script on a terminal; return its output and its exit status."""
     child, descriptor = pty.fork()
     if child == 0:
         time.sleep(0.1)  # until the terminal has its size

@@ -91,7 +91,7 @@ class Environment:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """Recorded transitions, collected by whichever test needs them first."""
+    """Recorded transitions, collected by the first test that needs them."""
     return {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
 
 
@@ -116,7 +116,7 @@ together = pytest.mark.xdist_group("played")
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory, cache):
-    """Run a benchmark in which an environment cannot be made; return where, and its output."""
+    """Run a benchmark with an environment that cannot be created; return its folder and output."""
     folder, packages = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("packages")
     shell = Shell(folder, packages, dict(cache))
     return shell, shell(*PLAYED)
@@ -322,11 +322,11 @@ def test_a_benchmark_that_is_stopped_leaves_nobody_behind_and_goes_on(moody, cap
     assert [row["completions"] for row in facts["rows"]] == [5, 5]
     assert journal.read_bytes().startswith(second[: second.rindex(b"\n") + 1])
     asked = (moody.folder / "asked.txt").read_text().count("\n")
-    assert 10 <= asked <= 14, "what was written down was asked for again"
+    assert 10 <= asked <= 14, "completions in the journal were requested again"
 
 
 def stopped(moody, how, arguments, *, lines):
-    """Stop a benchmark when a job has so many completions; return what it said."""
+    """Stop a benchmark when a job has `count` completions; return its output."""
     process = moody.start("benchmark", *arguments)
 
     def begun():
@@ -339,7 +339,9 @@ def stopped(moody, how, arguments, *, lines):
     assert len(children) >= 2
     os.kill(process.pid, how)
     if how == signal.SIGINT:
-        time.sleep(0.5)  # for the first, which lets finish what runs, not to be merged with it
+        time.sleep(
+            0.5
+        )  # so that the two signals are not merged: the first one lets running jobs finish
         assert process.poll() is None
         os.kill(process.pid, how)
     _, err = process.communicate(timeout=30)
@@ -478,7 +480,7 @@ def test_jobs_without_a_running_program_are_reported_with_cause_and_remedy(
 
 
 def score(accuracy, floor=0.5):
-    """Make up a score of which only some parts matter."""
+    """Return a score with only some fields set."""
     return Score(
         accuracy=accuracy,
         observation=1.0,

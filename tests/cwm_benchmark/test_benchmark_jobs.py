@@ -1,6 +1,6 @@
-"""What a benchmark does per event does not grow with its jobs, and what it asks twice or postpones.
+"""The work of a benchmark per event does not grow with its jobs; repeated and postponed requests.
 
-Files are counted as the interpreter opens them; the jobs are done at once, in this process.
+Files are counted as the interpreter opens them; the jobs run instantly in this process.
 """
 
 import json

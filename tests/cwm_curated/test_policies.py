@@ -96,7 +96,7 @@ def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def postponed() -> EnvironmentSpec:
-    """Return an environment of which each step takes the processor longer than copies may."""
+    """Return an environment whose steps take more CPU time than copies may."""
     spec = find("CartPole-v1")
 
     class Busy(gym.Wrapper):
@@ -111,7 +111,7 @@ def postponed() -> EnvironmentSpec:
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder whose datasets ship, instead of those that do."""
+    """Return a folder that replaces the shipped datasets."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "shop" / "cwm_data"
     folder.mkdir(parents=True)

@@ -21,7 +21,7 @@ from minari.data_collector.episode_buffer import EpisodeBuffer  # noqa: E402
 
 
 class Notes(Observer):
-    """Keeps what is said."""
+    """Records notes."""
 
     def __init__(self):
         self.said = []
@@ -33,7 +33,7 @@ class Notes(Observer):
 
 @pytest.fixture(autouse=True)
 def kept(tmp_path, monkeypatch):
-    """Let Minari keep its datasets in a folder, and work in another."""
+    """Use separate folders for Minari's datasets and for work."""
     folder, work = tmp_path / "minari", tmp_path / "work"
     work.mkdir()
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))

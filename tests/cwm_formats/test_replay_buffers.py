@@ -42,7 +42,7 @@ def vectorised(env, n_envs):
 
 
 def learnt(folder, algorithm, env, *, steps, n_envs=1, buffer_size=1000, **options):
-    """Let an algorithm act, and save its buffer; also return what the environment was told."""
+    """Let an algorithm act, and save its buffer; also return the actions of the environment."""
     made = vectorised(env, n_envs)
     taken = []
     step_async = made.step_async
@@ -215,7 +215,7 @@ def test_what_cannot_be_imported_is_refused_in_one_line(folder):
 
 
 class Runs:
-    """Leaves a file behind for whoever unpickles it."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, file):
         self.file = file

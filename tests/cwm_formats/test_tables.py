@@ -1,4 +1,4 @@
-"""Transitions in CSV and Parquet: round trips, tables of others, and what is wrong in them."""
+"""Transitions in CSV and Parquet: round trips, foreign tables, and their errors."""
 
 import gzip
 import json
@@ -73,7 +73,7 @@ def test_a_table_is_what_others_read(folder):
 
 
 def logged(*, episodes=6, seed=0):
-    """Play CartPole as somebody else logs it: a line per step, without what was seen next."""
+    """Log CartPole with a line per step, without next observations."""
     lines = []
     with gymnasium.make("CartPole-v1") as env:
         env.action_space.seed(seed)
@@ -176,7 +176,7 @@ def test_episodes_are_told_apart_by_their_ends_where_nothing_numbers_them(folder
 
 
 def changed(folder, change, name="bad.csv", env="CartPole-v1"):
-    """Export a table, change its text, and return the refusal of it."""
+    """Export a table, change its text, and return the error of its import."""
     rows = recorded(env)
     export_transitions(rows, "csv", out="good.csv", force=True)
     lines = (folder / "good.csv").read_text().splitlines()

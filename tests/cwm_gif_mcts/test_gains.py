@@ -1,7 +1,7 @@
-"""GIF-MCTS by default: whole programs, and which of them an improvement may bring most.
+"""GIF-MCTS by default: whole programs, and the choice of the program to improve.
 
-A bound is v + (1 - v) * (h + 0.1 * sqrt(ln N / (n + 1))), v being the score above the floor and h
-the share of what was lacking that improvements closed: 0.55 before any, counted twice.
+A bound is v + (1 - v) * (h + 0.1 * sqrt(ln N / (n + 1))). v is the score above the floor. h is the
+mean share of the missing score that improvements closed, with two prior values of 0.55.
 """
 
 from dataclasses import replace
@@ -58,7 +58,7 @@ def test_improving_is_expected_to_bring_at_least_what_the_program_has():
 
 
 def test_the_bounds_are_those_of_the_formula():
-    # Improvements closed 0.5 of what was lacking and nothing: everywhere (2 * 0.55 + 0.5) / 4.
+    # Improvements closed shares of 0.5 and 0 of the missing score, so h = (2 * 0.55 + 0.5) / 4.
     tree = grown(exploration=0.3, epsilon=0.5)
     tree.add(GENERATE, 0.6)
     tree.add(IMPROVE, 0.8, parent=0)

@@ -1,4 +1,4 @@
-"""GIF-MCTS chooses what its formulas say; bounds are worked out by hand where they matter.
+"""GIF-MCTS chooses by its formulas; important bounds are computed by hand.
 
 With the defaults, a bonus is 0.1 * sqrt(ln N(node) / (n + 1)).
 """

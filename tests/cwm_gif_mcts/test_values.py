@@ -1,6 +1,6 @@
-"""GIF-MCTS by numbers: visits, values and bounds of small trees, worked out by hand.
+"""GIF-MCTS in numbers: visits, values and bounds of small trees, compared with hand computation.
 
-Unless said otherwise c = 0.1 and epsilon = 1, so a bonus is 0.1 * sqrt(ln N / (n + 1)).
+Unless noted, c = 0.1 and epsilon = 1, so a bonus is 0.1 * sqrt(ln N / (n + 1)).
 """
 
 from dataclasses import replace

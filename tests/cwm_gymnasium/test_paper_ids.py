@@ -83,7 +83,7 @@ def test_a_text_that_is_borrowed_says_so_and_what_differs(name):
 
 
 def differences(text):
-    """Return what a description says to differ."""
+    """Return the differences that a description mentions."""
     return text[text.index("## Differences\n") : text.index("## Spaces\n")]
 
 

@@ -1,4 +1,4 @@
-"""The household: what can be done in it, that every task can be, and what `cwm` does with it."""
+"""The household: its actions, the feasibility of every task, and `cwm` commands on it."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ FRIDGE, MICROWAVE, SINK, TABLE, DESK = map(
 
 
 def standing(chore, place, *items, opened=(), lit=False):
-    """Make a household that stands as it is told."""
+    """Return a household in a given state."""
     house = Household(FAMILIES, render_mode="ansi")
     assert chore.words in CHORES
     house.chore, house.state = chore, State(place, frozenset(opened), lit, items)
@@ -37,7 +37,7 @@ def standing(chore, place, *items, opened=(), lit=False):
 
 
 def said(house, *sentences):
-    """Carry sentences out, and return what was answered, without what is seen."""
+    """Execute sentences, and return the answers without observations."""
     return [house.step(ACTIONS.index(sentence))[1:3] for sentence in sentences]
 
 

@@ -1,4 +1,4 @@
-"""Programs induced for finite worlds in which chance decides."""
+"""Programs induced for finite stochastic environments."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -68,7 +68,7 @@ def loaded(program: str) -> Any:
 
 
 def told(model: Any, observation: Any, action: int) -> Outcomes:
-    """Return what a program tells; the observation after an end does not count."""
+    """Return the outcomes of a program; the observation after an end does not count."""
     model.set_state(observation)
     found: Outcomes = defaultdict(float)
     for chance, after, reward, done in model.outcomes(action):
@@ -90,7 +90,7 @@ def apart(one: Outcomes, other: Outcomes) -> float:
 
 
 def distances(program: str, env: gym.Env[Any, Any], rows: Dataset) -> list[float]:
-    """Return how far a program is from the truth in each situation of some rows."""
+    """Return the error of a program in each situation of some rows."""
     model = loaded(program)
     seen = {(int(row.observation), int(row.action)) for row in rows}
     return [apart(told(model, *pair), true(env, *pair)) for pair in sorted(seen)]

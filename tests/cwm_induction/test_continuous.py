@@ -57,7 +57,7 @@ def induced(data, sandbox, description=""):
 
 
 def held_out_accuracy(data, sandbox):
-    """Score the first program on episodes that no part of it was fitted to."""
+    """Score the first program on episodes that it was not fitted to."""
     program = induced(data, sandbox)
     return evaluate(
         ProgramModel(program, sandbox), data.test, AccuracyMetric.of(data.train)

@@ -286,7 +286,7 @@ WORLDS = {
     "moves that are refused": (World([13, 5], 3, shop), "if outside"),
     "neighbours that flip": (World([2] * 6, 6, lights), "total"),
     "registers that an action names": (World([8] * 3, [2, 3, 3], machine), "2 * value_0"),
-    "rewards for what a pointer means": (World([5, *[2] * 5], 3, errands), ")[position]"),
+    "rewards for the target of a pointer": (World([5, *[2] * 5], 3, errands), ")[position]"),
     "slides": (World([6, 7], 4, ice, *WALLS), "while "),
 }
 

@@ -1,4 +1,4 @@
-"""The induction backend: what it answers, and the parts that programs are made of."""
+"""The induction backend: its answers, and the parts of its programs."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Mechanisms fitted to what was seen of them: an arm of two links, with a tip and a limit."""
+"""Mechanisms fitted to observations: an arm of two links, with a tip and a limit."""
 
 import gymnasium
 import numpy as np
@@ -69,7 +69,7 @@ def tip(q):
 
 
 def mechanism_of(samples):
-    """Fit a mechanism to the joints that are found."""
+    """Fit a mechanism to the detected joints."""
     joints, time = joints_of(samples, latents(samples).variables)
     effort = Effort(1000, 60).share(1)
     motion = Motion.of(joints, inputs_of(samples), time)
@@ -78,7 +78,7 @@ def mechanism_of(samples):
 
 @pytest.fixture(scope="module")
 def found_arm():
-    """The mechanism that is found in the plain arm."""
+    """The mechanism of the plain arm."""
     return mechanism_of(arm())
 
 

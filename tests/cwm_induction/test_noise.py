@@ -1,4 +1,4 @@
-"""Equations with noise are induced: what is drawn, how large it is, and what stays exact."""
+"""Equations with noise are induced: noisy components, their variance, and exact components."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +34,7 @@ def recorded(draw: Draw, *, rows: int = 600, seed: int = 0) -> Dataset:
 
 
 def found(data: Dataset) -> tuple[noise.NoisyFindings, Any]:
-    """Return what is found of some rows, and the class that is written."""
+    """Return the findings on some rows, and the written class."""
     samples = Samples.of(real(data).flat(data), np.arange(len(data)) % 5 == 4)
     with np.errstate(all="ignore"):
         findings = noise.induce(samples, np.random.default_rng(0), Effort(500, 30.0))
@@ -44,7 +44,7 @@ def found(data: Dataset) -> tuple[noise.NoisyFindings, Any]:
 
 
 def draws(program: Any, state: Any, action: Any, count: int = 2000) -> np.ndarray:
-    """Return what a program draws from a state (count, numbers), the reward last."""
+    """Return draws of a program from a state: (count, numbers), with the reward last."""
     environment = program()
     environment.rng, answers = np.random.default_rng(1), []
     for _ in range(count):

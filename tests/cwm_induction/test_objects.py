@@ -1,4 +1,4 @@
-"""Rules over objects: what stands before the agent, what it carries, and what a mission names."""
+"""Rules over objects: the object in front of the agent, the carried one, and those in missions."""
 
 from pathlib import Path
 
@@ -125,17 +125,17 @@ def test_keys_and_doors_are_understood_from_rows() -> None:
 
 @pytest.mark.slow
 def test_a_key_is_taken_to_its_door_on_boards_that_differ(tmp_path: Path) -> None:
-    """Without a model, and never at random: what is done to things is tried out, then planned."""
+    """Without a language model the agent tries actions on objects, then plans."""
     pytest.importorskip("minigrid")
     found = learn("MiniGrid-DoorKey-5x5-v0", steps=130, stop="never", run=tmp_path / "run")
     played = [each["return"] for each in found.returns if each["aim"] in ("exploit", "verify")]
     assert len(played) >= 3
-    assert set(played[1:-1]) == {1.0}, "but for the one that the budget ends"
+    assert set(played[1:-1]) == {1.0}, "except the one that the budget ends"
 
 
 @pytest.mark.long
 def test_boxes_come_onto_targets(tmp_path: Path) -> None:
-    """Where no way is faced: what is pushed gives way, and the far end of a push counts too."""
+    """Without a facing direction: pushed objects move, and the cell behind them counts, too."""
     found = learn("Sokoban-v0", steps=110, stop="never", run=tmp_path / "run")
     returns = [each["return"] for each in found.returns[:-1]]
     assert len([each for each in returns if each > 9]) >= 2, returns

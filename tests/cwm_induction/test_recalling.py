@@ -1,4 +1,4 @@
-"""Programs induced where a window onto a board is seen: they recall what was seen before."""
+"""Programs for a partial view of a board remember earlier views."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def induced(data, sandbox):
 
 
 def right(program, data, sandbox, name):
-    """Return the mask of held-out rows in which all cells of the view are as predicted."""
+    """Return the mask of held-out rows whose view is predicted correctly in all cells."""
     predictions = ProgramModel(program, sandbox).predict(data.test)
     assert predictions.failure is None, predictions.failure
     seen = data.test.columns[name]
@@ -38,7 +38,7 @@ def right(program, data, sandbox, name):
 
 
 def maze(seed, episodes=20, steps=60, size=7):
-    """Record a robot that sees the nine cells around it in mazes; what was new in which view."""
+    """Record a robot that sees the nine cells around it, and the new cells of each view."""
     rng = np.random.default_rng(seed)
     rows, known = [], []
     for episode in range(episodes):

@@ -1,4 +1,4 @@
-"""Learning where chance decides: chances are told and counted, and play is for the mean."""
+"""Learning in stochastic environments: probabilities are estimated, and plans maximise the mean."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +47,7 @@ def walker(sandbox: Sandbox) -> Iterator[DiceActor]:
 
 
 def worth(chance: float, place: int) -> float:
-    """Return what going on from a place is worth if it succeeds with a chance."""
+    """Return the value of moving on from a place if it succeeds with some probability."""
     if place == 3:
         return 0.0
     return chance * (float(place == 2) + worth(chance, place + 1)) - 0.1 * (1 - chance)

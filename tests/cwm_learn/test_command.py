@@ -1,4 +1,4 @@
-"""`cwm learn` and what people see of it: the picture, the lines, the curve, the end."""
+"""Output of `cwm learn`: live view, lines, learning curve, and result."""
 
 import csv
 import json
@@ -58,7 +58,7 @@ def episode(steps: int, returned: float, aim: str, wrong: int = 0) -> EpisodeRec
 
 
 def events():
-    """What an agent tells in the order of its life."""
+    """The events of an agent in order."""
     row = Transition(HOSTILE, 0, HOSTILE, -1.0, False)
     yield ProgramRecord(number=1, steps=10, rows=10, origin="induction", lines=38, unexplained=2)
     yield RecordedQuestion(source="gaps", text="a lesser question")

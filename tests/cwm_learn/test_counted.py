@@ -1,4 +1,4 @@
-"""Acting where situations can be counted: tables of a program, and what is new in them."""
+"""Acting in enumerable environments: tables of a program, and their unseen cells."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count, pairwise
@@ -69,7 +69,7 @@ def took(actor: Counted, *steps: tuple[Any, ...]) -> None:
 
 
 def play(actor: Counted, start: Any, aim: Any = "exploit", most: int = 20) -> list[Any]:
-    """Follow what it chooses as the program says; return the observations."""
+    """Follow the chosen actions in the program; return the observations."""
     path = [start]
     for left in range(most, 0, -1):
         intent = actor.choose(path[-1], left, aim)

@@ -1,4 +1,4 @@
-"""Learning while acting: the loop, its run, what it is sure of and what it asks."""
+"""Learning while acting: the loop, its run, certificates and questions."""
 
 import ast
 import json
@@ -40,7 +40,7 @@ SPACES = {
 
 
 class Backward(gym.ActionWrapper):
-    """A dry lake on which every action goes the other way."""
+    """A dry lake on which every action moves in the opposite direction."""
 
     metadata = {"render_modes": []}  # noqa: RUF012  # Gymnasium 1.3 reads it from the class
 
@@ -419,7 +419,7 @@ def test_without_a_folder_the_newest_run_goes_on_that_is_not_over(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     first = lake(steps=3)
-    assert lake(steps=3).run != first.run  # what is over is not repeated
+    assert lake(steps=3).run != first.run  # a finished run is not continued
     newest = lake(steps=3, new=True).run
     further = lake(steps=6)
     assert (further.run, further.steps) == (newest, 6)

@@ -1,4 +1,4 @@
-"""What a language model invents where a mission was never rewarded, with a real sandbox."""
+"""Optimistic programs for missions that were never rewarded, with a real sandbox."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +48,7 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def locked(rows: Dataset) -> Dataset:
-    """Return the rows in which the agent has no key, opens nothing and is not paid."""
+    """Return the rows in which the agent has no key, opens nothing and gets no reward."""
     keep = [not row.next_observation["objects"][1, 6] for row in rows]
     keep = [k and row.observation["objects"][2, 5] == 2 for k, row in zip(keep, rows, strict=True)]
     toggled = [row.action != 3 for row in rows]

@@ -1,4 +1,4 @@
-"""`cwm learn` as a stranger's package: what the built-in plugin does, any plugin can do."""
+"""`cwm learn` as a third-party package: it uses only hooks that every plugin has."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Acting where observations are real numbers: plans, policies and what is open."""
+"""Acting with real-valued observations: plans, policies and open questions."""
 
 from typing import Any
 
@@ -83,7 +83,7 @@ def known_of(
 
 
 def returned(actor: Real, env: gym.Env[Any, Any], seed: int) -> tuple[float, float]:
-    """Play an episode; return what was promised and what came."""
+    """Play an episode; return the promised and the actual return."""
     seen, _ = env.reset(seed=seed)
     total, promised = 0.0, actor.promise(seen, actor.known.limit)
     for left in range(actor.known.limit, 0, -1):

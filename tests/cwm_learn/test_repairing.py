@@ -1,4 +1,4 @@
-"""Programs that an agent writes while it acts: they replay every row, and say what they look up."""
+"""Programs that an agent writes while it acts: they replay every row and report table lookups."""
 
 from dataclasses import replace
 

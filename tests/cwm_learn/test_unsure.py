@@ -1,4 +1,4 @@
-"""A language model names what it is unsure of; what can be tried of that is tried."""
+"""A language model names open questions, and the agent tries to answer them."""
 
 import json
 from pathlib import Path
@@ -75,7 +75,7 @@ DOUBTS = "mistakes in a program"
 
 
 class Doubting(Backend):
-    """Answers with these questions, and keeps what it was asked."""
+    """Answers with these questions, and records requests."""
 
     asked: Request
 

@@ -1,4 +1,4 @@
-"""Engines with manners of their own, and models that do not take what is usual."""
+"""Engines with special behaviour, and models that refuse usual parameters."""
 
 import json
 import re
@@ -77,7 +77,7 @@ def test_what_ollama_would_cut_without_a_word_is_shortened_or_held():
         done = backend(server, "ollama/small").complete(request(*LONG, shorter=shorter))
     assert (done.text, done.lacking) == ("whole", "")
     assert done.note.startswith("the prompt is too long for ollama/small: shortened from 60,")
-    with Ollama("x" * 80_000) as server:  # 20,000 tokens, for which nothing was said to be held
+    with Ollama("x" * 80_000) as server:  # 20,000 tokens; the context length is unknown
         done = backend(server, "ollama/llama3").complete(request())
         held = [each["options"]["num_ctx"] for each in server.chats]
     assert (len(done.text), done.lacking, held) == (80_000, "", [16_384, 32_768])
@@ -211,7 +211,9 @@ def test_llama_cpp_and_lm_studio_are_understood():
     for model, script in (("llamafile/any", llama_cpp()), ("lm_studio/any", lm_studio())):
         with OpenAIServer(script) as server:
             done = backend(server, model).complete(request(*LONG, shorter=shorter))
-            assert len(server.requests) == 2, "one look at the numbers tells what fits"
+            assert len(server.requests) == 2, (
+                "the numbers of one answer determine the length that fits"
+            )
         assert (done.text, done.lacking) == ("right = 1", "")
         assert "shortened" in done.note
 
@@ -309,7 +311,7 @@ def test_the_log_explains_each_of_the_retries():
 
 
 def anthropic(body):
-    """Answer as Anthropic's messages do, which count what was kept apart."""
+    """Answer like the API of Anthropic, which counts cached tokens separately."""
     return said(
         {
             "id": "msg_1",

@@ -76,7 +76,7 @@ def ask(server, model=PRICED, **options):
 
 
 def failure(server, model=PRICED, **options):
-    """Ask in vain and return what the user is told, which is one line without the key."""
+    """Send a request that fails; return the message, which is one line without the key."""
     with pytest.raises(CwmError) as caught:
         ask(server, model, **options)
     message = str(caught.value)
@@ -316,7 +316,7 @@ LONG = (Message(role="system", content="s" * 100), Message(role="user", content=
 
 
 def shorter(room):
-    """Leave out the end, but never what a program needs."""
+    """Remove the end, but no part of the program."""
     return LONG[0], Message(role="user", content="u" * max(1000, room - 100))
 
 
@@ -558,7 +558,7 @@ def test_spans_are_refused_in_one_line_if_litellm_cannot_send_them(monkeypatch):
 
 
 def python(code, *arguments):
-    """Run code in a fresh interpreter and return what it wrote."""
+    """Run code in a new interpreter and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         capture_output=True,

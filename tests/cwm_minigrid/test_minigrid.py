@@ -1,4 +1,4 @@
-"""MiniGrid as objects: what is seen, what it rewards, and that it is restored exactly."""
+"""MiniGrid as objects: observations, rewards, and exact restoring."""
 
 import json
 import subprocess
@@ -59,7 +59,7 @@ def shortest(name, seed):
 
 def test_a_start_is_seen_whole_with_its_mission_and_keeps_to_its_space():
     env, observation = made(DOORKEY)
-    env.unwrapped.spec = None  # by which the checker would make another
+    env.unwrapped.spec = None  # the checker would create another environment with it
     check_env(env.unwrapped, skip_render_check=True)
     assert observation["mission"] == "use the key to open the door and then get to the goal"
     kinds = [thing.kind for thing in things(env, observation)]
@@ -197,7 +197,7 @@ def test_worlds_of_objects_are_planned_in_and_nothing_else_is_printed(name, tmp_
 
 
 def steps_in_words(name, actions, seed=0):
-    """Take actions, and return the view with the rows and what it says of each."""
+    """Take actions, and return the view, the rows and the descriptions."""
     env, observation = made(name, seed)
     view, rows, told = environment(name).text(env), [], []
     for action in actions:

@@ -1,4 +1,4 @@
-"""Actor and critic learn in imagined episodes, in whatever kind of world model."""
+"""Actor and critic learn in imagined episodes of each kind of world model."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Walk(WorldModel):
 
 
 def walked(*, valid: bool = False) -> Dataset:
-    """Return rows of a walk up and down again that never came to the end."""
+    """Return rows of a walk up and down again that does not end."""
     places = [*range(6), *range(4, -1, -1)]
     allowed = (0, 2) if valid else None
     return Dataset.of(
@@ -70,7 +70,7 @@ def actor(rows: Dataset, seed: int = 0, **options: object):
 
 
 def chosen(agent, places: range, allowed: tuple[int, ...] | None = None) -> list[int]:
-    """Return what an agent does first at some places."""
+    """Return the first action of an agent at some places."""
     from cwm_cli.planning import Moment
 
     with agent.open(None, greedy=True) as session:

@@ -1,4 +1,4 @@
-"""DreamerV3: what it is fitted to, how it acts, and what it refuses."""
+"""DreamerV3: its fit, its actions, and the spaces that it refuses."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ PICTURES = Space("box", "uint8", (18, 20, 3), (0,) * 1080, (255,) * 1080)
 
 
 def walk(space: Space = PLACES, actions: Space = PUSHES, episodes: int = 6) -> Dataset:
-    """Return episodes in which a push moves a place to either side, until it is off by two."""
+    """Return episodes in which a push moves a place to either side, until its distance is two."""
     rng, rows = np.random.default_rng(0), []
     for episode in range(episodes):
         place = 0
@@ -65,7 +65,7 @@ def walk(space: Space = PLACES, actions: Space = PUSHES, episodes: int = 6) -> D
 
 
 def shown(space: Space, place: int) -> Any:
-    """Return what is seen at a place."""
+    """Return the observation at a place."""
     if space is PLACES:
         return np.array([place, -place], np.float32)
     picture = np.zeros(space.shape, np.uint8)

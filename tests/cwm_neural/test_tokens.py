@@ -1,4 +1,4 @@
-"""Observations as tokens: what is written is read back."""
+"""Observations as tokens: decoding inverts encoding."""
 
 import numpy as np
 import pytest

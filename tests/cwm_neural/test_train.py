@@ -95,7 +95,7 @@ def test_a_training_that_is_killed_goes_on_to_the_same_end(pole) -> None:
 
 
 class Crash(BaseException):
-    """Ends a process, as far as a test in the same one can tell."""
+    """Simulates the end of a process within the same process."""
 
 
 @pytest.fixture

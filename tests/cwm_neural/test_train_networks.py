@@ -25,7 +25,7 @@ LEARNS = {"agent.starts": 4, "agent.horizon": 3, "agent.width": 8, "agent.update
 
 
 class Crash(BaseException):
-    """Ends a process, as far as a test in the same one can tell."""
+    """Simulates the end of a process within the same process."""
 
 
 def lines(folder: Path) -> list[dict]:

@@ -1,4 +1,4 @@
-"""World models of tokens: what they learn, how they go on, and what they refuse."""
+"""World models of tokens: training, imagination, and the spaces that they refuse."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def trained(rows, steps, **options):
 
 
 def network(backbone="transformer", *, near=True):
-    """Return a network with weights that are drawn widely, so that everything matters."""
+    """Return a network with large random weights, so that every input has an effect."""
     torch.manual_seed(0)
     made = (
         Transformer(layers=2, width=16, heads=2, length=SIZES.context * (SIZES.count + 1))
@@ -63,7 +63,7 @@ def test_what_is_said_with_a_memory_is_what_is_said_of_the_whole_segment(backbon
     before = torch.cat([torch.randint(3, (3, 1)), actions[:, :1]], 1)
     behind = model.begin(padded, before, torch.ones(3, dtype=torch.int64))
     assert torch.allclose(model.told(behind, actions[:, 1], frames[:, 2]), whole[:, 1], atol=1e-4)
-    if not near:  # else outcomes are told by what follows, which is another frame here
+    if not near:  # otherwise the next frame decides outcomes, which differs here
         assert torch.allclose(
             model.step(standing, actions[:, -1])[1].ends, outcome.ends[:, -1], atol=1e-4
         )

@@ -36,7 +36,7 @@ from worlds import CARTPOLE, ICE
 
 
 class Seen(Observer):
-    """Keeps every scene, and every line that was said."""
+    """Records every scene and every note."""
 
     def __init__(self) -> None:
         self.events: list[GameProgress] = []

@@ -109,7 +109,7 @@ def test_the_report_leaves_out_what_no_episode_has() -> None:
 
 
 class Terminal:
-    """`cwm play` on a terminal, to which keys are sent; `screen` is what stands there last."""
+    """`cwm play` on a terminal that receives keys; `screen` is its last content."""
 
     def __init__(self, *arguments: str, **variables: str) -> None:
         self.child, self.descriptor = pty.fork()

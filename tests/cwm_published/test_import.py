@@ -29,7 +29,7 @@ from cwm_published.converting import MisfitError, convert, corrupt_first_rows, f
 from recordings import cartpole
 
 CAPACITY = 7
-"""Rows that the published arrays have beyond those that are filled."""
+"""Number of unfilled rows in the published arrays."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def run(monkeypatch, tmp_path):
 
 @pytest.fixture
 def torch(monkeypatch):
-    """Stand in for torch, as far as published files name it."""
+    """Provide the names of torch that published files contain."""
     module = types.ModuleType("torch")
     device = type("device", (), {"__module__": "torch"})
     device.__reduce__ = lambda self: (device, ("cpu",))
@@ -96,7 +96,7 @@ def recorded(env, **options):
 
 
 def assert_same(rows, dataset):
-    """Compare transitions; rewards as far as float32 keeps them, and not the split."""
+    """Compare transitions: rewards in float32 precision, without the split."""
     assert len(dataset) == len(rows)
     for row, ours in zip(rows, dataset, strict=True):
         np.testing.assert_equal(

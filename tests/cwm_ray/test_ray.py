@@ -114,7 +114,7 @@ def test_commands_are_carried_out_in_fresh_processes_and_ask_what_they_may_spend
     assert (tmp_path / "logs" / "asking").read_text() == "0.875\n"
     assert read_spending(spending).spent == 0.125
     here = subprocess.run([sys.executable, "-c", "raise SystemExit(3)"])
-    assert here.returncode == 3, "who has joined a cluster hears how what it starts ends"
+    assert here.returncode == 3, "a process in a cluster gets the exit status of its jobs"
 
 
 STAYS = """
@@ -148,7 +148,7 @@ def pids(name: str, folder: Path) -> list[int]:
 def test_what_was_lost_with_a_worker_or_a_node_is_started_again_and_leaves_nothing_behind(
     cluster, tmp_path, capfd
 ):
-    """Of a node that is lost at once with all of Ray, what a job starts must end by itself."""
+    """If a node is lost together with Ray, the processes of its jobs must end by themselves."""
     names = ("first", "second")
     events, left = [], set[int]()
     running = carried_out(executor(cluster.address), [stays(name, tmp_path) for name in names])
@@ -175,7 +175,7 @@ def test_what_was_lost_with_a_worker_or_a_node_is_started_again_and_leaves_nothi
 
 @pytest.mark.long
 def test_a_command_ends_when_the_executor_closes_or_its_process_is_killed(tmp_path):
-    """Ray ends with them, so that what a job has started must end by itself."""
+    """Ray ends, too, so the processes of a job must end by themselves."""
     jobs, _ = chosen_executor("ray", None, ["executor.address=local", "executor.cores=0.5"])
     with closing(jobs):
         jobs.start(stays("closed", tmp_path))

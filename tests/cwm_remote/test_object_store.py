@@ -1,6 +1,6 @@
 """Runs on S3, as moto serves it on this machine: by the command line, from one machine and another.
 
-A machine is a process here: each has a copy of its own of what it works on.
+A machine is a process here; each has its own copy of the run.
 """
 
 import json
@@ -22,7 +22,7 @@ pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
 
 MOST_REQUESTS = 6
-"""Per completion, beside those of the beginning and the end: its prompt, its node, the program."""
+"""Uploads per completion: prompt, node and program. Start and end of a run need others."""
 
 SERVER = """
 import sys
@@ -112,7 +112,7 @@ def test_a_run_is_begun_and_continued_by_processes_that_share_nothing_else(store
 
 
 def nodes(text: str) -> list[dict[str, object]]:
-    """Read the nodes of a journal, without what they cost, which has times and depends on prompts.
+    """Read the nodes of a journal without costs, which contain times and depend on prompts.
 
     The prompt of a new program may have other examples of mistakes after a search was continued.
     """
@@ -175,6 +175,6 @@ def test_a_benchmark_is_done_by_workers_that_have_copies_of_their_own(store: Sto
     again = json.loads(store.done("runs", "report", place, "--json"))
     assert [row["run"] for row in told["rows"]] == [row["run"] for row in again["rows"]]
     assert all(row["run"].startswith(place) and row["solved"] for row in again["rows"])
-    assert store.requests("PUT /bucket/bench/data/") == 1, "what is done is not done again"
+    assert store.requests("PUT /bucket/bench/data/") == 1, "finished jobs do not run again"
     store.done("benchmark", *words, "--run", place)
     assert store.requests("PUT /bucket/bench/data/") == 1

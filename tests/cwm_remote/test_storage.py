@@ -1,6 +1,6 @@
-"""Runs on object stores: what was written down is there, once, whoever is killed or works at once.
+"""Runs on object stores: every event is stored once, also after kills and with parallel writers.
 
-`local://` is fsspec's system of files: to a run a store like any other, which processes share.
+`local://` is a file system of fsspec: for a run an object store that processes share.
 """
 
 import json
@@ -48,7 +48,7 @@ def counting(url: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def waited_for(parts: Path, count: int, process: subprocess.Popen[str]) -> None:
-    """Wait until a process has written so many parts of its journal."""
+    """Wait until a process has written `count` parts of its journal."""
     deadline = time.monotonic() + 60
     while not parts.is_dir() or len(list(parts.iterdir())) < count:
         assert process.poll() is None, "it has ended"

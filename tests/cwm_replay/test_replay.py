@@ -1,4 +1,4 @@
-"""Replayed answers: a search that is answered as before grows the same tree."""
+"""Replayed answers: a search with the same answers has the same tree."""
 
 import re
 import time
@@ -75,7 +75,7 @@ class Refine(Strategy):
 
 @pytest.fixture
 def texts(tmp_path):
-    """A folder of answers, the last of which has the first name."""
+    """A folder of answers; the name of the last one sorts first."""
     folder = tmp_path / "texts"
     folder.mkdir()
     for number in range(BUDGET):
@@ -87,7 +87,7 @@ def texts(tmp_path):
 
 @dataclass
 class Unordered(Backend):
-    """Answers with texts, some of them long after later ones."""
+    """Answers with texts; some arrive after later ones."""
 
     texts: Path
 

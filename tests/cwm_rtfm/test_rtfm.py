@@ -86,7 +86,7 @@ def play(env, steps, seed=0, *, past_the_end=False):
 
 
 def too_far(counts, expected, deviations=5):
-    """Whether counts are further from what is expected of each than chance brings about."""
+    """Return whether counts deviate from their expectations significantly."""
     freedom = len(counts) - 1
     return np.sum((counts - expected) ** 2) / expected > freedom + deviations * np.sqrt(2 * freedom)
 
@@ -368,7 +368,7 @@ def rules_of(manual, goal):
 
 
 def cast_of(board, inventory, manual, goal):
-    """Tell target, right item, wrong item and the other monster by the manual."""
+    """Return target, right item, wrong item and the other monster according to the manual."""
     beating, members, group = rules_of(manual, goal)
     things = [word for word in words_of(board).values() if " " in word]
     foes = [thing for thing in things if thing.split()[1] in MONSTERS]
@@ -392,7 +392,7 @@ def wins(env, book, episodes=200):
 
 
 def route(board, goal, shunned):
-    """Return the shortest way to a thing that leads past what is shunned; none where none does."""
+    """Return the shortest path to a thing around cells to avoid, or none."""
     words = words_of(board)
     begin = place_of(board, "you")
     waiting, ways = deque([begin]), {begin: []}
@@ -577,7 +577,7 @@ def test_a_program_that_reads_is_scored_as_exact(sandbox, name):
 
 
 class TestWords:
-    """What the game says in words of what is ahead, what is held, and what followed."""
+    """The text of the game on the cell ahead, the held item, and the last result."""
 
     HERE = {(1, 1): "you", (1, 2): DRAGON, (2, 1): DEMON}  # noqa: RUF012
 

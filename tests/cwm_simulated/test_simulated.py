@@ -75,7 +75,7 @@ def errors_of(program):
 
 
 def some(kind, *, but=()):
-    """Return an error of a kind, in the place of none of the others."""
+    """Return an error of a kind at a place without another error."""
     fits = [e for e in ORIGINAL.edits if e.kind == kind and not any(map(e.overlaps, but))]
     return fits[len(fits) // 2]
 
@@ -312,7 +312,7 @@ GRADED = Graded()
 
 
 def measured(backend, move, *, seed=0):
-    """Return the score above the floor of what is proposed by what was measured."""
+    """Return the score above the floor that a proposal of the simulated model reaches."""
     answer = backend.complete(Request((), seed, move, GRADED)).text
     return GRADED.judge(answer[answer.index("```python\n") + 10 : -4]).normalised
 

@@ -27,7 +27,7 @@ def command(folder: Path, name: str, script: str, **more) -> Command:
 
 
 def all_ended(executor, count: int) -> dict[str, Ended]:
-    """Wait for so many commands."""
+    """Wait until `count` commands run."""
     found: dict[str, Ended] = {}
     deadline = time.monotonic() + 60
     while len(found) < count and time.monotonic() < deadline:
@@ -86,7 +86,7 @@ def test_a_job_that_is_killed_is_lost_and_what_is_left_ends_with_the_executor(tm
     os.kill(job, signal.SIGKILL)  # as when a node fails, but for the command itself
     found = all_ended(executor, 1)
     assert found["killed"].lost and "without a result" in found["killed"].reason
-    os.kill(process, signal.SIGKILL)  # only those of cwm end with the job
+    os.kill(process, signal.SIGKILL)  # only processes of cwm end with the job
     process = processes_of(second)
     executor.close()
     assert wait_until(lambda: is_gone(process))
@@ -113,7 +113,7 @@ def test_commands_are_arrays_of_slurm_and_its_states_are_told(tmp_path, monkeypa
     assert (found["fails"].reason, found["fails"].lost) == ("no rocks", False)
 
     scripts = [file.read_text() for file in sorted(jobs.glob("*.sh"))]
-    assert len(scripts) == 2  # one for two cores, and one array for those of one core
+    assert len(scripts) == 2  # one for two cores, and one array for jobs of one core
     text = next(script for script in scripts if "--array" in script)
     for flag in ("array=0-4%5", "time=90", "mem=2GB", "partition=debug", "cpus-per-task=1"):
         assert f"#SBATCH --{flag}\n" in text, flag
@@ -169,7 +169,7 @@ def test_lost_jobs_go_on_in_others_also_where_slurm_keeps_no_accounts(tmp_path, 
 
 
 def plain(text: str) -> str:
-    """Leave times, memory and paths of runs out of what a benchmark prints."""
+    """Remove times, memory and paths of runs from the output of a benchmark."""
     facts = json.loads(text)
     for row in (*facts["rows"], *facts["groups"]):
         for name in ("seconds", "cpu_seconds", "peak_memory", "place", "run", "folder"):

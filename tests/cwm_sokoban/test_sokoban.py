@@ -22,7 +22,7 @@ SIGNS = {"@": "agent", "$": "box", ".": "target", "o": "teleporter"}
 
 
 def standing(*rows, **arguments):
-    """Make a game that stands on the inner cells that are drawn, in a frame of walls."""
+    """Return a game with the drawn inner cells, in a frame of walls."""
     found = {kind: [] for kind in SIGNS.values()}
     walls = set(OUTER)
     for y, row in enumerate(rows, 1):
@@ -43,7 +43,7 @@ def standing(*rows, **arguments):
 
 
 def play(game, *actions):
-    """Return what each action answers, without what is seen."""
+    """Return the results of each action without observations."""
     return [game.step(action)[1:4] for action in actions]
 
 

@@ -76,7 +76,7 @@ class TestEchoes:
     speaker = Trigrams(CORPUS)
     prompt = "You predict.\n\nYou hold the small key. What follows?\n\n"
 
-    def test_over_http_a_text_weighs_what_it_weighs_in_process(self):
+    def test_log_probability_over_http_equals_the_one_in_process(self):
         wanted = [alone(self.speaker, self.prompt, f"{each}\n") for each in SENTENCES]
         variants = [
             Echoes(),
@@ -147,7 +147,7 @@ class TestEchoes:
             wanted = [[*alone(self.speaker, prompt, each), -0.5] for each in texts]
             assert found == [pytest.approx(each, abs=1e-6) for each in wanted]
         with LanguageServer(speaker=self.speaker, echoes=Echoes("refused", grammars="masked")) as s:
-            assert not weigher(s).can_score, "what is certain tells nothing"
+            assert not weigher(s).can_score, "certain tokens contain no information"
 
     def test_a_chat_model_of_a_provider_is_not_asked_at_all(self):
         for model in ("openai/gpt-4o-mini", "anthropic/claude-3-5-haiku-20241022"):
@@ -191,7 +191,7 @@ class TestEchoes:
     def test_requests_take_their_turns_among_all_that_a_provider_is_asked(
         self, tmp_path, monkeypatch
     ):
-        """What a request is expected to take counts until it is known what it took."""
+        """The expected tokens of a request count until the used tokens are known."""
         place, due, turns = tmp_path / "spending.json", [], []
         open_spending(place, None, lambda: 0.0)
         monkeypatch.setenv(SPENDING, f"file:{place}")
@@ -220,7 +220,7 @@ class TestEchoes:
                     asked()
                 )
             (rate,) = read_spending(place).providers.values()
-            assert rate.tokens_due - time.time() < 30, "what was refused took no tokens"
+            assert rate.tokens_due - time.time() < 30, "refused requests count no tokens"
             model.complete(completes)
             refused, completion = [each.seconds for each in server.requests][-2:]
             assert completion - refused >= 0.75, "all pause where the provider says so"
@@ -326,7 +326,7 @@ class TestProposals:
 class TestChoosing:
     @staticmethod
     def votes(listed, body):
-        """Answer that doors stay closed to what is blue, and open to all else."""
+        """Answer that doors stay closed for blue items, and open for all others."""
         text = body["messages"][-1]["content"]
         options = {words: number for number, words in re.findall(r"^(\d+)\. (.+)$", text, re.M)}
         listed.append(options)
@@ -353,7 +353,7 @@ class TestChoosing:
         ]
         assert again.tolist() == pytest.approx([likely] * 3)
         assert (chooser.completions, chooser.weighed.prompt_tokens) == (9, 900)
-        assert len({*map(tuple, listed)}) > 1, "the sentences stand in several orders"
+        assert len({*map(tuple, listed)}) > 1, "the order of the sentences varies"
 
     def test_answers_name_a_candidate_by_its_number_or_in_full_or_not_at_all(self):
         listed = ["The door opens.", "The door opens. Twice.", "It stays closed."]
@@ -393,7 +393,7 @@ PHI = (
     "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% else %}{{ eos_token }}{% endif %}"
 )
-"""As that of the published model: a conversation ends with a mark of its own."""
+"""A template like the one of the published model: a conversation ends with a special mark."""
 
 NO_SYSTEM = (
     "{% for each in messages %}{% if each.role == 'system' %}"
@@ -557,7 +557,7 @@ class TestTransformers:
             for seed in range(20):
                 said = short.complete(request._replace(seed=seed))
                 (found,) = model.score([ScoreRequest(ASKED, said.text, request)])
-                if len(found) == 2:  # what was sampled may be cut into tokens in other ways
+                if len(found) == 2:  # sampled text may be tokenized in other ways
                     assert sum(found) == pytest.approx(said.log_probability, abs=1e-5)
                     weighed += 1
             assert weighed > 3
@@ -595,7 +595,7 @@ class TestTransformers:
 
 
 def served(model, script=None, **options):
-    """Serve the tiny model, whose answers in chat go by a script."""
+    """Serve the tiny model; its chat answers follow a script."""
     return LanguageServer(script or [answer("none")], speaker=Reader(model), **options)
 
 
@@ -612,7 +612,7 @@ RULES = [
 
 
 class Heard(Observer):
-    """Keeps what is said."""
+    """Records notes."""
 
     def __init__(self):
         self.notes = []
@@ -635,7 +635,7 @@ class TestTheTinyModel:
 
     @staticmethod
     def proposed(body):
-        """Propose one of the rules, all of them as likely."""
+        """Propose one of the rules, each with the same probability."""
         text = RULES[body["seed"] % len(RULES)]
         return answer(text, tokens=[(text, -log(len(RULES)))])
 

@@ -112,7 +112,7 @@ def stage(max_steps: int = 30) -> Stage:
 
 @dataclass
 class Wishes(Backend):
-    """Finds every text as likely as it is told, and remembers what it read."""
+    """Gives every text a fixed likelihood, and records the texts."""
 
     can_score = True
     wishes: Mapping[str, float] = field(default_factory=dict)
@@ -332,7 +332,7 @@ def test_the_published_preset_collects_and_learns_as_published() -> None:
 
 
 def walked(ppo: Ppo, rng: np.random.Generator) -> Played:
-    """Play the rooms with rewards for the chest, by what was learned."""
+    """Play the rooms with rewards for the chest, with the learned model."""
     view, room = RoomsView(), 0
     features, masks, actions, rewards = [view.features(0)], [], [], []
     while room < ROOMS and len(actions) < 25:

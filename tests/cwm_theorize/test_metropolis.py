@@ -1,4 +1,4 @@
-"""Searches among rules: chains visit them as often as they are likely, samples weigh as much."""
+"""Searches among rules: chains visit each rule in proportion to its likelihood."""
 
 from collections import Counter
 from math import log
@@ -20,7 +20,7 @@ COLOURS, SIZES = ("red", "green", "blue"), ("small", "large")
 
 
 class KeyWords(TextView):
-    """A key that is held up, by a number from 0 to 5, and a door that opens or stays closed."""
+    """A key with a number from 0 to 5, and a door that opens or stays closed."""
 
     kinds = ("opened", "closed")
     vocabulary = {"colour": COLOURS, "size": SIZES}  # noqa: RUF012
@@ -46,7 +46,7 @@ class KeyWords(TextView):
 
 
 def tried(*keys):
-    """Return rows in which some keys, all but the blue ones, opened the door."""
+    """Return rows in which some keys that are not blue opened the door."""
     return [
         Transition(key, 0, int(key % 3 == 2), 0.0, True, episode=n) for n, key in enumerate(keys)
     ]
@@ -60,7 +60,7 @@ RULES = (
     "Always, closed.",
 )
 FIRST = np.array([0.4, 0.1, 0.1, 0.1, 0.3])
-"""The chance that each of them is proposed from scratch."""
+"""The probability that each rule is proposed without a current rule."""
 
 NEXT = np.array(
     [
@@ -71,8 +71,8 @@ NEXT = np.array(
         [0.10, 0.10, 0.10, 0.20, 0.50],
     ]
 )
-"""The chance that each of them (columns) is proposed where one (rows) is given: hardly ever the
-same in both directions."""
+"""The probability that each rule (columns) is proposed from each rule (rows), mostly different in
+the two directions."""
 
 
 class Theorist(Backend):
@@ -123,7 +123,7 @@ def posterior(**about):
 
 
 def stands(search):
-    """Return how often a single chain stood at each of the rules, after each of its proposals."""
+    """Return how often a chain was at each rule, counted after each proposal."""
     chain, counts = Metropolis(hastings=search.strategy.hastings), np.zeros(len(RULES))
     for node in search.nodes:
         chain.update(node)

@@ -28,7 +28,7 @@ from cwm_theorize.statistician import Statistician, text_transitions
 
 
 def opened(**env_args):
-    """Return the items to which a door opens, as its steps have it."""
+    """Return the items that open a door in its steps."""
     env = environment("Door-v0").make(**env_args)
     found = []
     for action, item in enumerate(ITEMS):
@@ -218,7 +218,7 @@ class TestPlayground:
             view.solution(stuck, "grow a whale")
 
     def test_its_kinds_of_change_are_as_common_as_published(self):
-        """88.5 % standing, 4.4 and 3.9 % holding, 2.9 % plants, hardly any animal."""
+        """88.5 % standing, 4.4 and 3.9 % holding, 2.9 % plants, few animals."""
         spec = environment(NAME)
         env = spec.make()
         view, rng = spec.text(env), np.random.default_rng(0)

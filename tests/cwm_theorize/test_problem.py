@@ -1,4 +1,4 @@
-"""The problem of rules in words: what is asked, what is read out of answers, how it is weighed."""
+"""The problem of rules in words: requests, reading of answers, and scores."""
 
 import threading
 from math import exp, inf, log
@@ -32,7 +32,7 @@ PLACES = 12
 
 
 class Path(TextView):
-    """A path of twelve places; whoever goes on walks or, at the end of it, bumps."""
+    """A path of twelve places; the agent walks or, at its end, bumps."""
 
     kinds = ("walked", "bumped")
     vocabulary = {"way": ("on", "back")}  # noqa: RUF012
@@ -61,7 +61,7 @@ class Path(TextView):
 
 
 def walk(*starts, steps=1, episode=0):
-    """Return rows of somebody who goes on, from each start, so many steps."""
+    """Return rows of an agent that takes some steps forward from each start."""
     return [
         Transition(at, 0, min(at + 1, PLACES - 1), 0.0, step == steps - 1, episode=episode + number)
         for number, start in enumerate(starts)
@@ -70,7 +70,7 @@ def walk(*starts, steps=1, episode=0):
 
 
 class Counting(Backend):
-    """Weighs by the length of the rules, and remembers what it was asked."""
+    """Scores rules by their length, and records requests."""
 
     can_score = True
 
@@ -351,7 +351,7 @@ def test_rules_are_weighed_from_several_threads_at_once():
 
 
 class Guesser(Backend):
-    """Names what follows at random."""
+    """Predicts at random."""
 
     def complete(self, request):
         kind = Path.kinds[int(np.random.default_rng(request.seed).random() < 0.5)]

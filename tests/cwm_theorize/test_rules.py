@@ -1,4 +1,4 @@
-"""Rules in words are read exactly, written as they are read, and proposed with known chances."""
+"""Rules in words are parsed, written in the same form, and proposed with known probabilities."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from cwm_theorize.theories.symbolic import Symbolic
 
 
 class GardenView(TextView):
-    """Words alone: what is used on what, and what comes of it."""
+    """Only words: an item, its target, and the result."""
 
     kinds = ("taken", "grown", "nothing")
     vocabulary = {  # noqa: RUF012

@@ -95,7 +95,7 @@ class CorridorWords(TextView):
 
 
 class Walker(Backend):
-    """Reads rules of the form `right: +1`; where none is of the way, all is as likely."""
+    """Reads rules such as `right: +1`; without a rule for the move, all results are equal."""
 
     can_score = normalises = True
     reads_messages = False
@@ -228,7 +228,7 @@ DOOR = "If colour is not blue, then opened.\nOtherwise, closed."
 
 @pytest.fixture(scope="module")
 def door() -> Dataset:
-    """Hold every item before a door that opens to what is not blue."""
+    """Hold every item before a door that opens for items that are not blue."""
     spec = registry.environment("Door-v0")
     rows = []
     with closing(spec.make(rule="not blue")) as env:
@@ -360,7 +360,7 @@ def test_a_program_gives_what_it_says_all_chance_but_a_little(door) -> None:
 
 @pytest.mark.slow
 def test_rules_and_a_program_are_found_from_the_same_transitions(door, tmp_path) -> None:
-    """Half of the items are shown, and all of them are held out."""
+    """Train rows with half of the items, and held-out rows with all items."""
     shown = door[np.arange(27) % 2 == 0]
     held_out = replace(door, columns={**door.columns, "split": np.ones(27, np.int8)})
     held_out.columns["episodes"] = held_out.columns["episodes"] + 100
@@ -378,7 +378,9 @@ def test_rules_and_a_program_are_found_from_the_same_transitions(door, tmp_path)
     rules, program = found.models
     assert (rules.completions, program.completions) == (200, 3)
     assert rules.ranks.all.transitions == program.ranks.all.transitions == 27
-    assert rules.ranks.all.top[1] > program.ranks.all.top[1] > 0.5, "rules say what was not shown"
+    assert rules.ranks.all.top[1] > program.ranks.all.top[1] > 0.5, (
+        "rules generalise to unseen items"
+    )
     assert rules.exact == rules.ranks.all.top[1]
     assert found.grid().cells[0][0] == "rules"
     assert json.dumps(found.as_json())
@@ -415,7 +417,7 @@ def test_a_run_of_rules_is_planned_with_and_nothing_else_is_done_with_it(theoriz
     assert found.doubt == ""
     assert found.learn_from is None
     again = cwm_cli.plan(theorized, episodes=4, options={"statistician.noise": 0.2})
-    assert again.journal != found.journal, "other rules, or another reader of them, is another plan"
+    assert again.journal != found.journal, "other rules, or another reader, have a separate plan"
     with pytest.raises(cwm_cli.CwmError, match="has no program"):
         cwm_cli.bench_speed(theorized)
     with pytest.raises(cwm_cli.CwmError, match="has no rules yet"):

@@ -95,7 +95,7 @@ def test_rules_of_the_door_are_found_and_every_phase_says_how_likely_they_make_w
     assert found["completions"] == found["proposals"] == 20
     assert found["tokens"] == 300
     assert found["cost"] == pytest.approx(0.02)
-    assert found["scorings"] > found["proposals"]  # what is kept is weighed again
+    assert found["scorings"] > found["proposals"]  # the current rule is scored again
     assert (door.folder / "r" / "curve.svg").read_text().count("<svg") == 4
     assert "phase 4  train" in done.stderr
     assert "  + If colour is blue, then closed." in done.stderr
@@ -112,7 +112,7 @@ CURIOUS = {
 
 
 class Crash(BaseException):
-    """Ends a process, as far as a test in the same one can tell."""
+    """Simulates the end of a process within the same process."""
 
 
 @pytest.mark.slow
@@ -221,7 +221,7 @@ ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """A run, and the picture of it at its end."""
+    """A run and its last live view."""
     folder = tmp_path_factory.mktemp("runs") / "r"
     view = theorizing_view(terminal(100, 40))
     asked = {"env": "Door-v0", "env_args": {"rule": "not blue"}, "phases": 12, "proposals": 4}

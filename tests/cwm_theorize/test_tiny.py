@@ -109,7 +109,7 @@ TRUE = {
 
 
 def door(rule):
-    """The door with a rule in words, and what follows each of the 27 items."""
+    """The door with a rule in words, and the result for each of the 27 items."""
     spec = environment("Door-v0")
     with closing(spec.make(rule=rule)) as env:
         view, rows = spec.text(env), []
@@ -130,8 +130,8 @@ def test_the_model_that_ships_finds_what_follows_likely_under_the_right_rules_al
     unknown = statistician.log_likelihoods("", transitions).sum()
     right = said.pop(rule)
     assert right > -3
-    assert -35 < unknown < -12  # 27 sentences, either of which may follow: -18.7
-    assert max(said.values()) < right - 3  # of some rules three items alone tell the difference
+    assert -35 < unknown < -12  # 27 sentences with two possible results each: -18.7
+    assert max(said.values()) < right - 3  # some rules differ in three items only
 
 
 def test_the_tiny_model_only_predicts():

@@ -33,7 +33,7 @@ PREPARED = {
     "`reward_func(": "pays_nothing.py",
     "`transition(": "moves_only.py",
 }
-"""What a language model answers, by what a prompt contains; the first that is found counts."""
+"""The answer for each text that a prompt may contain; the first matching entry is used."""
 
 
 def prepared(prompt: str) -> str:

@@ -1,7 +1,7 @@
-"""WorldCoder refines what Thompson sampling picks; chances are worked out by hand where they can.
+"""WorldCoder refines the program that Thompson sampling picks, with probabilities by hand.
 
 Beta(1, n) is the smallest of n uniform draws, so a draw of Beta(1, a) is above
-one of Beta(1, b) with the chance b / (a + b).
+one of Beta(1, b) with probability b / (a + b).
 """
 
 from dataclasses import dataclass, field
@@ -67,7 +67,7 @@ def sampled(*betas, draws=400_000):
 
 
 def near(chances):
-    """Match what DRAWS draws of these chances give, but for four standard errors."""
+    """Compare counts of DRAWS draws with their expectations, within four standard errors."""
     return pytest.approx(chances, abs=4 * 0.5 / DRAWS**0.5)
 
 

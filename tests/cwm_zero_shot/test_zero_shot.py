@@ -23,7 +23,7 @@ from recordings import dataset, problem
 
 @dataclass
 class Judge(Problem):
-    """Gives the verdicts it was made with, in turn, whatever the program."""
+    """Returns its verdicts in turn for any program."""
 
     verdicts: list[Verdict]
 

@@ -23,7 +23,7 @@ assert found.solved and found.scores.test.exact == 1.0
 assert played.mean > played.sides["random"].mean.mean
 """
 }
-"""What has to hold besides, once all blocks of a page have run, in the words of its Python."""
+"""Python expressions that must be true after all blocks of a page have run."""
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_page_that_lies_is_caught_and_one_that_does_not_is_not(tmp_path):
 
 
 class Links(HTMLParser):
-    """What a page of the site points to, and the places in it that may be pointed to."""
+    """The links of a page of the site, and its anchors."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def dead_links(site: Path) -> list[str]:
             there = path if not address.path else (path.parent / unquote(address.path)).resolve()
             place = unquote(address.fragment)
             if address.path.startswith("/"):
-                continue  # of the page for what is not found, which a server sends for any address
+                continue  # of the 404 page, which a server sends for any address
             if not there.exists():
                 dead.append(f"{path.relative_to(site)}: {target}")
             elif (

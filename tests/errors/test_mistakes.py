@@ -1,4 +1,4 @@
-"""A mistake is told in one line before anything is done: nothing is recorded, no folder is left."""
+"""A mistake is reported in one line before any work: no recording, no new folder."""
 
 import re
 import subprocess
@@ -80,7 +80,7 @@ def novice(cwm, monkeypatch):
 
 
 def told(shell, mistakes):
-    """Make mistakes; return those of which anything but one line on stderr was to be seen."""
+    """Make mistakes; return those with any output other than one line on stderr."""
     wrong = {}
     for arguments, words in mistakes.items():
         done = shell.inside(*arguments)

@@ -52,11 +52,11 @@ pytestmark = pytest.mark.skipif(
 
 COUNT = int(os.environ.get("CWM_MUTATIONS", "1000"))
 FIRST = int(os.environ.get("CWM_MUTATIONS_FROM", "0"))
-"""How many mutations of each format are tried, and the seed of the first: others by hand."""
+"""Number of mutations of each format, and the first seed; set other values to test more."""
 
 
 def all_right(figures: Figures) -> None:
-    """Say which mutations were neither read nor refused in one line."""
+    """Return the mutations that were neither read nor refused in one line."""
     print(figures)  # noqa: T201  # what `pytest -s` shows
     endings: dict[str, str] = {}
     for case in figures.wrong:
@@ -93,7 +93,7 @@ def tried(
 
 
 def read_dataset(_: Path, file: Path) -> None:
-    """Do with a dataset what every command does first."""
+    """Load a dataset as every command does."""
     dataset = Dataset.load(file)
     describe(file, dataset)
     for index in range(min(3, len(dataset))):
@@ -124,7 +124,7 @@ SEARCHING = (
 
 @pytest.fixture(scope="module")
 def search(shell):
-    """The folder with a search, in which was planned."""
+    """A folder with a search and a plan."""
     record(environment("CartPole-v1"), episodes=4, test_episodes=2, policy="random").save(
         shell.folder / "cart.npz"
     )

@@ -1,4 +1,4 @@
-"""What the system refuses is one line, and what was written before it refused is still there."""
+"""Errors of the operating system are reported in one line, and written files stay."""
 
 import json
 import resource

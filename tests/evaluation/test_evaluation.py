@@ -61,7 +61,7 @@ class Environment:
 
 
 def walk(length, episode, start=0.0):
-    """Record an episode in which the first number grows by one each step."""
+    """Record an episode whose first number increases by one per step."""
     return [
         Transition([start + n, 0.0], 0, [start + n + 1, 0.0], 0.0, False, False, episode)
         for n in range(length)

@@ -105,7 +105,7 @@ def walk(rows: int, step: Callable[[list[tuple[int, int, float]], int, Any], Any
 
 def test_memory_names_the_part_of_the_history_that_explains_outcomes() -> None:
     def sticky(history: list[Any], action: int, rng: Any) -> Any:
-        done = history[-2][1] if len(history) > 1 else 0  # the action before is what is done
+        done = history[-2][1] if len(history) > 1 else 0  # the previous action takes effect
         return (history[-1][0] + (1 if done else 11)) % 12, 0.0
 
     def third(history: list[Any], action: int, rng: Any) -> Any:

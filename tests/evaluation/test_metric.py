@@ -1,4 +1,4 @@
-"""Rules of the metrics, on data that are small enough to compute scores by hand."""
+"""Metrics on small data, compared with handwritten scores."""
 
 import json
 from dataclasses import replace

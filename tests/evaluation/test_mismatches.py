@@ -94,7 +94,7 @@ def test_answer_with_the_fewest_wrong_parts_counts() -> None:
         "rewards": np.zeros((2, 2)),
         "terminations": ends,
     }
-    chances = np.array([[0.5, 0.5], [1.0, 0.0]])  # what has no chance was not predicted
+    chances = np.array([[0.5, 0.5], [1.0, 0.0]])  # outcomes with probability 0 were not predicted
     found = wrong_parts(Predictions(answers, None, "outcomes", chances), rows)
     assert found["observation"].tolist() == [False, True]
     assert not found["reward"].any()

@@ -1,4 +1,4 @@
-"""Skill and calibration, compared with values computed by hand and with true distributions."""
+"""Skill and calibration, compared with known values and true distributions."""
 
 import json
 from dataclasses import replace

@@ -522,7 +522,7 @@ class TestTraining:
                 seen, reward, terminated, truncated, _ = true.step(int(action))
                 returned, over = returned + reward, terminated or truncated
             returns.append(returned)
-        assert np.mean(returns) > 450  # of 500; random actions come to about 22
+        assert np.mean(returns) > 450  # of 500; random actions return about 22
 
 
 class TestSpaces:

@@ -156,7 +156,7 @@ class Installed(NamedTuple):
     plugins: list
 
     def run(self, *words, cwd=None):
-        """Run a module of Python, which has to end well; return what it printed."""
+        """Run a Python module without error; return its output."""
         done = subprocess.run(
             [self.python, "-m", *words],
             cwd=cwd or self.folder,
@@ -179,7 +179,7 @@ class Environment:
 
 
 def installed(folder, kinds):
-    """Write a plugin of each kind, and install them beside what is importable here."""
+    """Write a plugin of each kind, and install them in addition to the current packages."""
     made = [
         cwm.new_plugin(f"cwm-fresh-{kind}", kind, out=folder / f"cwm-fresh-{kind}")
         for kind in kinds
@@ -201,7 +201,7 @@ def installed(folder, kinds):
 
 
 def check(venv):
-    """See that plugins are listed, pass their own tests and those of every plugin, and are used."""
+    """Check that plugins are listed, used, and pass their own and the conformance tests."""
     listed = json.loads(venv.run("cwm_cli", "plugins", "--json"))
     ours = {
         name for row in listed for name in row["names"] if row["package"].startswith("cwm-fresh-")
@@ -226,4 +226,4 @@ def test_a_new_plugin_of_each_kind_installs_passes_its_tests_and_is_used(tmp_pat
     venv = installed(tmp_path, PLUGIN_KINDS)
     check(venv)
     result = json.loads((next((tmp_path / "runs").glob("*Fresh*")) / "result.json").read_text())
-    assert result["test"]["accuracy"] > 0.95, "what is learned of the corridor"
+    assert result["test"]["accuracy"] > 0.95, "accuracy in the corridor"

@@ -138,7 +138,7 @@ def test_tabular_samples_a_model_without_probabilities() -> None:
         returned = planned(told, 50, Tabular(), model)
         assert returned[-1, 0] >= 0.97 * optimum(told, 50)[-1, 0]
         other = model_of(written(env, DRAWS), spaces_of(env))
-    for state in (14, 9, 0):  # whatever the order in which states are met, and what was drawn
+    for state in (14, 9, 0):  # for any order of states and earlier draws
         other.draw_from((state,))
         assert planned(told, 5, Tabular(), other).tolist() == returned[:6].tolist()
 

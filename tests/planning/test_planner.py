@@ -175,7 +175,7 @@ def test_plans_have_existing_actions_within_the_horizon(
     assert 1 <= len(plan) <= horizon
     assert np.shape(plan[0]) == model.action_space.shape
     assert np.all(np.abs(plan) <= 1)
-    assert np.all(np.ravel(plan[0])[:1] > 0.3), "the way that pays"
+    assert np.all(np.ravel(plan[0])[:1] > 0.3), "the direction with reward"
 
 
 @EVERY
@@ -272,8 +272,8 @@ def test_memory_belongs_to_one_episode() -> None:
     assert plan((0, 1), (1, 1)) == [2, 2]
     assert plan((2, 0), (1, 2)) == [1, 3]  # one has ended, another began
     assert plan((2, 1), (1, 3)) == [2, 4]
-    assert plan((1, 0)) == [1], "an episode that is played again begins anew"
-    assert plan((0, 5)) == [1], "what is over is forgotten"
+    assert plan((1, 0)) == [1], "a repeated episode starts without memory"
+    assert plan((0, 5)) == [1], "finished episodes are forgotten"
 
 
 def test_the_next_planner_replaces_an_unsuited_one() -> None:

@@ -1,6 +1,6 @@
-"""How the code is laid out: one name for one thing, folders for concepts, a core without plugins.
+"""The layout of the code: unique names, folders for concepts, and a core without plugins.
 
-Which package may import which is checked by `lint-imports`.
+`lint-imports` checks the imports between packages.
 """
 
 import ast
@@ -27,7 +27,7 @@ LOOSE = {
 """Modules that belong to no folder: everyone may use them."""
 
 MEANT = {
-    "cwm_cli/envs/suites.py": set(SUITES["cwmb"]),  # the paper's, whoever makes them
+    "cwm_cli/envs/suites.py": set(SUITES["cwmb"]),  # environments of the paper, from any plugin
     "plugins/cwm_benchmark/run.py": {"simulated"},  # a key of the report
     "plugins/cwm_play/play.py": {"replay"},  # a mode of playing
     "cwm_cli/commands/installation.py": {
@@ -38,7 +38,7 @@ MEANT = {
     # what kinds of model are tried on, and a profile
     "cwm_cli/testing/conftest.py": {"CartPole-v1"},  # any environment would do
 }
-"""Texts of the core that are what a plugin gives is called, and have to be."""
+"""Texts of the core that must equal names in plugins."""
 
 
 class Module(NamedTuple):

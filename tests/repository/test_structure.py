@@ -34,7 +34,7 @@ def imports_of(name: str, file: Path, known: dict[str, Path]) -> Iterator[str]:
 
 
 Imports = dict[str, set[str]]
-"""The names of modules, or of packages, with those that they import."""
+"""The imports of each module, or of each package."""
 
 
 def all_imports(modules: dict[str, Path]) -> Imports:

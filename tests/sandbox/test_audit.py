@@ -35,7 +35,7 @@ def scored(sandbox: Sandbox, text: str, rows: Dataset, *, audited: bool) -> Eval
 
 
 class Outcome(NamedTuple):
-    """What a trick gains where nothing is confirmed, and how it ends where all is."""
+    """The gain of a trick without audits, and its ending with audits."""
 
     gain: float
     ending: str | None

@@ -402,7 +402,7 @@ LEAKING = {
         "return self.place, float(len(begun)), False",
         "begun.append(0)",
     ),
-    "which of them it is": (
+    "the number of the draw": (
         "numbers = iter(range(10**6))",
         "self.n = getattr(self, 'n', None) or next(numbers); return self.place, self.n, False",
         "pass",

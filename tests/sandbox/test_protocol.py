@@ -38,7 +38,7 @@ from cwm_cli.worlds.messages import SIZE, Codec, PlanningReply
 fast = settings(deadline=1000, max_examples=100)
 
 ROOM = 1 << 20
-"""More memory than any message of these tests needs, in bytes."""
+"""Memory limit in bytes, larger than any message of these tests needs."""
 
 REPORT = struct.Struct("<4sBBi2d")
 JSON = st.recursive(

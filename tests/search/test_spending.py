@@ -65,7 +65,7 @@ def test_reservations_are_spent_or_freed_and_are_lost_with_a_job(place):
 def test_the_limit_may_change_and_earlier_costs_count(place):
     CostLimit(SpendingFile(place), "a").reserve(0.75)
     open_spending(place, 2.0, lambda: 0.0)  # lost reservations are in no journal
-    assert CostLimit(SpendingFile(place), "a").left == 1.25  # nobody knows of the first
+    assert CostLimit(SpendingFile(place), "a").left == 1.25  # no process knows of the first
     open_spending(place, None, lambda: pytest.fail("there is no limit"))
     open_spending(place, 2.0, lambda: 0.25)  # the cost in the meantime
     assert CostLimit(SpendingFile(place), "a").left == 1.0
@@ -245,7 +245,7 @@ def test_eight_jobs_share_a_limit_and_continue_with_a_higher_one(cwm):
     assert 0 <= state.left < 0.02  # which the next completion might cost
     assert "jobs stopped before --max-cost 0.16 was exceeded" in poor.stderr
     rows = json.loads(poor.stdout)["rows"]
-    assert [row["state"] for row in rows].count("failed") == 1  # the one that was killed
+    assert [row["state"] for row in rows].count("failed") == 1  # the killed job
 
     rich = cwm(*words, "--max-cost", "1")
     assert {row["completions"] for row in json.loads(rich.stdout)["rows"]} == {4}

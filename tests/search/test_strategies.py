@@ -62,8 +62,8 @@ class Digits(Problem):
 class Typist(Backend):
     """Keeps a shown program's lines or types others, as the seed says, and now and then raises.
 
-    It answers at once, or in a given order: each step only once the one
-    before it in `order` is in the journal.
+    It answers immediately, or in a given `order`: each step only after the step
+    before it is in the journal.
     """
 
     order: tuple[int, ...] = ()
@@ -91,7 +91,7 @@ class Typist(Backend):
 
 
 def out_of_order(budget):
-    """Let every second answer of three overtake the one before it: 1, 0, 2, 4, 3, 5, ..."""
+    """Answer in the order 1, 0, 2, 4, 3, 5, ...: every second of three answers comes first."""
     triples = ((n + 1, n, n + 2) for n in range(0, budget, 3))
     return tuple(step for triple in triples for step in triple)
 

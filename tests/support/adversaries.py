@@ -1,10 +1,9 @@
-"""Hostile programs: what each attempts, how it has to end, and which guards stop it.
+"""Hostile programs with their expected endings and the guards that stop them.
 
-`PROGRAMS` is the one complete list. `hostile` runs it; there are two kinds of
-programs. Attacks make up to four attempts when they are loaded, and answer with
-the error of each as the observation, and with reward 1 when one succeeded. All
-others are judged by how they end. What an attack has to know (where the victims
-are) is written in front of its text.
+`PROGRAMS` lists all of them, and `hostile` runs them. There are two kinds: attacks make up to four
+attempts when they are loaded, and return the error of each attempt as the observation, and the
+reward 1 if one succeeded. All other programs are judged by their ending. The facts that an attack
+needs, such as the victims' process numbers, are inserted before its text.
 """
 
 from textwrap import dedent, indent
@@ -14,7 +13,7 @@ KEY = "CWM_CANARY_KEY"
 """The environment variable of the trusted side that no program may see."""
 
 REMNANT = "REMNANT-00112233445566aa"
-"""What one program leaves in its memory and others search for."""
+"""The pattern that one program leaves in its memory and others search for."""
 
 LAYERS = ("user", "capabilities", "landlock", "limits", "seccomp")
 
@@ -49,7 +48,7 @@ ERRORS = (
     "IndexError",
     "AttributeError",
 )
-"""What 1000, 1001... stand for in the answer of an attack."""
+"""The meanings of 1000, 1001, ... in the answer of an attack."""
 
 PRELUDE = (
     f"ERRORS = {ERRORS!r}\n"
@@ -165,7 +164,7 @@ PRELUDE_END = chr(88)
 
 
 def find(pattern):
-    """Succeed when a pattern is somewhere in memory; what every program holds has to be found."""
+    """Succeed if a pattern of another program is in memory; its own pattern must be found, too."""
     found, own = False, False
     for part in memory():
         found = found or re.search(pattern, part)
@@ -179,12 +178,12 @@ def find(pattern):
 
 
 class Adversary(NamedTuple):
-    """A program and what has to come of it.
+    """A program with its expected result.
 
     `ending` is how it ends with every guard up: "refused" for an attack none of
     whose attempts succeeds; "right", "wrong" or "alike" for answers that are,
     or not, or that are at least the same for every row; else kinds of failures.
-    `errors` are those that the attempts may fail with. `stopped` names the
+    `errors` are the possible errors of the attempts. `stopped` names the
     guards that each suffice to stop it ("limits+user" where it takes two, after
     "root:" or "ordinary:" where that depends on the user, "always" where none
     is needed). Without them it shows: it succeeds, or has one of the `effects`
@@ -280,7 +279,7 @@ SECRETS = {
         """,
         errors="KeyError IndexError",
         stopped="always",
-        uncontrolled="a worker starts without the variables of the user, whatever its guards",
+        uncontrolled="a worker starts without the variables of the user, with any guards",
     ),
     "read_ssh_key": attack(2, "open(f'{HOME}/.ssh/id_canary').read()", stopped=OWN_FILES),
     "read_etc_passwd": attack(2, "open('/etc/passwd').read()", stopped=FILES),
@@ -496,7 +495,7 @@ PROCESSES_STARTED = {
         if result:
             raise OSError(ctypes.get_errno() if result == -1 else errno.EACCES, "system")
         """,
-        errors="EPERM EACCES",  # libc tells of a shell that could not be executed
+        errors="EPERM EACCES",  # libc reports a shell that it cannot execute
         stopped=STARTED,
         effects="file",
     ),
@@ -699,7 +698,7 @@ RIGHTS = {
         """,
         errors="EBADF",
         stopped="always",
-        uncontrolled="descriptors are closed whatever the guards are; it finds those of its own",
+        uncontrolled="descriptors are closed with any guards; it finds only its own",
     ),
     "fd_garbage": program(
         24,
@@ -730,7 +729,7 @@ CHEATS = {
         "sys.path.insert(0, SITE) or __import__('gymnasium')",
         errors="ModuleNotFoundError",
         stopped="always",
-        uncontrolled="the finder that refuses it is there whatever the guards are",
+        uncontrolled="the finder that refuses it is installed with any guards",
     ),
     "import_gymnasium_past_the_finder": attack(
         25,
@@ -765,7 +764,7 @@ CHEATS = {
         raise KeyError("nothing")
         """,
         top=SCAN,
-        # who reads all memory may come upon what can no longer be read, or run out of time
+        # a program that reads all memory may meet unmapped pages, or exceed the time limit
         ending="refused crash timeout_cpu",
         errors="KeyError",
         stopped="always",
@@ -830,7 +829,7 @@ CHEATS = {
                 frame = frame.f_back
             """,
         ),
-        "step_error nondeterministic",  # it claims to have come to what is asked again
+        "step_error nondeterministic",  # it claims progress beyond the row that is asked again
     ),
     "lookup_cheat": program(
         56,
@@ -889,7 +888,7 @@ class Environment:
         'find(rb"REMNANT-[0-9a-f]{16}")',
         'find(rb"canary-key-[0-9a-f]{16}")',
         top=SCAN,
-        # who reads all memory may come upon what can no longer be read, or run out of time
+        # a program that reads all memory may meet unmapped pages, or exceed the time limit
         ending="refused crash timeout_cpu",
         errors="KeyError",
         stopped="always",
@@ -1031,7 +1030,7 @@ HANGS = {
                 progress += np.uint64(1)
             """
         ),
-        "timeout_cpu nondeterministic",  # it claims to have come to what is asked again
+        "timeout_cpu nondeterministic",  # it claims progress beyond the row that is asked again
     ),
     "fake_phase": program(
         41,
@@ -1237,7 +1236,7 @@ PROGRAMS = (
     | BREAKAGE
 )
 GUARDED = [name for name, adversary in PROGRAMS.items() if adversary.stopped != "always"]
-"""Programs that some guard stops, and so those to run with fewer of them."""
+"""Programs that some guard stops; they run with fewer guards, too."""
 
 UNCONTROLLED = {name: entry.uncontrolled for name, entry in PROGRAMS.items() if entry.uncontrolled}
 """Attacks that cannot be shown to succeed anywhere, and why not."""

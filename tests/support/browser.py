@@ -28,7 +28,7 @@ FLAGS = (
 
 
 class Browser(NamedTuple):
-    """A browser, and what it says of the pages that it opened."""
+    """A browser with its console messages and requests."""
 
     driver: Any
 
@@ -49,7 +49,7 @@ class Browser(NamedTuple):
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme, still]})
 
     def run(self, script: str) -> Any:
-        """Return what a script in the page returns."""
+        """Run a script in the page and return its result."""
         return self.driver.execute_script(script)
 
     def heard(self) -> list[str]:
@@ -57,7 +57,7 @@ class Browser(NamedTuple):
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def requested(self) -> list[str]:
-        """Return the addresses that were asked for since this was asked last, but for files."""
+        """Return the URLs requested since the last call, except local files."""
         entries = [
             json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
         ]
@@ -69,7 +69,7 @@ class Browser(NamedTuple):
         ]
 
     def picture(self, file: Path, *, whole: bool = False) -> None:
-        """Save what is shown, or the whole page, as a PNG file."""
+        """Save the visible part, or the whole page, as a PNG file."""
         from base64 import b64decode
 
         found = self.driver.execute_cdp_cmd(

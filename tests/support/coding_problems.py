@@ -70,7 +70,7 @@ def block(program):
 
 
 def about(body):
-    """Say which problem is asked about."""
+    """Return the problem of a request."""
     text = body["messages"][1]["content"]
     (name,) = [name for name in RIGHT if f"the {name} of" in text]
     return name
@@ -111,7 +111,7 @@ def nodes(folder):
 
 
 def costs(folder):
-    """Return what each completion of a run has cost, by problem."""
+    """Return the costs of the completions of a run, by problem."""
     return {
         path.name: [node.usage.cost for node in SearchRun.load(path).nodes()]
         for path in CodingRun.load(Path(folder)).started()

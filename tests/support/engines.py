@@ -27,17 +27,17 @@ def asked(body: dict[str, Any]) -> str:
 
 
 def content(message: dict[str, Any]) -> str:
-    """Return what a message says."""
+    """Return the text of a message."""
     said = message["content"]
     return said if isinstance(said, str) else "".join(part["text"] for part in said)
 
 
 @dataclass
 class Ollama(OpenAIServer):
-    """Ollama: `/api/chat` and `/api/generate`, and `/api/show` for what a model is.
+    """Ollama: `/api/chat` and `/api/generate`, and `/api/show` for the properties of a model.
 
-    What does not fit into `num_ctx` is cut without a word, and its tokens are not counted. A
-    model `thinks` in a field of its own, or `aloud`, where it is not told how to.
+    A prompt longer than `num_ctx` is cut without a message, and the tokens that were cut are not
+    counted. Without instructions, a model `thinks` in a separate field, or `aloud` in the text.
     """
 
     script: Any = "print('hello')"
@@ -49,7 +49,7 @@ class Ollama(OpenAIServer):
 
     @property
     def chats(self) -> list[dict[str, Any]]:
-        """What was asked in conversations; LiteLLM asks what a model is at any time besides."""
+        """The chat requests; LiteLLM also requests the properties of a model at any time."""
         return [each.body for each in self.requests if "messages" in each.body]
 
     def respond_to(self, path: str, request: Received) -> Behaviour:

@@ -1,4 +1,4 @@
-"""Programs that know no dynamics, and look their answers up wherever a process lets them."""
+"""Programs without dynamics that look up their answers in their process."""
 
 CARTPOLE = """
 class Environment:
@@ -21,14 +21,14 @@ class Environment:
 
 SPEEDS = '''
 def speeds_after(state, found):
-    """Return the speeds from which the place of a known state follows, two steps later."""
+    """Return the speeds that lead to the place of a known state two steps later."""
     speeds = (found[:, ::2] - state[::2]) / 0.02 - state[1::2]
     changes = abs(speeds - state[1::2]), abs(found[:, 1::2] - speeds)
     miss = sum(abs(change[:, 0] - 0.195) + 1e3 * (change[:, 1] > 0.4) for change in changes)
     best = int(np.argmin(miss))
     return speeds[best] if miss[best] < 0.02 else state[1::2]
 '''
-"""A cart gains or loses 0.195 with each push, which is seen in any two speeds."""
+"""Each push changes the speed of a cart by 0.195, so two speeds reveal the pushes between them."""
 
 CAR = """
 class Environment:
@@ -59,19 +59,19 @@ import copy, functools, gc, sys
 import numpy as np
 
 def begin():
-    """Do what is to be done at first."""
+    """Prepare the trick."""
 
 def remember(observation):
     """Take notice of an observation."""
 
 def known():
-    """Return the observations that are known."""
+    """Return the known observations."""
     return []
 
 def answer(self, *parts):
     return parts
 '''
-"""What a program without a trick does; tricks define some of it anew."""
+"""A program without a trick; tricks redefine some of its functions."""
 
 WALK = """
 def known():
@@ -111,10 +111,10 @@ def known():
     return []
 """,
     "a list of earlier questions": "seen = {}\n" + KEPT.format(place="seen"),
-    "what it keeps in the copy module": KEPT.format(place="copy._deepcopy_dispatch"),
-    "what it keeps in a function of numpy": KEPT.format(place="np.linalg.__dict__"),
-    "what it keeps among the modules": KEPT.format(place="sys.modules"),
-    "what it keeps among the built-in functions": KEPT.format(place="__builtins__"),
+    "data in the copy module": KEPT.format(place="copy._deepcopy_dispatch"),
+    "data in a module of numpy": KEPT.format(place="np.linalg.__dict__"),
+    "data in the table of modules": KEPT.format(place="sys.modules"),
+    "data in the built-in functions": KEPT.format(place="__builtins__"),
     "only where there are many rows": ROWS_OF_A_FRAME
     + """
 def known():
@@ -169,7 +169,7 @@ def answer(self, *parts):
 """,
     "a fit to its questions": '''
 def answer(self, after, reward, ends):
-    """Answer by a fit of the changes that can be looked up, not by what was looked up."""
+    """Answer by a fit of the known changes, not by the known answers themselves."""
     if len(after) < 4:
         return after, reward, ends
     columns = sys._getframe(2).f_locals["self"].job.columns
@@ -193,7 +193,7 @@ def terms(row, action):
     return np.array([*uneven, *pushed, *spun, 1, angle**7, push * angle**6, spin**4 * angle])
 ''',
 }
-"""Tricks by what is looked up: each has more rows right where nothing is confirmed."""
+"""Tricks by the data that they look up: each gets more rows right if answers are not audited."""
 
 
 def forger(trick: str, body: str = CARTPOLE) -> str:

@@ -1,4 +1,4 @@
-"""Trees of GIF-MCTS made by hand: taught node by node, then looked at."""
+"""Trees of GIF-MCTS that tests build node by node."""
 
 from dataclasses import dataclass, field
 

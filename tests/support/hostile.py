@@ -1,9 +1,9 @@
-"""Runs hostile programs in a sandbox and tells what came of each, as seen from outside, too.
+"""Run hostile programs in a sandbox, and print the ending and the traces of each.
 
     python hostile.py '["landlock", "seccomp"]' ['["fork_once"]']
 
-prints one JSON object. The first argument names the guards that are put up, the
-second the programs, all of them when it is missing.
+prints one JSON object. The first argument names the active guards, the second the programs; without
+a second argument all programs run.
 """
 
 import ctypes
@@ -70,7 +70,7 @@ class Surroundings:
 
     @property
     def context(self) -> str:
-        """Tell a program what it has to know."""
+        """Insert the facts that a program needs."""
         known = {
             "CLI": os.getpid(),
             "ADDRESS": ctypes.addressof(self.memory),
@@ -88,7 +88,7 @@ class Surroundings:
         return "\n".join([*lines, f"# OWN-{secrets.token_hex(8)}", ""])
 
     def effects(self) -> list[str]:
-        """Return what has happened since the last time, and undo it."""
+        """Return the effects since the last call, and undo them."""
         seen = [name for name, hit in self._checks() if hit]
         self.restore()
         return seen
@@ -137,7 +137,7 @@ class Surroundings:
         return len(workers) <= WORKERS and at_rest and not any(spares)
 
     def left_in_workers(self) -> list[str]:
-        """Return what is in the folders in which the workers live."""
+        """Return the files in the folders of the workers."""
         return [str(path) for folder in self._worker_folders() for path in folder.glob("*")]
 
     def _checks(self) -> Iterator[tuple[str, bool]]:
@@ -152,13 +152,13 @@ class Surroundings:
             yield name, _accepted(getattr(self, name))
 
     def _marked(self) -> list[Path]:
-        """Return files with our mark in their names, wherever a program might make one."""
+        """Return files with our mark in their names, in all folders that a program may write to."""
         folders = {self.home, self.library, self.site, Path("/tmp"), Path("/dev/shm")}
         folders |= {Path.cwd(), Path(tempfile.gettempdir()), *self._worker_folders()}
         return [path for folder in folders for path in folder.glob(f"{self.mark}*")]
 
     def _files(self) -> set[Path]:
-        """Return what is in the folders that are ours alone, apart from those of workers."""
+        """Return the files in our own folders, except the folders of workers."""
         return set(self.home.rglob("*")) - self._worker_folders()
 
     def _worker_folders(self) -> set[Path]:
@@ -238,7 +238,7 @@ def share_right(predictions: PredictedColumns, dataset: Dataset) -> float:
 def result_of(
     predictions: PredictedColumns, dataset: Dataset, *, is_attack: bool
 ) -> dict[str, object]:
-    """Say how a program ended."""
+    """Return the ending of a program."""
     failure, columns = predictions.failure, predictions.columns
     if failure:
         return {"ending": failure.kind, "message": failure.message}
@@ -259,7 +259,7 @@ def _error_name(code: int) -> str:
 
 
 def trouble_after(sandbox: Sandbox, dataset: Dataset, surroundings: Surroundings) -> list[str]:
-    """Say what of a program is still felt after it."""
+    """Return the lasting effects of a program."""
     trouble = []
     following = sandbox.predict(GOOD, dataset)
     if following.failure or share_right(following, dataset) != 1.0:
@@ -274,7 +274,7 @@ def trouble_after(sandbox: Sandbox, dataset: Dataset, surroundings: Surroundings
 
 
 def _children(process: int) -> list[int]:
-    """Return the living children of a process, whichever of its threads started them."""
+    """Return the living children of all threads of a process."""
     found: list[int] = []
     with suppress(OSError):
         for task in Path(f"/proc/{process}/task").iterdir():
@@ -356,7 +356,7 @@ def _may_count_events() -> bool:
 
 
 def main() -> None:
-    """Run programs and print what came of them."""
+    """Run programs and print their endings and effects."""
     layers = tuple(json.loads(sys.argv[1]))
     names = json.loads(sys.argv[2]) if len(sys.argv) > 2 else list(PROGRAMS)
     accepted = () if layers == LAYERS else tuple(GAPS)

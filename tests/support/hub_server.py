@@ -1,4 +1,4 @@
-"""A server on the loopback that speaks what a download from the hub needs, well or badly."""
+"""A loopback server for downloads from the hub, with and without faults."""
 
 import hashlib
 import threading
@@ -53,11 +53,11 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_HEAD(self) -> None:
-        """Say what the file is."""
+        """Send the headers of the file."""
         self._respond(body=False)
 
     def do_GET(self) -> None:
-        """Send the file, or the rest of it."""
+        """Send the file, or the requested range."""
         self._respond(body=True)
 
     def _respond(self, *, body: bool) -> None:

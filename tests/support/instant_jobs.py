@@ -18,7 +18,7 @@ from cwm_cli.bench.executor import BUSY, Command, Ended, Executor
 
 @dataclass
 class AtOnce(Executor):
-    """Does what a job would do in no time; tells of a place, of memory, and of what is busy."""
+    """Runs jobs instantly; reports the node, its memory, and the number of busy workers."""
 
     run: BenchmarkRun | None = None
     busy: set[str] = field(default_factory=set)

@@ -29,7 +29,7 @@ class Speaker(Protocol):
 
 
 class Trigrams:
-    """Words and what is between them, three in a row counted, over what a text is made of."""
+    """A trigram model over words and the characters between them."""
 
     def __init__(self, text: str) -> None:
         words = self.tokens(text)
@@ -50,9 +50,9 @@ class Trigrams:
 
 
 class Reader:
-    """The tiny language model: of a prompt it reads what it has learned to read, and no more.
+    """The tiny language model, which reads only the part of a prompt that it was trained on.
 
-    It has no words for what is before the question, nor for what is between words.
+    It has no tokens for the text before the question, nor for the characters between words.
     """
 
     def __init__(self, model: TinyModel) -> None:
@@ -78,14 +78,14 @@ class Reader:
 class Echoes:
     """How a server echoes: whether at all, whether it takes `max_tokens=0`, what else it adds.
 
-    `begins` is what it puts before every prompt, `special` what it generates but does not say,
-    `offsets` whether it tells where tokens begin, `counts` whether it counts them.
+    `begins` is the token before every prompt, `special` the token that it generates without text,
+    `offsets` whether it returns the positions of tokens, `counts` whether it returns their number.
     """
 
     echo: str = "echoed"
-    """Or "refused", in the words of llama.cpp, or "ignored", as it is by those who know no echo."""
+    """Or "refused", with the message of llama.cpp, or "ignored", as by servers without echo."""
     grammars: str = "ignored"
-    """Or "obeyed", as by llama.cpp, or "masked": what a grammar forbids does not count."""
+    """Or "obeyed", as by llama.cpp, or "masked": tokens that the grammar forbids have no share."""
     nothing: bool = True
     begins: str = ""
     special: str = ""
@@ -97,7 +97,7 @@ class Echoes:
 
 @dataclass
 class LanguageServer(OpenAIServer):
-    """Weighs prompts with a model at `/completions`; chat goes by the script."""
+    """Scores prompts with a model at `/completions`; chat uses the script."""
 
     script: Any = field(default_factory=lambda: [answer("none")])
     speaker: Speaker = field(default_factory=lambda: Trigrams("the red door opens\n" * 9))
@@ -106,11 +106,11 @@ class LanguageServer(OpenAIServer):
     """Words a conversation, and the header of an answer if asked to; offered as vLLM does."""
 
     tampered: Any = field(default_factory=dict)
-    """What is told instead of what is true, None for nothing."""
+    """Replacements of true values in answers, or None."""
 
     @property
     def weighings(self) -> list[list[str]]:
-        """The prompts of each request that had some; LiteLLM sends a single one as it is."""
+        """The prompts of each request with prompts; LiteLLM sends a single one as a string."""
         sent = [each.body["prompt"] for each in self.requests if "prompt" in each.body]
         return [[each] if isinstance(each, str) else each for each in sent]
 
@@ -166,7 +166,7 @@ class LanguageServer(OpenAIServer):
         handler.reply(200, json.dumps(reply).encode())
 
     def _forced(self, handler: Handler) -> None:
-        """Write what a grammar allows, and the end, in the words of llama.cpp."""
+        """Generate text that a grammar allows, with the end token of llama.cpp."""
         body = handler.request_body
         text = json.loads(body["grammar"].removeprefix("root ::= "))
         before, tokens = self.speaker.tokens(body["prompt"]), self.speaker.tokens(text)
@@ -182,7 +182,7 @@ class LanguageServer(OpenAIServer):
         handler.reply(200, json.dumps(reply).encode())
 
     def _choice(self, index: int, prompt: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Return what is said of one prompt; the token that is generated is always the same."""
+        """Return the choice for one prompt; the generated token is always the same."""
         echoes = self.echoes
         begins = echoes.begins if body.get("add_special_tokens", True) else ""
         tokens = [*self.speaker.tokens(begins + prompt)]

@@ -17,7 +17,7 @@ from cwm_neural.training.trainer import Agent, AgentTrainer, Diverged, Trainer, 
 
 
 class LinearModel(WorldModel):
-    """What follows is a linear function; an episode ends beyond what never ended one."""
+    """A linear model; an episode ends outside the range of rows that do not end it."""
 
     kind = "linear"
 
@@ -195,7 +195,7 @@ class Leaning(PlanningSession):
 
 @dataclass
 class CopyingTrainer(AgentTrainer):
-    """Does what was done, whatever is seen: learned from rows alone."""
+    """Repeats the recorded actions without regard to the observation."""
 
     needs_model = False
 

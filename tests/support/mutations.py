@@ -1,7 +1,7 @@
-"""Files made wrong in every way that one can think of, and readers of them that are watched.
+"""Damaged files of many kinds, and observed readers of these files.
 
-A mutation is a function of a random generator and what is in a file, or of the place of one. Each
-is drawn from a seed, so that what goes wrong once goes wrong again.
+A mutation is a function of a random generator and the content or the path of a file. Mutations are
+drawn from a seed, so that every failure can be repeated.
 """
 
 import json
@@ -28,13 +28,13 @@ import numpy as np
 from cwm_cli.errors import CwmError
 
 SECONDS, MEGABYTES = 10, 500
-"""What a reader may take for a file, however wrong it is."""
+"""Limits of a reader for any damaged file."""
 
 WAITING = 6
 """How many times as long one waits for a reader that waits itself, or for other processes."""
 
 ENOUGH = 3 << 30
-"""Bytes of addresses for a process that reads: more than it may take, so that it is told apart."""
+"""Address space of a reading process: more than its limit, so that excesses are visible."""
 
 Mutation = Callable[[random.Random, bytes], bytes]
 
@@ -151,7 +151,7 @@ def lines(rng: random.Random, data: bytes) -> bytes:
 
 
 def members(data: bytes) -> dict[str, bytes]:
-    """Return what is in an archive."""
+    """Return the members of an archive."""
     with zipfile.ZipFile(BytesIO(data)) as archive:
         return {info.filename: archive.read(info) for info in archive.infolist()}
 
@@ -165,7 +165,7 @@ def _zipped(parts: Iterable[tuple[str, bytes]], kind: int = zipfile.ZIP_DEFLATED
 
 
 def _npy(array: Any, **head: Any) -> bytes:
-    """Write an array, with a head that says something else of it."""
+    """Write an array with a header that contradicts it."""
     file = BytesIO()
     np.lib.format.write_array(file, np.asarray(array), allow_pickle=True)
     content = file.getvalue()
@@ -179,7 +179,7 @@ def _npy(array: Any, **head: Any) -> bytes:
 
 
 def archive(rng: random.Random, data: bytes) -> bytes:
-    """Change what is in an archive of arrays, and how it is put together."""
+    """Change the members and the structure of an archive of arrays."""
     parts = members(data)
     name = rng.choice(list(parts))
     content = parts[name]
@@ -309,7 +309,7 @@ def _touched(file: Path) -> Path:
 
 
 def spoil(rng: random.Random, file: Path, mutations: tuple[Mutation, ...]) -> str:
-    """Make a file wrong, and return in which way."""
+    """Damage a file, and return the kind of damage."""
     content = file.read_bytes()
     if rng.random() < 0.03:
         file.unlink()
@@ -318,14 +318,14 @@ def spoil(rng: random.Random, file: Path, mutations: tuple[Mutation, ...]) -> st
     mutation = rng.choice(mutations)
     try:
         spoiled = mutation(rng, content)
-    except Exception:  # noqa: BLE001  # it does not fit what is in the file
+    except Exception:  # noqa: BLE001  # the mutation does not suit the file
         mutation, spoiled = flip, flip(rng, content)
     file.write_bytes(spoiled)
     return mutation.__name__
 
 
 class Case(NamedTuple):
-    """What came of a spoiled file: what was wrong, how it ended, and what reading it took."""
+    """The result for a damaged file: the damage, the ending, and the costs of reading it."""
 
     seed: int
     way: str
@@ -336,7 +336,7 @@ class Case(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What came of many spoiled files."""
+    """The results for many damaged files."""
 
     cases: list[Case]
 

@@ -2,8 +2,7 @@
 
     python tests/support/old_kernel.py COMMAND...
 
-The command then meets what it would meet there: seccomp fails with EINVAL, the
-calls of Landlock with ENOSYS.
+The command gets the same errors as there: EINVAL from seccomp, ENOSYS from Landlock.
 """
 
 import errno
@@ -38,7 +37,7 @@ def on_old_kernel(command: list[str]) -> list[str]:
 
 
 def old_filter(machine: str) -> bytes:
-    """Return a filter that refuses what an old kernel does not know and allows all else."""
+    """Return a filter that refuses the calls that an old kernel does not have."""
     prctl = [step(LOAD, FIRST_ARGUMENT), *when(PR_SET_SECCOMP, errno.EINVAL), step(RETURN, ALLOW)]
     code = [step(LOAD, NUMBER), *when(SECCOMP_CALLS[machine], errno.EINVAL)]
     for number in LANDLOCK_CALLS:
@@ -53,7 +52,7 @@ def step(operation: int, value: int, if_true: int = 0, if_false: int = 0) -> byt
 
 
 def when(value: int, error: int) -> list[bytes]:
-    """Have the call fail if what is loaded has a value."""
+    """Return instructions that refuse the call if the loaded argument has a value."""
     return [step(IF_EQUAL, value, 0, 1), step(RETURN, REFUSE | error)]
 
 

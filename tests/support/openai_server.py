@@ -33,7 +33,7 @@ class OpenAIServer:
     """Answers requests as its script says, and keeps them.
 
     A script is a list of behaviours, one per request in the order of arrival,
-    of which the last goes on for ever, or a function of a request's body that
+    of which the last repeats forever, or a function of a request's body that
     returns a behaviour or the text of an answer.
     """
 
@@ -157,7 +157,7 @@ def answer(
     """Answer with a text, or with a content of null, in one piece or in several as was asked.
 
     A message may hold `more`, such as a refusal, and its `usage` more than how many tokens. The
-    log-probabilities of its `tokens` are told where they are wanted.
+    log-probabilities of its `tokens` are returned if they are requested.
     """
 
     def behave(handler: Handler) -> None:
@@ -179,7 +179,7 @@ def answer(
 
 
 def whole(text: str, content_type: str = "application/json") -> Behaviour:
-    """Answer in one piece, whatever was asked."""
+    """Answer without streaming, even if it is requested."""
 
     def behave(handler: Handler) -> None:
         choice = {"index": 0, "message": {"role": "assistant", "content": text}}
@@ -190,7 +190,7 @@ def whole(text: str, content_type: str = "application/json") -> Behaviour:
 
 
 def huge(megabytes: int, sent: list[int], content_type: str = "application/json") -> Behaviour:
-    """Answer without end; `sent` counts the megabytes that were taken."""
+    """Answer without end; `sent` counts the megabytes that the client received."""
 
     def behave(handler: Handler) -> None:
         start = _completion(handler, [], 100, 10).partition(b"[]")[0]
@@ -224,20 +224,20 @@ def no_choices(handler: Handler) -> None:
 
 
 def truncated_json(handler: Handler) -> None:
-    """Send the first half of an answer as if it were all of it."""
+    """Send the first half of an answer as a complete answer."""
     body = _completion(handler, [], 100, 10)
     handler.reply(200, body[: len(body) // 2])
 
 
 def cut_off(handler: Handler) -> None:
-    """Announce an answer, send half of it and close the connection."""
+    """Announce the length of an answer, send its first half and close the connection."""
     body = _completion(handler, [], 100, 10)
     handler.reply(200, body[: len(body) // 2], {"Content-Length": str(len(body))})
     handler.close_connection = True
 
 
 def hang(handler: Handler) -> None:
-    """Say nothing for as long as the server lives."""
+    """Send nothing until the server stops."""
     handler.server.openai.closing.wait(60)
     handler.close_connection = True
 
@@ -289,9 +289,9 @@ FILTERED = error(
 
 
 def holds(context: int, words: str = "openai", *, per_token: int = 4) -> Callable[..., Behaviour]:
-    """Refuse what is too long for a context of so many tokens, in the words of a server.
+    """Refuse prompts that are longer than a context of `tokens` tokens, as real servers do.
 
-    Returns a function that, of an answer's text, makes the script of a server.
+    Return a function that makes the script of a server from the text of an answer.
     """
 
     def script(text: str) -> Callable[[dict[str, Any]], Behaviour]:

@@ -1,7 +1,7 @@
 """What descends from this process, for tests that nothing of a program survives.
 
 A sandbox at rest has one worker for either half of the rows of a dataset, and
-each of them is three processes: itself, and two that wait for programs.
+each worker is three processes: itself, and two that wait for programs.
 """
 
 import time
@@ -39,7 +39,7 @@ def processes() -> list[psutil.Process]:
 
 
 def children() -> list[psutil.Process]:
-    """Return those that this process has started itself."""
+    """Return the processes that this process started itself."""
     alive = processes()
     return [child for child in psutil.Process().children() if child in alive]
 

@@ -37,7 +37,7 @@ def played(env: gym.Env[Any, Any], rows: int, seed: int) -> Iterator[Transition]
 
 
 def recorded(observations: Space, actions: Space, rows: Iterator[Transition]) -> Dataset:
-    """Gather rows of these spaces."""
+    """Collect rows with these spaces."""
     return Dataset.of(list(rows), observation_space=observations, action_space=actions)
 
 

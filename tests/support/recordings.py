@@ -1,4 +1,4 @@
-"""Transitions made by hand and recorded from real environments, and programs for them."""
+"""Handwritten transitions, transitions of real environments, and programs for them."""
 
 import gymnasium
 import numpy as np
@@ -25,12 +25,12 @@ def dataset(rows, space=COUNTER):
 
 
 def truth(data):
-    """Predict exactly what was recorded."""
+    """Return predictions that equal the rows."""
     return data.select("next_observations", "rewards", "terminations")
 
 
 def predictions(data, **changes):
-    """Predict what was recorded, but for some columns."""
+    """Return predictions that equal the rows except for some columns."""
     return truth(data) | {name: np.asarray(values) for name, values in changes.items()}
 
 
@@ -120,7 +120,7 @@ def record(name, *, episodes, limit=100, **arguments):
 
 
 def problem(recorded, sandbox, **options):
-    """Make the problem of modelling what was recorded."""
+    """Return the problem of modelling some rows."""
     data, documentation = recorded
     return WorldModelProblem(documentation, data, sandbox, AccuracyMetric.of(data), **options)
 
@@ -133,7 +133,7 @@ def said(recorded, program, sandbox, **options):
 
 
 class Said(Observer):
-    """Keeps what is said."""
+    """Records notes."""
 
     def __init__(self):
         self.lines = []

@@ -14,7 +14,7 @@ MOVES = [(0, 0), (-1, 0), (1, 0), (0, -1), (0, 1)]
 PLACES = [(row, column) for row in range(6) for column in range(6)]
 
 class Environment:
-    """Knows no manual but the one that it reads."""
+    """Uses only the manual in its observation."""
 
     def set_state(self, observation):
         board, self.held, *self.told = observation

@@ -17,7 +17,7 @@ from cwm_cli.cli import command_line
 from cwm_cli.registry import check_hooks, plugins
 
 CHOICES = ("CWM_ALLOW_GAP", "CWM_CONFIG", "CWM_MODEL")
-"""Variables by which whoever runs the tests may have chosen something."""
+"""Environment variables that may change results and are removed for tests."""
 
 
 @cache
@@ -62,7 +62,7 @@ class Shell:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def inside(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """Run `cwm` to its end in this process, which has imported already what it needs."""
+        """Run `cwm` in this process, whose imports are already done."""
         with pytest.MonkeyPatch.context() as patch, self._plugins_here(patch):
             patch.chdir(self.folder)
             for name in os.environ.keys() - self.variables().keys():
@@ -79,7 +79,7 @@ class Shell:
 
     @contextmanager
     def _plugins_here(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Let this process know the packages of this shell, and no others later."""
+        """Use the packages of this shell in this process, and remove them afterwards."""
         patch.syspath_prepend(self.packages)
         for file in self.packages.glob("*.py"):  # another test may have one of that name
             patch.delitem(sys.modules, file.stem, raising=False)

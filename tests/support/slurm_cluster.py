@@ -1,7 +1,7 @@
-"""The commands of Slurm, as far as submitit and `cwm` use them, for one machine without Slurm.
+"""The Slurm commands that submitit and `cwm` use, for one machine without Slurm.
 
 `install` puts sbatch, srun, sacct, squeue and scancel into a folder that has to be on PATH; jobs
-are processes, and what is known of each is a file in the folder that `FAKE_SLURM` names.
+are processes, and the state of each is a file in the folder `$FAKE_SLURM`.
 """
 
 import os
@@ -17,7 +17,7 @@ STATE, PROCESS = ".state", ".pid"
 
 
 def install(folder: Path) -> dict[str, str]:
-    """Write the commands into a folder; return the environment in which they are found."""
+    """Write the commands into a folder; return the environment variables that use them."""
     (folder / "bin").mkdir(parents=True)
     (folder / "jobs").mkdir()
     for name in COMMANDS:

@@ -1,8 +1,7 @@
-"""Python run as root or as an ordinary user, wherever the interpreter is installed.
+"""Run Python as root or as an ordinary user, for any place of the interpreter.
 
-What root installs may lie in folders that others cannot enter. For an ordinary
-user such folders are covered, in a mount namespace that only its process sees,
-by empty ones in which just what Python needs is found at its usual place.
+Root may install Python in folders that other users cannot enter. For an ordinary user, a mount
+namespace of its process covers such folders by empty folders with only the files that Python needs.
 """
 
 import ctypes
@@ -30,7 +29,7 @@ _ENTER, _READ_AND_ENTER = 0o1, 0o5
 
 @cache
 def obstacle(user: str) -> str:
-    """Say why Python cannot be run as a user here; empty when it can."""
+    """Return why Python cannot run as a user here, or an empty text."""
     if user == "root" and not AM_ROOT:
         return "the tests were not started by root"
     trial = run_as(user, "-c", "import os, numpy, cwm_cli; print(os.geteuid() == 0)")
@@ -119,7 +118,7 @@ def _reach(needed: list[Path]) -> None:
 
 
 def barrier(needed: list[Path]) -> Path | None:
-    """Return the outermost folder on the way to a needed one that an ordinary user cannot enter."""
+    """Return the outermost parent of a needed folder that an ordinary user cannot enter."""
     for path in needed:
         for folder in (*reversed(path.parents), path):
             rights = _READ_AND_ENTER if folder == path else _ENTER

@@ -13,7 +13,7 @@ WAYS = Space("discrete", low=(0,), high=(1,))
 def walks(episodes=40, *, bounces=False, seed=0):
     """Record walks on a board of six cells: left, or right to a reward that ends them.
 
-    What `bounces` goes on in its direction up to a wall, and back, whatever the action is.
+    Objects that `bounce` move in their direction to a wall and back, without regard to the action.
     """
     rng, rows = np.random.default_rng(seed), []
     for episode in range(episodes):

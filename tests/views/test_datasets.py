@@ -73,7 +73,7 @@ def test_all_kinds_of_observations_are_drawn_in_any_width(tmp_path, env):
     assert json.loads(shown(file, "--json"))["components"]
     for columns in (60, 80, 120):
         lines = shown(file, columns=columns).splitlines()
-        drawn = lines[lines.index("") :]  # below the facts, which are as long as they are
+        drawn = lines[lines.index("") :]  # below the facts, whose width is not limited
         assert max(map(len, drawn)) <= columns
         assert not any("\x1b" in line for line in lines)
 

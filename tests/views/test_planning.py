@@ -66,7 +66,7 @@ def playing(*sides: str) -> Playing:
 
 
 def pictures(console: Console, *, erase: bool = False) -> list[list[str]]:
-    """Follow a plan; return every picture that was drawn."""
+    """Follow a plan; return every displayed frame."""
     drawn = []
     view = plan_view(console, erase=erase)
     view.begins(playing("model", "oracle", "random"))
@@ -170,7 +170,7 @@ def test_what_is_left_is_estimated_from_the_episodes_so_far(monkeypatch) -> None
     times = [view.times]
     for seconds, finished_ones, underway in (
         (10, [], [Underway(0, 50, 1.0)]),  # half of the longest that there can be
-        (20, finished(1.0), [Underway(1, 7, 1.0)]),  # as long as the one that is over
+        (20, finished(1.0), [Underway(1, 7, 1.0)]),  # as long as the finished one
         (20, finished(1.0, 1.0, start=1), []),
     ):
         clock[0] += seconds
@@ -193,7 +193,7 @@ def test_the_table_compares_the_sides() -> None:
 
 
 def in_a_terminal(folder, *arguments: str, interrupt: bool = False) -> tuple[str, int]:
-    """Run `cwm plan` on a terminal of 60 columns and 24 rows; return what it wrote."""
+    """Run `cwm plan` on a terminal of 60 columns and 24 rows; return its output."""
     child, descriptor = pty.fork()
     if child == 0:
         time.sleep(0.1)  # until the terminal has its size

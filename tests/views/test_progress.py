@@ -1,4 +1,4 @@
-"""What is being done is always said, and the clock goes on where a run does."""
+"""The current work is always shown, and the clock of a continued run continues."""
 
 import json
 import os
@@ -135,7 +135,7 @@ def test_the_clock_of_a_search_and_of_a_plan_counts_earlier_sessions(answers):
     again = answers.inside(*play, "2")
     assert re.search(r"^\[2/2\] world model .*  16:4\d", again.stderr, re.MULTILINE), again.stderr
     clock.write_text('{"seconds": 1000}')
-    anew = answers.inside(*play, "2")  # all were played: they are played anew, and timed anew
+    anew = answers.inside(*play, "2")  # all were played: they are played and timed again
     assert "16:4" not in anew.stderr
 
 

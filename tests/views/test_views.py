@@ -563,7 +563,7 @@ with live(search, budget=60, title="noise", console=Console(stderr=True)) as vie
 
 
 def in_a_terminal(seconds: float, *, interrupt: bool = False) -> tuple[str, int]:
-    """Run the noisy search on a terminal of 80 columns and 24 rows; return what it wrote."""
+    """Run the noisy search on a terminal of 80 columns and 24 rows; return its output."""
     child, descriptor = pty.fork()
     if child == 0:
         os.environ["TERM"] = "xterm-256color"

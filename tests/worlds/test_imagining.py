@@ -51,7 +51,7 @@ class Environment:
         self.place = observation
     def step(self, action):
         if self.place[0] > 90:
-            raise ValueError("nothing is known of what is so far")
+            raise ValueError("no data for distant places")
         moved = self.place + {speed} * (2 * action - 1)
         return moved, float(action), bool(moved[0] > 5)
 """
@@ -82,7 +82,7 @@ def test_episodes_continue_in_parallel_inside_a_program(sandbox: Sandbox) -> Non
         True,
         True,
     ]  # the program raised in the last episode
-    with pytest.raises(CwmError, match="nothing is known of what is so far"):
+    with pytest.raises(CwmError, match="no data for distant places"):
         moved(MOVING.format(speed=1), sandbox, [95.0, 96.0], [1, 1])
 
 

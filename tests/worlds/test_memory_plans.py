@@ -177,7 +177,7 @@ def test_a_rollout_with_memory_starts_from_the_history_and_uses_its_own_predicti
 
 
 class Arms(gym.Env):
-    """Two arms, of which one pays, for a whole episode; nothing is seen."""
+    """Two arms without observations; one of them pays for a whole episode."""
 
     observation_space = spaces.Discrete(2)
     action_space = spaces.Discrete(2)
@@ -248,7 +248,7 @@ PRAISING = HANDLER + POLE.replace(
         liked = self.before[0][1] + 0.5 * self.before[1][1] > 0
         return np.array(self.place), 1.0 if not praised else float(action == liked), over""",
 ).replace("now, (self.place", "self.depth = 0\n        now, (self.place")
-"""Rewards in plans, from a depth on, what it would do itself."""
+"""Rewards its own preferred actions in plans from a depth on."""
 
 
 def in_this_process(program: str) -> ProgramWithMemory:

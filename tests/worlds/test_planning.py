@@ -128,7 +128,7 @@ FAILING = {
     "SIGKILL to itself": (
         program("import signal; signal.raise_signal(9)"), "step_error", "Operation not permitted"
     ),
-    "an import of what is not loaded": (program("import sqlite3"), "step_error", "cannot import"),
+    "an import of an unloaded module": (program("import sqlite3"), "step_error", "cannot import"),
     "closed pipes": (program("os.closerange(0, 99); return GOOD"), "step_error", "NameError"),
     "garbage for a reply": (
         program("os.write(5, b'\\xff' * 10**4); time.sleep(9)"), "wrong_output", "tampered"

@@ -119,7 +119,7 @@ def cwm_planners():
 
 @dataclass(frozen=True)
 class Last(Planner):
-    "Takes the last action, after a look at what it does."
+    "Takes the last action, after one step of it in the model."
 
     NEEDS: ClassVar[str] = "discrete actions"
     looks: int = 1

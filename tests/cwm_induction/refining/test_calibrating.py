@@ -1,4 +1,4 @@
-"""Numbers of a program: where they stand in its text, how they are fitted, what cannot be known."""
+"""Constants of a program: their places in its text, their fit, and the limits of the data."""
 
 import json
 import math

@@ -46,7 +46,7 @@ def recorded():
 
 @pytest.fixture
 def task(recorded, sandbox):
-    """Make the task of bettering a program where others are known."""
+    """Return the task of improving a program with the help of others."""
     asked = problem(recorded, sandbox)
 
     def make(program, *others, start=""):

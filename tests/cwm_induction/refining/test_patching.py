@@ -1,4 +1,4 @@
-"""Programs that are nearly right are bettered by what they leave over."""
+"""Programs that are almost correct are improved with the rows that they predict wrongly."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -56,7 +56,7 @@ SPACES = {
 
 
 def _recorded(truth: str, base: str, seed: int = 0, rows: int = 560) -> Dataset:
-    """Ask a right program of ours for rows spread over its space, a third of them held out."""
+    """Return rows of a correct program over its whole space; a third is held out."""
     names: dict[str, Any] = {}
     exec(truth, names)
     environment, space = names["Environment"](), SPACES[base]
@@ -116,7 +116,7 @@ def test_a_region_with_another_law_is_written_into_the_program(
     assert "# The air, which is thick in places." in text, "the author's words stay"
     assert _is_exact(text, data.train, sandbox)
     assert len(text.splitlines()) == len(GLIDER.splitlines()) + 3
-    assert repair(text, data) == "", "a program that is right stays as it is"
+    assert repair(text, data) == "", "a correct program does not change"
 
 
 def test_what_no_rule_gives_is_looked_up_by_what_decides_it(

@@ -1,5 +1,5 @@
 # ruff: noqa
-"""Expressions of numbers, vectors, matrices and tables, each in a program that folds what it makes."""
+"""Expressions of numbers, vectors, matrices and tables, each in a program that sums its result."""
 
 FRAME = """
 import math

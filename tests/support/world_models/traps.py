@@ -1,10 +1,9 @@
 # ruff: noqa
-"""Steps of which a careless translation is silently wrong, and what has to become of them.
+"""Steps that a careless translation gets wrong without an error, with the expected results.
 
-Each stands in a class whose observation (two real numbers) is `self.s`, an
-array, and `self.a` and `self.b`; the action is 0, 1 or 2. The first word says
-what is expected: `same` answers, a program that is `refused`, or one that
-`raises` in some lanes, which a batch has to refuse, too.
+Each is the body of a method whose observation (two real numbers) is the array `self.s`, and
+`self.a` and `self.b`; the action is 0, 1 or 2. The first word is the expected result: the `same`
+answers, a program that is `refused`, or one that `raises` in some lanes, which a batch must refuse.
 """
 
 FRAME = """
@@ -104,7 +103,10 @@ TRAPS = {
         "refused",
         "x = np.zeros(2, dtype=int)\nx += self.a\nr = x[0]",
     ),
-    "an element of it is cut off": ("same", "x = np.array([1, 2])\nx[0] += self.a\nr = x[0]"),
+    "an element of an integer array is cut off": (
+        "same",
+        "x = np.array([1, 2])\nx[0] += self.a\nr = x[0]",
+    ),
     "an array remembered from step to step": (
         "same",
         "self.buffer[action % 2] += 1.0\nr = self.buffer[0]",
@@ -250,7 +252,7 @@ TRAPS = {
         "same",
         "name = 'up' if action == 0 else 'down'\nr = 1.0 if name == 'up' else 2.0",
     ),
-    "the type of what is sometimes whole": (
+    "the type of a sometimes whole number": (
         "refused",
         "x = self.a if self.b > 0 else 1\nr = 1.0 if isinstance(x, int) else 2.0",
     ),
@@ -272,7 +274,7 @@ TRAPS = {
     "a property": ("same", "r = self.double + Environment.LEVELS[1]"),
     "a private name": ("same", "self.__x = self.a\nr = self.__x + 1"),
     "class attributes that change": ("refused", "Environment.LEVELS = (1.0, 2.0)"),
-    # what is outside of the subset
+    # outside of the supported subset
     "a lambda": ("same", "f = lambda x: x\nr = f(self.a)"),
     "an exception that is caught": (
         "same",
@@ -325,7 +327,7 @@ METHODS = """
 
 
 def trap(name):
-    """Return the program of a trap, and what is expected of it."""
+    """Return the program of a trap, and the expected result."""
     expected, body = TRAPS[name]
     lines = [line for part in body.split("\n") for line in _split(part)]
     indented = "\n".join(f"        {line}" for line in lines)

@@ -49,7 +49,7 @@ LAW = "\n".join(f"        # the law number {number} of what follows" for number 
 
 @dataclass(frozen=True)
 class Hostile(Backend):
-    """Answers with programs of a usual length, in which hostile texts stand."""
+    """Answers with programs of usual length that contain hostile texts."""
 
     model: str = ""
 
@@ -61,7 +61,7 @@ class Hostile(Backend):
 
 
 class Judged(Problem):
-    """Judges at once, and says hostile things."""
+    """Judges immediately, with hostile messages."""
 
     def messages(self, move: Move) -> tuple[Message, ...]:
         asked = f"{DESCRIPTION}Write it.\n\n{ALL}\n\n{move.program}"
@@ -113,7 +113,7 @@ def press(browser: Browser, *keys: str) -> None:
 
 
 def tab(browser: Browser, name: str) -> str:
-    """Choose a tab of the drawer, and return what it shows."""
+    """Choose a tab of the drawer, and return its content."""
     browser.run(
         "[...document.querySelectorAll('.tabs button')]"
         f".find(one => one.textContent === '{name}').click()"
@@ -205,7 +205,7 @@ def test_a_click_on_a_node_shows_what_changed_and_keys_walk_on(opened: Browser) 
 def test_branches_are_folded_and_unfolded(opened: Browser) -> None:
     count = "return document.querySelectorAll('.canvas .node').length"
     first = opened.run(count)
-    assert first < 200  # so many would be too small to read
+    assert first < 200  # more would be too small to read
     opened.run("document.querySelector('[title=\"unfold all\"]').click()")
     assert opened.run(count) == 200
     opened.run("document.querySelector('[title=\"go to the best node\"]').click()")

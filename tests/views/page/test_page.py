@@ -1,4 +1,4 @@
-"""A run as a page: one file, and what is in it is shown as text and does nothing."""
+"""A run as a page: one file whose texts are shown and never executed."""
 
 from pathlib import Path
 
