@@ -6,18 +6,16 @@ a folder like any other. The copies are removed when the process ends.
 """
 
 import atexit
-import fcntl
 import os
 import re
 import shutil
-import tempfile
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.locks import find_abandoned_folders, make_locked_folder
 from cwm_cli.registry import find
-from cwm_cli.runs.storage import HEADER, LOCK, Storage
+from cwm_cli.runs.storage import HEADER, Storage
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://(.*)", re.DOTALL)
 _FLAT_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/+(.*)", re.DOTALL)
@@ -126,15 +124,10 @@ def _copies() -> Path:
     global _ROOT
     with _GUARD:
         if _ROOT is None:
-            base, prefix = Path(tempfile.gettempdir()), f"cwm-runs-{os.getuid()}-"
-            for left in base.glob(f"{prefix}*"):
-                _remove_abandoned(left)
-            root = Path(tempfile.mkdtemp(prefix=prefix)).absolute()
-            partial = root / f".{LOCK}.part"
-            lock = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until this process ends
-            partial.rename(root / LOCK)  # other processes see the lock once it is held
-            _ROOT = root
+            prefix = f"cwm-copies-{os.getuid()}-"
+            for left in find_abandoned_folders(prefix):
+                shutil.rmtree(left, ignore_errors=True)
+            _ROOT, _ = make_locked_folder(prefix)
             atexit.register(_remove_own, _ROOT, os.getpid())
         return _ROOT
 
@@ -142,14 +135,3 @@ def _copies() -> Path:
 def _remove_own(root: Path, process: int) -> None:
     if os.getpid() == process:  # not in a forked child
         shutil.rmtree(root, ignore_errors=True)
-
-
-def _remove_abandoned(left: Path) -> None:
-    """Remove the copies of a process that was killed."""
-    with suppress(OSError):
-        lock = os.open(left / LOCK, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left, ignore_errors=True)
-        finally:
-            os.close(lock)

@@ -69,13 +69,12 @@ def _read(folder: Path, header: dict[str, Any], result: dict[str, Any] | None) -
 
 
 def _is_locked(lock: Path) -> bool:
-    import fcntl
-
     from cwm_cli.data.reading import open_file
+    from cwm_cli.locks import try_lock
 
     try:
         with open_file(lock) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            try_lock(file.fileno(), shared=True)
     except BlockingIOError:
         return True
     except (CwmError, OSError):

@@ -6,7 +6,6 @@ it counts, so that a killed run continues from its last record. A lock prevents 
 writing to the same run.
 """
 
-import fcntl
 import json
 import logging
 import math
@@ -39,6 +38,7 @@ from cwm_cli.credentials import without_credentials
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import open_for_appending
 from cwm_cli.errors import CwmError
+from cwm_cli.locks import try_lock
 from cwm_cli.runs.files import flat, read_header, read_object, replace
 from cwm_cli.runs.journal import ROWS_FILE, Journal, RowsAdded, complete_length, read_journal
 from cwm_cli.runs.observer import Observer
@@ -629,7 +629,7 @@ def _lock_folder(folder: Path, patience: float = 0.0) -> IO[bytes]:
     while True:
         file = open_for_appending(path)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try_lock(file.fileno())
             if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
                 return file  # else another process removed the file before the lock was taken
         except BlockingIOError as error:

@@ -24,6 +24,7 @@ import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
+from cwm_cli.locks import find_abandoned_folders, make_locked_folder
 from cwm_cli.sandbox import probe
 from cwm_cli.sandbox.job import Limits, PredictionJob
 from cwm_cli.sandbox.protection import GAPS, Protection
@@ -365,6 +366,10 @@ def _convert_errors() -> Iterator[None]:
         raise SandboxError(f"invalid reply of a sandbox worker: {error}") from error
 
 
+_PREFIX = "cwm-sandbox-"
+"""Prefix of the working folders of workers."""
+
+
 class Connection(NamedTuple):
     """Both ends of the connection to a worker, and its empty working folder with a lock."""
 
@@ -377,7 +382,8 @@ class Connection(NamedTuple):
     def make(cls) -> Self:
         """Return a new connection."""
         _remove_abandoned_folders()
-        return cls(*socket.socketpair(), *_locked_folder())
+        folder, lock = make_locked_folder(_PREFIX)
+        return cls(*socket.socketpair(), str(folder), [lock])
 
     def close(self) -> None:
         """Close our end and remove the folder."""
@@ -387,34 +393,12 @@ class Connection(NamedTuple):
             os.close(self.locks.pop())
 
 
-_PREFIX = "cwm-sandbox-"
-
-
-def _locked_folder() -> tuple[str, list[int]]:
-    """Make an empty folder, locked until this process ends or closes the descriptor."""
-    while True:
-        folder = tempfile.mkdtemp(prefix=_PREFIX)
-        # Before it is locked, another process may remove it as abandoned.
-        with suppress(FileNotFoundError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if Path(folder).is_dir():
-                return folder, [descriptor]
-            os.close(descriptor)
-
-
 @cache
 def _remove_abandoned_folders() -> None:
-    """Remove empty folders without a lock, which killed processes have left; once per process."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        # Skip folders of other users, folders with content, and files.
-        with suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                folder.rmdir()
-            finally:
-                os.close(descriptor)
+    """Remove the empty working folders of killed processes; once per process."""
+    for folder in find_abandoned_folders(_PREFIX):
+        with suppress(OSError):  # folders with content stay
+            folder.rmdir()
 
 
 class ForkedWorker:

@@ -10,7 +10,6 @@ independent: a second run of the same search costs nothing, but three seeds are 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from cwm_cli.errors import CwmError
+from cwm_cli.locks import hold_lock
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
 from cwm_cli.search.wrapper import BackendWrapper, innermost
 from cwm_cli.text import money
@@ -316,7 +316,7 @@ class AnswerCache:
         os.close(os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         with closing(sqlite3.connect(self.file, PATIENCE, isolation_level=None)) as db:
             if not _layout(db):
-                with self._alone():
+                with hold_lock(self.file.with_suffix(".lock")):
                     self._create_tables(db)
             db.execute("PRAGMA synchronous = NORMAL")  # a power failure may lose the last answer
             db.execute("BEGIN IMMEDIATE")
@@ -333,13 +333,6 @@ class AnswerCache:
             db.execute("PRAGMA journal_mode = WAL")
         db.executescript(f"BEGIN EXCLUSIVE;{LAYOUT}COMMIT;")
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Lock the creation and renaming of the file against other processes."""
-        with self.file.with_suffix(".lock").open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
     @property
     def _aside(self) -> Path:
         """The new path of a damaged file. At most one is kept, to save disk space."""
@@ -352,7 +345,7 @@ class AnswerCache:
     def _set_aside(self) -> bool:
         """Rename a damaged file, unless another process did; return whether to retry."""
         try:
-            with self._alone():
+            with hold_lock(self.file.with_suffix(".lock")):
                 if not self._is_sound():
                     self.file.replace(self._aside)
                     for file in self._files()[1:]:

@@ -9,7 +9,6 @@ The state of a single job is in memory. Many jobs share a file: their parent pro
 variable `CWM_SPENDING` tells a job how to send its requests.
 """
 
-import fcntl
 import os
 import random
 import socket
@@ -17,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -27,6 +26,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cwm_cli.errors import CwmError
+from cwm_cli.locks import hold_lock
 from cwm_cli.search.contracts import Completion, UnansweredError, unheard
 
 SPENDING = "CWM_SPENDING"
@@ -222,7 +222,7 @@ def open_spending(place: Path, limit: float | None, recorded: Callable[[], float
             journals, or from a time without a limit.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(place):
+    with hold_lock(_lock_file(place)):
         state = (_read(place) or SpendingState()).lapsed()
         spent = state.spent if limit is None else max(state.spent, recorded())
         _write(place, state.model_copy(update={"limit": limit, "spent": spent}))
@@ -252,7 +252,7 @@ def answer_request(place: Path, request: bytes) -> bytes:
     """
     try:
         parsed = SpendingRequest.model_validate_json(request)
-        with _locked(place):
+        with hold_lock(_lock_file(place)):
             state = _read(place)
             if state is None:
                 raise CwmError(
@@ -270,23 +270,9 @@ def answer_request(place: Path, request: bytes) -> bytes:
     return reply.model_dump_json().encode() + b"\n"
 
 
-_in_process = threading.Lock()
-
-
-@contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    """Hold the lock of a file against threads, processes and machines with the same folder.
-
-    The lock is a separate file, since `_write` replaces the spending file. Threads need their own
-    lock, since network file systems lock for processes only.
-    """
-    with _in_process:
-        descriptor = os.open(f"{place}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+def _lock_file(place: Path) -> Path:
+    """Return the lock of a spending file: a separate file, since `_write` replaces the other."""
+    return place.with_name(f"{place.name}.lock")
 
 
 def _read(place: Path) -> SpendingState | None:

@@ -20,7 +20,7 @@ class Search:
 
 
 def searched(effort, asked="who", seed=0, fraction=0.5):
-    """Return the number of searches, the answer, the remaining effort, and the next random number."""
+    """Return the number of searches, the answer, the remaining effort and a random number."""
     rng = np.random.default_rng(seed)
     search = Search(rng)
     answer = effort.share(fraction).once(asked, rng, search)
