@@ -18,6 +18,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.evaluation.metric import TOLERANCE, match
+from cwm_cli.translation.instrumentation import LOOKUP
 from cwm_cli.worlds.doubt import (
     DoubtedModel,
     Mode,
@@ -28,7 +29,7 @@ from cwm_cli.worlds.doubt import (
     is_enumerable,
 )
 from cwm_cli.worlds.program import ProgramModel
-from cwm_cli.worlds.trails import LOOKUP, TrailsJob, record_trails
+from cwm_cli.worlds.trails import TrailsJob, record_trails
 
 MIN_ROWS = 3
 """Rows that a rule needs as support.

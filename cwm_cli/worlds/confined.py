@@ -25,7 +25,7 @@ from cwm_cli.sandbox.handlers import (
     writer,
 )
 from cwm_cli.sandbox.job import ModelJob, slot_type
-from cwm_cli.translation import Form, Rows, Source, find_fastest_form
+from cwm_cli.translation.forms import Form, Rows, Source, find_fastest_form
 from cwm_cli.worlds.messages import (
     NO_PLACE,
     NO_STATE,

@@ -23,7 +23,7 @@ from cwm_cli.sandbox.handlers import (
     writer,
 )
 from cwm_cli.sandbox.job import ModelJob, slot_type
-from cwm_cli.translation import Form
+from cwm_cli.translation.forms import Form
 from cwm_cli.worlds.confined import load_form
 from cwm_cli.worlds.messages import MAX_NOTE_BYTES
 
