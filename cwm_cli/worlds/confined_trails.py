@@ -1,7 +1,7 @@
-"""Trails: the branches that a program takes and the keys that it looks up in a step.
+"""The confined process that records trails: the branches and keys of a program in each row.
 
-The program is instrumented so that it records these events. A process of its own then runs it on
-each row.
+The program is instrumented so that it records these events. `cwm_cli.evaluation.support` counts
+the rows with the same events, outside that process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,18 +18,22 @@ from cwm_cli.sandbox.handlers import ConfinedProgram, Handler, reseed, values
 from cwm_cli.sandbox.job import ModelJob, SlotLayout
 from cwm_cli.translation.instrumentation import MAX_SITES, RECORDER, Recorder, instrument
 
-if TYPE_CHECKING:
-    from cwm_cli.sandbox.client import Sandbox
-
 MAX_EVENTS = 48
 """Maximum number of different events in a step. The trail of a step with more is unknown."""
+
+UNKNOWN = np.iinfo(np.uint64).max
+"""Value of all events of a row whose events are unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrailsJob(ModelJob):
-    """A job that records the trail of a program on each of its rows."""
+    """A job that records the trail of a program on each of its rows.
 
-    handler: ClassVar[str] = "cwm_cli.worlds.trails:TrailsHandler"
+    The slot `events` (rows, MAX_EVENTS) has the events of each row as `encode_events` returns
+    them, and `lines` has the line number of each instrumented site.
+    """
+
+    handler: ClassVar[str] = "cwm_cli.worlds.confined_trails:TrailsHandler"
     aim: ClassVar[str] = "every row was answered"
 
     @property
@@ -51,6 +55,7 @@ class TrailsHandler(Handler[TrailsJob]):
         job, slots, recorder = self.job, program.slots, Recorder()
         instrumented = instrument(job.program)
         slots["lines"][: len(instrumented.lines)] = instrumented.lines
+        # The program finds the recorder as a builtin, so that no import of it can fail.
         setattr(builtins, RECORDER, recorder)
         code = compile(instrumented.tree, "<program>", "exec", dont_inherit=True)
         environment = ConfinedProgram(code, job, slots).load()
@@ -68,36 +73,16 @@ class TrailsHandler(Handler[TrailsJob]):
                 environment.step(action)
                 slots["events"][row] = encode_events(list(recorder.events))
             except Exception:  # noqa: BLE001  # programs can raise any exception
-                slots["events"][row] = np.iinfo(np.uint64).max
+                slots["events"][row] = UNKNOWN
             slots["status"][row] = 1
             program.counter[0] = row + 1
-
-
-class Trails(NamedTuple):
-    """The trails of a program.
-
-    Args:
-        events: (rows, MAX_EVENTS), the events of each row as `encode_events` returns them.
-        lines: The line number of each site.
-    """
-
-    events: np.ndarray
-    lines: np.ndarray
-
-
-def record_trails(sandbox: Sandbox, job: TrailsJob) -> Trails | None:
-    """Record the trails of a program. Return None if it fails or cannot be instrumented."""
-    reply: Any = sandbox.run(job)
-    if reply.failure is not None or not np.all(reply.slots["status"]):
-        return None
-    return Trails(np.array(reply.slots["events"]), np.array(reply.slots["lines"]))
 
 
 def encode_events(events: Sequence[int]) -> np.ndarray:
     """Return (MAX_EVENTS,) integers: events, then zeros. All bits are set if there are too many."""
     row = np.zeros(MAX_EVENTS, np.uint64)
     if len(events) > MAX_EVENTS:
-        row[:] = np.iinfo(np.uint64).max
+        row[:] = UNKNOWN
     else:
         row[: len(events)] = np.array(events, np.uint64)
     return row
