@@ -164,7 +164,7 @@ def find_support(found: ProgramSurvey, rows: Dataset) -> Support | None:
     chance = bool((right[recorded] & ~found.right).any())
     rules = RuleCounts.of(found.rows, right[recorded], chance=chance)
     cells = np.array([rules.supports(Trail.of(row)) for row in found.cells])
-    # what was recorded needs no rule, and what the program predicts wrongly has no support
+    # Recorded cells need no rule; a cell that the program predicts wrongly has no support.
     cells[recorded] = right[recorded]
     return Support(*spaces, cells=cells.reshape(-1, rows.action_space.count))
 

@@ -1,7 +1,7 @@
 """The confined process of a program: handlers that plan, step, or call functions in it.
 
 Outside the sandbox, `program` asks for plans, `remote` for steps, and `imagining` for calls. This
-module must import none of them, because workers import it before each program.
+module must not import these modules, because workers import it before each program.
 """
 
 from collections.abc import Callable, Mapping

@@ -55,7 +55,7 @@ class TrailsHandler(Handler[TrailsJob]):
         job, slots, recorder = self.job, program.slots, Recorder()
         instrumented = instrument(job.program)
         slots["lines"][: len(instrumented.lines)] = instrumented.lines
-        # The program finds the recorder as a builtin, so that no import of it can fail.
+        # The recorder is a builtin, so that the program needs no import, which could fail.
         setattr(builtins, RECORDER, recorder)
         code = compile(instrumented.tree, "<program>", "exec", dont_inherit=True)
         environment = ConfinedProgram(code, job, slots).load()

@@ -452,7 +452,7 @@ class Confirmer:
 
 
 def _agrees(predictions: np.ndarray, reported: np.ndarray) -> np.ndarray:
-    """Return a mask of the rows of which any prediction (n, rows, ...) agrees with the report."""
+    """Return a mask of the rows where a prediction (n, rows, ...) agrees with the report."""
     same = np.asarray(predictions == reported)
     if reported.dtype.kind == "f":
         same = np.isclose(predictions, reported, AGREEMENT, AGREEMENT, equal_nan=True)
