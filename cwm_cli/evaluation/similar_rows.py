@@ -15,9 +15,6 @@ from scipy.spatial import cKDTree
 from scipy.stats import mannwhitneyu, pearsonr, rankdata
 
 from cwm_cli.evaluation.history import (
-    MAX_COMPONENTS,
-    MAX_LAG,
-    MAX_PERIOD,
     ContextTests,
     Explanation,
     RecordedPast,
@@ -26,37 +23,26 @@ from cwm_cli.evaluation.history import (
 )
 from cwm_cli.evaluation.metric import MOST_CLASSES
 
-MAX_FITTED = 1200
-"""Rows that are compared with similar ones."""
 STRETCH = 20
 """Consecutive rows that are on one side of the split into halves."""
-MIN_FITTED = 80
-"""Fewer rows show nothing about real numbers."""
-MAX_INPUTS = 24
-"""With more components no two rows are similar."""
-MAX_NOISY = 8
-"""With more inputs, noise looks like a law that is hard to fit."""
-MIN_UNEXPLAINED = 0.02
-"""Smaller residuals, as a fraction of the spread of a component, are not tested."""
 OUTLIER = 4.0
 """Larger residuals, in medians, are outliers."""
 
 
 def choose_rows(history: RecordedPast, wrong: np.ndarray | None) -> np.ndarray:
-    """Return at most `MAX_FITTED` rows: stretches spread over all episodes, wrong rows first."""
+    """Return at most 1,200 rows: stretches spread over all episodes, wrong rows first."""
+    most = 1200  # the regression takes time that grows with the third power of the rows
     count = len(history.rows)
-    place = np.arange(count)
-    if count <= MAX_FITTED:
-        return place
-    starts = np.linspace(0, count - STRETCH, MAX_FITTED // STRETCH).astype(int)
+    if count <= most:
+        return np.arange(count)
+    starts = np.linspace(0, count - STRETCH, most // STRETCH).astype(int)
     chosen = np.unique(starts[:, None] + np.arange(STRETCH))
     if wrong is None or not wrong.any():
         return chosen
     bad = np.flatnonzero(wrong)
-    bad = bad[np.linspace(0, len(bad) - 1, min(len(bad), MAX_FITTED // 3)).astype(int)]
-    return np.union1d(
-        bad, chosen[np.linspace(0, len(chosen) - 1, MAX_FITTED - len(bad)).astype(int)]
-    )
+    bad = bad[np.linspace(0, len(bad) - 1, min(len(bad), most // 3)).astype(int)]
+    others = np.linspace(0, len(chosen) - 1, most - len(bad)).astype(int)
+    return np.union1d(bad, chosen[others])
 
 
 class UnexplainedRows(NamedTuple):
@@ -69,6 +55,12 @@ class UnexplainedRows(NamedTuple):
 
 class SimilarRows:
     """Rows with the residuals of a regression on the observation and the action."""
+
+    MAX_NOISY = 8
+    """With more inputs, noise looks like a law that is hard to fit."""
+
+    MIN_UNEXPLAINED = 0.02
+    """Smaller residuals, as a fraction of the spread of a component, are not tested."""
 
     def __init__(
         self, history: RecordedPast, chosen: np.ndarray, targets: np.ndarray, of_program: bool
@@ -95,7 +87,7 @@ class SimilarRows:
         left = np.sqrt((residuals**2).mean(axis=0)) / np.where(spread > 0, spread, 1)
         # Each target takes time to test, so only those with the largest open share are.
         order = np.argsort(-left, kind="stable")[:max_targets]
-        self.open = order[(left[order] > MIN_UNEXPLAINED) & (spread[order] > 0)]
+        self.open = order[(left[order] > self.MIN_UNEXPLAINED) & (spread[order] > 0)]
         self.left, self.residuals = left, residuals
         self.splits: dict[int, float] = {}
         action = history.action[chosen]
@@ -116,7 +108,7 @@ class SimilarRows:
         ]
 
     def _lagged(self) -> tuple[list[str], np.ndarray]:
-        """Return names and values of components and real actions up to `MAX_LAG` steps back."""
+        """Return names and values of components and real actions in the last steps."""
         history = self.history
         names, columns = [], []
         parts = [(f"component {i} seen", column) for i, column in enumerate(history.before.T)]
@@ -124,7 +116,7 @@ class SimilarRows:
             one = history.actions.shape[1] == 1
             for i, column in enumerate(history.actions.T):
                 parts.append(("the action" if one else f"part {i} of the action", column))
-        longest = min(MAX_LAG, int(history.step[self.chosen].max()))
+        longest = min(history.MAX_LAG, int(history.step[self.chosen].max()))
         for lag in range(1, longest + 1):
             for name, column in parts:
                 names.append(f"{name} {steps_words(lag)} earlier")
@@ -136,7 +128,7 @@ class SimilarRows:
         """Yield names and codes of the last steps of the chosen rows."""
         history, chosen = self.history, self.chosen
         if len(np.unique(history.action)) <= MOST_CLASSES:
-            for lag in range(1, MAX_LAG + 1):
+            for lag in range(1, history.MAX_LAG + 1):
                 yield (
                     f"the action {steps_words(lag)} earlier",
                     history.earlier(history.action, lag)[chosen],
@@ -149,7 +141,7 @@ class SimilarRows:
     def older(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield names and codes of other parts of the history of the chosen rows."""
         history, chosen = self.history, self.chosen
-        for period in range(2, MAX_PERIOD + 1):
+        for period in range(2, history.MAX_PERIOD + 1):
             yield f"the number of steps modulo {period}", history.step[chosen] % period
         # more bins at the end, because the largest values of a timer matter
         tailed = (0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99)
@@ -162,7 +154,7 @@ class SimilarRows:
             yield f"how many times {label} occurred", np.minimum(count, 6)[chosen]
         for name, stock in history.balances():
             yield name, stock[chosen]
-        for index, column in enumerate(history.before.T[:MAX_COMPONENTS]):
+        for index, column in enumerate(history.before.T[: history.MAX_COMPONENTS]):
             for low, high in ((0.2, 0.8), (0.05, 0.95)):
                 bounds = np.quantile(column, [low, high])
                 above = history.occurred(column >= bounds[1])[1]
@@ -178,11 +170,11 @@ class SimilarRows:
                     (above >= 0)[chosen].astype(int),
                 )
                 yield f"whether component {index} was low earlier", (below >= 0)[chosen].astype(int)
-        if not self.of_program or self.inputs.shape[1] > MAX_NOISY:
+        if not self.of_program or self.inputs.shape[1] > self.MAX_NOISY:
             return  # a bad fit has similar residuals in consecutive steps, too
         place = np.full(len(history.rows), -1)
         place[chosen] = np.arange(len(chosen))
-        for lag in range(1, MAX_LAG + 1):
+        for lag in range(1, history.MAX_LAG + 1):
             other = history.earlier(place, lag)[chosen]
             for target in self.open:
                 code = _binned(self.residuals[:, target])
@@ -205,7 +197,7 @@ class SimilarRows:
             residual = self.residuals[:, target]
             yield target, residual
             bound = OUTLIER * np.median(np.abs(residual))
-            if bound > MIN_UNEXPLAINED * self.targets[:, target].std():
+            if bound > self.MIN_UNEXPLAINED * self.targets[:, target].std():
                 yield target, np.clip(residual, -bound, bound)
 
     def memory(self) -> UnexplainedRows | None:
@@ -244,7 +236,7 @@ class SimilarRows:
         # With fewer rows a law that is fitted badly looks like noise, and so does a law that
         # thresholds in the observation explain in part.
         min_rows, max_split = 150, 0.1
-        if self.inputs.shape[1] > MAX_NOISY or len(self.chosen) < min_rows:
+        if self.inputs.shape[1] > self.MAX_NOISY or len(self.chosen) < min_rows:
             return None
         noisy = [
             target

@@ -12,6 +12,7 @@ text of the program, so that translated forms and checks apply to it as well.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -162,73 +163,45 @@ def find_support(found: ProgramSurvey, rows: Dataset) -> Support | None:
     right = np.zeros(len(found.cells), bool)
     right[recorded[found.right]] = True  # a cell is correct if any of its rows is
     chance = bool((right[recorded] & ~found.right).any())
-    rules = RuleCounts.of(found.rows, right[recorded], chance=chance)
-    cells = np.array([rules.supports(Trail.of(row)) for row in found.cells])
+    cells = _supported_cells(found, right[recorded], chance=chance)
     # Recorded cells need no rule; a cell that the program predicts wrongly has no support.
     cells[recorded] = right[recorded]
     return Support(*spaces, cells=cells.reshape(-1, rows.action_space.count))
 
 
-@dataclass
-class RowsBehind:
-    """Numbers of correct and wrong rows of a path through a program, or of a key."""
+def _supported_cells(found: ProgramSurvey, right: np.ndarray, *, chance: bool) -> np.ndarray:
+    """Return the mask of cells whose path was right in enough rows, and so was each of its keys.
 
-    right: int = 0
-    wrong: int = 0
+    Args:
+        found: The events of rows and cells.
+        right: Mask of the rows that are predicted correctly.
+        chance: Whether equal rows had other outcomes. Then it is enough that more rows of a rule
+            are right than wrong; otherwise none may be wrong.
+    """
+    assert found.rows is not None and found.cells is not None
+    counts = defaultdict[Any, list[int]](lambda: [0, 0])  # wrong and right rows of a path or a key
+    for events, was_right in zip(found.rows, right.tolist(), strict=True):
+        for rule in _rules(events):
+            counts[rule][was_right] += 1
 
-    def are_enough(self, least: int, *, chance: bool) -> bool:
-        """Return whether at least `least` rows are correct and none is wrong.
+    def is_supported(rule: Any, least: int) -> bool:
+        wrong_rows, right_rows = counts.get(rule, (0, 0))
+        return right_rows >= least and (right_rows > wrong_rows if chance else not wrong_rows)
 
-        With `chance` it is enough that more rows are correct than wrong.
-        """
-        return self.right >= least and (self.right > self.wrong if chance else not self.wrong)
-
-
-class Trail(NamedTuple):
-    """The branches that a program took in a row, and the keys that it looked up."""
-
-    arms: tuple[int, ...]
-    keys: tuple[int, ...]
-
-    @classmethod
-    def of(cls, events: np.ndarray) -> Trail | None:
-        """Return the trail of a row of events; None if they are unknown."""
-        if events[0] == UNKNOWN:
-            return None
-        known = [event for event in events.tolist() if event]
-        arms = tuple(event for event in known if not event & LOOKUP)
-        return cls(arms, tuple(event for event in known if event & LOOKUP))
+    cells = []
+    for events in found.cells:
+        path, *keys = _rules(events) or [None]
+        cells.append(is_supported(path, MIN_ROWS) and all(is_supported(key, 1) for key in keys))
+    return np.array(cells)
 
 
-@dataclass
-class RuleCounts:
-    """Row counts of each path and each key; `chance` is set if equal rows had other outcomes."""
-
-    paths: dict[tuple[int, ...], RowsBehind]
-    keys: dict[int, RowsBehind]
-    chance: bool
-
-    @classmethod
-    def of(cls, events: np.ndarray, right: np.ndarray, *, chance: bool) -> RuleCounts:
-        """Count the correct and wrong rows of each path and key."""
-        rules = cls({}, {}, chance)
-        for row, was_right in zip(events, right.tolist(), strict=True):
-            if trail := Trail.of(row):
-                counts = [rules.paths.setdefault(trail.arms, RowsBehind())]
-                counts += [rules.keys.setdefault(key, RowsBehind()) for key in trail.keys]
-                for count in counts:
-                    count.right += was_right
-                    count.wrong += not was_right
-        return rules
-
-    def supports(self, trail: Trail | None) -> bool:
-        """Return whether enough rows have the same path, and the same keys."""
-        if trail is None or trail.arms not in self.paths:
-            return False
-        return self.paths[trail.arms].are_enough(MIN_ROWS, chance=self.chance) and all(
-            key in self.keys and self.keys[key].are_enough(1, chance=self.chance)
-            for key in trail.keys
-        )
+def _rules(events: np.ndarray) -> list[Any]:
+    """Return the path of a row, as a tuple of branches, then its keys; nothing if unknown."""
+    if events[0] == UNKNOWN:
+        return []
+    known = [event for event in events.tolist() if event]
+    path = tuple(event for event in known if not event & LOOKUP)
+    return [path, *(event for event in known if event & LOOKUP)]
 
 
 @dataclass(frozen=True)

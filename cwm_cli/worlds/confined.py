@@ -95,6 +95,7 @@ def load_form(environment: Any, job: ModelJob, form: str, counter: Any) -> Form:
         counter: The counter of steps.
     """
     program = make_program(environment, job, counter)
+    # Translated forms set the state from an observation, which a program with memory cannot.
     if program.remembers:
         program.notes.append("scalar: it has a memory")
         return Form(program, program)
@@ -105,13 +106,25 @@ def load_form(environment: Any, job: ModelJob, form: str, counter: Any) -> Form:
 
 def make_program(environment: Any, job: ModelJob, counter: Any) -> Program:
     """Return the program as a model that checks each answer of the program."""
-    valid = partial(_valid_actions, job.action_space) if job.valid else None
+    space = job.action_space
+
+    def read_reward(value: Any) -> float:
+        reward = reward_of(value)
+        if -LARGEST < reward < LARGEST:  # larger rewards have infinite returns
+            return reward
+        raise Complaint(f"the reward should be a finite number, got {reward}")
+
+    def read_valid_actions(value: Any) -> tuple[int, ...] | None:
+        """Return the listed actions that are in the space; None if there is no such action."""
+        low, high = int(space.low[0]), int(space.high[0])
+        return tuple(sorted({int(a) for a in actions_of(value) if low <= a <= high})) or None
+
     checks = Checks(
         partial(parts, with_valid=job.valid),
-        _reward,
+        read_reward,
         terminated_of,
         _observation_reader(job.observation_space),
-        valid,
+        read_valid_actions if job.valid else None,
         partial(outcomes_of, with_valid=job.valid),
     )
     model_class = ProgramWithMemory if abilities_of(job.program).remembers else Program
@@ -122,26 +135,14 @@ def make_program(environment: Any, job: ModelJob, counter: Any) -> Program:
         deterministic=is_deterministic(job),
         counter=counter,
     )
+    # Seeding `random` and `numpy.random` takes time, and only programs that name them need it.
     program.draws_elsewhere = "random" in job.program.replace("rng.random(", "")
     return program
 
 
-def _valid_actions(space: Space, value: Any) -> tuple[int, ...] | None:
-    """Return the valid actions that are in the space; None if the program lists no such action."""
-    low, high = int(space.low[0]), int(space.high[0])
-    return tuple(sorted({int(a) for a in actions_of(value) if low <= a <= high})) or None
-
-
-def _reward(value: Any) -> float:
-    """Return a reward that is small enough for finite returns."""
-    reward = reward_of(value)
-    if -LARGEST < reward < LARGEST:
-        return reward
-    raise Complaint(f"the reward should be a finite number, got {reward}")
-
-
 def _observation_reader(space: Space) -> Callable[[Any], Any]:
     """Return a function that checks an observation and copies it into trusted types."""
+    # One row of slots is used for all observations, because new arrays would slow every step.
     slots = [np.zeros((1, *leaf.space.shape), slot_type(leaf.space)) for leaf in space.leaves("")]
     write = writer(space, iter(slots))
 
@@ -208,6 +209,7 @@ class _Stepper:
         """Set the state that the question names, and answer its request."""
         request, kind, start_size, starts, count, length, discount = STEPPING.unpack_from(question)
         body = question[STEPPING.size :]
+        # These requests come first, because the other ones change the state of the model.
         if self._is_settled(request, body):
             return b""
         states, size = self._read_states(kind, start_size, starts, body)
@@ -249,6 +251,7 @@ class _Stepper:
             case SteppingRequest.ANEW:
                 self._model = self._original.memoryless
             case SteppingRequest.FREE:
+                # The numbers of other places stay, so the list keeps its length.
                 for number in np.frombuffer(body, "<u8").tolist():
                     del self._numbers[name(self._places[number])]
                     self._places[number] = None
@@ -274,6 +277,7 @@ class _Stepper:
         model, replies = self._model, []
         for number, action in enumerate(actions):
             if restores and number:
+                # Steps as the planner would take them one by one, each from a restored state.
                 model.stand(model.here())
             before, step = model.counter[0], model.step(action)
             replies.append(self._reply(before, step))

@@ -4,7 +4,7 @@
 this module before each program.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
@@ -197,25 +197,24 @@ def _single_pass(
         actions = [recorded_actions[row] for row in inputs.rows.tolist()]
         answers: list[Any] = []
         keep = answers.append
+        # A local number, because reading the shared counter for each step takes time.
         number: int = counter[0]
-        for state, action in zip(_observations(job, inputs), actions, strict=True):
+        fresh = iter(inputs.leaves)
+        if job.observation_space.is_float and job.fresh[0]:
+            observations: Iterator[Any] = iter(next(fresh))  # rows of an array need no conversion
+        else:
+            leaves = zip(job.fresh, job.observations, strict=True)
+            columns = [
+                next(fresh) if is_fresh else known[inputs.rows] for is_fresh, known in leaves
+            ]
+            observations = values(job.observation_space, iter(columns))
+        for state, action in zip(observations, actions, strict=True):
             stand(state)
             keep(step(action))
             counter[0] = number = number + 1
         return sum_columns(_columns(job, answers), weights)
 
     return take
-
-
-def _observations(job: TimingJob, inputs: TimedInputs) -> Iterable[Any]:
-    """Return the observations of inputs, in memory that the program may change."""
-    fresh = iter(inputs.leaves)
-    if job.observation_space.is_float and job.fresh[0]:
-        first: np.ndarray = next(fresh)
-        return iter(first)
-    leaves = zip(job.fresh, job.observations, strict=True)
-    columns = [next(fresh) if is_fresh else column[inputs.rows] for is_fresh, column in leaves]
-    return values(job.observation_space, iter(columns))
 
 
 def _columns(job: TimingJob, answers: list[Any]) -> list[np.ndarray]:

@@ -161,6 +161,7 @@ class Confirmer:
 
     def close(self) -> None:
         """End the stepping process."""
+        # unset first, so that no caller uses the model if `close` raises
         model, self._model = self._model, None
         if model is not None:
             model.close()
@@ -208,6 +209,7 @@ class Confirmer:
         for number, windows in enumerate(episodes):
             for place, window in enumerate(windows):
                 planner = window[0].planner
+                # In a batch, the draws of one episode would shift the draws of the next episode.
                 alone = self.job.draws or find_planner(self.job.planners[planner][0]).ALONE
                 batches.setdefault((planner, place, number if alone else -1), []).append(window)
         return list(batches.values())
@@ -246,6 +248,7 @@ class Confirmer:
         # Encode and decode each state, so that the planner gets the values that a program gets.
         encoder, decoder, reported = states_of(job), states_of(job), list[ReportedStep]()
         requested = np.zeros(len(windows))
+        # Windows of several episodes are planned together, which saves calls of the process.
         for decisions in zip_longest(*windows):
             places = [place for place, decision in enumerate(decisions) if decision]
             due = [decision for decision in decisions if decision]
@@ -289,6 +292,7 @@ class Confirmer:
         """Return the steps that decisions rest on, including the best and random rollouts."""
         played, model.played = model.played, []
         reported, model.reported = model.reported, []
+        # A planner follows the best rollout, so a program gains most by inventing its return.
         if model.deterministic and played:
             best = max(played, key=lambda rollout: rollout.returned)
             for rollout in (best, *(secrets.choice(played) for _ in range(decisions))):
@@ -402,6 +406,7 @@ class Confirmer:
         for number, last in enumerate(secrets.SystemRandom().sample(reported, len(reported))):
             if len(rows) >= 4000:
                 break
+            # One path checks all places on it. A random program need not return there again.
             same = last.end if model.deterministic else (last.start, key(last.action))
             if same in seen or not (model.deterministic or model.is_root(last.start)):
                 continue

@@ -96,6 +96,7 @@ class EnvironmentModel(WorldModel):
             return Predictions({}, Failure(kind="load_error", message=message))
         if draws > 1 and not self.remembers:
             return self._sample(rows, seed, draws)
+        # One seed per row, so that the result of a row does not depend on the rows before it.
         seeds = np.random.SeedSequence(seed).generate_state(len(rows)).tolist()
         with closing(self.spec.make(**self.env_args)) as env:
             answers: list[Transition | None] = []
@@ -128,6 +129,7 @@ class EnvironmentModel(WorldModel):
     def _sample(self, rows: Dataset, seed: int, draws: int) -> Predictions:
         """Draw the results of each situation repeatedly, most often if they are random."""
         situations = rows.situations()
+        # reversed, so that the first row of each situation is kept
         first = dict(zip(situations[::-1], range(len(rows))[::-1], strict=True))
         with closing(self.spec.make(**self.env_args)) as env:
             self._step(env, rows.row(0), seed)  # `restore` may learn about the environment here
@@ -140,6 +142,7 @@ class EnvironmentModel(WorldModel):
                 if sample.is_random:
                     sample.draw(min(draws, MANY_DRAWS))
             varied = [sample for sample in samples if len(sample.outcomes) > 1]
+            # If outcomes rarely repeat, as real numbers do, frequencies mean nothing.
             countable = all(2 * len(sample.outcomes) <= sample.times for sample in varied)
             most = MAX_DRAWS // max(len(varied), 1) if countable else draws
             for sample in varied:
@@ -213,6 +216,7 @@ class PlayedEpisodes(ImaginedEpisodes):
         self._spec, self._like = model.spec, rows
         idle, make = model._idle, model.spec.make
         self._envs = [idle.pop() if idle else make(**model.env_args) for _ in starts]
+        # a copy, because `keep` drops instances from the list
         finalize(self, idle.extend, self._envs.copy())
         seeds = np.random.SeedSequence(seed).generate_state(self.count).tolist()
         for env, start, env_seed in zip(self._envs, starts, seeds, strict=True):

@@ -141,6 +141,7 @@ class SteppedEpisodes(ObservedEpisodes):
                 key=[self._seed, self._steps],
                 valid=rows.has_valid_actions,
             )
+            # The arrays are from an untrusted process, which can return other shapes.
             self._observations = self._check(results)
         except ProgramFailed as error:
             raise CwmError(f"the program failed: {error.failure.message}") from None

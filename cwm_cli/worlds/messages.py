@@ -145,6 +145,7 @@ class HistoryStates(States):
         parts = []
         for episode, history in zip(episodes, states, strict=True):
             known = self._known.get(episode)
+            # A history that does not continue the known one, as after a reset, is sent whole.
             first = len(known.actions) if known and history.continues(known) else 0
             parts += [
                 _KNOWN.pack(episode, first, len(history.actions)),
@@ -175,6 +176,7 @@ class HistoryStates(States):
         return histories
 
     def _keep(self, episode: int, history: EpisodeHistory) -> None:
+        # Both sides forget the same histories, because a dict lists the latest insertion last.
         self._known.pop(episode, None)
         self._known[episode] = history
         if len(self._known) > 64:  # eight times as many episodes as run in parallel
@@ -255,6 +257,7 @@ def encode_reply(reply: PlanningReply, actions: Codec) -> bytes:
 
 def decode_reply(data: bytes, moments: Sequence[Moment], actions: Codec) -> PlanningReply:
     """Return the reply to a question about these moments; raise ValueError if it is malformed."""
+    # A reply is from an untrusted process: each length is checked before bytes are read.
     begin = _REPLY.size + (SIZE.size + _STEPS.size) * len(moments)
     if len(data) != _REPLY.size and len(data) < begin:
         raise ValueError("an incomplete reply")
@@ -404,6 +407,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         arrays: dict[str, np.ndarray] = {}
         for name, kind, shape in shapes:
             dtype, whole = np.dtype(str(kind)), tuple(map(int, shape))
+            # Numbers and texts only: an array of objects would be a pointer from the program.
             if dtype.kind not in "biufU" or min(whole, default=0) < 0:
                 raise ValueError("an array of something else")
             if offset + dtype.itemsize * prod(whole) > len(data):

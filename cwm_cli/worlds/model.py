@@ -99,10 +99,16 @@ class Predictions:
         if self.probabilities is not None:
             place = self.probabilities.argmax(axis=1)
             return {name: column[rows, place] for name, column in self.columns.items()}
-        return {
-            name: column.mean(axis=1) if column.dtype.kind == "f" else _most_frequent(column)
-            for name, column in self.columns.items()
-        }
+        columns: Columns = {}
+        for name, column in self.columns.items():
+            if column.dtype.kind == "f":
+                columns[name] = column.mean(axis=1)
+                continue
+            columns[name] = np.empty_like(column[:, 0])
+            for row, draws in enumerate(column):
+                values, times = np.unique(draws, axis=0, return_counts=True)
+                columns[name][row] = values[times.argmax()]
+        return columns
 
     def __getitem__(self, rows: np.ndarray) -> Self:
         """Select rows by mask or by index."""
@@ -131,15 +137,6 @@ class Predictions:
             if (len(column), *column.shape[axes:]) != recorded.shape:
                 raise ValueError(f"{name} of shape {column.shape} do not fit {recorded.shape}")
         return self
-
-
-def _most_frequent(column: np.ndarray) -> np.ndarray:
-    """Return the most frequent value of each row of (rows, draws, ...)."""
-    frequent = np.empty_like(column[:, 0])
-    for row, draws in enumerate(column):
-        values, times = np.unique(draws, axis=0, return_counts=True)
-        frequent[row] = values[times.argmax()]
-    return frequent
 
 
 class ImaginedStep(NamedTuple):
@@ -221,7 +218,16 @@ class PredictedEpisodes(ObservedEpisodes):
         predictions = self._model.predict(current, seed=int(rng.integers(1 << 31)), draws=1)
         if predictions.failure is not None:
             raise CwmError(f"{self._model.describe()} failed: {predictions.failure.message}")
-        after = self._sample(predictions, rng)
+        after = predictions.columns
+        if predictions.shape != "certain":
+            episodes, width = np.arange(count), after["rewards"].shape[1]
+            chances = predictions.probabilities
+            if chances is None:
+                chances = np.full((count, width), 1 / width)
+            # Inverse transform sampling; rounding can leave the last cumulative sum below 1.
+            places = (rng.random((count, 1)) > chances.cumsum(axis=1)).sum(axis=1)
+            places = places.clip(max=width - 1)
+            after = {name: column[episodes, places] for name, column in after.items()}
         self._steps += 1
         self._observations = {
             name.removeprefix("next_"): column
@@ -231,19 +237,6 @@ class PredictedEpisodes(ObservedEpisodes):
         return ImaginedStep(
             dict(self._observations), after["rewards"], after["terminations"], after.get(VALID)
         )
-
-    def _sample(self, predictions: Predictions, rng: np.random.Generator) -> Columns:
-        """Sample one prediction for each episode."""
-        if predictions.shape == "certain":
-            return predictions.columns
-        rows, width = np.arange(self.count), predictions.columns["rewards"].shape[1]
-        chances = predictions.probabilities
-        if chances is None:
-            chances = np.full((self.count, width), 1 / width)
-        # Inverse transform sampling; rounding can leave the last cumulative sum below 1.
-        places = (rng.random((self.count, 1)) > chances.cumsum(axis=1)).sum(axis=1)
-        places = places.clip(max=width - 1)
-        return {name: column[rows, places] for name, column in predictions.columns.items()}
 
 
 class Planning(NamedTuple):

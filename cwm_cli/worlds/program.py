@@ -147,6 +147,7 @@ class ProgramModel(WorldModel):
 
     def open(self, planners: Sequence[Planning], task: Task) -> ProgramSession:
         """Start planning with the program, in a confined process of its own."""
+        # Recording takes seconds, and several sessions plan the same task.
         if task not in self._recorded:
             with closing(task.make()) as env:
                 spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
@@ -222,6 +223,7 @@ class ProgramSession(PlanningSession):
             Unsuited: If no planner can plan with the program.
             Stuck: If three decisions in a row exceed the limits.
         """
+        # One failing episode ends the process of all, so each episode is then planned again alone.
         plans = self._plan(moments) if len(moments) > 1 else []
         if plans:
             self._timeouts = 0
@@ -277,6 +279,7 @@ class ProgramSession(PlanningSession):
         """Send the question to the current or a new process; return False if it fails."""
         if self._process is None:
             self._process = self._sandbox.converse(self._job)
+            # A new process knows no histories, and its planner has no memory.
             self._states = states_of(self._job)
             self._life += 1
         process = self._process
@@ -312,21 +315,16 @@ class ProgramSession(PlanningSession):
         if reply.planner >= len(self._job.planners):
             raise ValueError(f"the planner {reply.planner}")
         process.rest()
-        plans = _decode_actions(reply.plans, self._job.action_space)
+        plans, space = reply.plans, self._job.action_space
+        actions = np.array([action for plan in plans for action in plan]).reshape(-1, space.size)
+        if not ((np.asarray(space.low) <= actions) & (actions <= np.asarray(space.high))).all():
+            raise ValueError("the planned value is not an action")
+        if space.kind != "discrete":  # environments expect the dtype of their space
+            plans = [[np.asarray(action, dtype=space.dtype) for action in plan] for plan in plans]
         for plan, moment in zip(plans, moments, strict=bool(plans)):
             if moment.valid is not None and plan[0] not in moment.valid:
                 raise ValueError(f"{plan[0]} is not allowed")
         return reply._replace(plans=plans)
-
-
-def _decode_actions(plans: list[list[Any]], space: Space) -> list[list[Any]]:
-    """Return plans with actions in the dtype of the space; raise ValueError if out of bounds."""
-    values = np.array([action for plan in plans for action in plan]).reshape(-1, space.size)
-    if not ((np.asarray(space.low) <= values) & (values <= np.asarray(space.high))).all():
-        raise ValueError("the planned value is not an action")
-    if space.kind == "discrete":
-        return plans
-    return [[np.asarray(action, dtype=space.dtype) for action in plan] for plan in plans]
 
 
 def random_rows(task: Task, spaces: tuple[Space, Space]) -> Columns:

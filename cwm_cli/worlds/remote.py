@@ -240,6 +240,7 @@ class RemoteModel(Model):
 
     def stand(self, state: Any) -> None:
         """Set the state: an observation, a history, or a result of `here`."""
+        # Replies that arrived ahead are valid only from the state where the model is now.
         if state is not self._here:
             self._ahead.clear()
         self._start, self._since, self._is_current = SteppingStart.of(state), [], False
@@ -364,6 +365,7 @@ class RemoteModel(Model):
         actions = [*played.before, *played.actions]
         replies = self._request_steps(SteppingRequest.WALK, actions)
         self._is_current = False
+        # The return counts the rewards after `before`; the episode may have ended early.
         weights = played.discount ** np.arange(len(replies))
         rewards = np.array([reply.reward for reply in replies[begin:]])
         total = float(rewards @ weights[: len(rewards)])
@@ -438,6 +440,7 @@ class RemoteModel(Model):
         max_steps: int = 1,
     ) -> bytes:
         """Send a request for the current state, after the program has moved there."""
+        # The nested request must not repeat these actions, so they are taken out first.
         since, self._since = self._since, []
         if since and not self._is_current:
             self._request_steps(SteppingRequest.WALK, since)
@@ -469,6 +472,7 @@ class RemoteModel(Model):
         except (ValueError, StructError) as error:
             raise TamperingError.of_reply(f"with {error}") from error
         self.requested += requested
+        # A program cannot invent steps or leave out steps without being noticed here.
         counts, least = [reply.steps for reply in replies], min(1, requested)
         if not (replies and least <= sum(counts) <= requested and min(counts) >= least):
             raise TamperingError.of_reply(f"with {sum(counts):,} steps instead of {requested:,}")
@@ -484,15 +488,6 @@ class RemoteModel(Model):
                 place.dropped = self._dropped
                 replies[index] = reply._replace(place=place)
         return replies
-
-    def _free_places(self) -> None:
-        """Delete unused places in the process; each is a copy of the program's memory."""
-        numbers, self._dropped[:] = self._dropped[:], []
-        for number in numbers:
-            self._held[number] -= 1
-        free = [number for number in set(numbers) if not self._held[number]]
-        body = np.array(free, "<u8").tobytes()
-        self._request(SteppingRequest.FREE, body, (StartKind.CURRENT, 0, 0, len(free), 0))
 
     def _request(
         self,
@@ -514,14 +509,22 @@ class RemoteModel(Model):
         """
         if time.monotonic() > self.deadline:
             raise OutOfTime
+        # Delete unused places, as each is a copy of the program's memory; in batches, as each
+        # request takes a round trip.
         if len(self._dropped) >= 500:
-            self._free_places()
+            numbers_dropped, self._dropped[:] = self._dropped[:], []
+            for number in numbers_dropped:
+                self._held[number] -= 1
+            free = [number for number in set(numbers_dropped) if not self._held[number]]
+            places = np.array(free, "<u8").tobytes()
+            self._request(SteppingRequest.FREE, places, (StartKind.CURRENT, 0, 0, len(free), 0))
         head = STEPPING.pack(request, *numbers, discount)
         _, _, several, count, _ = numbers
         process = self._process
         try:
             process.send(SIZE.pack(len(head) + len(body)) + head + body, brief=self._is_loaded)
             [size] = SIZE.unpack(process.receive(SIZE.size))
+            # The longest honest reply bounds the memory that a program can make this process use.
             step = STEPPED.size + self._observations.size + 8 * self._choices
             limit = (step + 8) * max(1, count) * max_steps
             if size > limit + 8 * several * count + 2 * STEPPED.size:
