@@ -14,10 +14,9 @@ from rich.text import Text
 from cwm_cli.bench.speed import LANES, SpeedProgress, SpeedRatio, SpeedResult
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import UNKNOWN, money, share, tokens
-from cwm_cli.views.lines import progress_console
-from cwm_cli.views.recording import RecordingBar
+from cwm_cli.views.datasets import RecordingBar
 from cwm_cli.views.tables import GridTable
-from cwm_cli.views.terminal import first_line, printable
+from cwm_cli.views.terminal import first_line, printable, progress_console
 
 if TYPE_CHECKING:
     from cwm_cli.bench.asking import Asked

@@ -23,7 +23,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.runs.observer import Observer
-from cwm_cli.views.recording import RecordingBar
+from cwm_cli.views.datasets import RecordingBar
 from cwm_curated.aims import NumberRanges
 from cwm_gymnasium import cwm_environments
 

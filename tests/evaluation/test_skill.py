@@ -15,8 +15,8 @@ from cwm_cli.evaluation import AccuracyMetric, evaluate
 from cwm_cli.evaluation.calibration import calibration, uniformity
 from cwm_cli.evaluation.skill import SMOOTHING, SkillMetric
 from cwm_cli.registry import environment, find
-from cwm_cli.views.calibration import calibration_charts
 from cwm_cli.views.curves import save_charts
+from cwm_cli.views.evaluation import calibration_charts
 from cwm_cli.worlds import EnvironmentModel, Predictions
 from cwm_cli.worlds.model import WorldModel
 from recordings import COUNTER, MOVES, dataset, predictions, truth

@@ -22,11 +22,10 @@ from cwm_cli.evaluation.mismatches import wrong_parts
 from cwm_cli.problems.feedback import Diagnosis
 from cwm_cli.problems.feedback.diagnosis import ComparedQuantities
 from cwm_cli.problems.feedback.separation import Quantity
-from cwm_cli.runs.charts import ChartLine, LineChart, rounded, table, thinned
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import ModelRun, ProgramRun
 from cwm_cli.runs.progress import score_parts
-from cwm_cli.runs.report import Section
+from cwm_cli.runs.report import ChartLine, LineChart, Section, rounded, table, thinned
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.runs.store import Run
 from cwm_cli.text import clean
