@@ -97,8 +97,6 @@ NEWEST = 5
 PLAYABLE = ("search", "learn", "train")
 """Kinds of run that `cwm plan` accepts."""
 
-LABEL_WIDTH = 10
-
 
 def next_steps(folder: Path = RUNS) -> Iterator[str]:
     """Yield lines that suggest commands, from the newest runs and the variables that are set."""
@@ -120,7 +118,8 @@ def next_steps(folder: Path = RUNS) -> Iterator[str]:
 
 
 def _line(label: str, command: str, comment: str = "") -> str:
-    return f"{label:<{LABEL_WIDTH}}{clean(command)}" + (f"  ({clean(comment)})" if comment else "")
+    label_width = 10
+    return f"{label:<{label_width}}{clean(command)}" + (f"  ({clean(comment)})" if comment else "")
 
 
 def _about(run: RecentRun) -> str:

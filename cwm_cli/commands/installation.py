@@ -57,15 +57,15 @@ EXTRAS = {
     "box2d": Extra("Box2D", "gymnasium[box2d]", "Box2D environments"),
 }
 KEY_ENDING = "_API_KEY"
-MIB = 1 << 20
 
 
 def machine() -> dict[str, int | None]:
     """Return the number of usable cores and the memory of the machine in MiB."""
     usable = getattr(os, "sched_getaffinity", None)
     cores = len(usable(0)) if usable else os.cpu_count()
+    mib = 1 << 20
     try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MIB
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // mib
     except (OSError, ValueError):
         memory = None
     return {"cores": cores, "memory_mb": memory}

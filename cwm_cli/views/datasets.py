@@ -31,14 +31,8 @@ from cwm_cli.views.terminal import (
 LEVELS = " ▁▂▃▄▅▆▇█"
 """Characters of bars by height."""
 
-MOST_DRAWN = 40
-"""Maximum number of components in the output; --json lists all."""
-
 NARROW = 80
 """Terminal width below which a histogram has half the number of bars."""
-
-SHOWN = 12
-"""Maximum number of values per component, one line each."""
 
 NUMBER = 11
 """Width of a column of numbers."""
@@ -53,7 +47,9 @@ class DatasetPicture:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw ranges, counts, rewards and episodes."""
         summary, width = self._summary, options.max_width
-        parts = (*summary.components[:MOST_DRAWN], summary.rewards)
+        # Maximum number of components in the output; --json lists all.
+        most_drawn = 40
+        parts = (*summary.components[:most_drawn], summary.rewards)
         spread = [each for each in parts if each.spread]
         counted = [each for each in parts if each.values]
         for drawn in (_ranges(spread, width), _counts(counted, width), _episodes(summary)):
@@ -61,7 +57,7 @@ class DatasetPicture:
                 yield Text("")
                 yield drawn
         yield Text("")
-        if (left := len(summary.components) - MOST_DRAWN) > 0:
+        if (left := len(summary.components) - most_drawn) > 0:
             yield Text(f"and {left} more components: --json lists them")
         facts = summary.facts
         yield Text(
@@ -100,16 +96,18 @@ def _counts(components: Sequence[ComponentSummary], width: int) -> Table:
     left = max((len(each.name or each.column) for each in components), default=0)
     left = min(left, (width - 2 * NUMBER) // 2)
     room = width - 2 * NUMBER - left - (BINS if width >= NARROW else 0)
+    # Maximum number of values per component, one line each.
+    shown = 12
     for each in components:
         total = max(1, sum(count.count for count in each.values))
-        for number, value in enumerate(each.values[:SHOWN]):
+        for number, value in enumerate(each.values[:shown]):
             part = value.count / total
             cells = [_title(each, left) if number == 0 else Text(""), _value(value, room)]
             cells += [Text(str(value.count)), Text(percent(part))]
             if width >= NARROW:
                 cells.append(Text("█" * round(BINS * part), "green"))
             table.add_row(*cells)
-        if (more := each.different - SHOWN) > 0:
+        if (more := each.different - shown) > 0:
             table.add_row("", Text(f"and {more} more", "dim"), "", "")
     return table
 

@@ -24,8 +24,6 @@ from cwm_cli.views.terminal import is_verbose, place_words, printable
 
 TITLES: dict[Part, str] = {"train": "train", "test": "held-out"}
 
-MAX_MISMATCHES = 3
-
 
 def evaluation_report(result: EvaluationResult, *, diagnose: bool) -> Iterator[RenderableType]:
     """Yield scores, verdict, worst mismatches and rollouts, with a diagnosis on request."""
@@ -39,6 +37,7 @@ def evaluation_report(result: EvaluationResult, *, diagnose: bool) -> Iterator[R
         yield GridTable(type(first).grid(extra))
         for name, each in extra.items():
             yield Text(each.line(name))
+    max_mismatches = 3
     if failure := result.failure:
         message = Text(clean(failure.message, newlines=True))
         title = f"the program failed: {place_words(failure)}"
@@ -52,7 +51,7 @@ def evaluation_report(result: EvaluationResult, *, diagnose: bool) -> Iterator[R
         yield from map(Text, skill_words(result.scores.test or result.scores.train))
         if part := result.wrong:
             yield Text(f"\nWorst mismatches ({TITLES[part]}):", style="bold")
-            for block in worst(*result.mistakes(part), result.metric, MAX_MISMATCHES):
+            for block in worst(*result.mistakes(part), result.metric, max_mismatches):
                 yield Text(f"\n{block}")
         yield from _rollouts(result)
     if diagnose and (found := result.diagnosis()) is not None:
@@ -135,13 +134,6 @@ def _table(heads: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> Iterator
         yield table
 
 
-UNEVEN = 0.01
-"""Report draws as badly calibrated if the p-value of uniform ranks is below this."""
-
-SURE = -0.01
-"""The environment is random if its own log-likelihood per row, in nats, is below this."""
-
-
 def skill_words(score: Score | None) -> Iterator[str]:
     """Yield the meaning of the skill, and faults of the probabilities."""
     if score is None or score.skill is None:
@@ -160,16 +152,20 @@ def skill_words(score: Score | None) -> Iterator[str]:
         )
     if score.open_gap:
         yield f"Not at the ceiling: {score.open_gap}."
+    # The environment is random if its own log-likelihood per row, in nats, is below this.
+    sure = -0.01
     if score.uncertain:
         yield (
             f"The data are random: {score.uncertain:,} of {score.transitions:,} rows share "
             "observation and action with a row that has a different outcome."
         )
-    elif score.proper_ceiling is not None and score.proper_ceiling < SURE:
+    elif score.proper_ceiling is not None and score.proper_ceiling < sure:
         yield "The data are random: the true environment has several outcomes for the same input."
     if score.impossible:
         yield f"The program gives probability 0 to recorded outcomes of {score.impossible:,} rows."
-    if score.uniformity is not None and score.uniformity < UNEVEN:
+    # Report draws as badly calibrated if the p-value of uniform ranks is below this.
+    uneven = 0.01
+    if score.uniformity is not None and score.uniformity < uneven:
         yield (
             "Its draws of real numbers have another distribution than the recorded values "
             f"(p = {score.uniformity:.1g})."

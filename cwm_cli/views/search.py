@@ -46,15 +46,9 @@ from cwm_cli.views.terminal import (
 )
 from cwm_cli.views.tree import Row, SearchTree, draw, lay_out, totals
 
-TALL = 30
-"""Lines of a terminal above which the score curve and the diagnosis are drawn below the tree."""
-
 PLOT_LINES = 8
 LEAST_DIAGNOSIS, MOST_DIAGNOSIS = 6, 16
 """Lines of the score curve, and of the diagnosis; each has a title line as well."""
-
-WIDEST_PLOT = 100
-"""Columns of the score curve at most, so that drawing it four times a second stays cheap."""
 
 
 class SearchView(RecordingBar):
@@ -250,8 +244,11 @@ class Screen:
     def _lines(self, width: int, height: int) -> Sequence[Text]:
         """Return all lines of the picture."""
         pending = {} if self.over else self._search.pending.copy()
+        # Lines of a terminal above which the score curve and the diagnosis are drawn below the
+        # tree.
+        tall = 30
         with self._lock:
-            self._lay_out(pending, width, height - 3, with_details=height >= TALL and not self.over)
+            self._lay_out(pending, width, height - 3, with_details=height >= tall and not self.over)
             tree_lines = draw(self._rows, self._tree, self._states)
             progress = self._progress(pending, width)
             facts = Text(" · ".join([*totals(self._tree), *_doing(self._search, pending)]))
@@ -297,7 +294,9 @@ def _curve(tree: SearchTree, width: int) -> list[Text]:
     line = Series("best so far", xs, ys)
     end = max(1, tree.completions)
     chart = Chart("", "completions", "", [line], Axis(0, end), Axis(0, 1))
-    return [Text("Best score so far", "bold"), *chart.dots(min(width, WIDEST_PLOT), PLOT_LINES)]
+    # Columns of the score curve at most, so that drawing it four times a second stays cheap.
+    widest_plot = 100
+    return [Text("Best score so far", "bold"), *chart.dots(min(width, widest_plot), PLOT_LINES)]
 
 
 def _diagnosis(tree: SearchTree) -> list[Text]:
@@ -317,10 +316,6 @@ def _diagnosis(tree: SearchTree) -> list[Text]:
     )
     title = Text(f"Diagnosis of #{tree.best.id}, the best program so far", "bold")
     return [title, *(Text(line, "dim") for line in islice(lines, MOST_DIAGNOSIS))]
-
-
-POOR_SCORE = 0.9
-"""Below this normalised score the summary suggests a language model."""
 
 
 def synthesis_report(result: SynthesisResult, budget: int) -> Iterator[RenderableType]:
@@ -378,7 +373,9 @@ def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
         lines["Next"] = shlex.join(LearnFrom(config.env, config.env_args, result.run).command)
     else:
         lines["Next"] = shlex.join(["cwm", "plan", named(result.run)])
-    poor = (score.accuracy if gain is None else gain) < POOR_SCORE
+    # Below this normalised score the summary suggests a language model.
+    poor_score = 0.9
+    poor = (score.accuracy if gain is None else gain) < poor_score
     if poor and backend.from_data:
         lines["Hint"] = "a language model may find more: --model PROVIDER/NAME"
     return lines
