@@ -364,6 +364,7 @@ class TestCeiling:
         assert found.skill_stderr == pytest.approx(jackknife, rel=0.1)
 
 
+@pytest.mark.slow
 def test_environment_model_estimates_probabilities_from_draws(few_draws) -> None:
     spec = environment("FrozenLake-v1")
     rows = record(spec, env_args={}, policy="random", episodes=8, test_episodes=0)
@@ -384,6 +385,7 @@ def test_environment_model_estimates_probabilities_from_draws(few_draws) -> None
     assert certain.skill < 0.5 and certain.impossible > 0 and certain.reached is False
 
 
+@pytest.mark.slow
 def test_only_noisy_environments_are_drawn_from_64_times() -> None:
     spec = environment("CartPole-v1")
     rows = record(spec, env_args={}, policy="random", episodes=2, test_episodes=0)
