@@ -127,18 +127,15 @@ class RecordedPast:
         for period in range(2, self.MAX_PERIOD + 1):
             yield f"the number of steps modulo {period}", self.step % period
         yield "the first observation of the episode", self.observation[self.start]
-        yield from self.last_outcomes()
-        yield from self.events()
-        yield from self.balances()
-
-    def last_outcomes(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the outcome of the last row of the episode with the same observation and action."""
+        # Sorted by episode and situation, the row above is the last one with the same situation.
         episode = paired(self.start, self.situation)
         order = np.argsort(episode, kind="stable")
         last = np.full(len(order), -1)
         same = np.flatnonzero(np.diff(episode[order]) == 0)
         last[order[same + 1]] = self.outcome[order[same]]
         yield "the last outcome of the same observation and action in the episode", last
+        yield from self.events()
+        yield from self.balances()
 
     def events(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield how often and how long ago actions, rewards and places occurred."""

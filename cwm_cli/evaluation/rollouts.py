@@ -313,6 +313,7 @@ def _follow(
                 steps.append(columns | {"rewards": after.rewards, "ends": after.terminated})
     except CwmError as error:
         failure = str(error)
+    # Columns of an episode that failed before its first step have the axis of steps as well.
     empty = {name: rows.columns[name][:0][:, None] for name in names}
     empty |= {"rewards": np.zeros((0, draws)), "ends": np.zeros((0, draws), np.bool_)}
     columns = (

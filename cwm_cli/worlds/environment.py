@@ -21,7 +21,7 @@ from cwm_cli.envs.simulators.chance import fingerprint
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.envs.tasks import reward_number
 from cwm_cli.errors import CwmError
-from cwm_cli.planning.model import EpisodeHistory, close
+from cwm_cli.planning.model import EpisodeHistory, Step, close
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import (
     ImaginedEpisodes,
@@ -229,25 +229,14 @@ class PlayedEpisodes(ImaginedEpisodes):
 
     def step(self, actions: Columns) -> ImaginedStep:
         """Take one action in each environment."""
-        like, spec = self._like, self._spec
-        observations, rewards, terminated, valid = [], [], [], []
+        like, spec, steps = self._like, self._spec, []
         for place, env in enumerate(self._envs):
             after, reward, over, *_ = env.step(like.action_space.unpack("actions", actions, place))
-            observations.append(after)
-            rewards.append(reward_number(reward))
-            terminated.append(bool(over))
             allowed = spec.valid_actions and spec.valid_actions(env.unwrapped)
-            valid.append(None if allowed is None else like.action_space.mask(map(int, allowed)))
-        names_valid = like.has_valid_actions
-        everything = np.ones(like.action_space.count, np.bool_) if names_valid else None
-        return ImaginedStep(
-            like.observation_space.pack("observations", observations),
-            np.array(rewards),
-            np.array(terminated, np.bool_),
-            np.array([everything if mask is None else mask for mask in valid])
-            if names_valid
-            else None,
-        )
+            valid = None if allowed is None else tuple(map(int, allowed))
+            steps.append(Step(after, reward_number(reward), bool(over), valid))
+        spaces = like.observation_space, like.action_space
+        return ImaginedStep.of(steps, *spaces, with_valid=like.has_valid_actions)
 
     def keep(self, places: np.ndarray) -> None:
         """Keep only the episodes at these indices, in this order."""

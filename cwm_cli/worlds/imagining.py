@@ -197,17 +197,8 @@ class FollowedEpisodes(ImaginedEpisodes):
             raise CwmError(f"the program failed: {message}") from error
         model.reported.clear()
         self._steps += 1
-        valid = None
-        if any(step.valid is not None for step in steps):
-            everything = np.ones(space.count, np.bool_)
-            masks = (everything if step.valid is None else space.mask(step.valid) for step in steps)
-            valid = np.array(list(masks))
-        return ImaginedStep(
-            self._space.pack("observations", [step.observation for step in steps]),
-            np.array([step.reward for step in steps], float),
-            np.array([step.terminated for step in steps], np.bool_),
-            valid,
-        )
+        names_valid = any(step.valid is not None for step in steps)
+        return ImaginedStep.of(steps, self._space, space, with_valid=names_valid)
 
     def keep(self, places: np.ndarray) -> None:
         """Keep only the episodes at these indices, in this order."""

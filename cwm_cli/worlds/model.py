@@ -10,10 +10,10 @@ import numpy as np
 from pydantic import BaseModel
 
 from cwm_cli.data.dataset import VALID, VECTORS, Dataset
-from cwm_cli.data.spaces import Columns
+from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Decider, Moment, find_planner
-from cwm_cli.planning.model import EpisodeHistory, Model
+from cwm_cli.planning.model import EpisodeHistory, Model, Step
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.text import Grid
 
@@ -154,6 +154,23 @@ class ImaginedStep(NamedTuple):
     rewards: np.ndarray
     terminated: np.ndarray
     valid: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls, steps: Sequence[Step], observations: Space, actions: Space, *, with_valid: bool
+    ) -> Self:
+        """Return the results of one step in each episode, with masks of valid actions if asked."""
+        valid = None
+        if with_valid:
+            everything = np.ones(actions.count, np.bool_)
+            masks = (everything if s.valid is None else actions.mask(s.valid) for s in steps)
+            valid = np.array(list(masks))
+        return cls(
+            observations.pack("observations", [step.observation for step in steps]),
+            np.array([step.reward for step in steps], float),
+            np.array([step.terminated for step in steps], np.bool_),
+            valid,
+        )
 
 
 class ImaginedEpisodes:

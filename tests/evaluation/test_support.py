@@ -195,9 +195,10 @@ class Environment:
     cells = find_support(survey(ProgramModel(program, sandbox), data), data).cells
     assert cells[30, 0] and cells[50, 0]
     assert not cells[51, 0]  # only one row used this rule
-    twice = dataset([*[(n, n + 1, 0, False) for n in range(10)], *[(50, 0, 0, False)] * 2])
-    cells = find_support(survey(ProgramModel(program, sandbox), twice), twice).cells
-    assert not cells[60, 0]  # two rows are not enough
+    keyless = ProgramModel(program.replace("self.BONUS.get(self.state, 0.0)", "0.0"), sandbox)
+    for count in (2, 3):
+        data = dataset([*[(n, n + 1, 0, False) for n in range(10)], *[(50, 0, 0, False)] * count])
+        assert find_support(survey(keyless, data), data).cells[60, 0] == (count == 3)
     more = dataset([*[(n, n + 1, 0, False) for n in range(10)], *[(50, 0, 0, False)] * 3])
     cells = find_support(survey(ProgramModel(program, sandbox), more), more).cells
     assert not cells[51, 0] and cells[50, 0]  # 51 was never looked up
