@@ -4,7 +4,7 @@
 this module before each program.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
@@ -24,6 +24,7 @@ from cwm_cli.sandbox.handlers import (
     writer,
 )
 from cwm_cli.sandbox.job import ModelJob, slot_type
+from cwm_cli.translation.forms import Form
 from cwm_cli.worlds.confined import load_form
 from cwm_cli.worlds.messages import MAX_NOTE_BYTES
 
@@ -175,16 +176,28 @@ class TimingHandler(Handler[TimingJob]):
             program.write(READY)
             inputs = sealed.open(data, program.read(KEY_SIZE))
             weights = np.frombuffer(program.read(8 * count), "<f8")
-            try:
-                if (take := passes.get(sealed.form)) is None:
-                    notes, prefix = form.program.notes, f"not {sealed.form}: "
-                    own = [note.removeprefix(prefix) for note in notes if note.startswith(prefix)]
-                    raise Unbatched("; ".join(own or notes))
-                sums = np.array([take(one, weights) for one in inputs], "<f8")
-                program.write(PASSED.pack(True, b"") + sums.tobytes())
-            except Unbatched as reason:
-                note = str(reason).encode("utf-8", "replace")[:MAX_NOTE_BYTES]
-                program.write(PASSED.pack(False, note))
+            reason = _missing_reason(form, sealed.form)
+            program.write(_take_passes(passes.get(sealed.form), inputs, weights, reason))
+
+
+def _take_passes(
+    take: Pass | None, inputs: Iterator[TimedInputs], weights: np.ndarray, reason: str
+) -> bytes:
+    """Return the reply to a round: the sums of its passes, or the reason why there are none."""
+    if take is not None:
+        try:
+            sums = [take(one, weights) for one in inputs]
+            return PASSED.pack(True, b"") + np.array(sums, "<f8").tobytes()
+        except Unbatched as error:
+            reason = str(error)
+    return PASSED.pack(False, reason.encode("utf-8", "replace")[:MAX_NOTE_BYTES])
+
+
+def _missing_reason(form: Form, name: str) -> str:
+    """Return the reason why a form of a program does not exist."""
+    notes, prefix = form.program.notes, f"not {name}: "
+    own = [note.removeprefix(prefix) for note in notes if note.startswith(prefix)]
+    return "; ".join(own or notes)
 
 
 def _single_pass(
@@ -199,22 +212,24 @@ def _single_pass(
         keep = answers.append
         # A local number, because reading the shared counter for each step takes time.
         number: int = counter[0]
-        fresh = iter(inputs.leaves)
-        if job.observation_space.is_float and job.fresh[0]:
-            observations: Iterator[Any] = iter(next(fresh))  # rows of an array need no conversion
-        else:
-            leaves = zip(job.fresh, job.observations, strict=True)
-            columns = [
-                next(fresh) if is_fresh else known[inputs.rows] for is_fresh, known in leaves
-            ]
-            observations = values(job.observation_space, iter(columns))
-        for state, action in zip(observations, actions, strict=True):
+        for state, action in zip(_observations(job, inputs), actions, strict=True):
             stand(state)
             keep(step(action))
             counter[0] = number = number + 1
         return sum_columns(_columns(job, answers), weights)
 
     return take
+
+
+def _observations(job: TimingJob, inputs: TimedInputs) -> Iterable[Any]:
+    """Return the observations of inputs, in memory that the program may change."""
+    fresh = iter(inputs.leaves)
+    if job.observation_space.is_float and job.fresh[0]:
+        first: np.ndarray = next(fresh)
+        return iter(first)
+    leaves = zip(job.fresh, job.observations, strict=True)
+    columns = [next(fresh) if is_fresh else column[inputs.rows] for is_fresh, column in leaves]
+    return values(job.observation_space, iter(columns))
 
 
 def _columns(job: TimingJob, answers: list[Any]) -> list[np.ndarray]:
