@@ -27,7 +27,7 @@ class Unifier:
     def __init__(self, graph: Graph, action: TraceNode, actions: Sequence[Any]) -> None:
         self._graph, self._place = graph, action
         if len(actions) > 1 and actions[0] != 0:
-            self._place = graph.apply("subtract", action, graph.const(actions[0]))
+            self._place = graph.apply("subtract", action, actions[0])
         self._memo: dict[Nodes, TraceNode | None] = {}
 
     def unify(self, nodes: Nodes) -> TraceNode | None:

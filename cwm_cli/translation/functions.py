@@ -309,7 +309,7 @@ def solve(a: Any, b: Any) -> Any:
 
 def _require_pivot(pivot: Any, below: Any) -> None:
     small = op("less", op("multiply", op("absolute", pivot), 1e3), op("absolute", below))
-    tracer().fall_back_if(node_of(small), numeric=True)
+    tracer().fall_back_if(node_of(small))
 
 
 def det(a: Any) -> Any:
@@ -768,8 +768,7 @@ def _nan_to_num(value: Any) -> Any:
     """Return numbers unchanged; if one is not finite, the program computes the step."""
     made = array_of(value)
     tracer().fall_back_if(
-        tracer().graph.negate(node_of(reduce("logical_and", _numpy("isfinite", made)))),
-        numeric=True,
+        tracer().graph.negate(node_of(reduce("logical_and", _numpy("isfinite", made))))
     )
     return made if made.ndim else wrap(made.data)
 

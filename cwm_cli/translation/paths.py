@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from cwm_cli.translation.expressions import Graph, TraceNode, Unsupported
+from cwm_cli.translation.expressions import Graph, TraceNode, Unsupported, topological_order
 
 MAX_PATHS = 256  # through a region of a program
 MAX_DECISIONS = 200  # on one path
@@ -24,8 +24,8 @@ _LARGEST_SINGLE = 3.4e38
 Range = tuple[float, float]
 T = TypeVar("T")
 Decision = tuple[TraceNode, bool]
-# The decisions of a path, its two fallback conditions, and its result or exception.
-PathResult = tuple[list[Decision], tuple[TraceNode | None, TraceNode | None], Any]
+# The decisions of a path, its fallback condition, and its result or exception.
+PathResult = tuple[list[Decision], TraceNode | None, Any]
 
 ROUNDINGS = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "rint": round}
 
@@ -37,9 +37,8 @@ class AbandonedPath(BaseException):
 class Path:
     """The facts on one path through a program that is being traced.
 
-    `fallback` is the condition under which the program raises or behaves differently.
-    `numeric_fallback` is the condition under which plain numbers fail but arrays continue. Under
-    both conditions the program itself computes the step. `cache` contains the results of regions
+    `fallback` is the condition under which the program itself computes the step, because it raises
+    or because plain numbers and arrays behave differently. `cache` contains the results of regions
     on this path and on paths with the same first decisions.
     """
 
@@ -55,7 +54,6 @@ class Path:
         self.ranges: dict[TraceNode, Range] = dict(parent.ranges) if parent else {}
         self.counts: Counter[int] = Counter(parent.counts) if parent else Counter()
         self.fallback: TraceNode | None = None
-        self.numeric_fallback: TraceNode | None = None
 
     def next_region(self) -> Any:
         """Return a key for the next region; paths share it until their decisions differ."""
@@ -100,9 +98,10 @@ class Tracer:
         memo = self.path.ranges if self.path else self._ranges
         results = memo.get(node)
         if results is None:
-            for each in _nodes_without_range(node, memo):
-                self.graph.count()
-                memo[each] = self._compute_range(each)
+            for each in topological_order([node], memo):
+                if each.op != "const":
+                    self.graph.count()
+                    memo[each] = self._compute_range(each)
             results = memo[node]
         return results
 
@@ -234,7 +233,7 @@ class Tracer:
                 raise Unsupported("a whole number without small bounds is an index or key")
             values = range(int(low), int(high) + 1)
         for value in values:
-            if self.decide(self.graph.apply("equal", node, self.graph.const(value))):
+            if self.decide(self.graph.apply("equal", node, value)):
                 return value
         raise AbandonedPath("no value is left")
 
@@ -267,27 +266,13 @@ class Tracer:
             for number in range(len(prefix), len(path.decisions)):
                 decisions = [choice for _, choice in path.decisions[: number + 1]]
                 waiting.append([*decisions[:-1], not decisions[-1]])
-            results.append((path.decisions, (path.fallback, path.numeric_fallback), result))
+            results.append((path.decisions, path.fallback, result))
         return results
 
-    def fall_back_if(self, where: TraceNode | None, *, numeric: bool = False) -> None:
-        """Leave the step to the program if a condition holds.
-
-        Args:
-            where: The condition; None means never.
-            numeric: Plain numbers fail under the condition, but arrays continue.
-        """
-        if where is None or self.path is None or self.truth(where) is False:
-            return
-        if numeric:
-            self.fall_back_regardless(where)
-        else:
+    def fall_back_if(self, where: TraceNode | None) -> None:
+        """Leave the step to the program if a condition holds; None means never."""
+        if where is not None and self.path is not None and self.truth(where) is not False:
             self.path.fallback = self.graph.either(self.path.fallback, where)
-
-    def fall_back_regardless(self, where: TraceNode) -> None:
-        """Add a numeric fallback condition, even if assumed ranges exclude it."""
-        assert self.path is not None
-        self.path.numeric_fallback = self.graph.either(self.path.numeric_fallback, where)
 
 
 def merge_by_decisions(
@@ -304,20 +289,6 @@ def merge_by_decisions(
         return merge_by_decisions(sides[0] or sides[1], merge, depth + 1)
     one, other = (merge_by_decisions(side, merge, depth + 1) for side in sides)
     return merge(node, one, other)
-
-
-def _nodes_without_range(node: TraceNode, memo: dict[TraceNode, Range]) -> list[TraceNode]:
-    """Return a node and its operands that have no range yet, operands first."""
-    out, stack, seen = [], [(node, False)], set()
-    while stack:
-        each, done = stack.pop()
-        if done:
-            out.append(each)
-        elif each not in seen and each not in memo and each.op != "const":
-            seen.add(each)
-            stack.append((each, True))
-            stack += [(arg, False) for arg in each.args]
-    return out
 
 
 def compute_range(  # noqa: C901, PLR0912  # a case for each operation

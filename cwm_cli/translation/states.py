@@ -386,17 +386,17 @@ class Trace:
         self.tracer.bound(tag, 0, len(self._variants) - 1)
         entered = self._merge_paths(self._entered, 1 + self._total, self._pack_state)
         stepped = self._merge_variants(tag)
-        fallback = graph.either(*stepped[:2])
+        fallback = stepped[0]
         if fallback is not None and fallback.op == "const" and fallback.value:
             raise Unsupported(f"it always fails: {self._failure!r}"[:300])
-        outputs = [graph.const(0) if node is None else node for node in stepped[2 : size + 4]]
+        outputs = [graph.const(0) if node is None else node for node in stepped[1 : size + 3]]
         self.next_observation, self.reward = outputs[:size], outputs[size]
         self.terminated = graph.cast(outputs[size + 1], "b")
         slots = [tag, *slots]
         next_state = [
-            self._fill_slot(*pair) for pair in zip(stepped[size + 4 :], slots, strict=True)
+            self._fill_slot(*pair) for pair in zip(stepped[size + 3 :], slots, strict=True)
         ]
-        entry_state = [self._fill_slot(*pair) for pair in zip(entered[2:], slots, strict=True)]
+        entry_state = [self._fill_slot(*pair) for pair in zip(entered[1:], slots, strict=True)]
         live = self._find_live_slots(
             slots, next_state, [*self.next_observation, self.reward, self.terminated, fallback]
         )
@@ -406,12 +406,8 @@ class Trace:
         self.fallback = self._add_overflow(fallback, self.next_state, self.terminated)
         low, high = self.tracer.range(self.reward)
         if not -LARGEST < low <= high < LARGEST:
-            size_of_reward = graph.apply("absolute", self.reward)
-            small = graph.apply("less", size_of_reward, graph.const(LARGEST))
-            self.fallback = graph.either(self.fallback, graph.negate(small))
-        self.entry_fallback = self._add_overflow(
-            graph.either(*entered[:2]), self.entry_state, graph.false
-        )
+            self.fallback = graph.either(self.fallback, graph.exceeds(self.reward, LARGEST))
+        self.entry_fallback = self._add_overflow(entered[0], self.entry_state, graph.false)
 
     def _merge_variants(self, tag: TraceNode) -> list[TraceNode | None]:
         """Return the merged results of steps from all variants with all actions."""
@@ -439,15 +435,15 @@ class Trace:
     def _merge_paths(
         self, found: Sequence[PathResult], width: int, pack: Callable[[Any], list[TraceNode | None]]
     ) -> list[TraceNode | None]:
-        """Return nodes that merge all paths: fallback conditions, then the packed results."""
+        """Return nodes that merge all paths: the fallback condition, then the packed results."""
         graph = self.tracer.graph
         rows = []
-        for decisions, (fallback, numeric), result in found:
+        for decisions, fallback, result in found:
             if isinstance(result, BaseException):
                 self._failure = result
-                row: list[TraceNode | None] = [graph.const(True), graph.false, *[None] * width]
+                row: list[TraceNode | None] = [graph.const(True), *[None] * width]
             else:
-                row = [fallback or graph.false, numeric or graph.false, *pack(result)]
+                row = [fallback or graph.false, *pack(result)]
             rows.append((decisions, row))
         return merge_by_decisions(
             rows, lambda c, x, y: [_select(c, a, b) for a, b in zip(x, y, strict=True)]
@@ -499,11 +495,11 @@ class Trace:
                 continue
             real = graph.cast(node, "f")
             if limit != widest:
-                real = graph.apply("multiply", real, graph.const(widest / limit))
+                real = graph.apply("multiply", real, widest / limit)
             square = graph.apply("multiply", real, real)
             squares = square if squares is None else graph.apply("add", squares, square)
         if squares is not None:
-            within = graph.apply("less", squares, graph.const(widest * widest))
+            within = graph.apply("less", squares, widest * widest)
             beyond = graph.negate(graph.either(within, ended) or within)
             fallback = graph.either(fallback, beyond)
         never = fallback is not None and fallback.op == "const" and not fallback.value
