@@ -193,6 +193,19 @@ def op(name: str, *args: Any) -> Any:
     return number(_apply(name, [node_of(arg) for arg in args], flags), python)
 
 
+def select_number(condition: Any, x: Any, y: Any) -> Any:
+    """Return one of two numbers by a condition.
+
+    Its type may be ambiguous if that cannot matter; otherwise the path forks.
+    """
+    one, other = node_of(x), node_of(y)
+    types = {is_python(x), is_python(y)}
+    python = types.pop() if one.kind == other.kind and len(types) == 1 else None
+    if python is None and tracer().exact_types and one is not other:
+        return x if tracer().decide(condition) else y
+    return number(tracer().graph.apply("select", condition, one, other), python)
+
+
 def elementwise(name: str, *args: Any) -> Any:
     """Apply an operation to arrays; their elements are NumPy's, other numbers may be Python's."""
     arrays = [scalar_array(arg) if is_number(arg) else raw(arg) for arg in args]

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.translation.expressions import TraceNode, Unsupported
-from cwm_cli.translation.functions import BUILTINS, Type, select_number
 from cwm_cli.translation.instrumentation import PREFIX, rewrite
+from cwm_cli.translation.modules import BUILTINS, Type
 from cwm_cli.translation.numbers import (
     Array,
     Number,
@@ -26,6 +26,7 @@ from cwm_cli.translation.numbers import (
     number,
     op,
     raw,
+    select_number,
     to_numpy,
     tracer,
 )
