@@ -153,7 +153,7 @@ def _default(param: Any) -> str:
 def options() -> str:
     """Return tables of the `-o` options of every part that has options."""
     from cwm_cli import registry
-    from cwm_cli.commands.option_lists import option_owners
+    from cwm_cli.commands.installation import option_owners
 
     parts, last = [], ""
     for kind, name, owner in option_owners():
@@ -302,7 +302,7 @@ def _text(node: ast.expr, known: Mapping[str, ast.expr]) -> str:
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "Names of environments, plugins and options": (
         "cwm_cli/registry",
-        "cwm_cli/commands/option_lists",
+        "cwm_cli/commands/installation",
         "cwm_cli/commands/plugin_failures",
         "cwm_cli/presets",
         "cwm_cli/errors",

@@ -54,12 +54,12 @@ from cwm_cli.search.loop import Search
 from cwm_cli.search.models import (
     ModelPool,
     ModelUse,
+    innermost,
     make_backend,
     model_uses,
     models_text,
     read_models,
 )
-from cwm_cli.search.wrapper import innermost
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.trails import TrailsJob
 
