@@ -18,10 +18,6 @@ MAX_NODES = 12_000
 MAX_WORK = 300_000
 
 
-# Report progress after this much work, which takes some hundredths of a second.
-_REPORT_INTERVAL = 5_000
-
-
 class Unsupported(BaseException):
     """A program cannot be translated, for the reason in the text.
 
@@ -113,8 +109,6 @@ _NUMPY_TYPES: dict[str, Callable[[Any], Any]] = {
     "f": np.float64,
 }
 PYTHON_TYPES: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "s": float, "f": float}
-# Larger integers are not folded, because lanes have 64 bits.
-_MAX_FOLDED_INTEGER = 2**62
 
 
 def kind_of(value: Any) -> str:
@@ -183,7 +177,7 @@ class Graph:
     def count(self, work: int = 1) -> None:
         """Add work to the total, and raise `Unsupported` beyond `MAX_WORK`."""
         self.work += work
-        if self.work - self._reported > _REPORT_INTERVAL:
+        if self.work - self._reported > 5_000:  # takes some hundredths of a second
             self._reported = self.work
             self._progress()
             if self.work > MAX_WORK:
@@ -193,7 +187,7 @@ class Graph:
         """Return the node of a constant."""
         kind = kind or kind_of(value)
         value = PYTHON_TYPES[kind](value)
-        if kind == "i" and abs(value) > _MAX_FOLDED_INTEGER:
+        if kind == "i" and abs(value) > 2**62:  # arrays of integers have 64 bits
             raise Unsupported("large whole numbers")
         return self.make("const", (), kind, value)
 

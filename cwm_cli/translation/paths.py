@@ -11,15 +11,11 @@ from typing import Any, TypeVar
 
 from cwm_cli.translation.expressions import Graph, TraceNode, Unsupported, topological_order
 
-MAX_PATHS = 256  # through a region of a program
-MAX_DECISIONS = 200  # on one path
 MAX_VALUES = 64  # of an integer, for a fork with one path per value
 
 # Larger numbers of states, observations and actions are left to the program. So the product of a
 # few numbers never exceeds the range of double precision, single precision or 64-bit integers.
 LIMITS = {"f": 1e30, "s": 1e9, "i": 2.0**31, "b": 1.0}
-
-_LARGEST_SINGLE = 3.4e38
 
 Range = tuple[float, float]
 T = TypeVar("T")
@@ -214,7 +210,7 @@ class Tracer:
         number = len(path.decisions)
         choice = path.prefix[number] if number < len(path.prefix) else True
         path.decisions.append((node, choice))
-        if number >= MAX_DECISIONS:
+        if number >= 200:  # the prefixes of all paths would fill the memory
             raise Unsupported("too many decisions")
         self.learn(node, choice)
         return choice
@@ -252,7 +248,7 @@ class Tracer:
         while waiting:
             prefix = waiting.pop()
             self.graph.count(50)
-            if len(results) >= MAX_PATHS:
+            if len(results) >= 256:  # more paths would take seconds
                 raise Unsupported("too many paths")
             self.path = path = Path(prefix, parent, known)
             try:
@@ -291,6 +287,14 @@ def merge_by_decisions(
     return merge(node, one, other)
 
 
+_RANGES = {
+    **dict.fromkeys(("sin", "cos", "tanh"), (-1.0, 1.0)),
+    **dict.fromkeys(("sqrt", "exp", "hypot"), (0.0, math.inf)),
+    # Pi, also in single precision.
+    **dict.fromkeys(("arctan2", "arctan"), (-3.1415927411, 3.1415927411)),
+}
+
+
 def compute_range(  # noqa: C901, PLR0912  # a case for each operation
     node: TraceNode, ranges: Sequence[Range]
 ) -> Range:
@@ -305,17 +309,25 @@ def compute_range(  # noqa: C901, PLR0912  # a case for each operation
     (a, b), (c, d) = ranges[0], ranges[-1]
     if op == "multiply" and node.args[0] is node.args[1]:
         low, high = (0.0 if a < 0 < b else min(a * a, b * b)), max(a * a, b * b)
-    elif op in ("add", "subtract", "multiply"):
-        low, high = _arithmetic_range(op, (a, b), (c, d))
-    elif op == "divide" and (c > 0 or d < 0):
-        corners = [x / y for x in (a, b) for y in (c, d)]
-        low, high = min(corners), max(corners)
-        if any(map(math.isnan, corners)):
-            low, high = -math.inf, math.inf
+    elif op == "add":
+        low, high = a + c, b + d
+    elif op == "subtract":
+        low, high = a - d, b - c
+    elif op == "multiply" or (op == "divide" and (c > 0 or d < 0)):
+        if op == "divide":
+            corners = [x / y for x in (a, b) for y in (c, d)]
+        else:  # 0 * inf is 0 here, because infinity stands for a large number
+            corners = [x * y if x and y else 0.0 for x in (a, b) for y in (c, d)]
+        if not any(map(math.isnan, corners)):
+            low, high = min(corners), max(corners)
     elif op == "power" and node.args[1].op == "const" and node.args[1].value % 2 == 0:
         low = 0.0
-    elif op in ("negative", "absolute", "sign"):
-        low, high = _signed_range(op, a, b)
+    elif op == "negative":
+        low, high = -b, -a
+    elif op == "absolute":
+        low, high = max(0.0, a, -b), max(abs(a), abs(b))
+    elif op == "sign":
+        low, high = float((a > 0) - (a < 0)), float((b > 0) - (b < 0))
     elif op == "remainder" and c == d > 0:
         low, high = 0.0, d - (node.kind == "i")
     elif op == "floor_divide" and c == d > 0 and node.kind == "i":
@@ -332,33 +344,11 @@ def compute_range(  # noqa: C901, PLR0912  # a case for each operation
     elif op in ("real", "whole", *ROUNDINGS):
         turn: Any = {"real": float, "whole": math.trunc, **ROUNDINGS}[op]
         low, high = (x if math.isinf(x) else turn(x) for x in (a, b))
-    elif op in ("sin", "cos", "tanh"):
-        low, high = -1.0, 1.0
-    elif op in ("sqrt", "exp", "hypot"):
-        low = 0.0
-    elif op in ("arctan2", "arctan"):
-        low, high = -3.1415927411, 3.1415927411  # pi, also in single precision
+    elif op in _RANGES:
+        low, high = _RANGES[op]
     if node.kind == "s":
         # Single precision rounds the bounds to 24 bits.
-        margin = 1e-6 * max(abs(low), abs(high), 1e-30)
-        low = low - margin if low > -_LARGEST_SINGLE else -math.inf
-        high = high + margin if high < _LARGEST_SINGLE else math.inf
+        margin, largest = 1e-6 * max(abs(low), abs(high), 1e-30), 3.4e38
+        low = low - margin if low > -largest else -math.inf
+        high = high + margin if high < largest else math.inf
     return low, high
-
-
-def _arithmetic_range(op: str, left: Range, right: Range) -> Range:
-    (a, b), (c, d) = left, right
-    if op == "add":
-        return a + c, b + d
-    if op == "subtract":
-        return a - d, b - c
-    corners = [x * y if x and y else 0.0 for x in (a, b) for y in (c, d)]
-    return min(corners), max(corners)
-
-
-def _signed_range(op: str, a: float, b: float) -> Range:
-    if op == "negative":
-        return -b, -a
-    if op == "absolute":
-        return max(0.0, a, -b), max(abs(a), abs(b))
-    return float((a > 0) - (a < 0)), float((b > 0) - (b < 0))

@@ -40,11 +40,6 @@ from cwm_cli.translation.values import (
     select_mutable,
 )
 
-MAX_LOOP_ROUNDS = 3  # of a loop with a symbolic condition; the program computes longer ones
-MAX_DEPTH = 60  # of nested regions; a deeper recursion has no known end
-MIN_CACHED_WORK = 150  # of a region; repeating less work costs less than copying its results
-MAX_CHOICES = 16  # in a chain of selections that replaces a table
-
 FILE = "<traced>"  # file name of traced programs
 
 UNBOUND = SimpleNamespace(what="a variable without a value")
@@ -234,7 +229,7 @@ def run_and_merge(
     def explore() -> list[Any]:
         current.depth += 1
         try:
-            if current.depth > MAX_DEPTH:
+            if current.depth > 60:  # nested regions: the recursion has no known end
                 raise Unsupported("it recurs too deeply")
             return current.explore(lambda: (run(), tuple(map(_copy_contents, mutable))), before)
         finally:
@@ -272,7 +267,8 @@ def _explore_cached(around: list[Any], explore: Callable[[], list[Any]]) -> list
         return copies
     work = current.graph.work
     found = explore()
-    if current.graph.work - work > MIN_CACHED_WORK:
+    # Repeating less work costs less than copying the results.
+    if current.graph.work - work > 150:
         with suppress(MergeError):
             path.cache[key] = _CachedResults(around, found)
     return found
@@ -421,7 +417,7 @@ def continue_loop(test: Any, number: int) -> Any:
     if type(test) is Number and current.path and current.truth(test.node) is None:
         current.path.counts[number] += 1
         going = bool(test)
-        if going and current.path.counts[number] > MAX_LOOP_ROUNDS:
+        if going and current.path.counts[number] > 3:  # the program computes longer loops
             raise AbandonedPath("a long loop")
         return going
     return test
@@ -600,7 +596,7 @@ def _gather_items(items: list[Any], place: TraceNode) -> Any:
             of_numpy = {isinstance(each, np.generic) for each in items}
             python = not of_numpy.pop() if len(of_numpy) == len(kinds) == 1 else None
             return number(graph.gather(items, place), python)
-        if len(items) > MAX_CHOICES:
+        if len(items) > 16:  # a fork is faster than a longer chain of selections
             raise MergeError
         out = items[-1]
         for at in range(len(items) - 2, -1, -1):
