@@ -133,6 +133,7 @@ class CodeWriter:
             return text
         condition, least, most, inside = _GUARDS[node.op]
         low, high = self._tracer.range(node.args[-1])
+        # The guard is left out where the range of the operand proves that it always holds.
         safe = (low > least and high < most) if inside else (low > most or high < least)
         otherwise = "INF" if node.op == "divide" else "0.0"  # the size check detects INF
         return text if safe else f"({text} if {condition} else {otherwise})"
@@ -141,15 +142,13 @@ class CodeWriter:
         table = f"T{node.number}"
         self.tables[table] = np.array(node.value) if self._lanes else node.value
         place = node.args[0]
-        low, high = self._tracer.range(place) if not _is_action_index(place) else (0, 0)
+        # An index by action is inside the table: it is the action, or the action minus the lowest.
+        index = place.args[0] if place.op == "subtract" else place
+        low, high = self._tracer.range(place) if index.op != "action" else (0, 0)
         # Lanes whose program has ended or failed may have an index outside the table.
         if not self._lanes or (low >= 0 and high < len(node.value)):
             return f"{table}[{{0}}]"
         return f"{table}.take({{0}}, mode='clip')"
-
-
-def _is_action_index(place: TraceNode) -> bool:
-    return place.op == "action" or (place.op == "subtract" and place.args[0].op == "action")
 
 
 def _tuple(texts: Iterable[str]) -> str:

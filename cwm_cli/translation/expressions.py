@@ -6,6 +6,7 @@ step (see `numbers`).
 """
 
 import math
+import operator
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -164,6 +165,7 @@ class Graph:
             if op in ("less", "equal"):
                 return self.false
             raise Unsupported("an unknown value next to a value that is not a number")
+        # The text of a value tells 0.0 from -0.0 and 1 from True, which are equal.
         key = (op, tuple([arg.number for arg in args]), kind, repr(value))
         node = self._nodes.get(key)
         if node is None:
@@ -260,6 +262,7 @@ class Graph:
         if op == "power" and last.op == "const" and last.value == 2 and first.kind == kind:
             return self.apply("multiply", first, first)
         if len(args) == 2 and last.op == "const" and first.kind == kind:
+            # Adding 0.0 is not neutral: -0.0 + 0.0 is 0.0.
             neutral = ("multiply", 1), ("divide", 1), ("subtract", 0), ("power", 1)
             if (op, last.value) in neutral and str(last.value) != "-0.0":
                 return first
@@ -339,6 +342,7 @@ class Graph:
         if x.op == "select" and x.args[2] is y and x.kind == kind:
             return self._select(self.apply("logical_and", condition, x.args[0]), x.args[1], y)
         if condition.op == "less" and x.kind == y.kind:
+            # The order of the operands decides which of two equal values (0.0 and -0.0) remains.
             if (x, y) == condition.args:
                 return self.apply("minimum", y, x)
             if (y, x) == condition.args:
@@ -372,23 +376,23 @@ class Graph:
         return self.make("gather", (place,), kind, plain)
 
 
+_EXACT: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "power": operator.pow,
+    "negative": operator.neg,
+    "floor_divide": operator.floordiv,
+    "remainder": operator.mod,
+}
+
+
 def evaluate(op: str, values: Sequence[Any]) -> Any:
     """Compute an operation; integers are Python's, so that nothing wraps around."""
     if op in ("whole", "real", "single"):
         return {"whole": int, "real": float, "single": np.float32}[op](values[0])
-    if all(type(value) is int for value in values):
-        a, b = values[0], values[-1]
-        exact: dict[str, Callable[[], Any]] = {
-            "add": lambda: a + b,
-            "subtract": lambda: a - b,
-            "multiply": lambda: a * b,
-            "power": lambda: a**b,
-            "negative": lambda: -a,
-            "floor_divide": lambda: a // b,
-            "remainder": lambda: a % b,
-        }
-        if op in exact:
-            return exact[op]()
+    if op in _EXACT and all(type(value) is int for value in values):
+        return _EXACT[op](*values)
     return getattr(np, op)(*values)
 
 

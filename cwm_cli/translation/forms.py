@@ -72,10 +72,13 @@ def find_fastest_form(program: Program, source: Source, rows: Rows, form: str) -
     """
     if form == "scalar":
         return Form(program, program)
-    reason = _find_obstacle(program, rows)
     model: Model = program
-    if reason:
-        program.notes.append(f"scalar: {reason}")
+    if not rows.observations:
+        program.notes.append("scalar: no rows of real numbers")
+    elif program.names_actions:
+        program.notes.append("scalar: it returns valid actions")
+    elif not program.deterministic:
+        program.notes.append("scalar: it draws random numbers")
     else:
         widened = Rows(
             [_widen(source.observation_space, value) for value in rows.observations],
@@ -84,15 +87,6 @@ def find_fastest_form(program: Program, source: Source, rows: Rows, form: str) -
         model = _build_model(program, source, widened)
     program.used.clear()  # of the forms that the comparison used
     return Form(model, program)
-
-
-def _find_obstacle(program: Program, rows: Rows) -> str:
-    """Return why no other form is possible, or an empty string."""
-    if not rows.observations:
-        return "no rows of real numbers"
-    if program.names_actions:
-        return "it returns valid actions"
-    return "" if program.deterministic else "it draws random numbers"
 
 
 def _widen(space: Space, value: Any) -> Any:

@@ -21,6 +21,7 @@ from cwm_cli.planning.program import MemorylessModel, Program
 from cwm_cli.translation.emission import ScalarFunctions, emit_batched
 from cwm_cli.translation.expressions import TraceNode
 from cwm_cli.translation.states import Trace
+from cwm_cli.translation.values import closure_values
 
 # A table is filled by at most this many steps of the program, in one or two tenths of a second.
 MAX_STEPS = 12_000
@@ -322,25 +323,25 @@ class TableBatch:
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Take actions; return observations, rewards and terminated."""
-        places = self._row_indices(actions)
-        self._state = self._next[places]
+        places = self._move(actions)
         return self._observations[..., places], self._rewards[places], self._ends[places]
 
     def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Take actions; return rewards and terminated."""
-        places = self._row_indices(actions)
-        self._state = self._next[places]
+        places = self._move(actions)
         return self._rewards[places], self._ends[places]
 
     def keep(self, lanes: np.ndarray) -> None:
         """Keep only the given lanes, by number or by a mask."""
         self._state = self._state[lanes]
 
-    def _row_indices(self, actions: np.ndarray) -> np.ndarray:
-        indices: np.ndarray = self._state + actions - self._low
-        if self._any_fails and self._fails[indices].any():
+    def _move(self, actions: np.ndarray) -> np.ndarray:
+        """Enter the next states; return the rows of the steps."""
+        rows: np.ndarray = self._state + actions - self._low
+        if self._any_fails and self._fails[rows].any():
             raise Unbatched("a row needs the interpreted program")
-        return indices
+        self._state = self._next[rows]
+        return rows
 
 
 class _TableBuilder:
@@ -390,6 +391,7 @@ class _TableBuilder:
                 first_row = None if terminated else self._state_number() * count
                 rows.append((observation, reward, terminated, first_row))
         self._set_attributes(self._initial)
+        # A global that the steps changed would make results differ between calls.
         if _external_state(self._type) != self._external_state:
             raise Unbatched("more changes than its attributes")
         return rows
@@ -461,16 +463,12 @@ def _contained_values(value: Any) -> Iterable[Any]:
     if isinstance(value, list | tuple | set | frozenset | range):
         return value
     if isinstance(value, FunctionType):
-        closure_values = [cell.cell_contents for cell in value.__closure__ or ()]
-        return value.__defaults__, value.__kwdefaults__, *closure_values
+        return value.__defaults__, value.__kwdefaults__, *closure_values(value)
     if isinstance(value, type):
-        return _contained_values(_own_attributes(value))
+        # Only classes of the program itself change.
+        known = value.__module__ in sys.modules
+        own = {k: v for k, v in vars(value).items() if not (known or k.startswith("__"))}
+        return [*own, *own.values()]
     if not hasattr(value, "__dict__"):
         raise Unbatched(f"it keeps a {type(value).__name__} outside its attributes")
     return list(vars(value).values())
-
-
-def _own_attributes(value: type) -> dict[str, Any]:
-    """Return the attributes of a class of the program; other classes do not change."""
-    known = value.__module__ in sys.modules
-    return {} if known else {k: v for k, v in vars(value).items() if not k.startswith("__")}

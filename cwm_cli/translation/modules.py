@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cwm_cli.translation import functions
 from cwm_cli.translation.expressions import (
     FUNCTIONS,
     MATH_NAMES,
@@ -18,28 +19,17 @@ from cwm_cli.translation.expressions import (
 from cwm_cli.translation.functions import (
     accumulate,
     arg_best,
-    around,
     array,
-    array_equal,
     asarray,
     clip,
-    cross,
-    det,
-    diff,
     dot,
     full,
-    interp,
     isclose,
     mean,
     norm,
     numpy_op,
-    ravel_multi_index,
     reduce,
     solve,
-    std,
-    unravel_index,
-    var,
-    where,
 )
 from cwm_cli.translation.numbers import (
     ALIASES,
@@ -117,11 +107,9 @@ def _to_objects(value: Any) -> Any:
     if type(value) is Number:
         return scalar_array(value)
     if isinstance(value, list | tuple) and value and all(is_number(each) for each in value):
-        return (
-            array_of(value).data
-            if any(not isinstance(e, int) or is_symbolic(e) for e in value)
-            else value
-        )
+        # Plain integers may be a shape or an index, which NumPy needs as integers.
+        plain = all(isinstance(each, int) for each in value)
+        return value if plain else array_of(value).data
     if isinstance(value, list | tuple):
         return type(value)(map(_to_objects, value))
     return objects(value) if isinstance(value, np.ndarray) and value.dtype != object else value
@@ -196,21 +184,14 @@ class Module:
     def _replacement(self, name: str, value: Any) -> Any:
         """Return the value of a name; functions without support refuse symbolic numbers."""
         if isinstance(value, np.ufunc):
-            return (
-                Ufunc(value)
-                if ALIASES.get(name, name) in _SUPPORTED_UFUNCS
-                else _concrete_only(name, value)
-            )
+            supported = ALIASES.get(name, name) in _SUPPORTED_UFUNCS
+            return Ufunc(value) if supported else _concrete_only(name, value)
         if name == "random":
             raise Unsupported("random numbers")
-        if name in STRUCTURAL and self._module is np:
+        if self._module is np and name in STRUCTURAL:
             return _wrap_structural(value)
-        plain = (
-            not isinstance(value, type)
-            or issubclass(value, np.generic)
-            or name in _SUPPORTED_CLASSES
-        )
-        if self._module is np and not plain:
+        computes = isinstance(value, type) and not issubclass(value, np.generic)
+        if self._module is np and computes and name not in _SUPPORTED_CLASSES:
             raise Unsupported(f"numpy.{name}")
         if isinstance(value, ModuleType | type) or not callable(value):
             return value
@@ -344,10 +325,6 @@ _STAND_INS = {each.plain: each for each in (INT, FLOAT, BOOL, *_NUMPY_TYPES.valu
 
 
 # NumPy and `math` as modules
-def _of_numpy(name: str) -> Callable[..., Any]:
-    return lambda *args, **options: getattr(NUMPY, name)(*args, **options)
-
-
 METHODS: dict[str, Callable[..., Any]] = {
     "sum": lambda v, *a, **k: reduce("add", v, *a, **k),
     "prod": lambda v, *a, **k: reduce("multiply", v, *a, **k),
@@ -355,18 +332,21 @@ METHODS: dict[str, Callable[..., Any]] = {
     "max": lambda v, *a, **k: reduce("maximum", v, *a, **k),
     "any": lambda v, *a, **k: reduce("logical_or", v, *a, **k),
     "all": lambda v, *a, **k: reduce("logical_and", v, *a, **k),
-    "mean": mean,
-    "var": var,
-    "std": std,
-    "clip": clip,
-    "dot": dot,
-    "round": around,
+    **{name: getattr(functions, name) for name in ("mean", "var", "std", "clip", "dot")},
+    "round": functions.around,
     "cumsum": lambda v, **k: accumulate("add", v, **k),
     "argmax": lambda v, axis=None: arg_best(v, "less", axis),
     "argmin": lambda v, axis=None: arg_best(v, "greater", axis),
-    **{name: _of_numpy(name) for name in ("take", "repeat", "swapaxes", "diagonal")},
+    **{
+        name: (lambda *a, name=name, **k: getattr(NUMPY, name)(*a, **k))
+        for name in ("take", "repeat", "swapaxes", "diagonal")
+    },
     "conj": lambda v: v,
 }
+_SAME_NAMES = (
+    *("where", "cross", "interp", "diff", "unravel_index", "ravel_multi_index", "isclose"),
+    *("array_equal", "around", "array", "asarray", "full"),
+)
 _NAMES: dict[str, Any] = METHODS | {
     "amin": METHODS["min"],
     "amax": METHODS["max"],
@@ -381,25 +361,14 @@ _NAMES: dict[str, Any] = METHODS | {
     "inner": dot,
     "vdot": dot,
     "matmul": dot,
-    "where": where,
-    "cross": cross,
-    "interp": interp,
-    "diff": diff,
-    "unravel_index": unravel_index,
-    "ravel_multi_index": ravel_multi_index,
-    "isclose": isclose,
+    **{name: getattr(functions, name) for name in _SAME_NAMES},
     "allclose": lambda *a, **k: number(node_of(reduce("logical_and", isclose(*a, **k))), True),
-    "array_equal": array_equal,
-    "around": around,
     "fix": lambda v: numpy_op("trunc", v),
     "outer": lambda a, b: op(
         "multiply", Array(raw(array_of(a)).reshape(-1, 1)), array_of(b).reshape(-1)
     ),
-    "array": array,
-    "asarray": asarray,
     "ascontiguousarray": asarray,
     "copy": array,
-    "full": full,
     "full_like": _constructor_like(None),
     "zeros_like": _constructor_like(0),
     "ones_like": _constructor_like(1),
@@ -423,7 +392,7 @@ _LINEAR = {
     "norm": norm,
     "solve": solve,
     "inv": lambda a: solve(a, np.eye(len(raw(a)))),
-    "det": det,
+    "det": functions.det,
 }
 
 
@@ -552,11 +521,8 @@ def import_module(name: str, *args: Any) -> Any:
     return __import__(name, *args)
 
 
-def _refuse(name: str) -> Callable[..., Any]:
-    def refuse(*args: Any, **options: Any) -> Any:
-        raise Unsupported(name)
-
-    return refuse
+def _refuse(name: str, *args: Any, **options: Any) -> Any:
+    raise Unsupported(name)
 
 
 def _power(base: Any, exponent: Any, *modulus: Any) -> Any:
@@ -582,5 +548,5 @@ BUILTINS: dict[str, Any] = dict(vars(builtins)) | {
     "isinstance": is_instance,
     "print": lambda *args, **options: None,
     "__import__": import_module,
-    **{name: _refuse(name) for name in _UNSUPPORTED_BUILTINS},
+    **{name: partial(_refuse, name) for name in _UNSUPPORTED_BUILTINS},
 }

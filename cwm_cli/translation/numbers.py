@@ -236,8 +236,12 @@ def _apply(name: str, nodes: list[TraceNode], flags: list[bool | None]) -> Trace
         if all(node.kind == "b" for node in nodes) and not all(flags):
             raise Unsupported("arithmetic of truths")
         nodes = [graph.cast(node, "i") if node.kind == "b" else node for node in nodes]
-    if name == "power":
-        nodes = _prepare_power(nodes, flags)
+    whole_power = name == "power" and nodes[0].kind == nodes[1].kind == "i"
+    if whole_power and tracer().range(nodes[1])[0] < 0:
+        # Python's integers become real for a negative exponent; NumPy's raise.
+        if not all(flags):
+            raise Unsupported("whole numbers to a negative power")
+        nodes = [graph.cast(nodes[0], "f"), nodes[1]]
     if OPERATIONS[name].kind == "f" and nodes[0].kind in "bi" and name != "select":
         nodes = [graph.cast(node, "f") if node.kind in "b" else node for node in nodes]
     if tracer().path is not None:
@@ -254,6 +258,7 @@ _BITS["bitwise_xor"] = "equal"
 
 def _apply_to_truths(name: str, nodes: list[TraceNode], flags: list[bool | None]) -> TraceNode:
     """Return a logical operation that is written as one on bits."""
+    # `~True` of Python is -2, of NumPy False.
     if any(node.kind != "b" for node in nodes) or (name == "invert" and flags[0] is not False):
         raise Unsupported("bits of whole numbers")
     made = tracer().graph.apply(_BITS[name], *nodes)
@@ -263,25 +268,12 @@ def _apply_to_truths(name: str, nodes: list[TraceNode], flags: list[bool | None]
 def _promote(nodes: list[TraceNode], flags: list[bool | None]) -> list[TraceNode]:
     """Return operands in the precision that NumPy uses if an operand has single precision."""
     graph = tracer().graph
-    strong = [
-        node.kind
-        for node, flag in zip(nodes, flags, strict=True)
-        if flag is False or node.kind == "s"
-    ]
-    if any(flag is None and node.kind in "if" for node, flag in zip(nodes, flags, strict=True)):
+    pairs = list(zip(nodes, flags, strict=True))
+    if any(flag is None and node.kind in "if" for node, flag in pairs):
         raise AmbiguousType("single precision beside numbers that are sometimes Python's")
-    kind = promote_kinds(strong)
+    # Python's numbers take the precision of NumPy's numbers.
+    kind = promote_kinds([node.kind for node, flag in pairs if flag is False or node.kind == "s"])
     return [node if node.kind == "b" else graph.cast(node, kind) for node in nodes]
-
-
-def _prepare_power(nodes: list[TraceNode], flags: list[bool | None]) -> list[TraceNode]:
-    """Return base and exponent; Python's integers become real for a negative exponent."""
-    base, exponent = nodes
-    if base.kind == exponent.kind == "i" and tracer().range(exponent)[0] < 0:
-        if not all(flags):
-            raise Unsupported("whole numbers to a negative power")
-        return [tracer().graph.cast(base, "f"), exponent]
-    return nodes
 
 
 def _outside_domain(name: str, nodes: Sequence[TraceNode]) -> TraceNode | None:
@@ -360,11 +352,6 @@ def _scale(factor: float) -> Callable[[list[TraceNode]], TraceNode]:
     return lambda nodes: _apply("multiply", [nodes[0], tracer().graph.const(factor)], [True] * 2)
 
 
-def _isinf(nodes: list[TraceNode]) -> TraceNode:
-    graph = tracer().graph
-    return graph.negate(graph.apply("isfinite", nodes[0])) if nodes[0].kind in "sf" else graph.false
-
-
 COMPOSED: dict[str, Callable[[list[TraceNode]], TraceNode]] = {
     "greater": _compose("less 1 0"),
     "greater_equal": _compose("not less 0 1"),
@@ -380,7 +367,11 @@ COMPOSED: dict[str, Callable[[list[TraceNode]], TraceNode]] = {
     "degrees": _scale(180 / math.pi),
     "positive": lambda nodes: nodes[0],
     "conjugate": lambda nodes: nodes[0],
-    "isinf": _isinf,
+    "isinf": lambda nodes: (
+        tracer().graph.negate(tracer().graph.apply("isfinite", nodes[0]))
+        if nodes[0].kind in "sf"
+        else tracer().graph.false
+    ),
     "isnan": lambda nodes: tracer().graph.const(is_nan(nodes[0])),
 }
 
@@ -635,19 +626,14 @@ def concrete_index(place: Any) -> Any:
     if type(place) is Number:
         return tracer().fork_on_value(place.node)
     if isinstance(place, Array):
-        concrete = [_concrete_index(each) for each in place.data.flat]
+        choose = tracer().decide if place.kind == "b" else tracer().fork_on_value
+        concrete = [choose(node_of(each)) for each in place.data.flat]
         return np.array(concrete, place.dtype).reshape(place.shape)
     if isinstance(place, tuple):
         return tuple(map(concrete_index, place))
     if isinstance(place, list):
         return [concrete_index(each) for each in place]
     return place
-
-
-def _concrete_index(value: Any) -> Any:
-    if type(value) is not Number:
-        return value.item()
-    return bool(value) if value.node.kind == "b" else tracer().fork_on_value(value.node)
 
 
 Operation = Callable[[Any, Any], Any]

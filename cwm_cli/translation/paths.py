@@ -7,6 +7,7 @@ On a path, decisions become facts about symbolic numbers, and comparisons narrow
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from cwm_cli.translation.expressions import Graph, TraceNode, Unsupported, topological_order
@@ -97,28 +98,23 @@ class Tracer:
             for each in topological_order([node], memo):
                 if each.op != "const":
                     self.graph.count()
-                    memo[each] = self._compute_range(each)
+                    low, high = self.range_before_assumptions(each)
+                    assumed = self._assumed.get(each, (low, high)) if self.path else (low, high)
+                    memo[each] = max(low, assumed[0]), min(high, assumed[1])
             results = memo[node]
         return results
 
     def range_before_assumptions(self, node: TraceNode) -> Range:
         """Return the range of a number, without the one assumed for the number itself."""
-        ranges = [self.range(arg) for arg in node.args]
-        try:
-            low, high = compute_range(node, ranges)
-        except (ArithmeticError, ValueError):
-            low, high = -math.inf, math.inf
+        low = high = math.nan
+        with suppress(ArithmeticError, ValueError):
+            low, high = compute_range(node, [self.range(arg) for arg in node.args])
         if math.isnan(low) or math.isnan(high):
             low, high = -math.inf, math.inf
         for known in (self.bounds.get(node), self.path and self.path.bounds.get(node)):
             if known:
                 low, high = max(low, known[0]), min(high, known[1])
         return low, high
-
-    def _compute_range(self, node: TraceNode) -> Range:
-        low, high = self.range_before_assumptions(node)
-        assumed = self._assumed.get(node) if self.path else None
-        return (max(low, assumed[0]), min(high, assumed[1])) if assumed else (low, high)
 
     def truth(self, node: TraceNode) -> bool | None:
         """Return whether a condition holds on this path, or None if both are possible."""
@@ -133,18 +129,13 @@ class Tracer:
         if node.op in ("logical_and", "logical_or"):
             deciding = node.op == "logical_or"
             known = [self.truth(arg) for arg in node.args]
-            if deciding in known:
-                return deciding
-            return None if None in known else not deciding
-        return self._decide_comparison(node) if node.op in ("less", "equal") else None
-
-    def _decide_comparison(self, node: TraceNode) -> bool | None:
+            return deciding if deciding in known else None if None in known else not deciding
+        if node.op not in ("less", "equal"):
+            return None
         (a, b), (c, d) = self.range(node.args[0]), self.range(node.args[1])
-        if node.op == "less":
-            return True if b < c else False if a >= d else None
-        if b < c or d < a:
-            return False
-        return True if a == b == c == d else None
+        less = node.op == "less"
+        yes, no = (b < c, a >= d) if less else (a == b == c == d, b < c or d < a)
+        return True if yes else False if no else None
 
     def learn(self, node: TraceNode, value: bool) -> None:
         """Add a fact to this path, with the facts that follow from it."""
@@ -156,30 +147,24 @@ class Tracer:
         elif node.op == ("logical_and" if value else "logical_or"):
             for arg in node.args:
                 self.learn(arg, value)
-        elif node.op == "equal":
-            self._learn_equal(node.args[0], node.args[1], value)
-        elif node.op == "less":
-            self._learn_less(node.args[0], node.args[1], value)
-
-    def _learn_equal(self, x: TraceNode, y: TraceNode, value: bool) -> None:
+        if node.op not in ("less", "equal"):
+            return
+        x, y = node.args
         (low, high), (low2, high2) = self.range(x), self.range(y)
-        if value:
+        if node.op == "equal" and value:
             both = max(low, low2), min(high, high2)
             self._narrow(x, *both)
             self._narrow(y, *both)
-        elif y.op == "const" and x.kind == "i":  # a whole number at the end of its range
+        elif node.op == "equal" and y.op == "const" and x.kind == "i":
+            # A whole number at the end of a range leaves it.
             self._narrow(x, low + (low == y.value), high - (high == y.value))
-
-    def _learn_less(self, x: TraceNode, y: TraceNode, value: bool) -> None:
-        (low, high), (low2, high2) = self.range(x), self.range(y)
-        if value:
+        elif node.op == "less" and value:
             gap = 1 if x.kind == y.kind == "i" else 0
             self._narrow(x, low, min(high, high2 - gap))
             self._narrow(y, max(low2, low + gap), high2)
-            assert self.path is not None
-            self.path.facts[self.graph.apply("less", y, x)] = False
-            self.path.facts[self.graph.apply("equal", x, y)] = False
-        else:
+            path.facts[self.graph.apply("less", y, x)] = False
+            path.facts[self.graph.apply("equal", x, y)] = False
+        elif node.op == "less":
             self._narrow(x, max(low, low2), high)
             self._narrow(y, low2, min(high2, high))
 
@@ -187,6 +172,7 @@ class Tracer:
         """Narrow a range, and discard the ranges that were computed from it."""
         path = self.path
         assert path is not None
+        # An unchanged range is no news for the ranges that were computed from it.
         if node.op == "const" or (low, high) == path.ranges.get(node):
             return
         path.bounds[node] = low, high
@@ -210,7 +196,7 @@ class Tracer:
         number = len(path.decisions)
         choice = path.prefix[number] if number < len(path.prefix) else True
         path.decisions.append((node, choice))
-        if number >= 200:  # the prefixes of all paths would fill the memory
+        if number >= 200:  # on one path
             raise Unsupported("too many decisions")
         self.learn(node, choice)
         return choice
@@ -247,8 +233,8 @@ class Tracer:
         parent, known = self.path, dict[Any, Any]()
         while waiting:
             prefix = waiting.pop()
-            self.graph.count(50)
-            if len(results) >= 256:  # more paths would take seconds
+            self.graph.count(50)  # a path costs as much as 50 operations
+            if len(results) >= 256:  # through one region
                 raise Unsupported("too many paths")
             self.path = path = Path(prefix, parent, known)
             try:
@@ -316,7 +302,7 @@ def compute_range(  # noqa: C901, PLR0912  # a case for each operation
     elif op == "multiply" or (op == "divide" and (c > 0 or d < 0)):
         if op == "divide":
             corners = [x / y for x in (a, b) for y in (c, d)]
-        else:  # 0 * inf is 0 here, because infinity stands for a large number
+        else:  # 0 * inf is 0 here: a number without a bound is finite
             corners = [x * y if x and y else 0.0 for x in (a, b) for y in (c, d)]
         if not any(map(math.isnan, corners)):
             low, high = min(corners), max(corners)

@@ -112,6 +112,7 @@ def _restore(value: Any, saved: Any) -> None:
         if value.data.flags.writeable:  # a read-only array has not changed
             value.data[...] = saved
     elif isinstance(value, list):
+        # A write-only list ignores its own methods.
         list.__setitem__(value, slice(None), saved)
     else:
         value.clear()
@@ -158,7 +159,14 @@ class _Merger:
     def merge_contents(self, condition: TraceNode, x: Any, y: Any) -> Any:
         """Return a new container that merges two of the same shape."""
         if isinstance(x, Array | np.ndarray) and isinstance(y, Array | np.ndarray):
-            return self._array(condition, x, y)
+            kinds = {each.kind for each in (x, y) if isinstance(each, Array)}
+            one, other = raw(x), raw(y)
+            if len(kinds) > 1 or one.shape != other.shape:
+                raise MergeError
+            data = np.empty(one.shape, object)
+            for place in np.ndindex(one.shape):
+                data[place] = self.merge(condition, one[place], other[place])
+            return Array(data, x.kind if isinstance(x, Array) else None)
         if type(x) is type(y):
             if isinstance(x, list | tuple) and len(x) == len(y):
                 made = [self.merge(condition, a, b) for a, b in zip(x, y, strict=True)]
@@ -168,20 +176,6 @@ class _Merger:
             if isinstance(x, str | bytes | set | frozenset | range) and x == y:
                 return x
         raise MergeError
-
-    def _array(self, condition: TraceNode, x: Any, y: Any) -> Array:
-        kind = None
-        if isinstance(x, Array) and isinstance(y, Array):
-            kind = x.kind
-            if kind != y.kind:
-                raise MergeError
-        one, other = raw(x), raw(y)
-        if one.shape != other.shape:
-            raise MergeError
-        made = np.empty(one.shape, object)
-        for place in np.ndindex(one.shape):
-            made[place] = self.merge(condition, one[place], other[place])
-        return Array(made, kind)
 
 
 def _tuple(like: Any, parts: list[Any]) -> Any:
@@ -218,7 +212,7 @@ def run_and_merge(
     around = collect_reachable(roots)
     mutable = select_mutable(around)
     saved = [_copy_contents(thing) for thing in mutable]
-    fresh = [True]
+    fresh = [True]  # nothing has changed before the first path
 
     def before() -> None:
         if not fresh[0]:
@@ -242,6 +236,7 @@ def run_and_merge(
             raise outcome
         result, after = outcome
     else:
+        # Results that are numbers share no memory with old values.
         numbers = all(is_number(each[2][0]) for each in found if type(each[2]) is tuple)
         old = mutable if numbers else [*mutable, *select_mutable(collect_reachable(others))]
         results = _RegionResults(found, mutable, old, tagged=tagged)
@@ -305,6 +300,7 @@ class _RegionResults:
         groups: dict[Any, list[int]] = {}
         for place in group:
             groups.setdefault(label(place), []).append(place)
+        # After all other groups, the last group needs no decision.
         *first, last = groups.values()
         graph = tracer().graph
         for part in first:
@@ -448,17 +444,18 @@ def contains(value: Any, container: Any, negated: bool) -> Any:
         container, known = list(container), False
     if known or not (is_symbolic(value) or is_symbolic(container)):
         return (value in container) is not negated
+    # Sets have no order of their own, but the nodes must be the same in every process.
     items: Any = container
     if isinstance(container, dict | set | frozenset):
         items = sorted(container, key=repr) if not is_symbolic(list(container)) else list(container)
     out: Any = False
     for item in items:
-        out = _logical_or(out, equal(value, item, False))
+        out = _join_truths("logical_or", out, equal(value, item, False))
     return negate(out) if negated else out
 
 
-def _logical_or(one: Any, other: Any) -> Any:
-    return number(node_of(op("logical_or", one, other)), True)
+def _join_truths(name: str, one: Any, other: Any) -> Any:
+    return number(node_of(op(name, one, other)), True)
 
 
 def equal(x: Any, y: Any, negated: bool) -> Any:
@@ -468,8 +465,7 @@ def equal(x: Any, y: Any, negated: bool) -> Any:
         for a, b in zip(x, y, strict=False):
             if out is False:
                 break
-            each = equal(a, b, False)
-            out = number(node_of(op("logical_and", out, each)), True)
+            out = _join_truths("logical_and", out, equal(a, b, False))
         return negate(out) if negated else out
     return x != y if negated else x == y
 
@@ -545,6 +541,7 @@ def _array_element(array: Array, place: Any) -> Any:
     for cell in np.ndindex(rest):
         column = array.data.reshape(-1, *rest)[(slice(None), *cell)]
         made[cell] = to_numpy(_select_item(list(column), at))
+    # Writing to this copy of a row would not change the array, so it must fail.
     made.flags.writeable = False
     return Array(made, array.kind)
 
@@ -569,6 +566,7 @@ def _normalize_index(place: Any, size: int) -> Any:
         below = graph.apply("less", node, 0)
         above = graph.apply("less", size - 1, node)
         current.fall_back_if(graph.apply("logical_or", below, above))
+        # The table is also read in lanes that fall back, so the index stays inside it.
         least = graph.apply("maximum", node, 0)
         node = graph.apply("minimum", least, size - 1)
     return number(node, True)
@@ -596,7 +594,7 @@ def _gather_items(items: list[Any], place: TraceNode) -> Any:
             of_numpy = {isinstance(each, np.generic) for each in items}
             python = not of_numpy.pop() if len(of_numpy) == len(kinds) == 1 else None
             return number(graph.gather(items, place), python)
-        if len(items) > 16:  # a fork is faster than a longer chain of selections
+        if len(items) > 16:  # a longer chain becomes a fork
             raise MergeError
         out = items[-1]
         for at in range(len(items) - 2, -1, -1):
@@ -666,7 +664,7 @@ def _junction(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
         out: Any = name == "logical_and"
         for each in values:
             truth = op("not_equal", each, 0) if type(each) is Number else bool(each)
-            out = number(node_of(op(name, out, truth)), True)
+            out = _join_truths(name, out, truth)
         return out
 
     return call

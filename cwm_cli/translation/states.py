@@ -126,6 +126,7 @@ class Trace:
         else:
             self.action, self._actions = self._symbols(self._action_space, "a"), [None]
         self._variants: list[StateVariant] = []
+        # For each variant and action, because each pair has paths of its own.
         self._stepped: dict[tuple[int, Any], list[PathResult]] = {}
         try:
             return self._find_variants()
@@ -277,6 +278,7 @@ class Trace:
         """Return a function that takes an action from a variant of the state."""
 
         def run() -> Any:
+            # `__init__` may draw or count; the attributes come from the variant alone.
             environment = self._names["Environment"].__new__(self._names["Environment"])
             vars(environment).update(rebuild(variant.shape, variant.numbers()))
             taken = action if self.discrete else self._value(self._action_space, self.action)
@@ -347,7 +349,7 @@ class Trace:
     ) -> bool:
         """Add a value of one number of a variant; return whether its kind or range changed."""
         old, before, current = variant.nodes[place], variant.bounds[place], self.tracer
-        if new is old:
+        if new is old:  # the symbol itself: the step does not change the number
             return False
         if old is None and new.op == "const":
             variant.nodes[place] = new
@@ -417,6 +419,7 @@ class Trace:
         """Return the merged results of steps from all variants with all actions."""
         width = len(self.observation) + 3 + self._total
         unifier = Unifier(self.tracer.graph, self.action[0], self._actions)
+        # From the last variant on, so that the first one is tested first.
         merged: list[TraceNode | None] = []
         for variant in reversed(self._variants):
             columns = [
@@ -478,6 +481,7 @@ class Trace:
     ) -> list[int]:
         """Return the positions of the slots that affect the results of any later step."""
         place_of = {slot: place for place, slot in enumerate(slots)}
+        # A fixed point: a slot is live if an output or the next value of a live slot reads it.
         live: set[int] = set()
         waiting = [node for node in outputs if node is not None]
         while waiting:
