@@ -29,6 +29,7 @@ MAX_STEPS = 12_000
 # Emitted code raises these if the program has to compute the step, or if there is no state.
 ARITHMETIC_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError)
 
+_REPEATABLE = (bytes, list, tuple, np.ndarray)
 _FIXED = (ModuleType, BuiltinFunctionType, np.ufunc, np.dtype, property, staticmethod, classmethod)
 
 
@@ -83,8 +84,7 @@ class TranslatedModel(Model):
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until they or the episode end; return the discounted sum of rewards."""
         # The program needs the actions again if the translation fails halfway.
-        repeatable = isinstance(actions, bytes | list | tuple | np.ndarray)
-        first, again = (actions, actions) if repeatable else tee(actions)
+        first, again = (actions, actions) if type(actions) in _REPEATABLE else tee(actions)
         answer = self._play_actions(self._here.state, first, discount)
         if answer is None or not isfinite(answer[0]):
             self._restore_program()

@@ -32,6 +32,7 @@ from cwm_cli.translation.models import (
     TraceBatch,
     is_enumerable,
 )
+from cwm_cli.translation.paths import Tracer
 from cwm_cli.translation.states import Trace
 from folders import WORLD_MODELS
 from world_models import expressions
@@ -278,6 +279,19 @@ def test_functions_of_python_math_and_numpy_agree() -> None:
         return "" if found == "same" else found
 
     assert failing(expressions.EXPRESSIONS, check) == {}
+
+
+def test_comparisons_narrow_the_ranges_of_integers() -> None:
+    tracer = Tracer()
+    symbol = tracer.graph.make("symbol", (), "i", "n")
+    tracer.bound(symbol, 0, 9)
+
+    def run() -> tuple[bool, tuple[float, float]]:
+        holds = tracer.decide(tracer.graph.apply("less", symbol, 5))
+        return holds, tracer.range(symbol)
+
+    found = [result for *_, result in tracer.explore(run)]
+    assert found == [(True, (0, 4)), (False, (5, 9))]
 
 
 NO_NUMBER = """
