@@ -294,6 +294,22 @@ def test_comparisons_narrow_the_ranges_of_integers() -> None:
     assert found == [(True, (0, 4)), (False, (5, 9))]
 
 
+def test_batch_refuses_states_if_one_row_needs_the_program() -> None:
+    many = batch("""
+import math
+
+class Environment:
+    def set_state(self, o):
+        self.a, self.b = o
+
+    def step(self, action):
+        return [self.a, self.b], math.sqrt(self.a), False
+""")
+    many.stand(np.array([[1.0, -1.0], [0.0, 0.0]]))
+    with pytest.raises(Unbatched, match="needs the interpreted program"):
+        many.step(np.zeros(2, np.int64))
+
+
 NO_NUMBER = """
 import math
 import numpy as np
