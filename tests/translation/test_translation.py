@@ -616,6 +616,9 @@ class Environment:
         each.stand(np.array([200.0, 1.0]))
     assert form.step(1).observation == pytest.approx(reference.step(1).observation)
     assert form.fallbacks == 1
+    far = [np.array([200.0, 1.0])] * 20
+    with pytest.raises(Unbatched, match="too many rows"):
+        verify_model(form, reference, far, [1] * 20)
 
 
 @pytest.mark.parametrize(
