@@ -114,10 +114,10 @@ class _ExitTransformer(ast.NodeTransformer):
         self._stored = stored
         self._loops = 0
 
-    def _skip(self, node: Any) -> Any:
-        return node
+    def visit_FunctionDef(self, node: Any) -> Any:
+        return node  # its exits are its own
 
-    visit_FunctionDef = visit_Lambda = _skip
+    visit_Lambda = visit_FunctionDef
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
         self.found.add("return")
@@ -136,14 +136,14 @@ class _ExitTransformer(ast.NodeTransformer):
         self.found.add(tag)
         return ast.parse(f"return {tag!r}, {_read_variables(self._stored)}").body[0]
 
-    def _loop(self, node: Any) -> Any:
+    def visit_For(self, node: Any) -> Any:
         self._loops += 1
         node.body = [self.visit(statement) for statement in node.body]
         self._loops -= 1
         node.orelse = [self.visit(statement) for statement in node.orelse]
         return node
 
-    visit_For = visit_While = _loop
+    visit_While = visit_For
 
 
 class _RegionTransformer(ast.NodeTransformer):
@@ -203,6 +203,7 @@ class _RegionTransformer(ast.NodeTransformer):
             if function.id in ("any", "all") and isinstance(args[0], ast.GeneratorExp):
                 node.func = ast.Name(PREFIX + function.id, ast.Load())
                 return self._region(node)
+            # A new iterator is made again on each path; an older iterator has only one position.
             fresh = isinstance(args[0], ast.GeneratorExp) or (
                 isinstance(args[0], ast.Call) and getattr(args[0].func, "id", "") == "iter"
             )
@@ -237,6 +238,7 @@ class _RegionTransformer(ast.NodeTransformer):
 
     def _statement(self, node: Any) -> Any:
         """Turn a statement into a function of the variables that it assigns to, and call it."""
+        # Look at the statement before its parts are rewritten and contain functions.
         kept = not self._inside or _contains(node, _UNMERGEABLE)
         stored = _assigned_names(node)
         self.generic_visit(node)
@@ -278,6 +280,7 @@ class _RegionTransformer(ast.NodeTransformer):
         self._inside += 1
         self.generic_visit(node)
         self._inside -= 1
+        # Annotations would be evaluated with symbolic types.
         node.returns = None
         for parameter in node.args.args + node.args.kwonlyargs:
             parameter.annotation = None
@@ -349,7 +352,7 @@ class Recorder:
         return holds
 
     def truth(self, site: int, value: Any) -> Any:
-        """Record the truth value of a condition; arrays have none."""
+        """Record whether a condition is true; arrays are not recorded."""
         if not isinstance(value, np.ndarray):
             self.events[site << SITE_SHIFT | bool(value)] = None
         return value
