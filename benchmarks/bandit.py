@@ -41,9 +41,8 @@ from cwm_cli.search.contracts import (
     Verdict,
 )
 from cwm_cli.search.loop import Search
-from cwm_cli.search.models import Choosing, ModelPool, make_backend, model_uses
+from cwm_cli.search.models import BackendWrapper, Choosing, ModelPool, make_backend, model_uses
 from cwm_cli.search.reading import extract_program
-from cwm_cli.search.wrapper import BackendWrapper
 from cwm_simulated.backend import Simulated
 from cwm_simulated.original import CRASHES
 from tests.support.openai_server import OpenAIServer, answer

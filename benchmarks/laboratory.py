@@ -33,7 +33,7 @@ from cwm_cli.registry import Owner, environment, find, iterate_parts, read_optio
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import Backend, Completion, Request, Strategy
 from cwm_cli.search.loop import Search
-from cwm_cli.search.wrapper import BackendWrapper
+from cwm_cli.search.models import BackendWrapper
 from cwm_simulated.backend import Simulated
 
 STRATEGIES = ("gif-mcts", "gif-mcts,preset=paper", "worldcoder", "zero-shot")

@@ -8,6 +8,7 @@ import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import Distribution, EntryPoint, distribution, entry_points
@@ -140,8 +141,17 @@ def check_hooks() -> None:
     Raises:
         CwmError: A plugin has a hook with an unknown name or signature.
     """
+    manager = plugins().manager
+    callers = vars(manager.hook).items()
+    known = [name for name, caller in callers if name[0] != "_" and caller.has_spec()]
+    for plugin in plugins().loaded:
+        for name, hook in vars(plugin.module).items():
+            if manager.parse_hookimpl_opts(plugin.module, name) and name not in known:
+                similar = get_close_matches(name, known, n=1)
+                hint = f"did you mean {similar[0]}?" if similar else "fix or uninstall the plugin"
+                raise CwmError(f"{plugin.package} has an unknown hook {hook.__name__}: {hint}")
     try:
-        plugins().manager.check_pending()
+        manager.check_pending()
     except pluggy.PluginValidationError as error:
         raise CwmError(
             f"a plugin has an invalid hook: {' '.join(str(error).split())}; fix or uninstall "
@@ -231,18 +241,31 @@ def find(kind: Kind, name: str) -> Any:
             f"the {kind} {name!r} of {plugin.package} cannot be loaded ({reason}): "
             "fix or reinstall it"
         ) from error
-    if base is not None and isinstance(found, type) and not issubclass(found, base):
-        raise CwmError(
-            f"the {kind} {name!r} of {plugin.package} is invalid: it must be a subclass of "
-            f"{base.__module__}.{base.__name__}"
-        )
-    for argument in extension_points()[kind].arguments:
-        if argument not in inspect.signature(found).parameters:
-            raise CwmError(
-                f"the {kind} {name!r} of {plugin.package} is invalid: the class "
-                f"{found.__name__} needs a field {argument!r}"
-            )
+    for fault in _find_faults(kind, found, base):
+        raise CwmError(f"the {kind} {name!r} of {plugin.package} is invalid: {fault}")
     return found
+
+
+def _find_faults(kind: Kind, found: Any, base: type | None) -> Iterator[str]:
+    """Yield the reasons why an object cannot be a part of a kind."""
+    point = extension_points()[kind]
+    if not callable(found):
+        yield f"{type(found).__name__} is no class, function or address"
+    if base is None or not isinstance(found, type):
+        return
+    if not issubclass(found, base):
+        yield f"it must be a subclass of {base.__module__}.{base.__name__}"
+    for argument in point.arguments:
+        if argument not in inspect.signature(found).parameters:
+            yield f"the class {found.__name__} needs a field {argument!r}"
+    for name, hint in base.__annotations__.items():
+        if "ClassVar" in str(hint) and not hasattr(found, name):
+            yield f"the class {found.__name__} must define {name}"
+    if point.has_options and is_dataclass(found):
+        for field in fields(found):
+            is_required = field.default is MISSING and field.default_factory is MISSING
+            if field.init and is_required and field.name not in point.arguments:
+                yield f"the field {field.name!r} of {found.__name__} needs a default value"
 
 
 @cache
@@ -308,6 +331,13 @@ class Owner(NamedTuple):
             and field.metadata.get("option", True)
             and not (field.default is MISSING and field.default_factory is MISSING)
         }
+
+    def make(self, options: Mapping[str, Any]) -> Any:
+        """Create the part; `CwmError` if it refuses a value by a `ValueError`."""
+        try:
+            return self.factory(**options)
+        except ValueError as error:
+            raise CwmError(f"invalid option of {self.label}: {error}") from error
 
     def identity(self, made: Any) -> dict[str, Any]:
         """Return the option values that identify a run: all without metadata `{"identity": False}`.
@@ -483,7 +513,9 @@ def _resolve(entry: Any) -> Any:
     """Import the object at an address `module:name`; return other values unchanged."""
     if not isinstance(entry, str):
         return entry
-    module, _, name = entry.partition(":")
+    module, separator, name = entry.partition(":")
+    if not separator:
+        raise ImportError(f"the address {entry!r} is not of the form module:name")
     return getattr(import_module(module), name)
 
 

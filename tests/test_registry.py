@@ -10,6 +10,7 @@ import pytest
 from cwm_cli import registry
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
+from cwm_cli.planning import Planner
 
 STRATEGY = '''
 """A third-party strategy, in the twenty lines of the README."""
@@ -146,11 +147,45 @@ def test_part_without_the_base_class_of_its_kind_is_an_error(cwm):
 
 
 def test_misspelt_hook_is_an_error(cwm):
-    cwm.install("greedy_plugin", STRATEGY.replace("cwm_strategies", "cwm_strategy"))
+    cwm.install("greedy_plugin", STRATEGY.replace("cwm_strategies", "cwm_strategys"))
     refused = cwm.inside("plugins")
     assert refused.returncode == 1
-    assert "cwm_strategy" in refused.stderr
-    assert len(refused.stderr.splitlines()) == 1
+    assert refused.stderr == (
+        "Error: greedy_plugin 1.0 has an unknown hook cwm_strategys: did you mean cwm_strategies?\n"
+    )
+
+
+FAULTS = {
+    "int is no class, function or address": ('"greedy_plugin:Greedy"', "3"),
+    "the address 'greedy_plugin' is not of the form module:name": (
+        '"greedy_plugin:Greedy"',
+        '"greedy_plugin"',
+    ),
+    "the field 'patience' of Greedy needs a default value": ("patience: int = 3", "patience: int"),
+    "invalid option of strategy: patience must be positive": (
+        "self.nodes = []",
+        "raise ValueError('patience must be positive')",
+    ),
+}
+
+
+@pytest.mark.parametrize("words", FAULTS)
+def test_faulty_part_is_reported_in_one_line(words, cwm):
+    cwm.install("greedy_plugin", STRATEGY.replace(*FAULTS[words]))
+    refused = cwm.inside("synthesize", "--env", "CartPole-v1", "--strategy", "greedy")
+    assert refused.returncode == 1
+    assert words in refused.stderr.splitlines()[-1]
+    assert "Traceback" not in refused.stderr
+
+
+def test_planner_without_its_needs_is_reported(monkeypatch):
+    class Nothing(Planner):
+        pass
+
+    owner = registry.plugins().loaded[0]
+    monkeypatch.setattr(registry, "_owners", lambda kind, name: [(owner, Nothing)])
+    with pytest.raises(CwmError, match="the class Nothing must define NEEDS"):
+        registry.find("planner", "nothing")
 
 
 def test_plugin_that_fails_to_import_only_causes_a_warning(cwm):

@@ -179,6 +179,7 @@ def printed_sums(table):
     return [sum(float(a) * float(b) for a, b in column) for column in zip(*summed, strict=True)]
 
 
+@pytest.mark.slow
 def test_accuracy_is_the_weighted_sum_of_the_parts_in_table_and_json(cwm):
     for env, reward in (("CliffWalking-v1", -1), ("Taxi-v4", -1), ("Pendulum-v1", 0)):
         (cwm.folder / "lazy.py").write_text(LAZY.format(reward=reward))
@@ -207,6 +208,7 @@ def test_prompt_states_row_weights_except_with_published_feedback(sandbox):
     assert even.words(data.train).endswith("All transitions weigh the same.")
 
 
+@pytest.mark.slow
 def test_program_below_the_baseline_gets_no_suggestion_to_plan(cwm):
     (cwm.folder / "answers").mkdir()
     (cwm.folder / "answers" / "0.md").write_text(f"```python\n{LAZY.format(reward=7)}```")
@@ -227,6 +229,7 @@ def test_evaluate_reports_a_program_that_does_not_load(poles_npz):
     assert "all parts    0.000" in plain.stdout
 
 
+@pytest.mark.slow
 def test_plan_exits_with_1_only_if_every_decision_failed(cwm):
     half = cartpole().replace(
         "def step(self, action):", "def step(self, action):\n        1 / {}", 1

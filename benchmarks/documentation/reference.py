@@ -302,7 +302,7 @@ def _text(node: ast.expr, known: Mapping[str, ast.expr]) -> str:
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "Names of environments, plugins and options": (
         "cwm_cli/registry",
-        "cwm_cli/commands/option_lists",
+        "cwm_cli/commands/installation",
         "cwm_cli/commands/plugin_failures",
         "cwm_cli/presets",
         "cwm_cli/errors",

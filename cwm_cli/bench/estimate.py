@@ -28,9 +28,6 @@ improve one."""
 SECONDS, THINKING_SECONDS = 20.0, 60.0
 """Assumed seconds per completion, of models without and with reasoning."""
 
-MAX_MEASURED_COMPLETIONS = 200
-"""Average over this number of completions, taken from the newest runs: a mean needs no more."""
-
 MAX_SEARCHED_RUNS = 60
 """Read at most this number of runs, so that a folder with thousands of runs costs no time."""
 
@@ -243,7 +240,9 @@ def _split(searches: SearchesToCome) -> Iterator[SearchesToCome]:
 
 def _estimate_model(searches: SearchesToCome, folders: Sequence[Path]) -> ModelEstimate:
     backend, count = searches.backend, searches.completions
-    measured = list(islice(_usages(searches.model, folders), MAX_MEASURED_COMPLETIONS))
+    # Average over this number of completions, taken from the newest runs: a mean needs no more.
+    max_measured_completions = 200
+    measured = list(islice(_usages(searches.model, folders), max_measured_completions))
     length = backend.answer_length()
     if measured:
         prompt = round(sum(usage.prompt_tokens for usage in measured) / len(measured))

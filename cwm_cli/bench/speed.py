@@ -59,13 +59,8 @@ LANES, STEPS = 1000, 10
 TIMED = 1000
 """Number of rows to time the world model and the environment with; also the batch size."""
 
-ROUND_SECONDS = 0.01
-"""Minimum seconds per round, so that the overhead of the clock and of a call is negligible."""
-
 ROUNDS = 40
 FEWEST_ROUNDS = 3
-MOST_SECONDS = 2.0
-"""Stop after this number of seconds, but not before `FEWEST_ROUNDS` rounds."""
 
 Walk = Callable[[int], tuple[int, float]]
 """Takes a number of steps; returns the number of transitions and the seconds that they took."""
@@ -490,12 +485,14 @@ class _Rounds:
         """Determine the number of steps per round; return whether there are any transitions."""
         transitions, self._first = self._walk(1)
         seconds = 0.0
-        while transitions and seconds < ROUND_SECONDS:
+        # Minimum seconds per round, so that the overhead of the clock and of a call is negligible.
+        round_seconds = 0.01
+        while transitions and seconds < round_seconds:
             _, seconds = self._walk(self._steps)
             # Measure again, because another process may have interrupted the first time.
-            if seconds >= ROUND_SECONDS:
+            if seconds >= round_seconds:
                 seconds = min(seconds, self._walk(self._steps)[1])
-            self._steps *= 1 if seconds >= ROUND_SECONDS else 2
+            self._steps *= 1 if seconds >= round_seconds else 2
         return transitions > 0
 
     def time_round(self) -> None:
@@ -507,7 +504,9 @@ class _Rounds:
     @property
     def is_done(self) -> bool:
         count = len(self.seconds)
-        return count >= ROUNDS or (count >= FEWEST_ROUNDS and self._taken >= MOST_SECONDS)
+        # Stop after this number of seconds, but not before `FEWEST_ROUNDS` rounds.
+        most_seconds = 2.0
+        return count >= ROUNDS or (count >= FEWEST_ROUNDS and self._taken >= most_seconds)
 
     @property
     def pace(self) -> Pace:

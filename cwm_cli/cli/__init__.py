@@ -14,7 +14,7 @@ from typer.models import CommandInfo, TyperInfo
 from cwm_cli._version import __version__, code_version
 from cwm_cli.cli import shared
 from cwm_cli.cli.bench_speed import bench_speed
-from cwm_cli.cli.boundary import boundary
+from cwm_cli.cli.boundary import boundary, next_steps
 from cwm_cli.cli.cache import cache
 from cwm_cli.cli.collect import collect
 from cwm_cli.cli.completion import bash_words, is_completing
@@ -23,7 +23,6 @@ from cwm_cli.cli.data import data
 from cwm_cli.cli.declarations import PANELS, guarded
 from cwm_cli.cli.doctor import doctor
 from cwm_cli.cli.evaluate import evaluate
-from cwm_cli.cli.next_steps import next_steps
 from cwm_cli.cli.options import options
 from cwm_cli.cli.plan import plan
 from cwm_cli.cli.plugins import plugins

@@ -97,7 +97,7 @@ def collect(
     Example: cwm collect --env CartPole-v1 --episodes 20
     """
     from cwm_cli.commands.collect import collect as record
-    from cwm_cli.views.recording import RecordingBar
+    from cwm_cli.views.datasets import RecordingBar
 
     result = record(
         env,

@@ -68,8 +68,8 @@ def evaluate(
     """
     from cwm_cli.commands.evaluate import evaluate as score
     from cwm_cli.views.curves import check_picture
+    from cwm_cli.views.datasets import RecordingBar
     from cwm_cli.views.evaluation import evaluation_report, save_calibration
-    from cwm_cli.views.recording import RecordingBar
 
     if plot is not None:
         check_picture(plot)

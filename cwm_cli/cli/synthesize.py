@@ -73,8 +73,7 @@ def synthesize(
     Example: cwm synthesize --env CartPole-v1
     """
     from cwm_cli.commands.synthesize import synthesize as search
-    from cwm_cli.views.search import SearchView
-    from cwm_cli.views.synthesis import synthesis_report
+    from cwm_cli.views.search import SearchView, synthesis_report
 
     result = search(
         _environment(env, idx),

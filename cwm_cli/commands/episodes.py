@@ -35,13 +35,6 @@ from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import Plan, PlannedWith, PlanningSession
 
-PARALLEL_EPISODES = 8
-"""Number of episodes that a worker plays at the same time.
-
-Planning for 8 episodes together takes as little as a third of the time of one after the other.
-With more than 8 the time decreases very little.
-"""
-
 
 class PlanningCost(NamedTuple):
     """Cost of planning.
@@ -161,7 +154,12 @@ def play(
         abreast: Number of episodes at the same time. The default is 8, or 128 once 8 or more
             episodes have finished and none took more than 20 steps.
     """
-    waiting, capacity, finished_count, longest = iter(numbers), abreast or PARALLEL_EPISODES, 0, 0
+    # Number of episodes that a worker plays at the same time.
+    #
+    # Planning for 8 episodes together takes as little as a third of the time of one after the
+    # other. With more than 8 the time decreases very little.
+    parallel_episodes = 8
+    waiting, capacity, finished_count, longest = iter(numbers), abreast or parallel_episodes, 0, 0
     running: list[_RunningEpisode] = []
     try:
         while True:
@@ -187,8 +185,8 @@ def play(
             finished_count += len(finished)
             if abreast is None:
                 # Comparing many short episodes with a model takes about as long as comparing one.
-                short = finished_count >= PARALLEL_EPISODES and longest <= 20
-                capacity = 128 if short else PARALLEL_EPISODES
+                short = finished_count >= parallel_episodes and longest <= 20
+                capacity = 128 if short else parallel_episodes
             for episode in finished:
                 episode.env.close()
             running = [episode for episode in running if not episode.over]

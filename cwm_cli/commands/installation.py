@@ -49,7 +49,6 @@ EXTRAS = {
     "box2d": Extra("Box2D", "gymnasium[box2d]", "Box2D environments"),
 }
 KEY_ENDING = "_API_KEY"
-MIB = 1 << 20
 
 
 def machine() -> dict[str, int | None]:
@@ -57,7 +56,7 @@ def machine() -> dict[str, int | None]:
     usable = getattr(os, "sched_getaffinity", None)
     cores = len(usable(0)) if usable else os.cpu_count()
     try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MIB
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (1 << 20)
     except (OSError, ValueError):
         memory = None
     return {"cores": cores, "memory_mb": memory}

@@ -357,10 +357,7 @@ def choose_planners(
 
 def _create_planning(owner: Owner, options: Mapping[str, Any]) -> Planning:
     """Return a planner with the values of all its options, including defaults."""
-    try:
-        made = owner.factory(**options)
-    except ValueError as error:
-        raise CwmError(f"invalid option of {owner.label}: {error}") from error
+    made = owner.make(options)
     address = "" if owner.label in PLANNERS else f"{type(made).__module__}:{type(made).__name__}"
     options = {option: getattr(made, option) for option in owner.options}
     return Planning(owner.label, options, address)

@@ -19,9 +19,8 @@ from cwm_cli.commands.episodes import Episode
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.mismatches import Mismatches
-from cwm_cli.runs.charts import ChartLine, LineChart, table
 from cwm_cli.runs.places import named
-from cwm_cli.runs.report import RunReport, RunSummary, Section
+from cwm_cli.runs.report import ChartLine, LineChart, RunReport, RunSummary, Section, table
 from cwm_cli.runs.store import HEADER, Run, RunHeader
 from cwm_cli.text import mean_with_error
 from cwm_cli.worlds.model import PlannedWith

@@ -54,12 +54,12 @@ from cwm_cli.search.loop import Search
 from cwm_cli.search.models import (
     ModelPool,
     ModelUse,
+    innermost,
     make_backend,
     model_uses,
     models_text,
     read_models,
 )
-from cwm_cli.search.wrapper import innermost
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.trails import TrailsJob
 
@@ -713,7 +713,7 @@ def _make(choices: Choices) -> SearchParts:
     options = read_options(choices.options, owners)
     options["backend"] |= choices.flags
     options = with_presets(options, owners)
-    strategy = owners[0].factory(**options["strategy"])
+    strategy = owners[0].make(options["strategy"])
     extra = SearchOptions(**options["search"])
     factory = AnswerCache().making(owners[1].factory) if choices.cache else owners[1].factory
     backend = make_backend(factory, choices.model, options["backend"], extra.models)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from cwm_cli.data.reading import UnreadableError, open_for_appending, read_lines
 from cwm_cli.runs.files import parse_model
 from cwm_cli.search.contracts import Backend, Completion, Node, Request, Turn, Usage
-from cwm_cli.search.wrapper import BackendWrapper
+from cwm_cli.search.models import BackendWrapper
 
 ANSWERS = "answers.jsonl"
 """File of a run folder with all completions in the order of arrival."""

@@ -6,8 +6,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from cwm_cli.evaluation import Score
-from cwm_cli.runs.charts import ChartLine, LineChart, cumulative, rounded, table
-from cwm_cli.runs.report import Grid, Section
+from cwm_cli.runs.report import ChartLine, Grid, LineChart, Section, cumulative, rounded, table
 from cwm_cli.search.contracts import Node, Verdict, total
 from cwm_cli.search.models import ModelUse, model_gains, model_uses
 from cwm_cli.text import UNKNOWN, cached_words, money, share, share_with_error

@@ -15,12 +15,11 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score, baseline
 from cwm_cli.evaluation.finding import ContractName, Finding
 from cwm_cli.evaluation.verdicts import verdict
-from cwm_cli.runs.charts import table_of
 from cwm_cli.runs.journal import RowsAdded, read_journal
 from cwm_cli.runs.nodes import NodeDetails, PromptFile, SearchRecord, node_details, tree_data
 from cwm_cli.runs.programs import ProgramRun
 from cwm_cli.runs.progress import score_curves, score_grid, score_parts, spending_sections
-from cwm_cli.runs.report import RunReport, RunSummary, Section, with_effort
+from cwm_cli.runs.report import RunReport, RunSummary, Section, table_of, with_effort
 from cwm_cli.runs.store import DATASET, RESULT, RunHeader
 from cwm_cli.search.contracts import ROOT, Node, Record, Remark, Switch, total
 from cwm_cli.search.models import ModelUse, model_uses

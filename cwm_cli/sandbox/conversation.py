@@ -23,12 +23,6 @@ from cwm_cli.sandbox.protocol import (
 
 _VANISHED = Failure(kind="early_exit", message="the program ended its own process when asked")
 
-_BRIEF_SECONDS = 0.25
-"""Delay after which the limits of a brief question begin."""
-
-_PIPE_BYTES = 1 << 15
-"""Size of a question that fits into a pipe even if its reader is not running."""
-
 
 class Reply(NamedTuple):
     """The reply to a job.
@@ -99,7 +93,9 @@ class Conversation:
             EOFError: The process has ended.
         """
         self._deadline = time.monotonic() + self._limits.wall_seconds + GRACE_SECONDS
-        self._is_marked = not brief or len(question) > _PIPE_BYTES
+        # Size of a question that fits into a pipe even if its reader is not running.
+        pipe_bytes = 1 << 15
+        self._is_marked = not brief or len(question) > pipe_bytes
         try:
             if self._is_marked:
                 os.write(self._marks, self._question_mark)
@@ -131,8 +127,10 @@ class Conversation:
             WorkerLost: The limits and a grace period have passed, but the process has not ended.
         """
         pieces = []
+        # Delay after which the limits of a brief question begin.
+        brief_seconds = 0.25
         while size > 0:
-            if not self._is_marked and not self._poller.poll(1000 * _BRIEF_SECONDS):
+            if not self._is_marked and not self._poller.poll(1000 * brief_seconds):
                 self._is_marked = True
                 self._mark(self._question_mark)
             seconds = self._deadline - time.monotonic()

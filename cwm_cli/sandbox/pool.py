@@ -49,9 +49,6 @@ SIDES = 2
 GRACE_SECONDS = 10.0
 """Delay after the wall-clock limit of a program until its worker is considered lost."""
 
-_START_SECONDS = 60.0  # for a busy machine that reads numpy from a slow disk
-_LOG_TAIL_BYTES = 1 << 16  # more than any message shows
-
 _COMMAND = f"{BEGINNING}; from cwm_cli.sandbox.worker import main; main()"
 _ENVIRONMENT = {
     "LANG": "C.UTF-8",
@@ -285,7 +282,8 @@ class WorkerHandle:
         Raises:
             SandboxError: The worker did not start within a minute.
         """
-        self._control.settimeout(_START_SECONDS)
+        start_seconds = 60.0  # for a busy machine that reads numpy from a slow disk
+        self._control.settimeout(start_seconds)
         try:
             hello = Hello.receive(self._control)
         except ValueError as error:
@@ -334,8 +332,9 @@ class WorkerHandle:
     def _finish(self, slots: int, size: int, log_file: int) -> JobResult:
         with _convert_errors():
             report = JobReport.receive(self._control)
-        start = max(0, os.fstat(log_file).st_size - _LOG_TAIL_BYTES)
-        printed = os.pread(log_file, _LOG_TAIL_BYTES, start)
+        log_tail_bytes = 1 << 16  # more than any message shows
+        start = max(0, os.fstat(log_file).st_size - log_tail_bytes)
+        printed = os.pread(log_file, log_tail_bytes, start)
         if not report.ready:
             raise SandboxError(f"the sandbox could not be set up: {_last_line(printed)}")
         return JobResult(report, read_all(slots, size), printed)

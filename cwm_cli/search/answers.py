@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 from cwm_cli.errors import CwmError
 from cwm_cli.locks import hold_lock
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
-from cwm_cli.search.wrapper import BackendWrapper, innermost
+from cwm_cli.search.models import BackendWrapper, innermost
 from cwm_cli.text import money
 
 T = TypeVar("T")

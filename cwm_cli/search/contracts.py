@@ -632,56 +632,21 @@ class Refiner:
         raise NotImplementedError
 
 
-class Backend:
-    """Base class of backends, which answer requests: a language model, a recording, an inducer.
+class TokenScoring:
+    """Optional part of `Backend`: log-probabilities of texts. By default there are none.
 
-    A backend is a dataclass with the field `model`, which is the value of `--model` or "". The
-    other fields are its options (`-o backend.KEY=VALUE`). A field with the metadata
-    `{"identity": False}` may change when a run continues. A subclass must define `complete`.
+    `cwm theorize` and WorldLLM score predictions with it.
 
     Attributes:
-        needs_model: Whether it needs `--model`.
-        from_data: Whether it uses only recorded transitions, so that the problem must have some.
-            Its option `learning`, if any, is set if an agent requests completions again and
-            again with more and more rows.
-        takes_help: Whether its searches begin with a program from data alone, and refiners
-            improve its answers.
         can_score: Whether it has log-probabilities. An instance may find that it has none.
         normalises: Whether each log-probability is a single number, the logarithm of a
             probability among all candidates.
         reads_messages: Whether it scores by the messages, not by the question.
-        is_language_model: Whether answers cost tokens, money or time. Then they may be cached
-            (`--cache`), and a benchmark estimates their cost before it begins.
-        starts_from: Name of its option for the file of a starting program, if it has one.
-        caveat: A limitation that benchmarks report to users.
-        remedy: Advice for users if no program runs, as the end of a sentence.
-
-    Example::
-
-        @dataclass(frozen=True)
-        class Echo(Backend):
-            model: str = ""
-
-            def complete(self, request):
-                return Completion(request.messages[-1].content)
     """
 
-    needs_model: ClassVar[bool] = False
-    from_data: ClassVar[bool] = False
-    takes_help: ClassVar[bool] = False
     can_score: ClassVar[bool] = False
     normalises: ClassVar[bool] = False
     reads_messages: ClassVar[bool] = True
-    is_language_model: ClassVar[bool] = False
-    starts_from: ClassVar[str] = ""
-    caveat: ClassVar[str] = ""
-    remedy: ClassVar[str] = "use another --model"
-
-    def ready(self, max_cost: float | None = None) -> None:
-        """Raise an error for a missing key, an unknown model or an unknown price.
-
-        Called before any data are recorded. It sends no request.
-        """
 
     def prepare(
         self,
@@ -693,6 +658,49 @@ class Backend:
 
         This may take minutes; `tell` reports progress.
         """
+
+    def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
+        """Return, for each request, the log-probability of each token of its text."""
+        raise CwmError(
+            f"{type(self).__name__} provides no log-probabilities: choose another backend"
+        )
+
+    def of_candidates(self, questions: Sequence[Any]) -> Sequence[np.ndarray] | None:
+        """Return, for each question of a prediction, the log-probability of each candidate.
+
+        None, the default, means that each candidate is scored as a text by `score`.
+        """
+        return None
+
+    @property
+    def weighed(self) -> Usage:
+        """The usage of all scoring so far."""
+        return Usage()
+
+    def wording(self, view: TextView) -> str:
+        """Return instructions for writing rules that it can read; "" if any text is fine."""
+        return ""
+
+    def unread(self, view: TextView, rules: str) -> Sequence[str]:
+        """Return the parts of rules that it cannot read, one line each."""
+        return ()
+
+
+class SearchSteering:
+    """Optional part of `Backend`: an effect on the search itself. By default there is none.
+
+    Attributes:
+        from_data: Whether it uses only recorded transitions, so that the problem must have some.
+            Its option `learning`, if any, is set if an agent requests completions again and
+            again with more and more rows.
+        takes_help: Whether its searches begin with a program from data alone, and refiners
+            improve its answers.
+        starts_from: Name of its option for the file of a starting program, if it has one.
+    """
+
+    from_data: ClassVar[bool] = False
+    takes_help: ClassVar[bool] = False
+    starts_from: ClassVar[str] = ""
 
     def assign(self, rng: np.random.Generator, pending: Sequence[str]) -> str:
         """Return the model of the next request, if there are several, or "".
@@ -709,13 +717,40 @@ class Backend:
         Only these nodes may affect the choice of models.
         """
 
-    def price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
-        """Return the price of tokens in US dollars, or None if it is unknown."""
-        return 0.0
+    def recorded(self) -> Sequence[Turn]:
+        """Return the turns of a recorded search to repeat, in the order of learning, or ()."""
+        return ()
 
-    def answer_length(self) -> AnswerLength:
-        """Return the expected number of tokens of an answer, for the estimate of a benchmark."""
-        return AnswerLength()
+
+class Backend(TokenScoring, SearchSteering):
+    """Base class of backends, which answer requests: a language model, a recording, an inducer.
+
+    A backend is a dataclass with the field `model`, which is the value of `--model` or "". The
+    other fields are its options (`-o backend.KEY=VALUE`). A field with the metadata
+    `{"identity": False}` may change when a run continues. A subclass must define `complete`. All
+    other methods are optional; `TokenScoring` and `SearchSteering` have the rarely needed ones.
+
+    Attributes:
+        needs_model: Whether it needs `--model`.
+        is_language_model: Whether answers cost tokens, money or time. Then they may be cached
+            (`--cache`), and a benchmark estimates their cost before it begins.
+        caveat: A limitation that benchmarks report to users.
+        remedy: Advice for users if no program runs, as the end of a sentence.
+
+    Example::
+
+        @dataclass(frozen=True)
+        class Echo(Backend):
+            model: str = ""
+
+            def complete(self, request):
+                return Completion(request.messages[-1].content)
+    """
+
+    needs_model: ClassVar[bool] = False
+    is_language_model: ClassVar[bool] = False
+    caveat: ClassVar[str] = ""
+    remedy: ClassVar[str] = "use another --model"
 
     def complete(self, request: Request) -> Completion:
         """Answer a request. Called from several threads at the same time.
@@ -727,39 +762,23 @@ class Backend:
         """
         raise NotImplementedError
 
+    def ready(self, max_cost: float | None = None) -> None:
+        """Raise an error for a missing key, an unknown model or an unknown price.
+
+        Called before any data are recorded. It sends no request.
+        """
+
+    def price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
+        """Return the price of tokens in US dollars, or None if it is unknown."""
+        return 0.0
+
+    def answer_length(self) -> AnswerLength:
+        """Return the expected number of tokens of an answer, for the estimate of a benchmark."""
+        return AnswerLength()
+
     def worst_cost(self, request: Request) -> float | None:
         """Return the maximum cost of an answer in US dollars, or None if the price is unknown.
 
         Called before each completion under `--max-cost`.
         """
         return 0.0
-
-    def recorded(self) -> Sequence[Turn]:
-        """Return the turns of a recorded search to repeat, in the order of learning, or ()."""
-        return ()
-
-    @property
-    def weighed(self) -> Usage:
-        """The usage of all scoring so far."""
-        return Usage()
-
-    def wording(self, view: TextView) -> str:
-        """Return instructions for writing rules that it can read; "" if any text is fine."""
-        return ""
-
-    def unread(self, view: TextView, rules: str) -> Sequence[str]:
-        """Return the parts of rules that it cannot read, one line each."""
-        return ()
-
-    def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Sequence[float]]:
-        """Return, for each request, the log-probability of each token of its text."""
-        raise CwmError(
-            f"{type(self).__name__} provides no log-probabilities: choose another backend"
-        )
-
-    def of_candidates(self, questions: Sequence[Any]) -> Sequence[np.ndarray] | None:
-        """Return, for each question of a prediction, the log-probability of each candidate.
-
-        None, the default, means that each candidate is scored as a text by `score`.
-        """
-        return None

@@ -33,8 +33,6 @@ SPENDING = "CWM_SPENDING"
 """Environment variable with the address for spending requests: `file:PATH`, or `fd:N` for a stream
 socket. A job writes one line of JSON to the socket and reads one line."""
 
-MINUTE = 60.0
-
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PerMinute = Annotated[float, Field(gt=0)]
 
@@ -193,8 +191,9 @@ def _next_turn(
         until = max(rate.paused_until, now + request.seconds)
         return rate.model_copy(update={"paused_until": until}), 0.0
     requests, tokens = request.requests_per_minute, request.tokens_per_minute
+    minute = 60.0
     if request.ask == "correct":
-        due = rate.tokens_due + request.tokens * MINUTE / tokens if tokens else 0.0
+        due = rate.tokens_due + request.tokens * minute / tokens if tokens else 0.0
         return rate.model_copy(update={"tokens_due": max(due, 0.0)}), 0.0
     if request.again and now >= rate.paused_until:
         return rate, 0.0  # the first "take" already counted this turn
@@ -203,9 +202,9 @@ def _next_turn(
     begins = max(begins, rate.tokens_due) if tokens else begins
     changed = {}
     if requests:
-        changed["requests_due"] = begins + MINUTE / requests
+        changed["requests_due"] = begins + minute / requests
     if tokens:
-        changed["tokens_due"] = begins + request.tokens * MINUTE / tokens
+        changed["tokens_due"] = begins + request.tokens * minute / tokens
     return rate.model_copy(update=changed), begins - now
 
 

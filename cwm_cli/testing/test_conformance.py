@@ -299,6 +299,7 @@ class Environment:
 """CartPole with a force that is too small."""
 
 
+@pytest.mark.slow
 @every("refiner")
 def test_refiner_is_deterministic_and_ignores_hidden_rows(name: str, material: Material) -> None:
     problem = make("problem", "core:world-model", material)
@@ -662,6 +663,7 @@ TOUCH = "from pathlib import Path; Path({file!r}).touch()"
 FAIL = "import sys; sys.exit('Error: no rocks')"
 
 
+@pytest.mark.slow
 @every("executor")
 def test_executor_runs_commands_and_reports_failures(
     name: str, material: Material, tmp_path: Path

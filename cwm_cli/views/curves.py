@@ -31,7 +31,6 @@ COLOURS = (
 DASHES = ("none", "7 4", "2 4", "9 4 2 4", "13 5", "5 3 2 3 2 3")
 """Dashes of lines, so that they differ without colours as well."""
 
-BRAILLE = 0x2800
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bits of the dots of a Braille character, by row and column."""
 
@@ -173,11 +172,12 @@ class Chart(NamedTuple):
                 grid[line][column] |= DOTS[3 - y % 4][x % 2]
                 colours[line][column] = colour
         drawn = []
+        braille = 0x2800
         for number, (bits, shades) in enumerate(zip(grid, colours, strict=True)):
             label = {0: labels[0], lines - 1: labels[1]}.get(number, "")
             text = Text(f"{label:>{margin}}\u2502", "dim")
             for shade, run in groupby(zip(bits, shades, strict=True), key=itemgetter(1)):
-                text.append("".join(chr(BRAILLE + bit) if bit else " " for bit, _ in run), shade)
+                text.append("".join(chr(braille + bit) if bit else " " for bit, _ in run), shade)
             drawn.append(text)
         last = f"{_number(self.x.high)} {self.x_label}"
         return [*drawn, Text(f"{'0':>{margin}}\u2514{last:>{columns}}"[:width], "dim")]

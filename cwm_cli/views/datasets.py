@@ -1,28 +1,32 @@
-"""A dataset on the terminal: its components with their ranges and histograms, and its counts."""
+"""Datasets on the terminal: progress of `cwm collect`, and the summary of `cwm data show`.
+
+Without a terminal, the progress is a line per episode.
+"""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack, redirect_stdout
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markup import escape
+from rich.progress import MofNCompleteColumn, Progress, TaskID
 from rich.table import Table
 from rich.text import Text
 
 from cwm_cli.commands.describing import BINS, ComponentSummary, DatasetSummary, ValueCount
+from cwm_cli.commands.recording import BeingRecorded, Key, Recorded, Recording
 from cwm_cli.text import percent
-from cwm_cli.views.terminal import printable
+from cwm_cli.views.lines import PROGRESS_SECONDS, Lines, is_verbose, progress_console
+from cwm_cli.views.terminal import duration, printable
 
 LEVELS = " ▁▂▃▄▅▆▇█"
 """Characters of bars by height."""
 
-MOST_DRAWN = 40
-"""Maximum number of components in the output; --json lists all."""
-
 NARROW = 80
 """Terminal width below which a histogram has half the number of bars."""
-
-SHOWN = 12
-"""Maximum number of values per component, one line each."""
 
 NUMBER = 11
 """Width of a column of numbers."""
@@ -37,7 +41,9 @@ class DatasetPicture:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw ranges, counts, rewards and episodes."""
         summary, width = self._summary, options.max_width
-        parts = (*summary.components[:MOST_DRAWN], summary.rewards)
+        # Maximum number of components in the output; --json lists all.
+        most_drawn = 40
+        parts = (*summary.components[:most_drawn], summary.rewards)
         spread = [each for each in parts if each.spread]
         counted = [each for each in parts if each.values]
         for drawn in (_ranges(spread, width), _counts(counted, width), _episodes(summary)):
@@ -45,7 +51,7 @@ class DatasetPicture:
                 yield Text("")
                 yield drawn
         yield Text("")
-        if (left := len(summary.components) - MOST_DRAWN) > 0:
+        if (left := len(summary.components) - most_drawn) > 0:
             yield Text(f"and {left} more components: --json lists them")
         facts = summary.facts
         yield Text(
@@ -84,16 +90,18 @@ def _counts(components: Sequence[ComponentSummary], width: int) -> Table:
     left = max((len(each.name or each.column) for each in components), default=0)
     left = min(left, (width - 2 * NUMBER) // 2)
     room = width - 2 * NUMBER - left - (BINS if width >= NARROW else 0)
+    # Maximum number of values per component, one line each.
+    shown = 12
     for each in components:
         total = max(1, sum(count.count for count in each.values))
-        for number, value in enumerate(each.values[:SHOWN]):
+        for number, value in enumerate(each.values[:shown]):
             part = value.count / total
             cells = [_title(each, left) if number == 0 else Text(""), _value(value, room)]
             cells += [Text(str(value.count)), Text(percent(part))]
             if width >= NARROW:
                 cells.append(Text("█" * round(BINS * part), "green"))
             table.add_row(*cells)
-        if (more := each.different - SHOWN) > 0:
+        if (more := each.different - shown) > 0:
             table.add_row("", Text(f"and {more} more", "dim"), "", "")
     return table
 
@@ -130,3 +138,76 @@ def _value(value: ValueCount, room: int) -> Text:
 def _number(value: float) -> str:
     """Write a number with four significant digits."""
     return f"{value:.4g}"
+
+
+class RecordingBar(Lines):
+    """Progress of a recording on stderr.
+
+    Output that environments print during a recording goes to stderr as well.
+    """
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._work: Recording | None = None
+        self._console = progress_console()
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._underway: dict[Key, float] = {}
+        self._began = self._last = 0.0
+
+    def begins(self, work: object) -> None:
+        """Start the bar of a recording; ignore other work."""
+        if not isinstance(work, Recording):
+            return
+        self._work, self._underway = work, {}
+        self._began = self._last = time.monotonic()
+        title = f"recording {printable(work.spec.id)}"
+        if self._console.is_interactive:
+            columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._task = self._bar.add_task(escape(title), total=work.episodes)
+            self._bar.start()
+            self._stack.callback(self._bar.stop)
+        else:
+            self._say(f"{title}: {work.episodes - work.done} of {work.episodes} episodes")
+        self._stack.enter_context(redirect_stdout(sys.stderr))
+
+    def advanced(self, event: object) -> None:
+        """Update the bar."""
+        if self._work is None:
+            return
+        if isinstance(event, BeingRecorded):
+            self._underway[event.key] = event.share
+        elif isinstance(event, Recorded):
+            self._underway.pop(event.key, None)
+        done = self._work.done
+        if self._bar is not None:
+            completed = done + sum(self._underway.values())
+            self._bar.update(self._task, completed=completed, total=self._work.episodes)
+            return
+        now = time.monotonic()
+        recent = now - self._last < max(PROGRESS_SECONDS, (now - self._began) / 5)
+        if isinstance(event, Recorded) and is_verbose():
+            returned = sum(row.reward for row in event.rows)
+            words = f"return {returned:.5g}  {len(event.rows):,} steps  policy {event.policy}"
+        elif isinstance(event, Recorded) and (not recent or done == self._work.episodes):
+            words = "episodes recorded"
+        elif isinstance(event, BeingRecorded) and not recent:
+            split, place = event.key
+            words = f"{('train', 'test')[split]} episode {place + 1}: {event.share:.0%}"
+        else:
+            return
+        self._say(f"[{done}/{self._work.episodes}] {words}  {self._time()}")
+
+    def ends(self) -> None:
+        """Stop the bar."""
+        self._stack.close()
+        self._bar = self._work = None
+
+    def _time(self) -> str:
+        """Return the elapsed time."""
+        return duration(time.monotonic() - self._began)
+
+    def _say(self, words: str) -> None:
+        self._last = time.monotonic()
+        self._console.print(Text(words), soft_wrap=True)

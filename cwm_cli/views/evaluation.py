@@ -1,29 +1,29 @@
-"""The end of `cwm evaluate`: scores by part, a verdict in words, and the worst mismatches."""
+"""The output of `cwm evaluate`: scores, a verdict, mismatches, a diagnosis and calibration."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from rich import box
 from rich.console import RenderableType
 from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 
 from cwm_cli.commands.evaluate import EvaluationResult, Part
 from cwm_cli.errors import CwmError
+from cwm_cli.evaluation import Score
+from cwm_cli.evaluation.calibration import BINS, ForecastCalibration, Ranks
 from cwm_cli.evaluation.verdicts import score_words
-from cwm_cli.problems.feedback import worst
+from cwm_cli.problems.feedback import Diagnosis, worst
 from cwm_cli.runs.report import Grid
-from cwm_cli.text import clean
-from cwm_cli.views.calibration import calibration_charts, skill_words
-from cwm_cli.views.curves import save_charts
-from cwm_cli.views.diagnosis import diagnosis_parts
+from cwm_cli.text import UNKNOWN, clean, percent, share
+from cwm_cli.views.curves import COLOURS, Axis, Chart, Series, save_charts
 from cwm_cli.views.lines import is_verbose
 from cwm_cli.views.scores import part_table
 from cwm_cli.views.tables import GridTable, score_table
-from cwm_cli.views.terminal import place_words
+from cwm_cli.views.terminal import place_words, printable
 
 TITLES: dict[Part, str] = {"train": "train", "test": "held-out"}
-
-MAX_MISMATCHES = 3
 
 
 def evaluation_report(result: EvaluationResult, *, diagnose: bool) -> Iterator[RenderableType]:
@@ -38,6 +38,7 @@ def evaluation_report(result: EvaluationResult, *, diagnose: bool) -> Iterator[R
         yield GridTable(type(first).grid(extra))
         for name, each in extra.items():
             yield Text(each.line(name))
+    max_mismatches = 3
     if failure := result.failure:
         message = Text(clean(failure.message, newlines=True))
         title = f"the program failed: {place_words(failure)}"
@@ -51,7 +52,7 @@ def evaluation_report(result: EvaluationResult, *, diagnose: bool) -> Iterator[R
         yield from map(Text, skill_words(result.scores.test or result.scores.train))
         if part := result.wrong:
             yield Text(f"\nWorst mismatches ({TITLES[part]}):", style="bold")
-            for block in worst(*result.mistakes(part), result.metric, MAX_MISMATCHES):
+            for block in worst(*result.mistakes(part), result.metric, max_mismatches):
                 yield Text(f"\n{block}")
         yield from _rollouts(result)
     if diagnose and (found := result.diagnosis()) is not None:
@@ -82,3 +83,130 @@ def _rollouts(result: EvaluationResult) -> Iterator[RenderableType]:
     ]
     yield Text("\nOpen-loop error (0: exact, 1: as wrong as the mean of each component):")
     yield GridTable(Grid("", ["steps", "error"], cells, words=0), compact=True)
+
+
+def diagnosis_parts(diagnosis: Diagnosis, rows: str) -> Iterator[RenderableType]:
+    """Yield the tables of a diagnosis of some `rows`, without empty tables."""
+    yield Text(f"What the mistakes have in common ({rows}):", style="bold")
+    groups = (
+        (
+            ", ".join(group.parts),
+            group.condition or "everywhere",
+            f"{group.wrong} of {group.rows}",
+            f"{group.wrong_elsewhere} of {group.elsewhere}",
+        )
+        for group in diagnosis.groups
+    )
+    yield from _table(("wrong", "where", "there", "elsewhere"), groups)
+    numbers = (
+        (
+            each.name,
+            percent(each.right),
+            UNKNOWN if each.median is None else f"{each.median:.2g}",
+            UNKNOWN if each.log_error is None else f"{each.log_error:.1f}",
+        )
+        for each in diagnosis.numbers
+    )
+    yield from _table(("number", "right", "typical error", "log10"), numbers)
+    kinds = (
+        (kind.part, f"{kind.recorded:g}", f"{kind.predicted:g}", str(kind.times))
+        for kind in diagnosis.kinds
+    )
+    yield from _table(("wrong", "recorded", "predicted", "times"), kinds)
+    told = (
+        (each.outcome, each.condition, f"{each.holds} of {each.total}", str(each.exceptions))
+        for each in diagnosis.rules
+    )
+    yield from _table(("recorded", "where", "times", "others there"), told)
+    if diagnosis.best_score < 1:
+        best = share(diagnosis.best_score)
+        yield f"Chance decides: the best score that can be reached is {best}."
+
+
+def _table(heads: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> Iterator[Table]:
+    """Draw a table of text; the cells of the first two columns may wrap."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, head in enumerate(heads):
+        is_short = place > 1 or heads[1] != "where"
+        table.add_column(head, overflow="fold", no_wrap=place > 1, ratio=None if is_short else 1)
+    for line in lines:
+        table.add_row(*(Text(printable(cell, 400)) for cell in line))
+    if table.row_count:
+        yield table
+
+
+def skill_words(score: Score | None) -> Iterator[str]:
+    """Yield the meaning of the skill, and faults of the probabilities."""
+    if score is None or score.skill is None:
+        return
+    yield ""
+    if score.proper_ceiling is not None:
+        yield (
+            "Skill: 0 is the most frequent outcome of the action, 1 is the true environment, "
+            "drawn from repeatedly at each observation."
+        )
+    else:
+        unit = "log-likelihood" if score.energy is None else "log-likelihood less energy score"
+        yield (
+            f"Mean {unit} of a row: {score.proper:.4g}, baseline {score.proper_floor:.4g}. The "
+            "best reachable value is unknown; a skill of 1 means exact and certain in all rows."
+        )
+    if score.open_gap:
+        yield f"Not at the ceiling: {score.open_gap}."
+    # The environment is random if its own log-likelihood per row, in nats, is below this.
+    sure = -0.01
+    if score.uncertain:
+        yield (
+            f"The data are random: {score.uncertain:,} of {score.transitions:,} rows share "
+            "observation and action with a row that has a different outcome."
+        )
+    elif score.proper_ceiling is not None and score.proper_ceiling < sure:
+        yield "The data are random: the true environment has several outcomes for the same input."
+    if score.impossible:
+        yield f"The program gives probability 0 to recorded outcomes of {score.impossible:,} rows."
+    # Report draws as badly calibrated if the p-value of uniform ranks is below this.
+    uneven = 0.01
+    if score.uniformity is not None and score.uniformity < uneven:
+        yield (
+            "Its draws of real numbers have another distribution than the recorded values "
+            f"(p = {score.uniformity:.1g})."
+        )
+
+
+def calibration_charts(found: ForecastCalibration, part: str) -> list[Chart]:
+    """Chart the frequency of rewards and ends by probability, and the ranks of real numbers."""
+    even = Series("perfect calibration", [0.0, 1.0], [0.0, 1.0])
+    curves = [
+        Series(f"{one.what} (Brier {one.brier:.3g})", one.said, one.came)
+        for one in found.reliability
+    ]
+    unit = Axis(0.0, 1.0)
+    title = f"Probabilities of rewards and ends, {part}"
+    charts = [
+        Chart(title, "predicted probability", "observed frequency", [even, *curves], unit, unit)
+    ]
+    most = len(COLOURS) - 1
+    if ranks := sorted(found.ranks, key=_deviation)[:most]:
+        steps = [_histogram(one) for one in ranks]
+        more = len(found.ranks) - len(ranks)
+        title = f"Ranks of recorded values among the draws, {part}"
+        title += f" (the {most} least uniform of {len(found.ranks)})" if more else ""
+        height = Axis.of([0.0, 2.0, *(y for one in steps for y in one.y)])
+        level = Series("uniform", [0.0, 1.0], [1.0, 1.0])
+        charts.append(
+            Chart(title, "share of the draws below", "density", [level, *steps], unit, height)
+        )
+    return charts
+
+
+def _deviation(ranks: Ranks) -> float:
+    """Return a sort key that puts the least uniform ranks first."""
+    return 1.0 if ranks.uniformity is None else ranks.uniformity
+
+
+def _histogram(ranks: Ranks) -> Series:
+    """Return the histogram of ranks as steps; uniform ranks have density 1."""
+    chance = "" if ranks.uniformity is None else f" (p = {ranks.uniformity:.2g})"
+    x = [(place + side) / BINS for place in range(BINS) for side in (0, 1)]
+    y = [share * BINS for share in ranks.shares for _ in range(2)]
+    return Series(f"{ranks.what}{chance}", x, y)

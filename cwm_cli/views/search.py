@@ -1,6 +1,10 @@
-"""Follow a search while it runs: a live picture on a terminal, else a line per program."""
+"""The output of `cwm synthesize`: a live view, and the result at the end.
+
+Without a terminal, the live view is a line per program.
+"""
 
 import math
+import shlex
 import threading
 import time
 from collections import Counter
@@ -9,29 +13,32 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Protocol
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from cwm_cli.commands.synthesize import SearchJob
+from cwm_cli.commands.comparison import LearnFrom
+from cwm_cli.commands.plays import mismatches_of
+from cwm_cli.commands.synthesize import SearchJob, SynthesisResult
+from cwm_cli.evaluation.verdicts import verdict
+from cwm_cli.registry import find
+from cwm_cli.runs.places import named
+from cwm_cli.runs.progress import models_grid
+from cwm_cli.runs.searches import SearchRun
 from cwm_cli.search.contracts import ROOT, START, Node
 from cwm_cli.search.loop import Pending, Search
-from cwm_cli.text import share
+from cwm_cli.text import cached_words, money, share, tokens
 from cwm_cli.views.curves import Axis, Chart, Series
+from cwm_cli.views.datasets import RecordingBar
 from cwm_cli.views.lines import PROGRESS_SECONDS, Pulse, is_verbose, progress_console
-from cwm_cli.views.recording import RecordingBar
+from cwm_cli.views.scores import gap_parts, labelled, part_table
+from cwm_cli.views.tables import GridTable, score_table, titled
 from cwm_cli.views.terminal import Pane, bar, duration, first_line, printable, printed_above
 from cwm_cli.views.tree import Row, SearchTree, draw, lay_out, totals
-
-TALL = 30
-"""Lines of a terminal above which the score curve and the diagnosis are drawn below the tree."""
 
 PLOT_LINES = 8
 LEAST_DIAGNOSIS, MOST_DIAGNOSIS = 6, 16
 """Lines of the score curve, and of the diagnosis; each has a title line as well."""
-
-WIDEST_PLOT = 100
-"""Columns of the score curve at most, so that drawing it four times a second stays cheap."""
 
 
 class SearchView(RecordingBar):
@@ -227,8 +234,11 @@ class Screen:
     def _lines(self, width: int, height: int) -> Sequence[Text]:
         """Return all lines of the picture."""
         pending = {} if self.over else self._search.pending.copy()
+        # Lines of a terminal above which the score curve and the diagnosis are drawn below the
+        # tree.
+        tall = 30
         with self._lock:
-            self._lay_out(pending, width, height - 3, with_details=height >= TALL and not self.over)
+            self._lay_out(pending, width, height - 3, with_details=height >= tall and not self.over)
             tree_lines = draw(self._rows, self._tree, self._states)
             progress = self._progress(pending, width)
             facts = Text(" · ".join([*totals(self._tree), *_doing(self._search, pending)]))
@@ -274,7 +284,9 @@ def _curve(tree: SearchTree, width: int) -> list[Text]:
     line = Series("best so far", xs, ys)
     end = max(1, tree.completions)
     chart = Chart("", "completions", "", [line], Axis(0, end), Axis(0, 1))
-    return [Text("Best score so far", "bold"), *chart.dots(min(width, WIDEST_PLOT), PLOT_LINES)]
+    # Columns of the score curve at most, so that drawing it four times a second stays cheap.
+    widest_plot = 100
+    return [Text("Best score so far", "bold"), *chart.dots(min(width, widest_plot), PLOT_LINES)]
 
 
 def _diagnosis(tree: SearchTree) -> list[Text]:
@@ -294,3 +306,81 @@ def _diagnosis(tree: SearchTree) -> list[Text]:
     )
     title = Text(f"Diagnosis of #{tree.best.id}, the best program so far", "bold")
     return [title, *(Text(line, "dim") for line in islice(lines, MOST_DIAGNOSIS))]
+
+
+def synthesis_report(result: SynthesisResult, budget: int) -> Iterator[RenderableType]:
+    """Yield the scores, the verdict, the gaps of the data and the next command.
+
+    `budget` is the number of completions that the search was given.
+    """
+    scores = {"train": result.scores.train, "held-out": result.scores.test}
+    if is_verbose() and result.scores.train is not None:
+        yield score_table(titled(result.scores._asdict()))
+    elif result.scores.train is not None:
+        yield part_table(scores, result.baseline)
+    if len(result.models) > 1:
+        yield GridTable(models_grid(result.models))
+    style = "bold green" if result.solved and not result.untested else "bold yellow"
+    words = verdict(
+        result.scores.train,
+        result.scores.test,
+        solved=result.solved,
+        finished=result.finished,
+        settled=result.settled,
+        unverified=result.untested if result.solved else result.unverified,
+    )
+    title, separator, rest = words.partition(": ")
+    yield Text(title, style).append(f"{separator}{rest}.", "default not bold")
+    yield from gap_parts(result.gaps)
+    yield from labelled(_facts(result, budget))
+
+
+def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
+    """Return the lines below the verdict by label: cost, program, next command."""
+    config = SearchRun.load(result.run).config
+    backend = find("backend", config.backend)
+    lines: dict[str, str] = {}
+    if backend.is_language_model:
+        lines["Cost"] = _cost_words(result)
+    if result.program:
+        lines["Program"] = named(result.program)
+    score = result.scores.test or result.scores.train
+    if score is None:
+        lines["Run"] = named(result.run)
+        return lines
+    gain = score.normalised if score.skill is None else score.skill  # above the baseline
+    useful = (gain is None and score.exact > 0) or score.value > score.least
+    mismatches = mismatches_of(result.run)
+    if not useful and not result.given_up and not result.finished:
+        run = shlex.quote(named(result.run))
+        more = result.completions + budget
+        lines["Next"] = f"repeat with --run {run} --budget {more} (no better than the baseline)"
+    elif not useful:
+        lines["Next"] = "no better than the baseline: record more data, or use another --model"
+    elif not result.has_simulator:
+        lines["Next"] = shlex.join(["cwm", "runs", "export", named(result.run)])
+    elif score.refuted or mismatches.mistakes or mismatches.unanswered:
+        lines["Next"] = shlex.join(LearnFrom(config.env, config.env_args, result.run).command)
+    else:
+        lines["Next"] = shlex.join(["cwm", "plan", named(result.run)])
+    # Below this normalised score the summary suggests a language model.
+    poor_score = 0.9
+    poor = (score.accuracy if gain is None else gain) < poor_score
+    if poor and backend.from_data:
+        lines["Hint"] = "a language model may find more: --model PROVIDER/NAME"
+    return lines
+
+
+def _cost_words(result: SynthesisResult) -> str:
+    """Return completions, tokens, cost and time; a start program may have cost nothing."""
+    if result.unasked and not result.completions:
+        if result.unasked == START:
+            return "no completion: the start program is exact (ask anyway with --start none)"
+        return f"no completion: solved by {result.unasked}, {result.seconds:.1f} s"
+    plural = "" if result.completions == 1 else "s"
+    reused = f" ({result.reused} from the cache)" if result.reused else ""
+    read = cached_words(result.cached_tokens, result.reasoning_tokens)
+    return (
+        f"{result.completions} completion{plural}{reused}, {tokens(result.tokens)} tokens{read}, "
+        f"{money(result.cost)}, {result.seconds:.1f} s"
+    )

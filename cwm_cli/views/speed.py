@@ -14,8 +14,8 @@ from rich.text import Text
 from cwm_cli.bench.speed import LANES, SpeedProgress, SpeedRatio, SpeedResult
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import UNKNOWN, money, share, tokens
+from cwm_cli.views.datasets import RecordingBar
 from cwm_cli.views.lines import progress_console
-from cwm_cli.views.recording import RecordingBar
 from cwm_cli.views.tables import GridTable
 from cwm_cli.views.terminal import first_line, printable
 
@@ -46,13 +46,6 @@ PARTS = {
     "exact": "all parts",
 }
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-MAX_BAR_COLUMNS = 40
-FIGURE_COLUMNS = 38
-"""Columns for the figures beside a bar."""
-
-MAX_NAME_COLUMNS = 32
-MAX_INVALID_ANSWERS = 3
-"""Invalid answers of a language model that are printed."""
 
 
 class SpeedView(RecordingBar):
@@ -115,7 +108,10 @@ def _chart(lines: list[_Line], width: int) -> Table:
     low = floor(log10(min(line.pace.low for line in lines)))
     high = ceil(log10(max(line.pace.high for line in lines)))
     name = max(len(title) for title in (FIRST_HEAD, *(line.name for line in lines)))
-    bars = max(10, min(MAX_BAR_COLUMNS, width - name - FIGURE_COLUMNS))
+    max_bar_columns = 40
+    # Columns for the figures beside a bar.
+    figure_columns = 38
+    bars = max(10, min(max_bar_columns, width - name - figure_columns))
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="")
     for title in (FIRST_HEAD, _scale(low, high, bars)):
         table.add_column(Text(title, style="dim"), no_wrap=True)
@@ -145,7 +141,8 @@ def _scores(found: SpeedResult, model: str) -> GridTable:
     if asked:
         sides[model] = asked.score
     heads = ["correct", "transitions", *PARTS.values()]
-    cells = [[printable(name, MAX_NAME_COLUMNS), *_shares(score)] for name, score in sides.items()]
+    max_name_columns = 32
+    cells = [[printable(name, max_name_columns), *_shares(score)] for name, score in sides.items()]
     return GridTable(Grid("", heads, cells), compact=True)
 
 
@@ -203,7 +200,9 @@ def _spent(asked: Asked, model: str) -> Iterator[Text]:
     yield Text(
         f"{model}: {', '.join(counts)}, {tokens(spent.tokens)} tokens, cost {money(spent.cost)}"
     )
-    for row, reason in [*asked.unread.items()][:MAX_INVALID_ANSWERS]:
+    # Invalid answers of a language model that are printed.
+    max_invalid_answers = 3
+    for row, reason in [*asked.unread.items()][:max_invalid_answers]:
         yield Text(f"  transition {row}: {printable(reason)}", style="dim")
     for note in asked.notes:
         yield Text(printable(note))

@@ -16,9 +16,6 @@ from cwm_cli.runs.report import Grid
 from cwm_cli.runs.searches import PARTS
 from cwm_cli.views.terminal import printable
 
-BETWEEN = 3
-"""Columns of the terminal between two of a table, and around it."""
-
 
 class _Report(Protocol):
     """A title, tables and notes."""
@@ -100,7 +97,9 @@ def fits(grid: Grid, width: int) -> bool:
 def _widths(grid: Grid) -> list[int]:
     """Return the width of each column, including the gap to the next column."""
     lines = [grid.heads, *grid.cells]
-    return [max(map(cell_len, column)) + BETWEEN for column in zip(*lines, strict=True)]
+    # Columns of the terminal between two of a table, and around it.
+    between = 3
+    return [max(map(cell_len, column)) + between for column in zip(*lines, strict=True)]
 
 
 def titled(scores: Mapping[str, Score | None]) -> dict[str, Score | None]:

@@ -15,8 +15,7 @@ from cwm_cli.registry import Owner, find, read_options, with_presets
 from cwm_cli.sandbox import Limits
 from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.contracts import GENERATE, Backend, Message, Move, Request, Strategy
-from cwm_cli.search.models import ModelChoice, ModelPool, make_backend
-from cwm_cli.search.wrapper import innermost
+from cwm_cli.search.models import ModelChoice, ModelPool, innermost, make_backend
 
 Options = Sequence[str] | Mapping[str, Any]
 

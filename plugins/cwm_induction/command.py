@@ -41,7 +41,7 @@ def calibrate(
 
     Example: cwm calibrate pole.py --env CartPole-v1 --output fitted.py
     """
-    from cwm_cli.views.recording import RecordingBar
+    from cwm_cli.views.datasets import RecordingBar
     from cwm_induction.calibrate import calibrate as fit
     from cwm_induction.view import calibration_report
 

@@ -45,8 +45,15 @@ from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.contracts import Backend
-from cwm_cli.search.models import ModelChoice, ModelPool, make_backend, models_text, read_models
-from cwm_cli.search.wrapper import InFlight, innermost
+from cwm_cli.search.models import (
+    InFlight,
+    ModelChoice,
+    ModelPool,
+    innermost,
+    make_backend,
+    models_text,
+    read_models,
+)
 from cwm_learn.actor import Actor, Knowledge
 from cwm_learn.goals import GoalCondition
 from cwm_learn.imagination import ImaginedSearchJob

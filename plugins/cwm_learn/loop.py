@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from cwm_cli.sandbox import Sandbox
-    from cwm_cli.search.wrapper import InFlight
+    from cwm_cli.search.models import InFlight
     from cwm_learn.optimism import Optimist
     from cwm_learn.repairing import ProgramWriter, WrittenProgram
     from cwm_learn.unsure import UnsureModel

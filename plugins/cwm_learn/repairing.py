@@ -43,8 +43,8 @@ from cwm_cli.search.contracts import (
     unheard,
 )
 from cwm_cli.search.loop import Search
+from cwm_cli.search.models import InFlight
 from cwm_cli.search.spending import CostLimit, Refusal
-from cwm_cli.search.wrapper import InFlight
 from cwm_cli.worlds.model import Predictions
 from cwm_cli.worlds.program import ProgramModel
 from cwm_learn.runs import WritingRecord

@@ -19,12 +19,21 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
 from cwm_cli.result import Result
 from cwm_cli.runs import files
-from cwm_cli.runs.charts import ChartLine, LineChart, cumulative, table
 from cwm_cli.runs.journal import RowsAdded
 from cwm_cli.runs.observer import Measures
 from cwm_cli.runs.places import named
 from cwm_cli.runs.programs import Options, ProgramRun
-from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section, with_effort
+from cwm_cli.runs.report import (
+    ChartLine,
+    Grid,
+    LineChart,
+    RunReport,
+    RunSummary,
+    Section,
+    cumulative,
+    table,
+    with_effort,
+)
 from cwm_cli.runs.store import DATASET, RunHeader
 from cwm_cli.search.contracts import Usage
 from cwm_learn.actor import PLAY

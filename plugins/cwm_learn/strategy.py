@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cwm_cli.presets import WithPresets
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.search.wrapper import InFlight
+from cwm_cli.search.models import InFlight
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Transition

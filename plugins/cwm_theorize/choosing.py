@@ -29,7 +29,7 @@ from cwm_cli.search.contracts import (
     Usage,
     total,
 )
-from cwm_cli.search.wrapper import innermost
+from cwm_cli.search.models import innermost
 from cwm_theorize.statistician import PredictionQuestion, messages_of
 
 SYSTEM = (

@@ -19,15 +19,7 @@ from cwm_cli.text import money, percent, share
 from cwm_cli.views.curves import Axis, Chart, Series, save_charts
 from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.scores import Bullet, labelled
-from cwm_cli.views.terminal import (
-    ECHO,
-    Pane,
-    bar,
-    duration,
-    printable,
-    printed_above,
-    spent_words,
-)
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above, spent_words
 from cwm_theorize.runs import (
     PhaseRecord,
     TheorizingResult,

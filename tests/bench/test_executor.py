@@ -140,6 +140,7 @@ Path(sys.argv[1]).write_text(str(time.process_time()))
 """
 
 
+@pytest.mark.slow
 def test_cpu_seconds_include_only_descendants_whose_parent_waited(tmp_path):
     waits, leaves = run(SPENDS, "waits", "0"), run(SPENDS, "leaves", "1")
     assert waits.cpu_seconds > 0.4 > leaves.cpu_seconds > 0

@@ -163,6 +163,7 @@ class TestOnAnOldKernel:
         assert "Or run cwm in its container (docs/docker.md)." in advice
         assert "--allow-gap all (or CWM_ALLOW_GAP=all) accepts all gaps" in advice
 
+    @pytest.mark.slow
     def test_the_doctor_tells_accepted_gaps_from_others(self, old):
         done = old("doctor", "--json", CWM_ALLOW_GAP="network secrets")
         found = json.loads(done.stdout)
@@ -185,6 +186,7 @@ class TestOnAnOldKernel:
         assert "CWM_ALLOW_GAP accepts these gaps: generated programs run here." in done.stdout
         assert "--allow-gap" not in done.stdout
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
     def test_generated_code_is_refused_before_anything_is_made(self, old, counting, command):
         before = sorted(counting.folder.iterdir())
@@ -237,6 +239,7 @@ class TestOnAnOldKernel:
         assert played.returncode == 0, played.stderr
         assert "Warning: generated programs can read your files" in played.stderr
 
+    @pytest.mark.slow
     def test_all_accepts_the_open_gaps_with_one_warning_that_names_them(self, old, gaps):
         done = old("evaluate", "right.py", *ON_COUNTER, "--json", "--allow-gap", "all")
         assert done.returncode == 0, done.stderr
@@ -246,6 +249,7 @@ class TestOnAnOldKernel:
         assert f"(open gaps: {', '.join(gaps)}; see `cwm doctor`)" in warning
         assert not {"secrets", "memory"} & {*gaps}, "the other guards close these"
 
+    @pytest.mark.slow
     def test_a_run_records_the_names_of_the_gaps_that_all_has_accepted(self, old, gaps, counting):
         done = old(
             *("synthesize", "--budget", "1", "--run", "here", *ON_COUNTER), CWM_ALLOW_GAP="all"

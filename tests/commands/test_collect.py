@@ -23,7 +23,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.runs.observer import Observer
-from cwm_cli.views.recording import RecordingBar
+from cwm_cli.views.datasets import RecordingBar
 from cwm_curated.aims import NumberRanges
 from cwm_gymnasium import cwm_environments
 
@@ -103,6 +103,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "cwm" / "datasets"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL + MUJOCO)
 def test_recorded_dataset_loads_with_equal_rows(name: str, tmp_path: Path) -> None:
     dataset = record(find(name), episodes=1, test_episodes=1, max_steps=20)
@@ -200,6 +201,7 @@ def test_metadata_contain_all_settings_of_the_recording() -> None:
     }
 
 
+@pytest.mark.slow
 def test_nested_observations_changed_in_place_are_copied(
     postbox: EnvironmentSpec, tmp_path: Path
 ) -> None:
@@ -277,6 +279,7 @@ def test_summaries_of_earlier_rows_read_each_row_once() -> None:
         assert np.array_equal(span.bounds, [expected.min(axis=0), expected.max(axis=0)])
 
 
+@pytest.mark.slow
 def test_interrupted_recording_is_saved_and_continued(
     tmp_path: Path,
 ) -> None:
@@ -392,6 +395,7 @@ def test_recording_without_a_terminal_prints_each_episode_only_if_verbose(cwm) -
     assert all("policy random" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_invalid_recording_requests_are_refused(postbox: EnvironmentSpec) -> None:
     with pytest.raises(UnknownNameError, match="unknown policy 'rendom': did you mean random"):
         record(find("CartPole-v1"), policy="rendom")
@@ -411,6 +415,7 @@ def test_default_dataset_is_recorded_once(cache: Path) -> None:
     assert list(cache.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_each_request_has_its_own_cache_file(cache: Path) -> None:
     spec = find("Blackjack-v1")
     paths = {
@@ -544,6 +549,7 @@ def test_collect_reports_mistakes_in_one_line(cwm, arguments: list[str], message
     assert not list(cwm.folder.glob("*.npz"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_recording_stopped_before_the_first_episode_leaves_no_file(
     cwm, sent: signal.Signals, code: int

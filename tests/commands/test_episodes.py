@@ -277,6 +277,7 @@ def makers(setting, planners, shares):
     return [partial(play_in_environment, setting, planners, share) for share in shares]
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_episodes() -> None:
     setting = SETTING._replace(limit=8)
     progress = list(in_processes(makers(setting, PLANNERS, deal(range(5), 2))))
@@ -290,12 +291,14 @@ def test_processes_give_the_same_episodes() -> None:
     assert all(some.report.planner == "mcts" for _, some in progress)
 
 
+@pytest.mark.slow
 def test_error_of_a_worker_process_is_raised() -> None:
     setting = Setting("CartPole-v1", {"gravity": 0}, 0, 5)
     with pytest.raises(CwmError, match="unknown argument of CartPole-v1"):
         list(in_processes(makers(setting, PLANNERS, [[0], [1]])))
 
 
+@pytest.mark.slow
 def test_killed_worker_process_is_reported_and_the_others_end() -> None:
     planners = [Planning("mcts", {"simulations": 50})]
     progress = in_processes(makers(SETTING, planners, deal(range(4), 2)))
@@ -309,6 +312,7 @@ def test_killed_worker_process_is_reported_and_the_others_end() -> None:
     assert not any(child.is_alive() for child in children)
 
 
+@pytest.mark.slow
 def test_worker_processes_end_when_the_generator_is_closed() -> None:
     progress = in_processes(makers(SETTING, [Planning("mcts", {})], deal(range(4), 2)))
     next(progress)

@@ -46,6 +46,7 @@ def poles_shell(tmp_path_factory):
     return shell, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_minari_itself_loads_them_and_they_say_that_they_are_imagined(poles_shell) -> None:
     shell, facts = poles_shell
     dataset = minari.MinariDataset(shell.folder / "poles-v0" / "data")
@@ -78,6 +79,7 @@ def test_they_are_what_the_true_environment_does_where_the_program_is_right(pole
     assert rows.columns["terminations"].sum() == 3
 
 
+@pytest.mark.slow
 def test_plans_hold_the_pole_up_in_the_program_and_the_limit_truncates(poles_shell) -> None:
     shell, _ = poles_shell
     rows = cwm_api.imagine(shell.folder / "run", episodes=1, max_steps=40)
@@ -85,6 +87,7 @@ def test_plans_hold_the_pole_up_in_the_program_and_the_limit_truncates(poles_she
     assert rows.metadata["imagined"]["policy"] == "auto"
 
 
+@pytest.mark.slow
 def test_an_episode_depends_on_the_seed_and_its_number_and_chance_is_drawn() -> None:
     asked = {"program": BLACKJACK, "env": "Blackjack-v1", "policy": "random", "seed": 4}
     few, many = imagine(episodes=3, **asked), imagine(episodes=12, **asked)

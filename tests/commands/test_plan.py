@@ -144,6 +144,7 @@ def test_library_result_equals_json_output(here, sandbox) -> None:
     assert result.journal.is_relative_to("runs/plans")
 
 
+@pytest.mark.slow
 def test_oracle_plans_do_not_depend_on_the_number_of_workers(here) -> None:
     def plan_in_environment(workers):
         return cwm_cli.plan(
@@ -202,6 +203,7 @@ def test_plan_uses_only_valid_actions_and_the_given_limit(plan) -> None:
     assert result["random_returns"] == result["oracle_returns"] == [2.0]
 
 
+@pytest.mark.slow
 def test_no_oracle_without_saved_states(plan) -> None:
     arguments = ("--env", "Sealed-v0", "--max-steps", "5", "--episodes", "1", "--json")
     program = ("--program", "counter.py", "-o", "simulations=20", "-o", "rollout=2")

@@ -73,6 +73,7 @@ def test_a_preset_asks_as_published_and_is_part_of_what_a_run_is(ask):
     assert json.loads(same.stdout)["completions"] == 2
 
 
+@pytest.mark.slow
 def test_an_answer_without_code_costs_a_completion_and_the_search_goes_on(ask):
     script = [answer("I cannot do that."), *[answer("")] * 3, answer(RIGHT)]
     with OpenAIServer(script) as server:

@@ -57,6 +57,7 @@ def merged(*folders):
     return report_on([Path(folder) for folder in folders]).as_json()
 
 
+@pytest.mark.slow
 def test_the_command_improves_and_fixes_programs_until_the_public_tests_pass(command, here):
     with OpenAIServer(mixed) as server:
         result, found = command(*arguments_for(server), "--budget", "4", "--run", "r")
@@ -123,6 +124,7 @@ def test_ranges_merge_to_the_whole_and_other_settings_are_refused(work):
         merged("a", "c")
 
 
+@pytest.mark.slow
 def test_the_same_choices_continue_a_run_and_ask_nothing_again(work):
     with OpenAIServer(solver) as server:
         first = work(server, total=2, run="r")
@@ -137,6 +139,7 @@ def test_the_same_choices_continue_a_run_and_ask_nothing_again(work):
     assert more.result.report.summary.problems == 3
 
 
+@pytest.mark.slow
 def test_a_larger_budget_goes_on_with_what_is_not_solved(work):
     with OpenAIServer(lambda body: block(WRONG)) as server:
         work(server, total=1, budget=1, run="r")
@@ -187,6 +190,7 @@ def test_few_problems_have_several_completions_in_flight_each(work):
     assert max(waiting[:4]) - min(waiting[:4]) < 9
 
 
+@pytest.mark.slow
 def test_a_problem_of_another_process_is_left_to_it(work):
     with OpenAIServer(lambda body: block(WRONG)) as server:
         run = work(server, total=2, budget=1, run="r").result.run
@@ -196,6 +200,7 @@ def test_a_problem_of_another_process_is_left_to_it(work):
     assert [row["completions"] for row in done.facts["rows"]] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_cost_limit_is_for_all_problems_together_and_a_higher_one_goes_on(work):
     asked = {"run": "r", "parallel": 3, "options": {"max_tokens": 100}}
     with OpenAIServer(lambda body: block(WRONG)) as server:
@@ -218,6 +223,7 @@ def test_a_cost_limit_is_for_all_problems_together_and_a_higher_one_goes_on(work
         assert len(server.requests) == before
 
 
+@pytest.mark.slow
 def test_what_is_left_is_told_before_it_is_paid_and_much_is_asked_about(command, work, here):
     told = []
 
@@ -359,6 +365,7 @@ def test_an_error_of_the_provider_lets_the_others_in_flight_finish(work):
     assert {name: len(some) for name, some in nodes("r").items()} == {"0011": 1, "0012": 1}
 
 
+@pytest.mark.slow
 def test_judge_only_rewrites_results_without_a_model_and_says_what_changed(command, work, here):
     with OpenAIServer(solver) as server:
         before = work(server, total=2, run="r").facts
@@ -406,6 +413,7 @@ def test_solutions_from_elsewhere_are_judged_with_pass_at_k(command, work, here)
         work(solutions=file, run="s")
 
 
+@pytest.mark.slow
 def test_solutions_are_judged_as_published_where_that_is_asked_for(command, work, here):
     program = "if __name__ == '__main__':\n    " + RIGHT["sum"].replace("\n", "\n    ")
     (here / "answers.json").write_text(json.dumps({"10": program}))
@@ -418,6 +426,7 @@ def test_solutions_are_judged_as_published_where_that_is_asked_for(command, work
         work(solutions=here / "answers.json", run="p")
 
 
+@pytest.mark.slow
 def test_ranges_of_solutions_merge_to_the_whole(work, here):
     file = here / "answers.json"
     file.write_text(json.dumps({"10": [RIGHT["sum"], WRONG], "12": [WRONG, RIGHT["product"]]}))

@@ -48,6 +48,7 @@ def found(done: subprocess.CompletedProcess[str]) -> Path:
     return Path(done.stdout.strip())
 
 
+@pytest.mark.slow
 def test_the_file_is_downloaded_once_and_kept_under_its_commit(download, tmp_path) -> None:
     with HubServer(b'{"id": 0}\n') as server:
         path = found(download(server.url))
@@ -78,6 +79,7 @@ def test_a_file_that_comes_damaged_is_downloaded_again(download) -> None:
         assert len(server.bodies) == 2
 
 
+@pytest.mark.slow
 def test_a_file_that_stays_damaged_is_never_taken_as_good(download) -> None:
     with HubServer(b"abcdefgh" * 1000, damages=3) as server:
         done = download(server.url)
@@ -90,6 +92,7 @@ def test_a_file_that_stays_damaged_is_never_taken_as_good(download) -> None:
         assert len(server.bodies) == 4
 
 
+@pytest.mark.slow
 def test_a_file_that_is_damaged_in_the_cache_is_downloaded_again(download) -> None:
     with HubServer(b"abcdefgh" * 1000) as server:
         path = found(download(server.url))

@@ -167,6 +167,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 def test_a_wrong_program_fails_for_its_reason(hasty: Sandbox) -> None:
     otherwise = {}
     for name, (function, program, kind) in WRONG.items():

@@ -122,6 +122,7 @@ def test_texts_match_themselves_and_never_an_empty_one(one: str, other: str) -> 
     assert matches(one, "") == (not one.split()) == matches("", one)
 
 
+@pytest.mark.slow
 @given(JSON, JSON)
 def test_values_equal_themselves_and_nothing_raises(one: Any, other: Any) -> None:
     assert equals(one, one)

@@ -108,6 +108,7 @@ def test_a_program_of_endless_length_is_not_run(console: Sandbox) -> None:
     assert (printed, failure.kind) == ("", "load_error")
 
 
+@pytest.mark.slow
 def test_where_a_program_hangs_is_the_loop_that_it_is_in():
     hanging = "def spin(n):\n    while True:\n        n += 1\n        n -= 1\n\nspin(0)\n"
     with Sandbox(Limits(cpu_seconds=0.2)) as sandbox:

@@ -252,6 +252,7 @@ def in_a_terminal(width: int, height: int) -> tuple[str, int]:
     return output.decode(), os.waitpid(child, 0)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 200])
 def test_on_a_real_terminal_no_line_is_wider_and_the_last_picture_stays(width):
     output, status = in_a_terminal(width, 24)

@@ -140,6 +140,7 @@ def test_a_job_that_fails_is_told_and_left_out_while_the_others_go_on(played):
     assert "1 of 2 jobs failed and are left out of the means:" in facts["notes"]
 
 
+@pytest.mark.slow
 @together
 def test_what_was_played_is_compared_with_the_oracle_and_chance(played):
     shell, done = played

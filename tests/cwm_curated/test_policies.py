@@ -121,6 +121,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4", "Pendulum-v1", "HalfCheetah-v5"])
 def test_an_untouched_twin_repeats_what_was_recorded(name: str) -> None:
     spec = find(name)
@@ -138,6 +139,7 @@ def test_an_untouched_twin_repeats_what_was_recorded(name: str) -> None:
             assert (row.reward, row.terminated) == (reward, terminated)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Blackjack-v1", "FrozenLake-v1", "Pendulum-v1"])
 def test_the_same_request_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
     first, again = (
@@ -175,6 +177,7 @@ def test_how_an_environment_is_copied_is_found_out_once(monkeypatch: pytest.Monk
     assert found == [True]
 
 
+@pytest.mark.slow
 def test_some_episodes_are_random_and_the_efforts_of_others_rise(blackjack: Dataset) -> None:
     policies = blackjack.metadata["policies"]
     assert policies[:10] == policies[10:]
@@ -248,6 +251,7 @@ def test_the_end_of_a_track_is_sought_by_itself() -> None:
     assert any(abs(end[0]) > 2.4 and abs(end[2]) < np.radians(12) for end in ends)
 
 
+@pytest.mark.slow
 def test_what_is_observed_is_driven_to_both_of_its_ends() -> None:
     stage = Stage(find("Pendulum-v1"), {}, seed=1, max_steps=100)
     speeds = []
@@ -265,6 +269,7 @@ def test_what_is_observed_is_driven_to_both_of_its_ends() -> None:
     assert max(speeds) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["random", "curated", "planner"])
 def test_only_valid_actions_are_taken_and_those_that_follow_are_recorded(policy: str) -> None:
     spec = masked_taxi()
@@ -292,6 +297,7 @@ def test_where_sometimes_all_actions_are_valid_all_are_named() -> None:
     assert not record(never, policy="random", episodes=1).has_valid_actions
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_planned_the_best_of_some_random_episodes_stands_in(
     stream: EnvironmentSpec,
 ) -> None:

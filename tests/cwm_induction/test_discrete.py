@@ -291,6 +291,7 @@ WORLDS = {
 }
 
 
+@pytest.mark.slow
 def test_laws_are_found() -> None:
     missed = []
     for name, (env, law) in WORLDS.items():
@@ -394,6 +395,7 @@ SPACES = {
 }
 
 
+@pytest.mark.slow
 def test_improved_programs_give_the_commonest_outcome_in_every_space() -> None:
     wrong = []
     for name, env in SPACES.items():

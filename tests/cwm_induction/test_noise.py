@@ -54,6 +54,7 @@ def draws(program: Any, state: Any, action: Any, count: int = 2000) -> np.ndarra
     return np.array(answers)
 
 
+@pytest.mark.slow
 def test_one_push_moves_several_numbers_together() -> None:
     def pushed(state: np.ndarray, action: np.ndarray, rng: Any) -> tuple[np.ndarray, float]:
         push = 0.3 * rng.normal()
@@ -68,6 +69,7 @@ def test_one_push_moves_several_numbers_together() -> None:
     assert np.corrcoef(seen[:, 0], seen[:, 1])[0, 1] < -0.999
 
 
+@pytest.mark.slow
 def test_noise_may_depend_on_what_is_seen() -> None:
     def grows(state: np.ndarray, action: np.ndarray, rng: Any) -> tuple[np.ndarray, float]:
         shift = 0.05 * action[0] + 0.1 * state[1] * rng.normal()

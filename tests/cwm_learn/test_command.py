@@ -24,7 +24,7 @@ from rich.console import Console
 
 from cwm_cli.data.dataset import Transition
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request
-from cwm_cli.search.wrapper import InFlight
+from cwm_cli.search.models import InFlight
 from cwm_cli.views.curves import Axis, Chart, Series
 from cwm_learn.actor import Intent
 from cwm_learn.certificate import EpisodeRecord, Verification

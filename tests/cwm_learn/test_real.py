@@ -97,6 +97,7 @@ def returned(actor: Real, env: gym.Env[Any, Any], seed: int) -> tuple[float, flo
     return promised, total
 
 
+@pytest.mark.slow
 def test_a_swing_up_is_planned_to_the_end_and_comes_about_as_promised(sandbox: Sandbox) -> None:
     known, env = known_of("Pendulum-v1", PENDULUM, sandbox)
     actor = Real(known)

@@ -466,6 +466,7 @@ def seen(monkeypatch):
     return errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_error_responses_are_classified_by_their_codes(seen, stream):
     wrong = {}

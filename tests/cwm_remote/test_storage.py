@@ -104,6 +104,7 @@ def test_a_run_elsewhere_is_kept_as_it_is_here(tmp_path: Path) -> None:
     assert not system.find("/kept/run")
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_and_doubles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -321,6 +321,7 @@ def test_what_cannot_be_scored_is_refused_in_a_line(door, tmp_path, monkeypatch)
         view.candidates(0)
 
 
+@pytest.mark.slow
 def test_cwm_score_prints_tables_and_json(cwm, door, tmp_path) -> None:
     door.save(tmp_path / "door.npz")
     (tmp_path / "rules.txt").write_text(DOOR)

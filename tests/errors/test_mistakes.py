@@ -101,6 +101,7 @@ def test_a_price_that_nobody_knows_is_told_before_anything_is_recorded_or_begun(
     assert told(novice, PRICES) == {}
 
 
+@pytest.mark.slow
 def test_a_missing_key_is_told_without_the_seconds_that_litellm_takes(novice):
     code = """
 import sys

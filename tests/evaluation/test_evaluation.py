@@ -111,6 +111,7 @@ class TestRollouts:
         steps = [steps for steps, _ in rollouts(model, gap, 7, [1, 3, 4, 5])]
         assert steps == [1, 3, 4]
 
+    @pytest.mark.slow
     def test_equal_seeds_choose_equal_starts(self, sandbox):
         drift = "0.1 * (self.point[0] > 10)"
         first, again = (self.roll(sandbox, count=9, drift=drift, seed=3) for _ in range(2))

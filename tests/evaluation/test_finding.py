@@ -48,6 +48,7 @@ CERTAIN: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 def test_environments_without_chance_and_all_seen_are_plain() -> None:
     found = {name: find_contract(made(name, **args)) for name, args in CERTAIN.items()}
     assert {name for name, each in found.items() if each.contract != "plain"} == set()
@@ -147,6 +148,7 @@ def test_random_systems_are_chance(name: str) -> None:
     assert found.contract == "chance", found.words()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_the_lag_of_an_action_is_named(steps: int) -> None:
     found = find_contract(record(MEMORY[f"delay of {steps}"]))
@@ -192,6 +194,7 @@ def empty_law(observation: Any, action: int) -> tuple[Any, float, bool]:
     return (x, y), -0.01, False
 
 
+@pytest.mark.slow
 def test_errors_of_a_program_show_memory() -> None:
     for steps in (1, 2, 3):
         rows = record(MEMORY[f"delay of {steps}"], 1000)

@@ -96,6 +96,7 @@ def test_goal_without_a_held_out_row_is_not_solved(lake, tmp_path, cwm):
     assert "Not verified" in words and "Solved" not in words
 
 
+@pytest.mark.slow
 def test_benchmark_does_not_credit_a_model_with_induction(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "a-key")
     with OpenAIServer(lambda body: "```python\nclass Environment: ...\n```") as server:
@@ -114,6 +115,7 @@ def test_benchmark_does_not_credit_a_model_with_induction(tmp_path, monkeypatch)
     assert not any("was not asked" in line for line in found.report.notes)
 
 
+@pytest.mark.slow
 def test_run_without_model_queries_reports_it(cwm):
     cwm.environment["OPENAI_API_KEY"] = "a-key"
     with OpenAIServer(["never asked"]) as server:

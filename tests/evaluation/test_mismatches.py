@@ -131,6 +131,7 @@ class Environment:
 NOISE = {"noise": {"observation": 1.0}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "env", "env_args", "refuted"),
     [
@@ -177,6 +178,7 @@ def test_few_steps_refute_no_program() -> None:
     assert not Mismatches(steps=10, wrong=10, uninformative=5).refutes
 
 
+@pytest.mark.slow
 def test_plan_with_failing_predictions_is_refuted_whatever_its_return(here) -> None:
     how = {"options": ["simulations=4", "rollout=5"], "episodes": 2, "max_steps": 9}
     result = cwm_cli.plan(env="CartPole-v1", program=STILL, **how)
@@ -241,6 +243,7 @@ class Environment:
 """Encodes a policy without dynamics; draws so widely that no outcome is beyond its draws."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [AHEAD, WIDE], ids=["looks ahead", "draws widely"])
 def test_program_that_encodes_a_policy_in_its_rewards_is_refuted(here, text: str) -> None:
     how = {"options": ["simulations=8", "rollout=5"], "episodes": 2, "max_steps": 20}

@@ -15,8 +15,8 @@ from cwm_cli.evaluation import AccuracyMetric, evaluate
 from cwm_cli.evaluation.calibration import calibration, uniformity
 from cwm_cli.evaluation.skill import SMOOTHING, SkillMetric
 from cwm_cli.registry import environment, find
-from cwm_cli.views.calibration import calibration_charts
 from cwm_cli.views.curves import save_charts
+from cwm_cli.views.evaluation import calibration_charts
 from cwm_cli.worlds import EnvironmentModel, Predictions
 from cwm_cli.worlds.model import WorldModel
 from recordings import COUNTER, MOVES, dataset, predictions, truth
@@ -364,6 +364,7 @@ class TestCeiling:
         assert found.skill_stderr == pytest.approx(jackknife, rel=0.1)
 
 
+@pytest.mark.slow
 def test_environment_model_estimates_probabilities_from_draws(few_draws) -> None:
     spec = environment("FrozenLake-v1")
     rows = record(spec, env_args={}, policy="random", episodes=8, test_episodes=0)
@@ -384,6 +385,7 @@ def test_environment_model_estimates_probabilities_from_draws(few_draws) -> None
     assert certain.skill < 0.5 and certain.impossible > 0 and certain.reached is False
 
 
+@pytest.mark.slow
 def test_only_noisy_environments_are_drawn_from_64_times() -> None:
     spec = environment("CartPole-v1")
     rows = record(spec, env_args={}, policy="random", episodes=2, test_episodes=0)

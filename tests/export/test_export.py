@@ -187,6 +187,7 @@ class TestActing:
         code = AS_TRUE.replace("STAND", stand).replace("ENDS", "4")
         alone(poles_facts, code.replace("NAME, **ARGUMENTS", "'CartPole-v1'"))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("name", "program", "stand", "ends"),
         [
@@ -254,6 +255,7 @@ def env(poles_facts, monkeypatch):
 
 
 class TestEnvironment:
+    @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:.*A Box observation space m:UserWarning")
     def test_environment_passes_the_gymnasium_checker(self, env):
         check_env(env.unwrapped)

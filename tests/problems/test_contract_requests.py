@@ -100,6 +100,7 @@ def events(cwm, run="run"):
     return lines
 
 
+@pytest.mark.slow
 def test_a_request_for_memory_changes_the_next_prompt(light):
     texts = [answer(PLAIN, "Some presses differ.", "CONTRACT: memory"), answer(MEMORY)]
     done = search(light, texts)
@@ -121,6 +122,7 @@ def test_a_request_for_memory_changes_the_next_prompt(light):
     assert (light.folder / "run" / "best.py").read_text().endswith(MEMORY)
 
 
+@pytest.mark.slow
 def test_a_search_that_stops_at_a_switch_resumes_unchanged(light):
     texts = [answer(PLAIN, "CONTRACT: memory"), answer(PLAIN), answer(MEMORY)]
     search(light, texts, run="whole")
@@ -151,6 +153,7 @@ class Environment:
 """
 
 
+@pytest.mark.slow
 def test_a_stuck_search_for_chance_shows_episodes_in_order(light):
     texts = [answer(PLAIN, "CONTRACT: chance"), answer(CHANCE), *[answer(CHANCE)] * 3]
     search(light, texts)
@@ -162,6 +165,7 @@ def test_a_stuck_search_for_chance_shows_episodes_in_order(light):
     assert in_order[-1]
 
 
+@pytest.mark.slow
 def test_a_chosen_contract_stays(light):
     texts = [answer(PLAIN, "CONTRACT: memory"), answer(PLAIN)]
     done = search(light, texts, "--contract", "plain")
@@ -183,6 +187,7 @@ def test_prompts_offer_only_contracts_that_were_not_tried():
     assert request_words("plain", ("memory", "chance")) == ""
 
 
+@pytest.mark.slow
 def test_a_dead_end_of_a_program_with_memory_discloses_an_episode(light):
     about = ("--env", "light_world:Light-v0", "--out", "more.npz")
     light.inside("collect", *about, "--episodes", "12", "--test-episodes", "2")

@@ -21,7 +21,7 @@ PLUGINS = {entry.value.partition(":")[0] for entry in distribution("cwm-cli").en
 }
 PACKAGES = [CORE, *(ROOT / "plugins" / name for name in sorted(PLUGINS))]
 LOOSE = {
-    *("__init__", "__main__", "_version", "credentials", "errors", "hookspecs", "presets"),
+    *("__init__", "__main__", "_version", "credentials", "errors", "hookspecs", "locks", "presets"),
     *("private_parts", "registry", "result", "text"),
 }
 """Modules that belong to no folder: everyone may use them."""

@@ -67,6 +67,7 @@ with Sandbox(accepted=GAPS) as sandbox:
 """
 
 
+@pytest.mark.slow
 @available
 def test_sandbox_checks_sources_on_an_old_kernel() -> None:
     command = on_old_kernel([sys.executable, "-c", SCRIPT])

@@ -145,6 +145,7 @@ def test_conversation_continues_until_it_is_closed(calling: ModuleType, sandbox:
     assert (failure.kind, failure.line) == ("step_error", 4)
 
 
+@pytest.mark.slow
 def test_missing_handler_or_import_of_gymnasium_is_refused(
     calling: ModuleType,
 ) -> None:

@@ -312,6 +312,7 @@ class TestTools:
         assert other.returncode == 1
         assert "here was started with other settings, tools (" in other.stderr
 
+    @pytest.mark.slow
     def test_unavailable_tool_is_refused_in_one_line(self, adding):
         adding.install("peeking", "import gymnasium", entries="")
         adding.install("broken", "raise ValueError('two\\nlines')", entries="")

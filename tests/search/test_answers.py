@@ -197,6 +197,7 @@ def test_a_damaged_cache_never_stops_a_search(cache: AnswerCache, tmp_path: Path
         AnswerCache(tmp_path / "b.sqlite").limit(days=1)
 
 
+@pytest.mark.slow
 def test_only_language_models_are_cached(cwm) -> None:
     done = cwm.inside("synthesize", "--env", "CartPole-v1", "--cache", "--json", "--run", "r")
     assert done.returncode == 0, done.stderr

@@ -215,6 +215,7 @@ def in_a_terminal(folder, *arguments: str, interrupt: bool = False) -> tuple[str
     return output.decode(), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.slow
 def test_on_a_real_terminal_the_report_takes_the_place_of_the_picture(tmp_path) -> None:
     options = ("-o", "simulations=5", "-o", "rollout=5", "--max-steps", "20", "--episodes", "2")
     output, status = in_a_terminal(tmp_path, *options)
@@ -225,6 +226,7 @@ def test_on_a_real_terminal_the_report_takes_the_place_of_the_picture(tmp_path) 
     assert output.rindex("\x1b[2K") < output.index("Planner: mcts")
 
 
+@pytest.mark.slow
 def test_an_interruption_leaves_the_picture_and_says_how_to_continue(tmp_path) -> None:
     output, status = in_a_terminal(tmp_path, "--episodes", "3", interrupt=True)
     assert status == 130

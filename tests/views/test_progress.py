@@ -79,6 +79,7 @@ def test_no_number_is_broken_at_80_columns_whatever_is_compared():
         assert [cell for line in table.grid.cells for cell in line if cell not in printed] == []
 
 
+@pytest.mark.slow
 def test_folders_of_runs_are_printed_whole_on_a_terminal_of_80_columns(answers):
     folder = "a-folder-with-a-name-that-is-as-long-as-they-are-20261122-195241"
     assert answers.inside(*SEARCH, "--run", f"runs/{folder}", "--budget", "1").returncode == 0

@@ -583,6 +583,7 @@ def in_a_terminal(seconds: float, *, interrupt: bool = False) -> tuple[str, int]
     return output.decode(), os.waitpid(child, 0)[1]
 
 
+@pytest.mark.slow
 def test_on_a_real_terminal_no_line_is_wider_whatever_programs_print():
     output, status = in_a_terminal(0.02)
     assert status == 0
@@ -597,6 +598,7 @@ def test_on_a_real_terminal_no_line_is_wider_whatever_programs_print():
     assert re.fullmatch(r"best 0\.0\d\d · 6,000 tokens · \$0\.6000", last[-1])
 
 
+@pytest.mark.slow
 def test_an_interrupted_view_leaves_its_picture_and_gives_the_cursor_back():
     output, _ = in_a_terminal(0.3, interrupt=True)
     assert "KeyboardInterrupt" in output

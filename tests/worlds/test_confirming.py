@@ -287,6 +287,7 @@ def test_one_forged_episode_among_five_is_found(sandbox) -> None:
         played(sandbox, EPISODE, count=5, limit=20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [STALLING, STALLING_ONCE], ids=["every step", "one situation"])
 def test_episodes_of_a_program_that_stalls_their_confirmation_are_not_verified(
     sandbox, text, monkeypatch
@@ -395,6 +396,7 @@ def test_all_decisions_of_an_honest_program_are_confirmed(sandbox, env) -> None:
     assert first.failures == second.failures == 0
 
 
+@pytest.mark.slow
 def test_plan_reports_rechecked_decisions_and_discards_forged_episodes(
     cwm,
 ) -> None:

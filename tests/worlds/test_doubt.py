@@ -90,6 +90,7 @@ def played(rows, program, env, tmp_path, doubt, **more):
     )
 
 
+@pytest.mark.slow
 def test_careful_plans_avoid_unrecorded_cells_that_the_program_is_wrong_about(tmp_path):
     wrong = CLIFF.replace("KNOWN", "3")
     careful = played(cliff_rows(), wrong, "CliffWalking-v1", tmp_path, "careful", max_steps=40)

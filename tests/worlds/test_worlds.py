@@ -136,6 +136,7 @@ class Last(Planner):
 """
 
 
+@pytest.mark.slow
 def test_a_planner_of_a_plugin_plans_in_the_sandbox_and_in_the_environment(cwm) -> None:
     from recordings import cartpole
 

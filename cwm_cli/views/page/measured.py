@@ -22,11 +22,10 @@ from cwm_cli.evaluation.mismatches import wrong_parts
 from cwm_cli.problems.feedback import Diagnosis
 from cwm_cli.problems.feedback.diagnosis import ComparedQuantities
 from cwm_cli.problems.feedback.separation import Quantity
-from cwm_cli.runs.charts import ChartLine, LineChart, rounded, table, thinned
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.programs import ModelRun, ProgramRun
 from cwm_cli.runs.progress import score_parts
-from cwm_cli.runs.report import Section
+from cwm_cli.runs.report import ChartLine, LineChart, Section, rounded, table, thinned
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.runs.store import Run
 from cwm_cli.text import clean
@@ -37,30 +36,14 @@ ROLLOUTS, EPISODES = 10, 3
 
 PARTS: Mapping[Part, str] = {"train": "train", "test": "held-out"}
 
-CLOSE_TO_GUESSING = 0.2
-"""Open-loop error above which the error of guessing the mean is drawn as well."""
-
 RECORDED, PREDICTED = 0, 1
 """Tones of recorded and predicted values: blue and wide, vermilion and dashed."""
-
-MOST_COMPONENTS = 8
-"""Maximum number of components drawn as lines; those with the largest errors are drawn."""
 
 FEW_CELLS = 12
 """Observations with more integers are drawn as cells, not as lines."""
 
 MOST_CELLS, MOST_FRAMES = 400, 40
 """Maximum number of cells of an observation on the page, and of steps of an episode."""
-
-MOST_DOTS = 400
-"""Maximum number of dots of each kind, right and wrong, on the map of mistakes."""
-
-BINS = 6
-"""Bins per axis for the mutual information of two components with the mistakes; few, so that most
-cells of the grid contain rows."""
-
-MOST_MAPPED = 12
-"""Maximum number of candidate components for the two axes of the map."""
 
 KIND_WORDS = {
     "observation": "observation",
@@ -157,7 +140,9 @@ def _drift(found: EvaluationResult) -> list[Any] | None:
     if len(known) < 2:
         return None
     most = max(error for _, error in known)
-    guess = {"error of guessing the mean": 1.0 if most > CLOSE_TO_GUESSING else None}
+    # Open-loop error above which the error of guessing the mean is drawn as well.
+    close_to_guessing = 0.2
+    guess = {"error of guessing the mean": 1.0 if most > close_to_guessing else None}
     label = "mean error (standard deviations)"
     drawn = LineChart("steps", label, [ChartLine.of("", known)], log_x=True, rules=guess).data()
     return [f"Mean error of {ROLLOUTS} rollouts", "chart", drawn]
@@ -219,7 +204,9 @@ def _furthest(components: Sequence[_Leaf]) -> list[_Leaf]:
         return float(np.nan_to_num(error[np.isfinite(error)].mean() if error.size else 0.0))
 
     ranked = sorted(range(len(components)), key=lambda place: -off(components[place]))
-    return [components[place] for place in sorted(ranked[:MOST_COMPONENTS])]
+    # Maximum number of components drawn as lines; those with the largest errors are drawn.
+    most_components = 8
+    return [components[place] for place in sorted(ranked[:most_components])]
 
 
 def _lines(each: _Leaf) -> dict[str, Any]:
@@ -474,11 +461,13 @@ def error_map(diagnosis: Diagnosis, names: Sequence[str]) -> Section | None:
     None without two numbers, or if all rows are right.
     """
     wrong = diagnosis.comparison.wrong
+    # Maximum number of candidate components for the two axes of the map.
+    most_mapped = 12
     known = [
         each._replace(name=_named(each.name, names, diagnosis))
         for each in ComparedQuantities(diagnosis.comparison).inputs
         if not each.labels and np.isfinite(each.values).all() and np.ptp(each.values) > 0
-    ][:MOST_MAPPED]
+    ][:most_mapped]
     if len(known) < 2 or not wrong.any():
         return None
     across, up = max(combinations(known, 2), key=lambda pair: mistake_information(wrong, *pair))
@@ -486,9 +475,11 @@ def error_map(diagnosis: Diagnosis, names: Sequence[str]) -> Section | None:
     places = [each.values + _jitter(each, rng) for each in (across, up)]
     clouds = []
     told = []
+    # Maximum number of dots of each kind, right and wrong, on the map of mistakes.
+    most_dots = 400
     for name, mask, tone in (("right", ~wrong, 0), ("wrong", wrong, "bad")):
         rows = np.flatnonzero(mask)
-        kept = rows[thinned(len(rows), MOST_DOTS)]
+        kept = rows[thinned(len(rows), most_dots)]
         if len(kept) < len(rows):
             told.append(f"{len(kept)} of {len(rows):,} {name} rows")
         x, y = (place[kept].tolist() for place in places)
@@ -507,10 +498,13 @@ def mistake_information(wrong: np.ndarray, *quantities: Quantity) -> float:
     Quantities with many values are cut at quantiles. The bias correction is by Miller (1955).
     """
     cells = np.zeros(len(wrong), np.int64)
+    # Bins per axis for the mutual information of two components with the mistakes; few, so that
+    # most cells of the grid contain rows.
+    bins = 6
     for each in quantities:
         values, codes = np.unique(each.values, return_inverse=True)
-        if len(values) > BINS:
-            edges = np.unique(np.quantile(each.values, np.linspace(0, 1, BINS + 1)[1:-1]))
+        if len(values) > bins:
+            edges = np.unique(np.quantile(each.values, np.linspace(0, 1, bins + 1)[1:-1]))
             codes = np.searchsorted(edges, each.values, side="right")
         cells = cells * (int(codes.max()) + 1) + codes.reshape(-1)
     _, cells = np.unique(cells, return_inverse=True)

@@ -18,11 +18,19 @@ from cwm_cli.envs.tasks import Task
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.result import Result
-from cwm_cli.runs.charts import ChartLine, LineChart, table_of
 from cwm_cli.runs.observer import SILENT, Measures, Observer
 from cwm_cli.runs.places import named
 from cwm_cli.runs.programs import ModelRun, Options
-from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section, with_effort
+from cwm_cli.runs.report import (
+    ChartLine,
+    Grid,
+    LineChart,
+    RunReport,
+    RunSummary,
+    Section,
+    table_of,
+    with_effort,
+)
 from cwm_cli.runs.store import RunHeader
 from cwm_cli.text import UNKNOWN, mean_with_error
 from cwm_cli.worlds.model import PlanningSession, WorldModel

@@ -217,6 +217,7 @@ def test_a_component_that_advances_with_another_gives_the_time_step():
 
 
 class TestFit:
+    @pytest.mark.slow
     def test_wrong_constants_and_a_wrong_way_become_right(self, sandbox, swings):
         program = swing(ways='["euler", "semi-implicit"]', **OFF)
         found = Calibrate().fit(program, swings, sandbox)

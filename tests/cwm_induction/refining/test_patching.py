@@ -106,6 +106,7 @@ def _is_exact(program: str, data: Dataset, sandbox: Sandbox) -> bool:
     return found.failure is None and found.score.value == 1.0
 
 
+@pytest.mark.slow
 def test_a_region_with_another_law_is_written_into_the_program(
     repair: Repair, sandbox: Sandbox
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_region_with_another_law_is_written_into_the_program(
     assert repair(text, data) == "", "a correct program does not change"
 
 
+@pytest.mark.slow
 def test_what_no_rule_gives_is_looked_up_by_what_decides_it(
     repair: Repair, sandbox: Sandbox
 ) -> None:
@@ -133,6 +135,7 @@ def test_what_no_rule_gives_is_looked_up_by_what_decides_it(
     assert repair(text, data) == "", "nothing is left over"
 
 
+@pytest.mark.slow
 def test_hidden_rows_change_nothing(repair: Repair) -> None:
     data = _recorded(GLIDER.replace("0.3 * speed", "0.45 * speed"), GLIDER)
     other = data.columns["rewards"].copy()

@@ -86,6 +86,7 @@ class TestConditions:
 
 
 class TestDiagnosis:
+    @pytest.mark.slow
     def test_the_first_group_contains_the_cause_of_most_faults(self, some_faults):
         missed = [fault.name for fault in some_faults if not holds_cause(fault)]
         assert len(missed) <= len(some_faults) / 10, missed

@@ -11,11 +11,18 @@ import cwm_cli as cwm
 from browser import Browser, browser  # noqa: F401  # a fixture
 from cwm_cli.commands.synthesize import SynthesisResult
 from cwm_cli.problems.feedback.separation import Quantity
-from cwm_cli.runs.charts import MOST_POINTS, ChartLine, LineChart, rounded, table, thinned
 from cwm_cli.runs.listing import load
 from cwm_cli.runs.nodes import SearchRecord, node_details, tree_data
 from cwm_cli.runs.progress import BestSoFar, score_curve, spending_sections
-from cwm_cli.runs.report import with_effort
+from cwm_cli.runs.report import (
+    MOST_POINTS,
+    ChartLine,
+    LineChart,
+    rounded,
+    table,
+    thinned,
+    with_effort,
+)
 from cwm_cli.search.contracts import ROOT, Node, Usage, Verdict
 from cwm_cli.views.page import _document
 from cwm_cli.views.page.measured import measured_sections, mistake_information
