@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import Literal, TextIO
 from unicodedata import category, east_asian_width
 
 import typer
@@ -24,11 +24,10 @@ from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.contracts import Verdict
 from cwm_cli.text import cached_words, clean, money, share, tokens
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-
 Loudness = Literal["quiet", "usual", "verbose"]
+
+_PLAIN = ("dumb", "unknown")
+"""Values of `TERM` for terminals without colours."""
 
 KEPT_WHEN_QUIET = ("Error", "Warning", "")
 """Kinds of messages that are printed even with --quiet."""
@@ -71,48 +70,38 @@ class LogLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a line; a live view replaces `sys.stderr` and prints it above itself."""
-        from cwm_cli.text import clean
-
         print(clean(self.format(record)), file=sys.stderr)  # noqa: T201
 
 
 def complain(text: str, kind: str = "Error") -> None:
     """Print one line to stderr, without control characters."""
     from cwm_cli.runs.places import with_urls
-    from cwm_cli.text import clean
 
     if _loudness == "quiet" and kind not in KEPT_WHEN_QUIET:
         return
     colour = typer.colors.RED if kind == "Error" else typer.colors.YELLOW
-    title, plain = f"{kind}: " if kind else "", False if _is_plain() else None
-    typer.secho(title, err=True, nl=False, fg=colour, bold=True, color=plain)
+    title = f"{kind}: " if kind else ""
+    # See no-color.org; None leaves the choice to click, which looks for a terminal.
+    has_colours = not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in _PLAIN
+    typer.secho(
+        title, err=True, nl=False, fg=colour, bold=True, color=None if has_colours else False
+    )
     typer.echo(clean(with_urls(text)).strip(), err=True)
 
 
-def _is_plain() -> bool:
-    """Return whether the terminal should get no colours; see no-color.org."""
-    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") in ("dumb", "unknown")
-
-
-def progress_console() -> "Console":
+def progress_console() -> Console:
     """Return the console on stderr for progress; --quiet silences it.
 
     It moves the cursor only on a terminal that supports it, not under continuous integration, and
     not for colours in a file (FORCE_COLOR). Otherwise progress is printed as lines.
     """
-    from rich.console import Console
-
     quiet = _loudness == "quiet"
-    moves = sys.stderr.isatty() and not quiet and not _is_continuous_integration()
+    on_server = os.environ.get("CI", "").lower() not in ("", "0", "false")
+    moves = sys.stderr.isatty() and not quiet and not on_server
     console = Console(stderr=True, quiet=quiet)
     return Console(
         stderr=True, quiet=quiet, force_interactive=moves and not console.is_dumb_terminal
     )
-
-
-def _is_continuous_integration() -> bool:
-    """Return whether `CI` is set, as continuous integration services do."""
-    return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
 PROGRESS_SECONDS = 5.0
@@ -129,7 +118,14 @@ class Pulse:
         self._say = say
         self._woken = threading.Event()
         self._over = False
-        threading.Thread(target=self._run, daemon=True).start()
+
+        def run() -> None:
+            while not self._over:
+                if not self._woken.wait(QUIET_SECONDS) and not self._over:
+                    self._say()
+                self._woken.clear()
+
+        threading.Thread(target=run, daemon=True).start()
 
     def heard(self) -> None:
         """Restart the wait after other output."""
@@ -139,13 +135,6 @@ class Pulse:
         """End the thread."""
         self._over = True
         self._woken.set()
-
-    def _run(self) -> None:
-        """Wait and report in turn."""
-        while not self._over:
-            if not self._woken.wait(QUIET_SECONDS) and not self._over:
-                self._say()
-            self._woken.clear()
 
 
 class Lines(Observer):
@@ -167,7 +156,18 @@ def printable(text: str, limit: int = 300) -> str:
     are replaced as control characters are.
     """
     line = clean(text[: 4 * limit], limit=limit)
-    return line if line.isascii() else "".join(c if _is_sure(c) else UNSURE for c in line)
+    if line.isascii():
+        return line
+
+    def has_sure_width(character: str) -> bool:
+        kind = category(character)
+        # Marks combine with the character before; terminals without its glyph draw a picture
+        # in one column or in two.
+        if kind[0] == "M" or (kind[0] == "S" and character >= "\U0001f000"):
+            return False
+        return cell_len(character) == (2 if east_asian_width(character) in "WF" else 1)
+
+    return "".join(c if has_sure_width(c) else UNSURE for c in line)
 
 
 def first_line(failure: Failure) -> str:
@@ -208,14 +208,6 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{seconds:02}" if minutes else f"{seconds} s"
 
 
-def _is_sure(character: str) -> bool:
-    """Return whether all terminals give a character the same width."""
-    kind = category(character)
-    if kind[0] == "M" or (kind[0] == "S" and character >= "\U0001f000"):
-        return False
-    return cell_len(character) == (2 if east_asian_width(character) in "WF" else 1)
-
-
 REFRESHES_PER_SECOND = 4
 
 ECHO = 3
@@ -237,25 +229,33 @@ class Pane:
         self._drawn: list[int] = []
 
     def display(self) -> Live:
-        """Return what draws the lines again and again."""
+        """Return the live display, which draws the lines four times a second."""
+
+        def before_drawing() -> Pane:
+            # rich erases as many lines as it printed; a narrower terminal has wrapped some.
+            width = self._console.width
+            wrapped = sum(-(-cells // width) - 1 for cells in self._drawn if cells)
+            self._drawn = []
+            if wrapped > 0:
+                erase = (ControlType.ERASE_IN_LINE, 2)
+                up = ((ControlType.CURSOR_UP, 1), erase)
+                self._console.control(Control(ControlType.CARRIAGE_RETURN, erase, *up * wrapped))
+            return self
+
         return Live(
             console=self._console,
-            get_renderable=self._before_drawing,
+            get_renderable=before_drawing,
             refresh_per_second=REFRESHES_PER_SECOND,
             redirect_stdout=False,
             redirect_stderr=False,
         )
 
-    def _before_drawing(self) -> "Pane":
-        """Erase lines of the last picture that a narrower terminal has wrapped."""
-        width = self._console.width
-        wrapped = sum(-(-cells // width) - 1 for cells in self._drawn if cells)
-        self._drawn = []
-        if wrapped > 0:
-            erase = (ControlType.ERASE_IN_LINE, 2)
-            up = ((ControlType.CURSOR_UP, 1), erase)
-            self._console.control(Control(ControlType.CARRIAGE_RETURN, erase, *up * wrapped))
-        return self
+    @contextmanager
+    def shown(self) -> Iterator[Live]:
+        """Draw the lines during the context, and print the standard streams above them."""
+        with self.display() as display, printed_above(self._console):
+            display.refresh()
+            yield display
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the lines; the last line of the terminal stays free for the cursor."""

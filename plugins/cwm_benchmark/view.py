@@ -22,7 +22,6 @@ from cwm_cli.views.terminal import (
     bar,
     duration,
     printable,
-    printed_above,
     progress_console,
 )
 
@@ -50,9 +49,7 @@ class BenchmarkView(Lines):
             self._shown = BenchmarkLines(work, self._console)
             return
         self._shown = screen = BenchmarkScreen(work, self._console)
-        display = self._stack.enter_context(screen.pane.display())
-        self._stack.enter_context(printed_above(self._console))
-        display.refresh()
+        display = self._stack.enter_context(screen.pane.shown())
 
         def settle(failed: type[BaseException] | None, *_: object) -> None:
             display.transient = self._erase and failed is None
