@@ -312,6 +312,7 @@ def read_answer(text: str, *, with_valid: bool = False) -> PredictedTransition:
 
 def _objects(text: str) -> Iterator[Mapping[str, Any]]:
     """Yield the objects in a text, from the last opening brace to the first."""
+    # The last object counts: models write examples and corrections first.
     starts = [match.start() for match in re.finditer("{", text)]
     # `strict=False` allows line breaks in strings, which language models write.
     decoder = json.JSONDecoder(strict=False)

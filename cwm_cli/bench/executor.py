@@ -318,6 +318,7 @@ class _CommandQueue:
         for ended in outcomes:
             command = self.running.pop(ended.name)
             reason = ended.reason or ""
+            # A command that died may have paid for its open requests, so they count as spent.
             if command.spending and not ended.is_busy:
                 lapse(command.spending, command.name)
             if ended.is_busy:

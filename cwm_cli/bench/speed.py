@@ -175,11 +175,23 @@ class SpeedResult(Result):
             for side, ratios in self.speedups().items()
         }
         rows, paces, notes, failure = self.timed
+        forms = {
+            form: {
+                "median_seconds": pace.median,
+                "low_seconds": pace.low,
+                "high_seconds": pace.high,
+                "warm_up_seconds": pace.warm_up,
+                "rounds": pace.rounds,
+                "transitions": pace.transitions,
+            }
+            for form in TIMED_FORMS
+            if (pace := paces.get(form))
+        }
         return {
             "world_model": {
                 **_side_json(paces.get(SCALAR), paces.get(BATCHED), self.world_model),
                 "rows_timed": rows,
-                "forms": {form: _pace_json(paces[form]) for form in TIMED_FORMS if form in paces},
+                "forms": forms,
                 "notes": notes,
                 "failure": asdict(failure) if failure else None,
             },
@@ -522,6 +534,7 @@ def walks_of(
 def _step_seconds(env: "gym.Env[Any, Any]", task: Task, rows: Dataset) -> Iterator[float]:
     """Yield the seconds of each step; the first allowed action replaces a disallowed one."""
     actions = cycle([row.action for row in rows])
+    # Without wrappers: only the environment itself is timed.
     bare, episode = env.unwrapped, 0
     while True:
         env.reset(seed=seeds_of(task.seed, episode)[0])
@@ -564,9 +577,3 @@ def _side_json(pace: Pace | None, batched: Pace | None, score: Score | None) -> 
         "accuracy": score.accuracy if score else None,
         "score": score.model_dump() if score else None,
     }
-
-
-def _pace_json(pace: Pace) -> dict[str, Any]:
-    names = ("median", "low", "high", "warm_up")
-    counts = {"rounds": pace.rounds, "transitions": pace.transitions}
-    return {f"{name}_seconds": getattr(pace, name) for name in names} | counts

@@ -147,6 +147,7 @@ def _rendering(
     layout = spec.layout(env) if spec.layout else None
     if layout is None or not (spec.restore and spec.restore(env, starts[0].observation)):
         return None
+    # Environments of Gymnasium are found by id alone; others need their package in front.
     package, *folders = made.entry_point.partition(":")[0].split(".")
     ours, needs = package == "gymnasium", f"install the package that has the module {package}"
     if ours:

@@ -63,6 +63,7 @@ class Axis(NamedTuple):
             return cls(10.0 ** floor(log10(low)), 10.0 ** max(ceil(log10(high)), 1), True)
         if high - low < 1e-9 * max(1.0, abs(high)):
             low, high = low - 0.5, high + 0.5
+        # The small numbers keep a bound that is a multiple of the step, despite rounding.
         step = nice_step((high - low) / 10)
         return cls(step * floor(low / step + 1e-9), step * ceil(high / step - 1e-9))
 
@@ -172,6 +173,7 @@ class Chart(NamedTuple):
         labels = [_number(self.y.high), _number(self.y.low)]
         margin = max(map(len, labels)) + 1
         columns, lines = max(1, width - margin - 1), max(1, height - 1)
+        # A Braille character has 2 by 4 dots, one bit each.
         grid = [[0] * columns for _ in range(lines)]
         colours = [[""] * columns for _ in range(lines)]
         for place, one in enumerate(self.series):

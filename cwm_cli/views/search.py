@@ -222,6 +222,7 @@ class Screen:
 
     def _lines(self, width: int, height: int) -> Sequence[Text]:
         """Return all lines of the picture."""
+        # A copy, because the search's thread changes it.
         pending = {} if self.over else self._search.pending.copy()
         with self._lock:
             # A low terminal has no room for the score curve and the diagnosis below the tree.

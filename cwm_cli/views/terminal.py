@@ -155,6 +155,7 @@ def printable(text: str, limit: int = 300) -> str:
     Terminals differ about marks that combine, joiners and pictures, so these
     are replaced as control characters are.
     """
+    # Cut first: cleaning a text of megabytes would stop the live view.
     line = clean(text[: 4 * limit], limit=limit)
     if line.isascii():
         return line
@@ -314,6 +315,8 @@ class Printed(io.TextIOBase):
         """Print complete lines; of an overwritten line (carriage return), only its last version."""
         with self._lock:
             *lines, begun = (self._begun + text).split("\n")
+            # A progress bar overwrites its line: keep the part after the last carriage return, but
+            # not one at the very end, whose line is not overwritten yet.
             self._begun = begun[begun.rfind("\r", 0, -1) + 1 :]
         if lines:
             shown = (line.rstrip("\r").rpartition("\r")[2] for line in lines)

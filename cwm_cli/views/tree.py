@@ -128,6 +128,7 @@ def fold(tree: SearchTree, flights: Sequence[Move], *, rows: int, levels: int) -
     forest = Forest(tree, flights)
     wanted = list(islice(dict.fromkeys(_by_importance(forest, rows)), 2 * rows))
 
+    # More items never need fewer rows or levels, so the largest cut is found by bisection.
     def fits(count: int) -> bool:
         cut = Cut(forest, wanted[:count])
         return cut.rows <= rows and cut.levels <= levels
@@ -182,6 +183,7 @@ def _by_importance(forest: Forest, rows: int) -> Iterator[int]:
     if tree.best is not None:
         yield tree.best.id
         path = list(tree.ancestors(tree.best.id))
+    # A third of the rows at most: many parallel completions must not hide the tree.
     yield from flights[: rows // 3]
     yield from islice(tree.newest(), 3)
     ends = _alternately(path, reversed(path))
@@ -283,6 +285,7 @@ class Cut:
         """Best rank among the folded nodes of each shown item."""
         found: dict[int, list[Rank]] = defaultdict(list)
         branches = self.forest.tree.branches
+        # Children are sorted, so the best hidden child is the first one without an owner.
         for item in (ROOT, *self.owner):
             if item >= self.forest.first_flight:
                 continue

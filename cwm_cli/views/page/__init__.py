@@ -137,6 +137,7 @@ def embedded(value: Any) -> str:
 
     Infinite numbers and NaN become null.
     """
+    # As escapes, these characters are JSON still, but no markup and no line ends.
     text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
     marks = ("<", ">", "&", "\u2028", "\u2029")
     for mark in marks:

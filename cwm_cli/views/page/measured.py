@@ -455,6 +455,7 @@ def mistake_information(wrong: np.ndarray, *quantities: Quantity) -> float:
             edges = np.unique(np.quantile(each.values, np.linspace(0, 1, bins + 1)[1:-1]))
             codes = np.searchsorted(edges, each.values, side="right")
         cells = cells * (int(codes.max()) + 1) + codes.reshape(-1)
+    # Number the cells that contain rows, so that empty ones do not count for the bias.
     _, cells = np.unique(cells, return_inverse=True)
     count = np.bincount(cells).astype(float)
     share = np.bincount(cells, wrong) / count
