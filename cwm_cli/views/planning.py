@@ -17,18 +17,9 @@ from cwm_cli.commands.plays import SIDES
 from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import first_few, mean_with_error, percent, share
+from cwm_cli.views.lines import Lines, Pulse, is_verbose
 from cwm_cli.views.tables import GridTable, labelled
-from cwm_cli.views.terminal import (
-    ECHO,
-    Lines,
-    Pane,
-    Pulse,
-    bar,
-    duration,
-    first_line,
-    is_verbose,
-    printable,
-)
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, first_line, printable
 from cwm_cli.worlds.confirming import SECONDS, TIMES
 from cwm_cli.worlds.model import PlannedWith
 

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from cwm_apps.progress import OVER, SOLVED, CodingProgress, ProblemCounts, ProblemState
 from cwm_cli.text import share
-from cwm_cli.views.terminal import ECHO, Lines, Pane, Pulse, bar, duration, printable
+from cwm_cli.views.lines import Lines, Pulse
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
 
 GAP = "  "
 BETWEEN = " \N{MIDDLE DOT} "
