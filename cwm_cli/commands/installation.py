@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cwm_cli import registry
 from cwm_cli.commands.search_options import SearchOptions
-from cwm_cli.errors import UnknownNameError
+from cwm_cli.errors import UnknownNameError, install_command
 from cwm_cli.registry import Owner
 from cwm_cli.sandbox import Limits
 from cwm_cli.worlds.doubt import Doubt
@@ -28,7 +28,7 @@ class Extra(NamedTuple):
     @property
     def command(self) -> str:
         """The command that installs the package."""
-        return f"pip install '{self.package}'"
+        return install_command(self.package)
 
     def __str__(self) -> str:
         state = "installed" if self.installed else f"missing: {self.command}"

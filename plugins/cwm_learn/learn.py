@@ -35,7 +35,7 @@ from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.feedback import documented_names
-from cwm_cli.registry import Owner, default, find, read_options, with_presets
+from cwm_cli.registry import Owner, default, environment, find, read_options, with_presets
 from cwm_cli.runs.answers import ANSWERS, RecordedAnswers
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.places import named, placed
@@ -640,6 +640,7 @@ def _result(learner: Learner, stopped: Stop) -> LearningResult:
         writing_seconds=round(learner.writing_seconds, 3),
         planning_seconds=round(learner.planning_seconds + learner.learning_seconds, 3),
         gaps=tuple(each.text for each in found),
+        has_simulator=environment(run.config.env).has_simulator(run.config.env_args),
     )
 
 
