@@ -318,7 +318,7 @@ def _export_imagined(
     import sys
     from contextlib import redirect_stdout
 
-    from cwm_cli.commands.data_export import export_transitions, exporter_of
+    from cwm_cli.commands.data import export_transitions, exporter_of
     from cwm_cli.commands.imagine import imagine
     from cwm_cli.commands.subjects import split_options
     from cwm_cli.views.terminal import Lines

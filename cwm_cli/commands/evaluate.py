@@ -101,23 +101,21 @@ class EvaluationResult(Result):
 
     def as_json(self) -> dict[str, Any]:
         """Return the output of `cwm evaluate --json`."""
-        extra: dict[str, dict[str, Any]] = {}
+        extra: dict[str, dict[Part, Any]] = {}
         for part, each in self.ranks.items():
             extra.setdefault(each.key, {})[part] = each.model_dump(mode="json")
+        # only the metric `skill` scores probabilities
+        skilled = [part for part, found in self.found.items() if found.score.skill is not None]
+        calibrations = {part: self.calibration(part) for part in skilled}
+        if calibrations:
+            extra["calibration"] = {p: each and each.as_json() for p, each in calibrations.items()}
         return {
             "train": self.scores.train and self.scores.train.model_dump(),
             "test": self.scores.test and self.scores.test.model_dump(),
             "failure": asdict(self.failure) if self.failure else None,
             "rollouts": [rollout._asdict() for rollout in self.rollouts],
             **extra,
-        } | self._calibrations()
-
-    def _calibrations(self) -> dict[str, Any]:
-        """Return the calibration of each part that the metric `skill` scored."""
-        skilled = [part for part, found in self.found.items() if found.score.skill is not None]
-        found = {part: self.calibration(part) for part in skilled}
-        calibrations = {part: each and each.as_json() for part, each in found.items()}
-        return {"calibration": calibrations} if calibrations else {}
+        }
 
 
 def evaluate(

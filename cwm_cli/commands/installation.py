@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 from cwm_cli import registry
-from cwm_cli.commands.search_options import SearchOptions
+from cwm_cli.commands.choices import SearchOptions
 from cwm_cli.errors import UnknownNameError, install_command
 from cwm_cli.registry import Owner
 from cwm_cli.sandbox import Limits

@@ -17,8 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from cwm_cli.commands.comparison import LearnFrom
-from cwm_cli.commands.plays import mismatches_of
+from cwm_cli.commands.plays import LearnFrom, mismatches_of
 from cwm_cli.commands.synthesize import SearchJob, SynthesisResult
 from cwm_cli.evaluation.verdicts import verdict
 from cwm_cli.registry import find

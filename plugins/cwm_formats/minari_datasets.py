@@ -18,8 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from cwm_cli._version import __version__
-from cwm_cli.commands.data_export import Exporter, check_room, written_whole
-from cwm_cli.commands.data_import import Importer, Origin, TransitionShape
+from cwm_cli.commands.data import (
+    Exporter,
+    Importer,
+    Origin,
+    TransitionShape,
+    check_room,
+    written_whole,
+)
 from cwm_cli.data.dataset import DONE, VALID, Dataset
 from cwm_cli.data.reading import parse_json, read_json
 from cwm_cli.data.spaces import Columns, Space, raise_for_values

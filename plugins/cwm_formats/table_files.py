@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cwm_cli.commands.data_export import Exporter, written_whole
-from cwm_cli.commands.data_import import Importer, Origin, TransitionShape
+from cwm_cli.commands.data import Exporter, Importer, Origin, TransitionShape, written_whole
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, parse_json, read_bytes, read_json, read_text
 from cwm_cli.envs.spec import EnvironmentSpec

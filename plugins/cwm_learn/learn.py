@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.commands.collect import find_environment, load_dataset, recorded_args
-from cwm_cli.commands.plays import PlayRun, wrong_rows
-from cwm_cli.commands.subjects import protected, read_program
-from cwm_cli.commands.synthesize import (
+from cwm_cli.commands.choices import (
     ChosenBackend,
     check_flags,
     choose_backend,
     named_models,
     uncached,
 )
+from cwm_cli.commands.collect import find_environment, load_dataset, recorded_args
+from cwm_cli.commands.plays import PlayRun, wrong_rows
+from cwm_cli.commands.subjects import protected, read_program
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.data.spaces import refuse_pictures
