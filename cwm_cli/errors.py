@@ -26,7 +26,7 @@ def install_command(requirement: str) -> str:
     if package == "cwm-cli":
         from importlib.metadata import distributions
 
-        # In a clone, the metadata of its build (cwm_cli.egg-info) hide those of the installation.
+        # In a clone, the metadata of its build (cwm_cli.egg-info) hide the installed metadata.
         found = (each.read_text("direct_url.json") for each in distributions(name=package))
         with suppress(ValueError):
             origin = json.loads(next(filter(None, found), "{}"))

@@ -38,6 +38,7 @@ def boundary() -> Iterator[None]:
         complain(str(interruption) or "interrupted", kind="")
         raise typer.Exit(INTERRUPTED) from interruption
     except BrokenPipeError:
+        # Python flushes stdout at exit, and would report the closed pipe again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     except MemoryError as error:

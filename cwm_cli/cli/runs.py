@@ -151,6 +151,7 @@ class ReportCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; `--html` takes no folder for its file, and no other option."""
         spread = []
+        # Click options take a value or none, not both: give `--html` an empty file name
         for arg, follower in pairwise([*args, "-"]):
             spread.append(arg)
             if arg == "--html" and (follower.startswith("-") or Path(follower).is_dir()):

@@ -107,7 +107,7 @@ class ChosenBackend(NamedTuple):
 
     @property
     def model(self) -> str:
-        """All models as one text, for a search that uses all of them."""
+        """All models as one text, for a search that uses every model."""
         return models_text(read_models(self.models)) if self.models[0] else ""
 
 

@@ -234,6 +234,7 @@ def _load_matching(file: Path, requested: Mapping[str, Any]) -> Dataset | None:
         dataset = Dataset.load(file)
     except CwmError as error:
         raise CwmError(f"{file} already exists and is not a dataset: {hint}") from error
+    # metadata of a recording contain its request, and facts such as `missing`
     if not dataset.metadata.items() >= requested.items():
         raise CwmError(f"{file} already exists, recorded with other settings: {hint}")
     return dataset

@@ -181,6 +181,7 @@ def import_transitions(
         )
     spec = find_environment(env or (origin.env if origin else ""), observer)
     target = Path(out or f"{importer.title(file)}.npz")
+    # a link to the imported file would be overwritten too
     if realpath(target) == realpath(file):
         raise CwmError(f"{target} is the imported file itself: choose another file with --out")
     asked = dict(env_args or {})
@@ -500,6 +501,7 @@ def _as_json(component: ComponentSummary) -> dict[str, Any]:
 def summarise(file: Path, dataset: Dataset) -> DatasetSummary:
     """Summarise a dataset, with the names that the environment documents if it can be created."""
     columns, names = dataset.columns, _names(dataset)
+    # number the episodes from 0 without gaps, so that bincount sums by episode
     _, place = np.unique(columns["episodes"], return_inverse=True)
     lengths = np.bincount(place.reshape(-1))
     returns = np.bincount(place.reshape(-1), columns["rewards"])

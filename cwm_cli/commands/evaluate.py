@@ -140,10 +140,10 @@ def evaluate(
         subject: A program (file or text) of `env`, or a run, which names its environment.
         env: Id of the environment of a program.
         env_args: Arguments of the environment.
-        dataset: Transitions or their file, by default those of the run or of the environment.
+        dataset: Transitions or their file, by default the rows of the run or of the environment.
         split: The part to score, by default both.
         metric: Name of the metric. By default `skill` for programs with randomness or memory, and
-            `accuracy` for others; the accuracy of rules is that of their likeliest prediction.
+            `accuracy` for others; for rules, the accuracy of their likeliest prediction.
         rollout_count: Number of rollouts to score as well.
         trajectory_count: Number of recorded episodes to predict step by step, held-out ones if
             they are scored.

@@ -352,6 +352,7 @@ def choose_planners(
     others = [Owner("planning", Doubt), Owner("sandbox", Limits)]
     given = with_presets(read_options(options, [*owners, *others]), [*owners, *others])
     bounds = Limits.chosen({**limits, **DECISION, **given["sandbox"]})
+    # a user who sets an option of one planner means this planner, also with "auto"
     chosen = [owner for owner in owners if given[owner.label]] or owners
     planners = [_create_planning(owner, given[owner.label]) for owner in chosen]
     general = automatic_names[-1] if automatic_names else supported[-1]
@@ -476,6 +477,7 @@ class _Players:
                 for share, session in zip(shares, opened, strict=True)
             ]
             return in_threads(streams, self.sandbox.close if self.sandbox else None)
+        # skip planners that the model could not use: both sides then use the same planner
         order = [planner.name for planner in self.planners]
         planners = self.planners[order.index(first) if first in order else 0 :]
         if len(shares) > 1:

@@ -131,6 +131,7 @@ def relative_return(model: Side, oracle: Side, random: Side) -> float | None:
         model, oracle, random = (each.without(unverified) for each in (model, oracle, random))
     if not model.episodes:
         return None
+    # differences of equal initial states vary less than the two returns
     pairs = zip(oracle.returns, random.returns, strict=True)
     gain = mean_of([planned - chance for planned, chance in pairs])
     if gain.mean <= (gain.stderr or 0.0):
@@ -414,6 +415,7 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         """Lock the run and read the finished episodes."""
         super().__enter__()
         try:
+            # with --new, old episodes stay in the journal until the first new one is finished
             if not self._rewrite_next:
                 self.known = {self._key(record): record for record in self.records()}
         except CwmError as error:

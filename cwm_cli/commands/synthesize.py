@@ -493,6 +493,7 @@ def open_job(
     dataset = order.dataset
     refuse_pictures(dataset.observation_space, "a program")
     finding = find_contract(dataset.train)
+    # cached, because `skill` runs the true environment to measure its ceiling
     measure = cache(partial(_measure, order))
     is_open = order.choices.contract == AUTO
     choices = order.choices.with_defaults(finding.contract)
@@ -614,6 +615,7 @@ def _check_folder(
     if not (folder / HEADER).exists():
         return check_free(folder, (DATASET,))
     run = SearchRun.load(folder)
+    # the transitions and the contract are not known yet: compare everything else
     digest, choices = run.config.dataset, choices.with_defaults(run.config.contract)
     run.check(_config(spec.id, env_args or {}, digest, choices=choices, settings=settings))
     return None
