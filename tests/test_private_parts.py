@@ -404,7 +404,7 @@ def test_the_command_line_prints_a_refused_shift_in_one_line(rename) -> None:
 
 
 def test_a_warning_is_one_line_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    from cwm_cli.views.terminal import speak
+    from cwm_cli.views.lines import speak
 
     speak("usual")
     for _ in range(2):

@@ -153,7 +153,7 @@ def _default(param: Any) -> str:
 def options() -> str:
     """Return tables of the `-o` options of every part that has options."""
     from cwm_cli import registry
-    from cwm_cli.commands.installation import option_owners
+    from cwm_cli.commands.option_lists import option_owners
 
     parts, last = [], ""
     for kind, name, owner in option_owners():

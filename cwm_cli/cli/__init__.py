@@ -27,7 +27,7 @@ from cwm_cli.cli.runs import runs
 from cwm_cli.cli.synthesize import synthesize
 from cwm_cli.errors import CwmError
 from cwm_cli.text import describe_requirement
-from cwm_cli.views.terminal import complain, speak
+from cwm_cli.views.lines import complain, speak
 
 COMMAND_PANELS: Mapping[str, tuple[str, ...]] = {
     "Start": ("synthesize", "collect", "evaluate", "plan", "play"),

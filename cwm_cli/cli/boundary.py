@@ -20,7 +20,7 @@ from cwm_cli.commands.installation import provider_keys
 from cwm_cli.errors import CwmError, TracedError
 from cwm_cli.runs.recent import RUNS, RecentRun, recent_runs
 from cwm_cli.text import clean
-from cwm_cli.views.terminal import complain, is_verbose
+from cwm_cli.views.lines import complain, is_verbose
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells define it."""

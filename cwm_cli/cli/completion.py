@@ -240,7 +240,7 @@ def _options_of_kind(kind: str | None) -> list[dict[str, str]]:
 
 
 def _describe_options(kind: str | None) -> list[dict[str, str]]:
-    from cwm_cli.commands.installation import option_owners
+    from cwm_cli.commands.option_lists import option_owners
 
     def written(default: object) -> str:
         plain = default is None or isinstance(default, bool)

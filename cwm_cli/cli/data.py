@@ -86,7 +86,7 @@ def import_(
     Example: cwm data import minari:cartpole/expert-v0
     """
     from cwm_cli.commands.data import import_transitions
-    from cwm_cli.views.terminal import Lines
+    from cwm_cli.views.lines import Lines
 
     result = import_transitions(
         file,
@@ -135,7 +135,7 @@ def export(
     Example: cwm data export CartPole-v1.npz --to minari
     """
     from cwm_cli.commands.data import export_transitions
-    from cwm_cli.views.terminal import Lines
+    from cwm_cli.views.lines import Lines
 
     result = export_transitions(file, to, out=out, options=options, force=force, observer=Lines())
     emit(result.as_json(), json=json)

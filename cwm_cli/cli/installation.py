@@ -93,7 +93,7 @@ def options(
     from rich.table import Table
     from rich.text import Text
 
-    from cwm_cli.commands.installation import option_owners
+    from cwm_cli.commands.option_lists import option_owners
 
     found = [(each, each.owner.describe_options()) for each in option_owners(name)]
     if json:

@@ -85,8 +85,9 @@ def plan(
     """
     from cwm_cli.commands.plan import plan as play
     from cwm_cli.errors import CwmError
+    from cwm_cli.views.lines import complain, progress_console
     from cwm_cli.views.planning import plan_report, plan_view
-    from cwm_cli.views.terminal import complain, place_words, progress_console
+    from cwm_cli.views.terminal import place_words
 
     view = plan_view(progress_console(), erase=json or sys.stdout.isatty())
     with redirect_stdout(sys.stderr):  # environments may print

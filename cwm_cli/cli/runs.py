@@ -27,7 +27,7 @@ from cwm_cli.cli.shared import (
     print_report,
     run_folder,
 )
-from cwm_cli.views.terminal import complain
+from cwm_cli.views.lines import complain
 
 if TYPE_CHECKING:
     from cwm_cli.export import Export
@@ -322,7 +322,7 @@ def _export_imagined(
     from cwm_cli.commands.data import export_transitions, exporter_of
     from cwm_cli.commands.imagine import imagine
     from cwm_cli.commands.subjects import split_options
-    from cwm_cli.views.terminal import Lines
+    from cwm_cli.views.lines import Lines
 
     theirs, rest = split_options(asked.pop("options", ()), "exporter")
     suffix = exporter_of(to, theirs).suffix  # refuses a wrong format before it imagines

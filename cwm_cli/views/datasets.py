@@ -19,14 +19,8 @@ from rich.text import Text
 from cwm_cli.commands.data import BINS, ComponentSummary, DatasetSummary, ValueCount
 from cwm_cli.commands.recording import BeingRecorded, Key, Recorded, Recording
 from cwm_cli.text import percent
-from cwm_cli.views.terminal import (
-    PROGRESS_SECONDS,
-    Lines,
-    duration,
-    is_verbose,
-    printable,
-    progress_console,
-)
+from cwm_cli.views.lines import PROGRESS_SECONDS, Lines, is_verbose, progress_console
+from cwm_cli.views.terminal import duration, printable
 
 LEVELS = " ▁▂▃▄▅▆▇█"
 """Characters of bars by height."""

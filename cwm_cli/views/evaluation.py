@@ -18,9 +18,10 @@ from cwm_cli.problems.feedback import Diagnosis, worst
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import UNKNOWN, clean, percent, share
 from cwm_cli.views.curves import COLOURS, Axis, Chart, Series, save_charts
+from cwm_cli.views.lines import is_verbose
 from cwm_cli.views.scores import part_table
 from cwm_cli.views.tables import GridTable, score_table
-from cwm_cli.views.terminal import is_verbose, place_words, printable
+from cwm_cli.views.terminal import place_words, printable
 
 TITLES: dict[Part, str] = {"train": "train", "test": "held-out"}
 

@@ -16,20 +16,10 @@ from cwm_cli.commands.plays import SIDES, Mean, PlanResult, Side, SideName
 from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import first_few, mean_with_error, percent, share
+from cwm_cli.views.lines import Lines, Pulse, is_verbose
 from cwm_cli.views.scores import labelled
 from cwm_cli.views.tables import GridTable
-from cwm_cli.views.terminal import (
-    ECHO,
-    Lines,
-    Pane,
-    Pulse,
-    bar,
-    duration,
-    first_line,
-    is_verbose,
-    printable,
-    printed_above,
-)
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, first_line, printable, printed_above
 from cwm_cli.worlds.confirming import SECONDS, TIMES
 from cwm_cli.worlds.model import PlannedWith
 

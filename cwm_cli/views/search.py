@@ -29,20 +29,10 @@ from cwm_cli.search.loop import Pending, Search
 from cwm_cli.text import cached_words, money, share, tokens
 from cwm_cli.views.curves import Axis, Chart, Series
 from cwm_cli.views.datasets import RecordingBar
+from cwm_cli.views.lines import PROGRESS_SECONDS, Pulse, is_verbose, progress_console
 from cwm_cli.views.scores import gap_parts, labelled, part_table
 from cwm_cli.views.tables import GridTable, score_table, titled
-from cwm_cli.views.terminal import (
-    PROGRESS_SECONDS,
-    Pane,
-    Pulse,
-    bar,
-    duration,
-    first_line,
-    is_verbose,
-    printable,
-    printed_above,
-    progress_console,
-)
+from cwm_cli.views.terminal import Pane, bar, duration, first_line, printable, printed_above
 from cwm_cli.views.tree import Row, SearchTree, draw, lay_out, totals
 
 PLOT_LINES = 8

@@ -15,8 +15,9 @@ from cwm_cli.bench.speed import LANES, SpeedProgress, SpeedRatio, SpeedResult
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import UNKNOWN, money, share, tokens
 from cwm_cli.views.datasets import RecordingBar
+from cwm_cli.views.lines import progress_console
 from cwm_cli.views.tables import GridTable
-from cwm_cli.views.terminal import first_line, printable, progress_console
+from cwm_cli.views.terminal import first_line, printable
 
 if TYPE_CHECKING:
     from cwm_cli.bench.asking import Asked

@@ -127,7 +127,7 @@ def apps(
     """
     from cwm_apps import solving
     from cwm_apps.view import CodingView
-    from cwm_cli.views.terminal import progress_console
+    from cwm_cli.views.lines import progress_console
 
     view = CodingView(progress_console(), erase=json or sys.stdout.isatty())
     asked: dict[str, Any] = {"model": language["model"], "backend": language["backend"], **jobs}

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from cwm_apps.progress import OVER, SOLVED, CodingProgress, ProblemCounts, ProblemState
 from cwm_cli.text import share
-from cwm_cli.views.terminal import ECHO, Lines, Pane, Pulse, bar, duration, printable, printed_above
+from cwm_cli.views.lines import Lines, Pulse
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
 
 GAP = "  "
 BETWEEN = " \N{MIDDLE DOT} "

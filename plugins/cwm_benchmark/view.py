@@ -14,17 +14,8 @@ from cwm_benchmark.configuration import BenchmarkConfig, BenchmarkTask
 from cwm_benchmark.folder import AUTOMATIC
 from cwm_benchmark.standings import FAILED, FINISHED, StandingCounts, TrialStanding
 from cwm_cli.text import money, share
-from cwm_cli.views.terminal import (
-    ECHO,
-    Lines,
-    Pane,
-    Pulse,
-    bar,
-    duration,
-    printable,
-    printed_above,
-    progress_console,
-)
+from cwm_cli.views.lines import Lines, Pulse, progress_console
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
 
 GAP = "  "
 BETWEEN = " · "

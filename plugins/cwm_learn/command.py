@@ -108,7 +108,7 @@ def learn(
 
     Example: cwm learn --env CartPole-v1
     """
-    from cwm_cli.views.terminal import progress_console
+    from cwm_cli.views.lines import progress_console
     from cwm_learn.curve import save_curve
     from cwm_learn.learn import learn as learn_online
     from cwm_learn.view import learning_report, learning_view

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from cwm_cli.runs.places import named
 from cwm_cli.text import money, percent
+from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.scores import MAX_GAPS, gap_parts, labelled
-from cwm_cli.views.terminal import ECHO, Lines, Pane, Pulse, bar, duration, printable, printed_above
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
 from cwm_learn.actor import PLAY
 from cwm_learn.certificate import Certificate, EpisodeRecord
 from cwm_learn.curve import learning_chart

@@ -145,7 +145,7 @@ def train(
 
     Example: cwm train --env CartPole-v1 --model ensemble --steps 2000
     """
-    from cwm_cli.views.terminal import progress_console
+    from cwm_cli.views.lines import progress_console
     from cwm_neural.training.train import train as train_model
     from cwm_neural.view import save_training_curves, training_report, training_view
 

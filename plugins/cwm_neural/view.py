@@ -13,8 +13,9 @@ from rich.text import Text
 from cwm_cli.runs.places import named
 from cwm_cli.text import mean_with_error
 from cwm_cli.views.curves import Chart, Series, save_charts
+from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.scores import labelled
-from cwm_cli.views.terminal import ECHO, Lines, Pane, Pulse, bar, duration, printable, printed_above
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
 from cwm_neural.training.runs import AgentTest, EpochRecord, TrainingResult
 from cwm_neural.training.train import TrainingLoop
 

@@ -96,7 +96,7 @@ def play(
     from rich.console import Console
 
     from cwm_cli.errors import UnknownNameError
-    from cwm_cli.views.terminal import Lines
+    from cwm_cli.views.lines import Lines
     from cwm_play.keyboard import Keyboard
     from cwm_play.play import FPS, MODES, PlayMode
     from cwm_play.play import play as run_game

@@ -14,8 +14,9 @@ from rich.text import Text
 
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import clean
+from cwm_cli.views.lines import Lines, complain
 from cwm_cli.views.tables import GridTable
-from cwm_cli.views.terminal import Lines, complain, fitted, printable
+from cwm_cli.views.terminal import fitted, printable
 from cwm_play.games import Game
 from cwm_play.keys import NAMED, PAUSE, QUIT, RECORD, legend
 from cwm_play.pictures import gauge, picture_lines

@@ -146,7 +146,7 @@ def theorize(
 
     Example: cwm theorize --env Door-v0
     """
-    from cwm_cli.views.terminal import progress_console
+    from cwm_cli.views.lines import progress_console
     from cwm_theorize.theorize import theorize as find_rules
     from cwm_theorize.view import save_theory_curves, theorizing_report, theorizing_view
 

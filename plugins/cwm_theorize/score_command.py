@@ -70,8 +70,8 @@ def score(
     """
     from rich.text import Text
 
+    from cwm_cli.views.lines import Lines
     from cwm_cli.views.tables import GridTable
-    from cwm_cli.views.terminal import Lines
     from cwm_theorize.scoring import score as rank
 
     result = rank(

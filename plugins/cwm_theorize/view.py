@@ -17,18 +17,9 @@ from cwm_cli.runs.places import named
 from cwm_cli.search.contracts import Node
 from cwm_cli.text import money, percent, share
 from cwm_cli.views.curves import Axis, Chart, Series, save_charts
+from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.scores import Bullet, labelled
-from cwm_cli.views.terminal import (
-    ECHO,
-    Lines,
-    Pane,
-    Pulse,
-    bar,
-    duration,
-    printable,
-    printed_above,
-    spent_words,
-)
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above, spent_words
 from cwm_theorize.runs import (
     PhaseRecord,
     TheorizingResult,

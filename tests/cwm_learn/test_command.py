@@ -132,7 +132,7 @@ def test_without_a_terminal_every_episode_is_a_plain_line() -> None:
 
 def test_views_name_the_model_that_has_not_answered_yet(monkeypatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    monkeypatch.setattr("cwm_cli.views.terminal.QUIET_SECONDS", 0.01)
+    monkeypatch.setattr("cwm_cli.views.lines.QUIET_SECONDS", 0.01)
     in_flight, answered = InFlight(), Event()
     console, screen = Console(file=StringIO(), width=100), terminal()
     lines, picture = learning_view(console, steps=300), learning_view(terminal(), steps=300)

@@ -19,15 +19,16 @@ from cwm_cli.commands.episodes import Episode, PlanningCost
 from cwm_cli.commands.plays import Side
 from cwm_cli.evaluation.metric import Score, WeighedPart
 from cwm_cli.text import tokens
-from cwm_cli.views import terminal
+from cwm_cli.views import lines
+from cwm_cli.views.lines import Pulse
 from cwm_cli.views.planning import side_table
 from cwm_cli.views.tables import score_table
-from cwm_cli.views.terminal import Pulse, spent_words
+from cwm_cli.views.terminal import spent_words
 from recordings import cartpole
 
 
 def test_a_silence_is_broken_again_and_again_until_it_is_over(monkeypatch):
-    monkeypatch.setattr(terminal, "QUIET_SECONDS", 0.001)
+    monkeypatch.setattr(lines, "QUIET_SECONDS", 0.001)
     thrice, told = threading.Event(), []
 
     def say():
@@ -41,7 +42,7 @@ def test_a_silence_is_broken_again_and_again_until_it_is_over(monkeypatch):
 
 
 def test_whoever_hears_something_waits_anew(monkeypatch):
-    monkeypatch.setattr(terminal, "QUIET_SECONDS", 3600)
+    monkeypatch.setattr(lines, "QUIET_SECONDS", 3600)
     told = []
     pulse = Pulse(lambda: told.append("at work"))
     for _ in range(100):
