@@ -303,6 +303,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "Names of environments, plugins and options": (
         "cwm_cli/registry",
         "cwm_cli/commands/installation",
+        "cwm_cli/commands/option_lists",
         "cwm_cli/commands/plugin_failures",
         "cwm_cli/presets",
         "cwm_cli/errors",
