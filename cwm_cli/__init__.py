@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from cwm_benchmark.benchmarking import benchmark
     from cwm_cli.bench.speed import bench_speed
     from cwm_cli.commands.collect import collect
-    from cwm_cli.commands.data_export import export_transitions
-    from cwm_cli.commands.data_import import import_transitions
+    from cwm_cli.commands.data import export_transitions, import_transitions
     from cwm_cli.commands.evaluate import evaluate
     from cwm_cli.commands.imagine import imagine
     from cwm_cli.commands.plan import plan
@@ -75,9 +74,9 @@ _HOMES = {
     "new_plugin": "export.plugins",
     "collect": "commands.collect",
     "evaluate": "commands.evaluate",
-    "export_transitions": "commands.data_export",
+    "export_transitions": "commands.data",
     "imagine": "commands.imagine",
-    "import_transitions": "commands.data_import",
+    "import_transitions": "commands.data",
     "plan": "commands.plan",
     "report": "views.page",
     "synthesize": "commands.synthesize",

@@ -1,12 +1,46 @@
 """Errors a user can act on; the command line prints them without a traceback."""
 
 import errno
+import json
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from shlex import quote
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """System errors of a file that does not fit: the disk is full, or a quota or a limit is reached."""
+
+
+@cache
+def install_command(requirement: str) -> str:
+    """Return the command that installs a requirement, such as `cwm-cli[llm]`.
+
+    An extra of cwm is installed from where cwm itself was installed (`direct_url.json`, PEP 610):
+    a clone, a Git repository, or else the package index.
+    """
+    package, bracket, extra = requirement.partition("[")
+    origin = {}
+    if package == "cwm-cli":
+        from importlib.metadata import distributions
+
+        # In a clone, the metadata of its build (cwm_cli.egg-info) hide the installed metadata.
+        found = (each.read_text("direct_url.json") for each in distributions(name=package))
+        with suppress(ValueError):
+            origin = json.loads(next(filter(None, found), "{}"))
+    if "dir_info" in origin:
+        from urllib.parse import urlsplit
+        from urllib.request import url2pathname
+
+        folder = url2pathname(urlsplit(origin["url"]).path)
+        editable = "-e " if origin["dir_info"].get("editable") else ""
+        if Path(folder).is_dir():  # a container image may have deleted the sources
+            return f"pip install {editable}{quote(folder + bracket + extra)}"
+    if "vcs_info" in origin:
+        requirement = f"{requirement} @ {origin['vcs_info']['vcs']}+{origin['url']}"
+    return f"pip install {quote(requirement)}"
 
 
 class CwmError(Exception):

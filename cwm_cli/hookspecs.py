@@ -55,8 +55,8 @@ CORE_POINTS: Mapping[Kind, ExtensionPoint] = {
     "planner": ExtensionPoint("cwm_planners", "cwm_cli.planning:Planner", True),
     "policy": ExtensionPoint("cwm_policies", "cwm_cli.commands.policies:Policy", True),
     "executor": ExtensionPoint("cwm_executors", "cwm_cli.bench.executor:Executor", True),
-    "importer": ExtensionPoint("cwm_importers", "cwm_cli.commands.data_import:Importer", True),
-    "exporter": ExtensionPoint("cwm_exporters", "cwm_cli.commands.data_export:Exporter", True),
+    "importer": ExtensionPoint("cwm_importers", "cwm_cli.commands.data:Importer", True),
+    "exporter": ExtensionPoint("cwm_exporters", "cwm_cli.commands.data:Exporter", True),
     "run kind": ExtensionPoint("cwm_run_kinds", "cwm_cli.runs.store:Run"),
     "storage": ExtensionPoint("cwm_storages", "cwm_cli.runs.storage:Storage"),
     "tracker": ExtensionPoint("cwm_trackers", "cwm_cli.commands.trackers:Tracker"),
@@ -187,11 +187,11 @@ class Hooks(Protocol):
 
     @hookspec
     def cwm_importers(self) -> Parts:
-        """Provide formats for `cwm data import`: subclasses of `commands.data_import.Importer`."""
+        """Provide formats for `cwm data import`: subclasses of `commands.data.Importer`."""
 
     @hookspec
     def cwm_exporters(self) -> Parts:
-        """Provide formats for `cwm data export`: subclasses of `commands.data_export.Exporter`."""
+        """Provide formats for `cwm data export`: subclasses of `commands.data.Exporter`."""
 
     @hookspec
     def cwm_trackers(self) -> Parts:

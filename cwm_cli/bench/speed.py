@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from cwm_cli.bench.asking import Asked, LanguageModelPredictor, PromptWriter
+from cwm_cli.commands.choices import MODEL_VARIABLE, check_flags, choose_backend
 from cwm_cli.commands.collect import recorded_args
 from cwm_cli.commands.subjects import ProgramSource, RunSource, Subject, find_subject, protected
-from cwm_cli.commands.synthesize import MODEL_VARIABLE, check_flags, choose_backend
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.spec import EnvironmentSpec, Rewinder
 from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit

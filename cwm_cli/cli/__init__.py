@@ -15,17 +15,14 @@ from cwm_cli._version import __version__, code_version
 from cwm_cli.cli import shared
 from cwm_cli.cli.bench_speed import bench_speed
 from cwm_cli.cli.boundary import boundary, next_steps
-from cwm_cli.cli.cache import cache
 from cwm_cli.cli.collect import collect
 from cwm_cli.cli.completion import bash_words, is_completing
 from cwm_cli.cli.configuration import FILE, VARIABLE, read_configuration
 from cwm_cli.cli.data import data
 from cwm_cli.cli.declarations import PANELS, guarded
-from cwm_cli.cli.doctor import doctor
 from cwm_cli.cli.evaluate import evaluate
-from cwm_cli.cli.options import options
+from cwm_cli.cli.installation import cache, doctor, options, plugins
 from cwm_cli.cli.plan import plan
-from cwm_cli.cli.plugins import plugins
 from cwm_cli.cli.runs import runs
 from cwm_cli.cli.synthesize import synthesize
 from cwm_cli.errors import CwmError
@@ -45,9 +42,6 @@ OTHER_COMMANDS = "More"
 
 ANYWHERE = ("--quiet", "--verbose")
 """Options of `cwm` that are also accepted after the command."""
-
-NO_COMMAND = 2
-"""The exit code if no command is named, as Click defines it."""
 
 
 class Commands(TyperGroup):
@@ -142,7 +136,7 @@ def _options(
         for line in next_steps():
             typer.echo(line)
         typer.echo(ctx.get_help())
-        raise typer.Exit(NO_COMMAND)
+        raise typer.Exit(2)  # as Click does if no command is named
 
 
 @once

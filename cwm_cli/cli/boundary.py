@@ -38,6 +38,7 @@ def boundary() -> Iterator[None]:
         complain(str(interruption) or "interrupted", kind="")
         raise typer.Exit(INTERRUPTED) from interruption
     except BrokenPipeError:
+        # Python flushes stdout at exit, and would report the closed pipe again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     except MemoryError as error:
@@ -72,27 +73,22 @@ def _report(error: CwmError) -> None:
 
 
 REMEDIES = {
-    errno.ENOSPC: "make room, then the same command continues",
-    errno.EDQUOT: "make room, then the same command continues",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, then the same command continues"),
+    **dict.fromkeys(
+        (
+            *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
+            *(errno.ELOOP, errno.EEXIST),
+        ),
+        "choose another file or folder",
+    ),
+    **dict.fromkeys((errno.ENFILE, errno.ENOMEM), "close other programs"),
     errno.EFBIG: "raise the limit on the size of files, then the same command continues",
-    errno.EROFS: "choose another file or folder",
-    errno.EACCES: "choose another file or folder",
-    errno.EPERM: "choose another file or folder",
-    errno.ENOTDIR: "choose another file or folder",
-    errno.EISDIR: "choose another file or folder",
-    errno.ELOOP: "choose another file or folder",
-    errno.EEXIST: "choose another file or folder",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.EIO: "check the disk",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
-    errno.ENFILE: "close other programs",
-    errno.ENOMEM: "close other programs",
 }
 """The remedy for each error of the operating system that a user can fix."""
 
-
-NEWEST = 5
-"""Number of runs to read, so that the page is fast in a folder with many runs."""
 
 PLAYABLE = ("search", "learn", "train")
 """Kinds of run that `cwm plan` accepts."""
@@ -100,7 +96,7 @@ PLAYABLE = ("search", "learn", "train")
 
 def next_steps(folder: Path = RUNS) -> Iterator[str]:
     """Yield lines that suggest commands, from the newest runs and the variables that are set."""
-    runs = list(islice(recent_runs(folder), NEWEST))
+    runs = list(islice(recent_runs(folder), 5))  # fast even in a folder with thousands of runs
     if not runs:
         yield _line("start", "cwm synthesize --env CartPole-v1", "needs no language model")
     if not os.environ.get("CWM_MODEL") and not provider_keys():

@@ -85,7 +85,7 @@ def import_(
 
     Example: cwm data import minari:cartpole/expert-v0
     """
-    from cwm_cli.commands.data_import import import_transitions
+    from cwm_cli.commands.data import import_transitions
     from cwm_cli.views.lines import Lines
 
     result = import_transitions(
@@ -134,7 +134,7 @@ def export(
 
     Example: cwm data export CartPole-v1.npz --to minari
     """
-    from cwm_cli.commands.data_export import export_transitions
+    from cwm_cli.commands.data import export_transitions
     from cwm_cli.views.lines import Lines
 
     result = export_transitions(file, to, out=out, options=options, force=force, observer=Lines())
@@ -150,7 +150,7 @@ def show(file: DatasetArgument, json: JsonOption = False) -> None:
     """
     from cwm_cli.cli.shared import console
     from cwm_cli.commands.collect import load_dataset
-    from cwm_cli.commands.describing import summarise
+    from cwm_cli.commands.data import summarise
     from cwm_cli.views.datasets import DatasetPicture
 
     summary = summarise(file, load_dataset(file))

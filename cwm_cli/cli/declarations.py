@@ -63,6 +63,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")
     inside.__doc__ = "\n\n".join(" ".join(each.split()) for each in paragraphs)  # Typer wraps them
+    # Typer reads the options from the signature and from the annotations
     inside.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     inside.__annotations__ = {each.name: each.annotation for each in parameters}
     return inside

@@ -151,6 +151,7 @@ class ReportCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; `--html` takes no folder for its file, and no other option."""
         spread = []
+        # Click options take a value or none, not both: give `--html` an empty file name
         for arg, follower in pairwise([*args, "-"]):
             spread.append(arg)
             if arg == "--html" and (follower.startswith("-") or Path(follower).is_dir()):
@@ -318,7 +319,7 @@ def _export_imagined(
     import sys
     from contextlib import redirect_stdout
 
-    from cwm_cli.commands.data_export import export_transitions, exporter_of
+    from cwm_cli.commands.data import export_transitions, exporter_of
     from cwm_cli.commands.imagine import imagine
     from cwm_cli.commands.subjects import split_options
     from cwm_cli.views.lines import Lines

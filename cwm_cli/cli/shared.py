@@ -129,14 +129,16 @@ EnvArgOption = Annotated[
         help="Argument of the environment, e.g. is_slippery=false; repeatable.",
     ),
 ]
+SHIFT_HELP = (
+    "Change constants and rules of the environment, so that no language model knows it by heart."
+)
 ShiftOption = Annotated[
     int | None,
     data_option(
         "--shift",
         metavar="SEED",
         min=0,
-        help="Change constants and rules of the environment, so that no language model knows it "
-        "by heart. Short for --env-arg shift=SEED.",
+        help=f"{SHIFT_HELP} Short for --env-arg shift=SEED.",
     ),
 ]
 HideOption = Annotated[

@@ -233,6 +233,7 @@ def _load_matching(file: Path, requested: Mapping[str, Any]) -> Dataset | None:
         dataset = Dataset.load(file)
     except CwmError as error:
         raise CwmError(f"{file} already exists and is not a dataset: {hint}") from error
+    # metadata of a recording contain its request, and facts such as `missing`
     if not dataset.metadata.items() >= requested.items():
         raise CwmError(f"{file} already exists, recorded with other settings: {hint}")
     return dataset
@@ -295,14 +296,20 @@ def default_dataset(
     Returns:
         The file, which ships with cwm or is in the cache, and whether it existed before.
     """
+    import platformdirs
+
     options["seed"] = data_seed
     requested = request(spec, env_args, **options)
-    if shipped := _shipped_path(spec.id):
+    package = find_spec("cwm_data")  # the datasets that ship with cwm are a package of their own
+    folders = (package.submodule_search_locations or []) if package else []
+    shipped = next((Path(folder) / shipped_name(spec.id) for folder in folders), None)
+    if shipped is not None:
         recorded = _recorded_request(shipped, requested)
         if _without_numpy(recorded) == _without_numpy(requested):
             log.info("using the transitions that ship with cwm: %s", shipped)
             return shipped, True
-    path, begun = _cache() / file_name(requested), None
+    cache = Path(platformdirs.user_cache_dir("cwm")) / "datasets"
+    path, begun = cache / file_name(requested), None
     if _recorded_request(path, requested) == requested:
         begun = Dataset.load(path)
         if not begun.metadata.get("missing"):
@@ -316,13 +323,6 @@ def default_dataset(
         hint = "set XDG_CACHE_HOME to a writable folder"
         raise CwmError(f"cannot write the transitions to {path} ({error}): {hint}") from error
     return path, False
-
-
-def _shipped_path(env: str) -> Path | None:
-    """Return the path of a shipped dataset, None if the package of datasets is not installed."""
-    package = find_spec("cwm_data")
-    folders = (package.submodule_search_locations or []) if package else []
-    return next((Path(folder) / shipped_name(env) for folder in folders), None)
 
 
 def shipped_name(env: str) -> str:
@@ -348,9 +348,3 @@ def _without_numpy(requested: Mapping[str, Any]) -> dict[str, Any]:
     versions = requested.get("versions") or {}
     kept = {name: number for name, number in versions.items() if name != "numpy"}
     return {**requested, "versions": kept}
-
-
-def _cache() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("cwm")) / "datasets"

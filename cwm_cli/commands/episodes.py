@@ -298,6 +298,7 @@ def _plan_actions(running: Sequence[_RunningEpisode], session: PlanningSession) 
     began, before = time.perf_counter(), session.steps
     plans = session.plan([episode.moment(session) for episode in running])
     seconds, steps = time.perf_counter() - began, session.steps - before
+    # whole shares that add up to `steps`, although the planners report only the total
     share, rest = divmod(steps, len(running))
     for place, (episode, plan) in enumerate(zip(running, plans, strict=True)):
         episode.follow(plan, seconds / len(running), share + (place < rest))
@@ -350,6 +351,7 @@ def in_threads(streams: Sequence[Stream], cancel: Callable[[], None] | None = No
         try:
             for worker, stream in enumerate(streams):
                 pool.submit(listen, worker, stream).add_done_callback(events.put)
+            # each stream ends with its future in the queue, after all its progress
             for _ in streams:
                 while not isinstance(item := events.get(), Future):
                     yield item
@@ -378,6 +380,7 @@ def in_processes(
         for number, maker in enumerate(makers):
             with _interrupt_deferred():
                 reader, process = _start_worker(maker)
+                # callbacks run in reverse order: kill, then join
                 stack.callback(process.join)
                 stack.callback(process.kill)
             workers[reader] = number, process
@@ -403,7 +406,7 @@ def _start_worker(maker: Callable[[], Iterator[object]]) -> tuple[Connection, Sp
         process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    writer.close()
+    writer.close()  # else the parent would hold the pipe open, and never see its end
     return reader, process
 
 

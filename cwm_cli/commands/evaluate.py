@@ -101,23 +101,21 @@ class EvaluationResult(Result):
 
     def as_json(self) -> dict[str, Any]:
         """Return the output of `cwm evaluate --json`."""
-        extra: dict[str, dict[str, Any]] = {}
+        extra: dict[str, dict[Part, Any]] = {}
         for part, each in self.ranks.items():
             extra.setdefault(each.key, {})[part] = each.model_dump(mode="json")
+        # only the metric `skill` scores probabilities
+        skilled = [part for part, found in self.found.items() if found.score.skill is not None]
+        calibrations = {part: self.calibration(part) for part in skilled}
+        if calibrations:
+            extra["calibration"] = {p: each and each.as_json() for p, each in calibrations.items()}
         return {
             "train": self.scores.train and self.scores.train.model_dump(),
             "test": self.scores.test and self.scores.test.model_dump(),
             "failure": asdict(self.failure) if self.failure else None,
             "rollouts": [rollout._asdict() for rollout in self.rollouts],
             **extra,
-        } | self._calibrations()
-
-    def _calibrations(self) -> dict[str, Any]:
-        """Return the calibration of each part that the metric `skill` scored."""
-        skilled = [part for part, found in self.found.items() if found.score.skill is not None]
-        found = {part: self.calibration(part) for part in skilled}
-        calibrations = {part: each and each.as_json() for part, each in found.items()}
-        return {"calibration": calibrations} if calibrations else {}
+        }
 
 
 def evaluate(
@@ -142,10 +140,10 @@ def evaluate(
         subject: A program (file or text) of `env`, or a run, which names its environment.
         env: Id of the environment of a program.
         env_args: Arguments of the environment.
-        dataset: Transitions or their file, by default those of the run or of the environment.
+        dataset: Transitions or their file, by default the rows of the run or of the environment.
         split: The part to score, by default both.
         metric: Name of the metric. By default `skill` for programs with randomness or memory, and
-            `accuracy` for others; the accuracy of rules is that of their likeliest prediction.
+            `accuracy` for others; for rules, the accuracy of their likeliest prediction.
         rollout_count: Number of rollouts to score as well.
         trajectory_count: Number of recorded episodes to predict step by step, held-out ones if
             they are scored.

@@ -172,8 +172,9 @@ class _Imagining:
         with ExitStack() as stack:
             env = stack.enter_context(closing(task.make()))
             observation, _ = env.reset(seed=seeds[0])
-            env.action_space.seed(seeds[1])
+            env.action_space.seed(seeds[1])  # random actions replace missing plans
             history, valid = EpisodeHistory((deepcopy(observation),)), task.allowed(env)
+            # seeds of models have 31 bits
             seed = (task.seed + EPISODE_SEED_STRIDE * number) % (1 << 31)
             inside = self._model.imagine([history], self._like, seed=seed)
             stack.callback(inside.close)

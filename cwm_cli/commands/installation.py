@@ -4,6 +4,8 @@ import os
 from importlib.util import find_spec
 from typing import NamedTuple
 
+from cwm_cli.errors import install_command
+
 
 class Extra(NamedTuple):
     """An optional dependency: its module, its package, and its purpose."""
@@ -20,7 +22,7 @@ class Extra(NamedTuple):
     @property
     def command(self) -> str:
         """The command that installs the package."""
-        return f"pip install '{self.package}'"
+        return install_command(self.package)
 
     def __str__(self) -> str:
         state = "installed" if self.installed else f"missing: {self.command}"

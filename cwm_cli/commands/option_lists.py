@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from cwm_cli import registry
-from cwm_cli.commands.search_options import SearchOptions
+from cwm_cli.commands.choices import SearchOptions
 from cwm_cli.errors import UnknownNameError
 from cwm_cli.evaluation.support import Doubt
 from cwm_cli.registry import Owner

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cwm_cli._version import __version__
-from cwm_cli.commands.comparison import LearnFrom, PlanResult, Side, SideName
 from cwm_cli.commands.episodes import (
     Progress,
     Stream,
@@ -24,7 +23,15 @@ from cwm_cli.commands.episodes import (
     in_threads,
     play,
 )
-from cwm_cli.commands.plays import EpisodeKey, PlayConfig, PlayRun
+from cwm_cli.commands.plays import (
+    EpisodeKey,
+    LearnFrom,
+    PlanResult,
+    PlayConfig,
+    PlayRun,
+    Side,
+    SideName,
+)
 from cwm_cli.commands.subjects import (
     PLANS,
     ProgramSource,
@@ -139,7 +146,9 @@ def plan(
         limit = step_limit(made, max_steps)
     suited = () if subject.model is None else subject.model.planners
     choice = choose_planners(planner, subject.options, spaces, subject.limits, suited)
-    rows = _train_rows(subject, dataset, observer)
+    rows = None  # the true environment and trained models need no support by data
+    if subject.text is not None and (dataset is not None or subject.run is not None):
+        rows = subject.transitions(dataset, observer).train
     film = None if render is None else Camera(Path(render), subject.spec, subject.env_args)
     if film:
         film.check()
@@ -252,17 +261,12 @@ class Playing:
             for name, side in self.outcome().items()
             if side.episodes or name == self.asked
         }
-        return PlanResult(
-            sides, self.asked, self.run.journal, film, doubt, stopped, self._learn_from()
-        )
-
-    def _learn_from(self) -> LearnFrom:
-        """Return the arguments of `cwm learn` that continue from the wrong predictions."""
         config, folder = self.run.config, self.run.folder
         searched = folder.parent.parent  # the run of the program: the plan is in RUN/plans
         if folder.parent.name == PLANS and (searched / HEADER).is_file():
             folder = searched
-        return LearnFrom(config.env, config.env_args, folder)
+        learn_from = LearnFrom(config.env, config.env_args, folder)
+        return PlanResult(sides, self.asked, self.run.journal, film, doubt, stopped, learn_from)
 
     def prepare(self, observer: Observer, *, filmed: bool) -> None:
         """Select the missing episodes, or all episodes if none is missing."""
@@ -347,6 +351,7 @@ def choose_planners(
     others = [Owner("planning", Doubt), Owner("sandbox", Limits)]
     given = with_presets(read_options(options, [*owners, *others]), [*owners, *others])
     bounds = Limits.chosen({**limits, **DECISION, **given["sandbox"]})
+    # a user who sets an option of one planner means this planner, also with "auto"
     chosen = [owner for owner in owners if given[owner.label]] or owners
     planners = [_create_planning(owner, given[owner.label]) for owner in chosen]
     general = automatic_names[-1] if automatic_names else supported[-1]
@@ -382,15 +387,6 @@ def _select_sides(
 
 def _left_out(reason: str) -> str:
     return f"no oracle: {reason.rpartition(': ')[0]}"
-
-
-def _train_rows(
-    subject: Subject, dataset: Dataset | Path | str | None, observer: Observer
-) -> Dataset | None:
-    """Return the train rows of a program, None if they are unknown."""
-    if subject.text is None or (dataset is None and subject.run is None):
-        return None
-    return subject.transitions(dataset, observer).train
 
 
 def _model_with_doubt(
@@ -480,6 +476,7 @@ class _Players:
                 for share, session in zip(shares, opened, strict=True)
             ]
             return in_threads(streams, self.sandbox.close if self.sandbox else None)
+        # skip planners that the model could not use: both sides then use the same planner
         order = [planner.name for planner in self.planners]
         planners = self.planners[order.index(first) if first in order else 0 :]
         if len(shares) > 1:

@@ -295,7 +295,7 @@ class EarlierRows(list[Transition]):
     def summary(self, kind: type[S]) -> S:
         """Return the summary of class `kind` of all rows."""
         found, known = self._summaries.get(kind) or (kind(), 0)
-        found.add(self[known:])
+        found.add(self[known:])  # only the rows since the last call
         self._summaries[kind] = found, len(self)
         summary: S = found
         return summary

@@ -88,6 +88,7 @@ class EpisodeRequest(NamedTuple):
     @property
     def reset_seed(self) -> int:
         """The seed of the environment: even in train, odd in test, so that none is in both."""
+        # clear the lowest bit, then set it to the split
         return int(np.random.SeedSequence(self.seeds).generate_state(2)[0]) & ~1 | self.split
 
     @property

@@ -48,7 +48,7 @@ class Subject(NamedTuple):
         folder: Folder of played episodes.
         run: The run of the program or model, if it has one.
         model: A world model that runs no generated code, or None.
-        options: The given options without those of the model.
+        options: The given options without the options of the model.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Subject(NamedTuple):
     def transitions(
         self, dataset: Dataset | Path | str | None = None, observer: Observer = SILENT
     ) -> Dataset:
-        """Return the given transitions, else those of the run, else the default ones."""
+        """Return the given transitions, else the transitions of the run, else the default ones."""
         if dataset is None and self.run is not None:
             return self.run.dataset()
         return load_transitions(
@@ -101,7 +101,8 @@ def find_subject(
         env_args: Arguments of the environment.
         real_env: Use the environment itself, by default the environment of the newest run. None
             if the command does not offer it.
-        options: Options of the command; a run uses those of its model. None accepts only programs.
+        options: Options of the command; a run uses the options of its model. None accepts only
+            programs.
         agents: Whether a run that has an agent but no model represents the environment itself.
         observer: Receives notes.
 

@@ -1,8 +1,7 @@
 """Search for a program that predicts an environment (`cwm synthesize`).
 
 `synthesize` checks the choices of the user, loads or records transitions, and runs the search.
-`open_job` opens a run with its search for callers that show or steer it. `choose_backend` selects
-the backend that writes programs.
+`open_job` opens a run with its search for callers that show or steer it.
 """
 
 import os
@@ -12,32 +11,33 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Any, Literal, NamedTuple, cast
 
-from cwm_cli.commands.collect import load_transitions, recorded_args, warn_of_rows
-from cwm_cli.commands.search_options import (
-    ChosenStart,
-    SearchOptions,
-    choose_refiners,
-    choose_start,
+from cwm_cli.commands.choices import (
+    AUTO,
+    Choices,
+    SearchParts,
+    Settings,
+    check_choices,
+    choose_backend,
+    make_parts,
+    named_models,
+    uncached,
 )
+from cwm_cli.commands.collect import load_transitions, recorded_args, warn_of_rows
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import refuse_pictures
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
-from cwm_cli.errors import CwmError, UnknownNameError
-from cwm_cli.evaluation import Evaluation, Metric, Score, baseline, evaluate, unseen
+from cwm_cli.errors import CwmError
+from cwm_cli.evaluation import Metric, Score, baseline, evaluate, unseen
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, find_contract
 from cwm_cli.evaluation.missing_data import find_gaps, find_untested, find_unverified
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import (
-    Owner,
     default,
     environment,
     find,
-    names,
-    read_options,
-    with_presets,
 )
 from cwm_cli.result import Result
 from cwm_cli.runs.answers import ANSWERS, PendingAnswers
@@ -47,27 +47,15 @@ from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openings, package_versions
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.sandbox.protection import Protection, check_access, dangers
-from cwm_cli.search.answers import AnswerCache
-from cwm_cli.search.contracts import Backend, Node, Record, Refiner, Remark, Switch, Turn, total
+from cwm_cli.sandbox.protection import Protection, dangers
+from cwm_cli.search.contracts import Node, Record, Remark, Switch, Turn, total
 from cwm_cli.search.loop import Search
 from cwm_cli.search.models import (
-    ModelPool,
     ModelUse,
-    innermost,
-    make_backend,
     model_uses,
-    models_text,
-    read_models,
 )
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.confined_trails import TrailsJob
-
-MODEL_VARIABLE = "CWM_MODEL"
-"""Environment variable with the language model to use if the user names none."""
-
-AUTO = "auto"
-"""Value of `contract` that chooses the contract by the data."""
 
 
 class Scores(NamedTuple):
@@ -223,13 +211,17 @@ def synthesize(
         CwmError: The request is invalid, or the backend failed.
         KeyboardInterrupt: Interrupted; the message names the run that the same call continues.
     """
+    if start is not None and isinstance(options, Mapping):
+        options = {**options, "search.start": str(start)}
+    elif start is not None:
+        options = [*options, f"search.start={start}"]
     spec, answers = environment(env), choose_backend(backend, named_models(model))
     flags = {"api_base": api_base, "temperature": temperature}
     choices = Choices(
         strategy=strategy or default("strategy"),
         backend=answers.backend,
         model=answers.model,
-        options=_with_start(options, start),
+        options=options,
         flags={name: value for name, value in flags.items() if value is not None},
         metric=metric,
         seed=seed,
@@ -290,101 +282,41 @@ def _run_order(
     return result
 
 
-def _with_start(
-    options: Sequence[str] | Mapping[str, Any], start: Path | str | None
-) -> Sequence[str] | Mapping[str, Any]:
-    if start is None:
-        return options
-    if isinstance(options, Mapping):
-        return {**options, "search.start": str(start)}
-    return [*options, f"search.start={start}"]
-
-
-class ChosenBackend(NamedTuple):
-    """A backend and its models.
-
-    Attributes:
-        backend: Name of the backend.
-        models: The named models; a text may name several, separated by commas. `("",)` without.
-        note: Message to show if the user named neither a backend nor a model.
-    """
-
-    backend: str
-    models: tuple[str, ...]
-    note: str = ""
-
-    @property
-    def model(self) -> str:
-        """All models as one text, for a search that uses all of them."""
-        return models_text(read_models(self.models)) if self.models[0] else ""
-
-
-def named_models(model: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Return the models that a caller named in one text or in several."""
-    return (model,) if isinstance(model, str) else tuple(model or ())
-
-
-def choose_backend(backend: str | None, models: Sequence[str] = ()) -> ChosenBackend:
-    """Choose the backend: the named one, else one for the named models, else the offline one.
-
-    Args:
-        backend: Name of a backend, or None.
-        models: The named models. Without any, `$CWM_MODEL` is used. BACKEND/MODEL, such as
-            `transformers/FOLDER`, names both.
-
-    Raises:
-        CwmError: The backend needs a model.
-    """
-    named = _normalise_models(models)
-    needs_model = find("backend", backend).needs_model if backend else True
-    if needs_model and not named and (backend is None or backend == default("model")):
-        named = _normalise_models([os.environ.get(MODEL_VARIABLE, "")])
-    if backend == default("model") and not named:
-        raise CwmError(f"the backend {backend!r} needs a model: add --model PROVIDER/NAME")
-    if backend is None and len(named) == 1:
-        head, _, rest = named[0].partition("/")
-        if rest and head in names("backend") and find("backend", head).needs_model:
-            return ChosenBackend(head, (rest,))
-    chosen = backend or (default("model") if named else default("backend"))
-    note = f"no --model: {chosen} writes the program from the data alone"
-    return ChosenBackend(chosen, named or ("",), "" if backend or named else note)
-
-
-def _normalise_models(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return texts of models in their standard form, without duplicates."""
-    return tuple(dict.fromkeys(",".join(map(str, read_models([text]))) for text in texts if text))
-
-
-def backend_of(choices: "Choices") -> Backend:
-    """Return the backend of a search with these choices."""
-    backend: Backend = _make(choices).backend
-    return backend
-
-
-def check_choices(choices: "Choices") -> "Settings":
-    """Raise the errors of invalid choices before any work is done; return the settings."""
-    check_names(choices)
-    parts = _make(choices)
-    parts.backend.ready(choices.max_cost)
-    return parts.settings
-
-
-def check_names(choices: "Choices") -> None:
-    """Raise an error for unknown names, and for flags that the backend does not have."""
-    owners_of(choices.strategy, choices.backend)
-    if choices.metric is not None:
-        find("metric", choices.metric)
-    if choices.contract not in (AUTO, *USUAL_METRICS):
-        raise UnknownNameError("contract", choices.contract, [AUTO, *USUAL_METRICS])
-    check_flags(choices.backend, choices.flags)
-    check_access(choices.tools, choices.accepted)
-
-
-def uncached(backend: str) -> str:
-    """Return a message if the cache has no effect with a backend, else an empty text."""
-    if find("backend", backend).is_language_model:
-        return ""
-    return f"--cache has no effect: the backend {backend!r} is not a language model"
+def _search_observed(job: "SearchJob", observer: Observer) -> None:
+    """Run the search, and report its progress. All results are kept if it is stopped."""
+    observer.begins(job)
+    try:
+        for node in job.nodes():
+            while job.notes:
+                observer.note(job.notes.pop(0))
+            observer.advanced(node)
+        for note in job.notes:
+            observer.note(note)
+    except CwmError as error:
+        job.run.log(f"stopped: {error}")
+        if not job.search.nodes:
+            raise
+        raise CwmError(f"{error} (kept in {job.run.place}: the same command continues)") from error
+    except KeyboardInterrupt:
+        job.run.log("interrupted")
+        if not job.search.nodes:
+            words = "interrupted before the first completion: the same command starts again"
+            raise KeyboardInterrupt(words) from None
+        raise KeyboardInterrupt(
+            f"interrupted after {job.search.completions} completions: "
+            f"the same command continues the run {job.run.place}"
+        ) from None
+    finally:
+        observer.ends()
+    if reused := sum(node.usage.reused for node in job.search.nodes):
+        every = job.search.completions
+        observer.note(f"{reused} of {every} completions were reused from the cache")
+    if job.search.given_up:
+        observer.note("stopped: induction from data finds no further improvement")
+    if job.search.out_of_money:
+        observer.note(
+            f"stopped: the next completion might exceed --max-cost {job.choices.max_cost:g}"
+        )
 
 
 def warn_of_gaps(protection: Protection, observer: Observer) -> None:
@@ -395,34 +327,6 @@ def warn_of_gaps(protection: Protection, observer: Observer) -> None:
             f"(open gaps: {', '.join(protection.gaps)}; see `cwm doctor`)",
             "Warning",
         )
-
-
-class Choices(NamedTuple):
-    """The choices of the user for a search (see `synthesize`).
-
-    `flags` are options of the backend that have command-line flags, and `accepted` names gaps in
-    the protection of this machine that the user accepts.
-    """
-
-    strategy: str
-    backend: str
-    model: str
-    options: Sequence[str] | Mapping[str, Any]
-    flags: Mapping[str, Any]
-    metric: str | None
-    seed: int
-    parallel: int
-    max_cost: float | None
-    budget: int
-    tools: tuple[str, ...] = ()
-    accepted: tuple[str, ...] = ()
-    contract: str = AUTO
-    cache: bool = False
-
-    def with_defaults(self, contract: ContractName) -> Self:
-        """Return the choices with this contract and its usual metric if the user chose none."""
-        named = next((each for each in USUAL_METRICS if each == self.contract), contract)
-        return self._replace(contract=named, metric=self.metric or USUAL_METRICS[named])
 
 
 @dataclass
@@ -488,11 +392,16 @@ class SearchJob:
         best = self.search.best
         train, test = self.dataset.train, self.dataset.test
         spent = total([node.usage for node in self.search.nodes])
-        parts = [train, test, test[unseen(test, train)]]
-        found = [self._score(best, rows, metric or self.problem.metric) for rows in parts]
+        model = ProgramModel(best.program, self.problem.sandbox) if best else None
+        metric = metric or self.problem.metric
+        found = [
+            evaluate(model, rows, metric, seed=self.problem.seed) if model and len(rows) else None
+            for rows in (train, test, test[unseen(test, train)])
+        ]
         failures = [each.failure for each in found if each and each.failure]
         scores = Scores(*(each and each.score for each in found))
         finished, rare = self.search.solved, find_unverified(train, test)
+        names = documented_names(self.run.header.description, train.observation_space)
         result = SynthesisResult(
             run=self.run.folder,
             program=self.run.folder / self.problem.file if best else None,
@@ -505,7 +414,7 @@ class SearchJob:
             seconds=round(self.run.elapsed, 3),
             scores=scores,
             failure=failures[0] if failures else None,
-            gaps=tuple(self._find_gaps(best, train)),
+            gaps=tuple(find_gaps(train, names, model=model)),
             unasked=best.action if best and not best.asked else "",
             contract=self.problem.contract,
             finding=self.problem.finding or self.finding,
@@ -555,18 +464,6 @@ class SearchJob:
             self.run.log(note)
             self.notes.append(note)
 
-    def _find_gaps(self, best: Node | None, rows: Dataset) -> list[str]:
-        names = documented_names(self.run.header.description, rows.observation_space)
-        model = ProgramModel(best.program, self.problem.sandbox) if best else None
-        return find_gaps(rows, names, model=model)
-
-    def _score(self, best: Node | None, rows: Dataset, metric: Metric) -> Evaluation | None:
-        """Score the best program; None if there is no program, or no rows."""
-        if best is None or not len(rows):
-            return None
-        model = ProgramModel(best.program, self.problem.sandbox)
-        return evaluate(model, rows, metric, seed=self.problem.seed)
-
 
 class Order(NamedTuple):
     """A request for a model of an environment; `source` describes the origin of the dataset."""
@@ -576,41 +473,6 @@ class Order(NamedTuple):
     dataset: Dataset
     source: str
     choices: Choices
-
-
-Settings = dict[str, dict[str, Any]]
-"""All options of strategy, backend, problem and sandbox, by owner."""
-
-
-class SearchParts(NamedTuple):
-    """The parts of a search, and all options."""
-
-    strategy: Any
-    backend: Any
-    refiners: Mapping[str, Refiner]
-    start: ChosenStart | None
-    settings: Settings
-
-
-def owners_of(strategy: str, backend: str) -> list[Owner]:
-    """Return the parts of a search that have options."""
-    return [
-        Owner("strategy", find("strategy", strategy)),
-        Owner("backend", find("backend", backend)),
-        Owner("problem", WorldModelProblem),
-        Owner("sandbox", Limits),
-        Owner("search", SearchOptions),
-        *(Owner(name, find("refiner", name)) for name in names("refiner")),
-    ]
-
-
-def check_flags(backend: str, flags: Iterable[str]) -> None:
-    """Raise an error for flags that the backend does not have."""
-    options = Owner("backend", find("backend", backend)).options
-    for name in flags:
-        if name not in options:
-            flag = name.replace("_", "-")
-            raise CwmError(f"the backend {backend!r} has no option --{flag}: leave it out")
 
 
 @contextmanager
@@ -631,11 +493,12 @@ def open_job(
     dataset = order.dataset
     refuse_pictures(dataset.observation_space, "a program")
     finding = find_contract(dataset.train)
+    # cached, because `skill` runs the true environment to measure its ceiling
     measure = cache(partial(_measure, order))
     is_open = order.choices.contract == AUTO
     choices = order.choices.with_defaults(finding.contract)
     order = order._replace(choices=choices)
-    parts = _make(choices)
+    parts = make_parts(choices)
     config = _config(
         order.spec.id, order.env_args, dataset.digest, choices=choices, settings=parts.settings
     )
@@ -653,13 +516,18 @@ def open_job(
             tools=config.tools,
             contract=config.contract,
             finding=finding,
+            # only "auto" may change the contract, and with it the metric, during the search
             measure=measure if is_open else None,
             **parts.settings["problem"],
         )
         search = _search(problem, parts, choices, run)
         run.log(f"data: {order.source}")
         run.log(f"budget {choices.budget}, parallel {choices.parallel}, {len(search.nodes)} nodes")
-        _log_protection(run, guard.protection)
+        before, present = run.header.protection, guard.protection
+        if before is None or before != present.model_copy(update={"accepted": before.accepted}):
+            run.log(
+                f"protection changed since the run began: {openings(present)}; {present.kernel}"
+            )
         job = SearchJob(run, search, dataset, choices, finding)
         search.journal, search.log = job.write, run.log
         yield job
@@ -707,46 +575,10 @@ def _search(
     return search
 
 
-def _make(choices: Choices) -> SearchParts:
-    """Create strategy, backend, refiners and start with the options of the user."""
-    owners = owners_of(choices.strategy, choices.backend)
-    options = read_options(choices.options, owners)
-    options["backend"] |= choices.flags
-    options = with_presets(options, owners)
-    strategy = owners[0].make(options["strategy"])
-    extra = SearchOptions(**options["search"])
-    factory = AnswerCache().making(owners[1].factory) if choices.cache else owners[1].factory
-    backend = make_backend(factory, choices.model, options["backend"], extra.models)
-    start = choose_start(extra.start, backend, choices.seed)
-    refiners = choose_refiners(extra.refine, backend, options)
-    settings = {
-        "strategy": owners[0].identity(strategy),
-        "backend": owners[1].identity(innermost(backend)),
-        "problem": owners[2].defaults() | options["problem"],
-        "sandbox": asdict(Limits.chosen(options["sandbox"])),
-    }
-    searched = {"start": start.identity} if start else {}  # as in runs of versions without a start
-    if isinstance(backend, ModelPool):
-        searched["models"] = extra.models
-    if searched:
-        settings["search"] = searched
-    for owner in owners:
-        if owner.label in refiners:
-            settings[owner.label] = owner.identity(refiners[owner.label])
-    return SearchParts(strategy, backend, refiners, start, settings)
-
-
 def _sandbox(choices: Choices, limits: dict[str, Any]) -> Sandbox:
     """Create the sandbox; two workers evaluate one program at the same time."""
     workers = max(2, min(choices.parallel, os.cpu_count() or 1))
     return Sandbox(Limits(**limits), workers, tools=choices.tools, accepted=choices.accepted)
-
-
-def _log_protection(run: SearchRun, present: Protection) -> None:
-    """Log the protection of this machine if it has changed since the run began."""
-    before = run.header.protection
-    if before is None or before != present.model_copy(update={"accepted": before.accepted}):
-        run.log(f"protection changed since the run began: {openings(present)}; {present.kernel}")
 
 
 def _config(
@@ -783,6 +615,7 @@ def _check_folder(
     if not (folder / HEADER).exists():
         return check_free(folder, (DATASET,))
     run = SearchRun.load(folder)
+    # the transitions and the contract are not known yet: compare everything else
     digest, choices = run.config.dataset, choices.with_defaults(run.config.contract)
     run.check(_config(spec.id, env_args or {}, digest, choices=choices, settings=settings))
     return None
@@ -799,26 +632,20 @@ def _open_run(
 ) -> SearchRun:
     """Open the run in a folder, the newest unfinished run with equal choices, or a new run."""
     if folder is None and not new:
-        folder = next(_unfinished(config, order.choices.budget), None)
+        for run in SearchRun.find_equal(config):
+            nodes = list(run.nodes())
+            is_over = any(node.verdict.solved or node.final for node in nodes)
+            if not is_over and sum(node.asked for node in nodes) < order.choices.budget:
+                folder = run.folder
+                break
     folder = folder or fresh_folder(config.env, config.method, str(config.seed))
     if (folder / HEADER).exists():
         run = SearchRun.load(folder)
         run.check(config)
         return run
-    header = _header(order, config, protection, finding)
-    return SearchRun.start(folder, header, {DATASET: order.dataset})
-
-
-def _header(
-    order: Order, config: SearchConfig, protection: Protection, finding: Finding
-) -> SearchHeader:
-    """Return the header of a new run."""
-    env = order.spec.make(**order.env_args)
-    try:
+    with closing(order.spec.make(**order.env_args)) as env:
         description = order.spec.describe(env)
-    finally:
-        env.close()
-    return SearchHeader(
+    header = SearchHeader(
         config=config,
         description=description,
         versions={**order.spec.versions(), **package_versions(config.tools)},
@@ -827,49 +654,4 @@ def _header(
         protection=protection,
         finding=finding,
     )
-
-
-def _unfinished(config: SearchConfig, budget: int) -> Iterator[Path]:
-    """Yield the unfinished runs with equal choices, the newest first."""
-    for run in SearchRun.find_equal(config):
-        nodes = list(run.nodes())
-        asked = sum(node.asked for node in nodes)
-        if asked < budget and not any(node.verdict.solved or node.final for node in nodes):
-            yield run.folder
-
-
-def _search_observed(job: SearchJob, observer: Observer) -> None:
-    """Run the search, and report its progress. All results are kept if it is stopped."""
-    observer.begins(job)
-    try:
-        for node in job.nodes():
-            while job.notes:
-                observer.note(job.notes.pop(0))
-            observer.advanced(node)
-        for note in job.notes:
-            observer.note(note)
-    except CwmError as error:
-        job.run.log(f"stopped: {error}")
-        if not job.search.nodes:
-            raise
-        raise CwmError(f"{error} (kept in {job.run.place}: the same command continues)") from error
-    except KeyboardInterrupt:
-        job.run.log("interrupted")
-        if not job.search.nodes:
-            words = "interrupted before the first completion: the same command starts again"
-            raise KeyboardInterrupt(words) from None
-        raise KeyboardInterrupt(
-            f"interrupted after {job.search.completions} completions: "
-            f"the same command continues the run {job.run.place}"
-        ) from None
-    finally:
-        observer.ends()
-    if reused := sum(node.usage.reused for node in job.search.nodes):
-        every = job.search.completions
-        observer.note(f"{reused} of {every} completions were reused from the cache")
-    if job.search.given_up:
-        observer.note("stopped: induction from data finds no further improvement")
-    if job.search.out_of_money:
-        observer.note(
-            f"stopped: the next completion might exceed --max-cost {job.choices.max_cost:g}"
-        )
+    return SearchRun.start(folder, header, {DATASET: order.dataset})

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from cwm_cli.commands.synthesize import SearchJob
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, install_command
 from cwm_cli.registry import find, names
 from cwm_cli.runs.observer import SILENT, Measured, Measures, Observer
 from cwm_cli.runs.store import Run
@@ -56,14 +56,16 @@ class ModuleTracker(Tracker):
     """A Python module with the functions that Weights & Biases and trackio share."""
 
     module: ClassVar[str]
-    install: ClassVar[str]
+    package: ClassVar[str]
     quiet: ClassVar[Mapping[str, str]] = {}
     """Defaults of environment variables that prevent output over a live view."""
 
     def ready(self) -> None:
         """Raise an error with the command that installs the module if it is missing."""
         if find_spec(self.module) is None:
-            raise CwmError(f"the tracker {self.module!r} is not installed: {self.install}")
+            raise CwmError(
+                f"the tracker {self.module!r} is not installed: {install_command(self.package)}"
+            )
 
     def begin(self, project: str, name: str, config: Mapping[str, Any]) -> None:
         """Call `init`."""
@@ -83,13 +85,13 @@ class ModuleTracker(Tracker):
 class TrackioTracker(ModuleTracker):
     """trackio: a database on this machine, in `$TRACKIO_DIR`; `trackio show` displays it."""
 
-    module, install = "trackio", "pip install 'cwm-cli[track]'"
+    module, package = "trackio", "cwm-cli[track]"
 
 
 class WandbTracker(ModuleTracker):
     """Weights & Biases; with `WANDB_MODE=offline` all data stay on this machine."""
 
-    module, install = "wandb", "pip install wandb"
+    module, package = "wandb", "wandb"
     quiet: ClassVar[Mapping[str, str]] = {"WANDB_SILENT": "true"}
 
 
@@ -104,7 +106,8 @@ def choose_tracker(name: str | None = None) -> Tracker:
             return choose_tracker(each)
         except CwmError:
             continue
-    raise CwmError("no tracker is installed: pip install 'cwm-cli[track]', or pip install wandb")
+    command = install_command(TrackioTracker.package)
+    raise CwmError(f"no tracker is installed: {command}, or pip install wandb")
 
 
 class Tracking(Observer):

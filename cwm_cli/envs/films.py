@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.errors import DISK_IS_FULL, CwmError, EnvironmentFailure
+from cwm_cli.errors import DISK_IS_FULL, CwmError, EnvironmentFailure, install_command
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
-EXTRA = "pip install 'cwm-cli[render]'"
+EXTRA = "cwm-cli[render]"
 NEEDED = {".gif": ("PIL",), ".mp4": ("imageio", "imageio_ffmpeg")}
 """Required packages by file type."""
 
@@ -84,7 +84,7 @@ class Camera:
         words = f"{self.spec.id} cannot be rendered"
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         if find_spec("pygame") is None and "pygame" in reason:
-            return f"{words} without pygame: {EXTRA}"
+            return f"{words} without pygame: {install_command(EXTRA)}"
         if env is not None and hasattr(env.unwrapped, "mujoco_renderer"):
             return f"{words} ({reason}): without a screen, set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
         return f"{words} ({reason}): leave out --render"
@@ -97,7 +97,7 @@ def check_film(file: Path, option: str) -> None:
         raise CwmError(f"{file} is not a film: give a .gif or .mp4 file")
     for package in packages:
         if find_spec(package) is None:
-            raise CwmError(f"{option} {file} needs {package}: {EXTRA}")
+            raise CwmError(f"{option} {file} needs {package}: {install_command(EXTRA)}")
     if not file.parent.is_dir():
         raise CwmError(f"there is no folder {file.parent}: create it, or choose another")
 

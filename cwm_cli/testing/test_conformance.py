@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from cwm_cli import registry
 from cwm_cli.bench.executor import Command
 from cwm_cli.cli import shared
-from cwm_cli.commands.data_export import export_transitions
+from cwm_cli.commands.data import export_transitions
 from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, space_of

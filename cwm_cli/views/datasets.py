@@ -16,7 +16,7 @@ from rich.progress import MofNCompleteColumn, Progress, TaskID
 from rich.table import Table
 from rich.text import Text
 
-from cwm_cli.commands.describing import BINS, ComponentSummary, DatasetSummary
+from cwm_cli.commands.data import BINS, ComponentSummary, DatasetSummary
 from cwm_cli.commands.recording import BeingRecorded, Key, Recorded, Recording
 from cwm_cli.text import percent
 from cwm_cli.views.lines import PROGRESS_SECONDS, Lines, is_verbose, progress_console

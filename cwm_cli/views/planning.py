@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from cwm_cli.commands.comparison import Mean, PlanResult, Side, SideName
 from cwm_cli.commands.episodes import Episode, PlanningCost, Progress, Underway
 from cwm_cli.commands.plan import LeftOut, Playing, SideProgress
-from cwm_cli.commands.plays import SIDES
+from cwm_cli.commands.plays import SIDES, Mean, PlanResult, Side, SideName
 from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import first_few, mean_with_error, percent, share

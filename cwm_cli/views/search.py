@@ -16,8 +16,7 @@ from typing import Protocol
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from cwm_cli.commands.comparison import LearnFrom
-from cwm_cli.commands.plays import mismatches_of
+from cwm_cli.commands.plays import LearnFrom, mismatches_of
 from cwm_cli.commands.synthesize import SearchJob, SynthesisResult
 from cwm_cli.evaluation.verdicts import verdict
 from cwm_cli.registry import find

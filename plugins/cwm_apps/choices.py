@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cwm_apps.judging import LIMITS, JudgeRules
 from cwm_apps.problem import CodingProblem
-from cwm_cli.commands.synthesize import check_flags
+from cwm_cli.commands.choices import check_flags
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, read_options, with_presets
 from cwm_cli.sandbox import Limits

@@ -27,7 +27,7 @@ from cwm_cli.data.reading import (
     read_bytes,
     read_json,
 )
-from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.errors import CwmError, UnknownNameError, install_command
 from cwm_cli.text import clean
 
 ALL = "all"
@@ -341,7 +341,7 @@ def hub() -> Path:
     try:
         from huggingface_hub import try_to_load_from_cache
     except ImportError as error:
-        hint = "pip install 'cwm-cli[hub]'"
+        hint = install_command("cwm-cli[hub]")
         raise CwmError(f"the hub needs a package that is not installed: {hint}") from error
     cached = try_to_load_from_cache(REPOSITORY, FILE, revision=REVISION, repo_type="dataset")
     if isinstance(cached, str) and _intact(Path(cached)):

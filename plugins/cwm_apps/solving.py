@@ -24,13 +24,8 @@ from cwm_apps.work import ProblemWork, Rejudging, Searches, SearchWork, Solution
 from cwm_cli._version import __version__
 from cwm_cli.bench.estimate import Ask, SearchesToCome, agreed, estimated
 from cwm_cli.bench.executor import Executor, chosen_executor
-from cwm_cli.commands.synthesize import (
-    MODEL_VARIABLE,
-    choose_backend,
-    named_models,
-    uncached,
-    warn_of_gaps,
-)
+from cwm_cli.commands.choices import MODEL_VARIABLE, choose_backend, named_models, uncached
+from cwm_cli.commands.synthesize import warn_of_gaps
 from cwm_cli.data.reading import read_bytes
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, default, find, read_options

@@ -55,7 +55,7 @@ from cwm_cli.bench.executor import (
     seconds_between_reads,
     stopping_words,
 )
-from cwm_cli.commands.synthesize import backend_of, choose_backend, uncached
+from cwm_cli.commands.choices import backend_of, choose_backend, uncached
 from cwm_cli.registry import default, find
 from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Measures, Observer

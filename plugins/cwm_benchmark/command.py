@@ -6,6 +6,7 @@ from typing import Annotated, TypedDict
 
 from cwm_cli.cli.shared import (
     METRICS,
+    SHIFT_HELP,
     ApiBaseOption,
     BackendOption,
     CacheOption,
@@ -18,7 +19,6 @@ from cwm_cli.cli.shared import (
     NoiseOption,
     ProgramOptions,
     RunOptions,
-    ShiftOption,
     StartOption,
     TemperatureOption,
     TrackingOptions,
@@ -107,7 +107,7 @@ class ComparisonOptions(TypedDict):
             "--plan/--no-plan", show_default=False, help="Play with the program of every job."
         ),
     ]
-    shift: ShiftOption
+    shift: Annotated[int | None, data_option("--shift", metavar="SEED", min=0, help=SHIFT_HELP)]
     ceilings: Annotated[
         bool,
         data_option(

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from cwm_cli.commands.synthesize import Choices, check_choices, check_names, owners_of
+from cwm_cli.commands.choices import Choices, check_choices, check_names, owners_of
 from cwm_cli.credentials import without_credentials
 from cwm_cli.envs.suites import SHIFTED, SUITES
 from cwm_cli.envs.variants import HIDE, NOISE, SHIFT, check_shift

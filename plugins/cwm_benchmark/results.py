@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer
 
 from cwm_benchmark.configuration import BenchmarkTask, Trial
 from cwm_benchmark.folder import AUTOMATIC, BenchmarkFolder, TaskRecord
-from cwm_cli.commands.comparison import Mean, Side, mean_of, relative_return
 from cwm_cli.commands.episodes import Episode
+from cwm_cli.commands.plays import Mean, Side, mean_of, relative_return
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.places import named
 from cwm_cli.runs.searches import JournalTail

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 from cwm_benchmark.folder import BenchmarkFolder
 from cwm_benchmark.results import GroupMean, TrialGroup, TrialRow, groups_of, rows_of
-from cwm_cli.commands.comparison import Mean
+from cwm_cli.commands.plays import Mean
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.places import located
 from cwm_cli.runs.progress import BestSoFar

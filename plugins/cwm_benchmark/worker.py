@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from cwm_benchmark.configuration import BenchmarkAccess, BenchmarkTask, Group, Trial
 from cwm_benchmark.folder import BenchmarkFolder
 from cwm_cli.bench.executor import Command, job_process
+from cwm_cli.commands.choices import Choices
 from cwm_cli.commands.collect import default_dataset
 from cwm_cli.commands.plan import plan
-from cwm_cli.commands.synthesize import Choices, Order, open_job
+from cwm_cli.commands.synthesize import Order, open_job
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of

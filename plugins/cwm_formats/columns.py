@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.commands.data_import import TransitionShape
+from cwm_cli.commands.data import TransitionShape
 from cwm_cli.data.dataset import DONE, VALID, Dataset
 from cwm_cli.data.spaces import Columns, Space, UnfitError, raise_for_values
 from cwm_cli.runs.observer import Observer

@@ -18,14 +18,20 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from cwm_cli._version import __version__
-from cwm_cli.commands.data_export import Exporter, check_room, written_whole
-from cwm_cli.commands.data_import import Importer, Origin, TransitionShape
+from cwm_cli.commands.data import (
+    Exporter,
+    Importer,
+    Origin,
+    TransitionShape,
+    check_room,
+    written_whole,
+)
 from cwm_cli.data.dataset import DONE, VALID, Dataset
 from cwm_cli.data.reading import parse_json, read_json
 from cwm_cli.data.spaces import Columns, Space, raise_for_values
 from cwm_cli.envs.spec import EnvironmentSpec, gym_space_of, space_of
 from cwm_cli.envs.variants import HIDE, NOISE, SHIFT
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, install_command
 from cwm_cli.registry import environment
 from cwm_cli.runs.observer import Observer
 from cwm_formats.columns import Ends, RecordedRows, beyond, fitted, flattened, split_of, too_many
@@ -57,7 +63,9 @@ def library() -> Any:
             warnings.simplefilter("ignore")
             import minari
     except ImportError as error:
-        raise CwmError("Minari's datasets need minari: pip install 'cwm-cli[minari]'") from error
+        raise CwmError(
+            f"Minari's datasets need minari: {install_command('cwm-cli[minari]')}"
+        ) from error
     return minari
 
 
@@ -182,7 +190,7 @@ def _written(name: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise CwmError(
-            "this format of Minari needs pyarrow: pip install 'cwm-cli[parquet]'"
+            f"this format of Minari needs pyarrow: {install_command('cwm-cli[parquet]')}"
         ) from error
     except Exception as error:  # whatever h5py or pyarrow make of a value
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -545,7 +553,7 @@ def _read_episodes(folder: Path, file: Path) -> list[ReadEpisode]:
                 raise ValueError("the metadata of an episode are not an object")
     except ImportError as error:
         raise CwmError(
-            f"the format of {file} needs: pip install 'cwm-cli[minari,parquet]'"
+            f"the format of {file} needs: {install_command('cwm-cli[minari,parquet]')}"
         ) from error
     except Exception as error:  # whatever h5py, pyarrow and Minari make of a damaged file
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]

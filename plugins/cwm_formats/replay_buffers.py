@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.commands.data_import import Importer, TransitionShape
+from cwm_cli.commands.data import Importer, TransitionShape
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, open_for_reading, read_bytes
 from cwm_cli.data.spaces import Columns, Space

@@ -16,12 +16,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cwm_cli.commands.data_export import Exporter, written_whole
-from cwm_cli.commands.data_import import Importer, Origin, TransitionShape
+from cwm_cli.commands.data import Exporter, Importer, Origin, TransitionShape, written_whole
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, parse_json, read_bytes, read_json, read_text
 from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, install_command
 from cwm_cli.runs.observer import Observer
 from cwm_cli.text import clean
 from cwm_formats.columns import beyond, too_many
@@ -233,7 +232,7 @@ def _arrow() -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise CwmError("Parquet needs pyarrow: pip install 'cwm-cli[parquet]'") from error
+        raise CwmError(f"Parquet needs pyarrow: {install_command('cwm-cli[parquet]')}") from error
     return pyarrow
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.commands.data_import import TransitionShape
+from cwm_cli.commands.data import TransitionShape
 from cwm_cli.data.dataset import DONE, VALID, Dataset
 from cwm_cli.data.spaces import Columns, Kind, Leaf, Space, UnfitError
 from cwm_cli.errors import CwmError, UnknownNameError

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from cwm_cli.errors import CwmError, EnvironmentFailure, UnknownNameError
+from cwm_cli.errors import CwmError, EnvironmentFailure, UnknownNameError, install_command
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -139,7 +139,7 @@ def needs(name: str, error: Exception) -> CwmError:
         return CwmError(f"{name} cannot be made: {_line(str(error))}")
     module = cause.name.partition(".")[0]
     if module in REQUIREMENTS:
-        return CwmError(f"{name} needs {module}: pip install '{REQUIREMENTS[module]}'")
+        return CwmError(f"{name} needs {module}: {install_command(REQUIREMENTS[module])}")
     return CwmError(f"{name} needs the module {module!r}: install the package that provides it")
 
 

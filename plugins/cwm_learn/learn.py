@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.commands.collect import find_environment, load_dataset, recorded_args
-from cwm_cli.commands.plays import PlayRun, wrong_rows
-from cwm_cli.commands.subjects import protected, read_program
-from cwm_cli.commands.synthesize import (
+from cwm_cli.commands.choices import (
     ChosenBackend,
     check_flags,
     choose_backend,
     named_models,
     uncached,
 )
+from cwm_cli.commands.collect import find_environment, load_dataset, recorded_args
+from cwm_cli.commands.plays import PlayRun, wrong_rows
+from cwm_cli.commands.subjects import protected, read_program
 from cwm_cli.data.dataset import Dataset, outside_space
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.data.spaces import refuse_pictures
@@ -34,7 +34,7 @@ from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.feedback import documented_names
-from cwm_cli.registry import Owner, default, find, read_options, with_presets
+from cwm_cli.registry import Owner, default, environment, find, read_options, with_presets
 from cwm_cli.runs.answers import ANSWERS, RecordedAnswers
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.places import named, placed
@@ -639,6 +639,7 @@ def _result(learner: Learner, stopped: Stop) -> LearningResult:
         writing_seconds=round(learner.writing_seconds, 3),
         planning_seconds=round(learner.planning_seconds + learner.learning_seconds, 3),
         gaps=tuple(each.text for each in found),
+        has_simulator=environment(run.config.env).has_simulator(run.config.env_args),
     )
 
 

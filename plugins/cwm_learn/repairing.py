@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.commands.search_options import make_data_backend
+from cwm_cli.commands.choices import make_data_backend
 from cwm_cli.data.dataset import ALL_FITTED, Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName

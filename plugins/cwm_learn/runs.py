@@ -429,7 +429,8 @@ class LearningResult(
     played for. `changed` is the number of steps after which nothing changed any more. `refits`
     counts the programs, `writing_seconds` is the time that they took, `planning_seconds` that of
     deciding. `cost` is in US dollars, None where it is unknown. `trained` names what trained
-    the model, where it is no program.
+    the model, where it is no program. `has_simulator` is False if no command can act in the
+    environment.
     """
 
     run: Path
@@ -450,6 +451,7 @@ class LearningResult(
     planning_seconds: float = 0.0
     gaps: tuple[str, ...] = ()
     trained: str = ""
+    has_simulator: bool = True
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any], run: Path) -> Self:

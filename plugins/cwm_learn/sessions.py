@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.errors import CwmError
+from cwm_cli.registry import environment
 from cwm_cli.runs.observer import Observer
 from cwm_learn.certificate import EpisodeRecord
 from cwm_learn.runs import (
@@ -105,6 +106,7 @@ class RecordedSession(LearningSession):
     @property
     def result(self) -> LearningResult:
         """What came of it."""
+        config = self.run.config
         return LearningResult(
             run=self.run.folder,
             program=self.run.folder / "best.py" if self.program else None,
@@ -122,6 +124,7 @@ class RecordedSession(LearningSession):
             stopped=self.over or "strategy",
             refits=self._programs,
             trained=self.trainer,
+            has_simulator=environment(config.env).has_simulator(config.env_args),
         )
 
 

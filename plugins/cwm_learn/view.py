@@ -291,7 +291,7 @@ def learning_report(result: LearningResult, curve: Path) -> Iterator[RenderableT
         lines["Model"] = f"trained by {result.trained}"
     else:
         lines["Program"] = named(result.program) if result.program else "none"
-    playable = result.program is not None or bool(result.trained)
+    playable = result.has_simulator and (result.program is not None or bool(result.trained))
     command = ["cwm", "plan"] if playable else ["cwm", "runs", "show"]
     lines["Curve"] = named(curve)
     lines["Next"] = shlex.join([*command, named(result.run)])

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, install_command
 
 SETTINGS = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # use the price list in the package
@@ -37,7 +37,7 @@ def check(missing_key: str | None = None) -> None:
     """
     if not all(map(find_spec, ("litellm", "tenacity"))):
         key = f", then export {missing_key}=KEY" if missing_key else ""
-        raise CwmError(f"language models need an extra: pip install 'cwm-cli[llm]'{key}")
+        raise CwmError(f"language models need an extra: {install_command('cwm-cli[llm]')}{key}")
 
 
 def load() -> Any:

@@ -4,7 +4,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, install_command
 
 SERVICE = "cwm"
 """The `service.name` of the spans."""
@@ -17,7 +17,7 @@ def check() -> None:
     except ModuleNotFoundError:
         found = False
     if not found:
-        raise CwmError("spans of requests need an extra: pip install 'cwm-cli[otel]'")
+        raise CwmError(f"spans of requests need an extra: {install_command('cwm-cli[otel]')}")
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cwm_cli.envs.films import QUIET
 from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.errors import CwmError, UnknownNameError, install_command
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -41,7 +41,9 @@ def _load(name: str) -> None:
     try:
         import minigrid  # noqa: F401  # it registers its environments
     except ModuleNotFoundError as error:
-        raise CwmError(f"{name} needs {error.name}: pip install 'cwm-cli[minigrid]'") from error
+        raise CwmError(
+            f"{name} needs {error.name}: {install_command('cwm-cli[minigrid]')}"
+        ) from error
 
 
 def _make(

@@ -247,5 +247,6 @@ def training_report(result: TrainingResult, curve: Path) -> Iterator[RenderableT
         sizes = ", ".join(f"{name} {count:,}" for name, count in result.parameters.items())
         lines["Parameters"] = printable(sizes)
     lines["Curve"] = named(curve)
-    lines["Next"] = shlex.join(["cwm", "plan", named(result.run)])
+    command = ["cwm", "plan"] if result.has_simulator else ["cwm", "runs", "show"]
+    lines["Next"] = shlex.join([*command, named(result.run)])
     yield from labelled(lines)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.commands.data_import import TransitionShape
+from cwm_cli.commands.data import TransitionShape
 from cwm_cli.data.dataset import DONE, Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import EnvironmentSpec

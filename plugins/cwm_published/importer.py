@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cwm_cli.commands.collect import find_environment
-from cwm_cli.commands.data_import import Importer
+from cwm_cli.commands.data import Importer
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, open_for_reading
 from cwm_cli.envs.spec import EnvironmentSpec

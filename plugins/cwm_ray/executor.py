@@ -24,7 +24,7 @@ from cwm_cli.bench.executor import (
     Executor,
     reason_of,
 )
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, install_command
 from cwm_cli.private_parts import MissingPartError, private_part, warn_once
 from cwm_cli.sandbox.linux import adopt_orphans
 from cwm_cli.search.spending import SPENDING
@@ -104,7 +104,7 @@ class RayExecutor(Executor):
     def __post_init__(self) -> None:
         """Refuse what is not installed, and what Ray cannot do."""
         if find_spec("ray") is None:
-            raise CwmError("the executor 'ray' needs an extra: pip install 'cwm-cli[ray]'")
+            raise CwmError(f"the executor 'ray' needs an extra: {install_command('cwm-cli[ray]')}")
         if "://" in self.address:
             raise CwmError(
                 f"the address {self.address!r} is not on the cluster: run the same command on one "

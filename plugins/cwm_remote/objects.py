@@ -13,7 +13,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, install_command
 from cwm_cli.runs.storage import StorageError
 
 BATCH = 400
@@ -36,7 +36,7 @@ class Objects:
     def _place(self) -> tuple[Any, str]:
         """The file system of fsspec, and the folder in its words."""
         scheme = self.url.partition(":")[0]
-        command = f"pip install 'cwm-cli[{EXTRAS.get(scheme, 'storage')}]'"
+        command = install_command(f"cwm-cli[{EXTRAS.get(scheme, 'storage')}]")
         try:
             from fsspec import url_to_fs
 

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from cwm_cli.bench.executor import LONGEST_REASON, Command, Ended, Executor
 from cwm_cli.credentials import without_credentials
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, install_command
 from cwm_cli.search.spending import SPENDING
 from cwm_cli.text import clean
 from cwm_slurm.job import JobOutcome, carry_out
@@ -113,7 +113,7 @@ class SlurmExecutor(Executor):
             import submitit
         except ImportError as error:
             raise CwmError(
-                "the executor 'slurm' needs an extra: pip install 'cwm-cli[slurm]'"
+                f"the executor 'slurm' needs an extra: {install_command('cwm-cli[slurm]')}"
             ) from error
         submitit.core.logger.get_logger().setLevel("CRITICAL")  # it would write into live views
         missing = [

@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
+from cwm_cli.commands.choices import MODEL_VARIABLE
 from cwm_cli.commands.collect import load_transitions
 from cwm_cli.commands.policies import Policy, Stage
-from cwm_cli.commands.synthesize import MODEL_VARIABLE
 from cwm_cli.data.dataset import DONE, Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import step_limit

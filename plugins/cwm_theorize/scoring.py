@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cwm_cli.commands.choices import check_flags
 from cwm_cli.commands.collect import find_environment, recorded_args
-from cwm_cli.commands.synthesize import check_flags
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cwm_cli.commands.choices import uncached
 from cwm_cli.commands.collect import find_environment, recorded_args
 from cwm_cli.commands.policies import Policy, Stage
-from cwm_cli.commands.synthesize import uncached
 from cwm_cli.data.dataset import Dataset, Transition, write_arrays
 from cwm_cli.data.reading import UnreadableError, read_arrays
 from cwm_cli.envs.text_view import TextView

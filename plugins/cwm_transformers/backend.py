@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, install_command
 from cwm_cli.search.contracts import (
     Backend,
     Completion,
@@ -64,9 +64,8 @@ class Transformers(Backend):
     def __post_init__(self) -> None:
         """Refuse what is not installed or not named."""
         if not all(map(find_spec, ("torch", "transformers"))):
-            raise CwmError(
-                "language models in this process need an extra: pip install 'cwm-cli[transformers]'"
-            )
+            command = install_command("cwm-cli[transformers]")
+            raise CwmError(f"language models in this process need an extra: {command}")
         if not self.model:
             raise CwmError("no language model given: write transformers/FOLDER")
         if self.temperature <= 0:

@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.errors import install_command
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.sandbox.protection import GAPS
 from old_kernel import available, on_old_kernel
@@ -127,7 +128,7 @@ class TestDoctor:
 
     def test_what_is_not_installed_comes_with_the_line_that_adds_it(self, told, told_in_json):
         found = json.loads(told_in_json.stdout)["extras"]
-        assert found["llm"] == {"installed": True, "install": "pip install 'cwm-cli[llm]'"}
+        assert found["llm"] == {"installed": True, "install": install_command("cwm-cli[llm]")}
         for name, extra in found.items():
             state = "installed" if extra["installed"] else f"missing: {extra['install']}"
             assert re.search(rf"{name} +{re.escape(state)}", told.stdout)
@@ -311,3 +312,39 @@ def test_a_run_from_before_protection_was_recorded_is_shown_and_goes_on(counting
     assert re.search(r"^protection +unknown$", counting.inside("runs", "show", "here").stdout, re.M)
     assert counting.inside(*arguments).returncode == 0
     assert "no gaps" in (counting.folder / "here" / "log.txt").read_text()
+
+
+class Installed:
+    """A distribution whose `direct_url.json` has the given content."""
+
+    def __init__(self, origin):
+        self.origin = origin
+
+    def read_text(self, name):
+        assert name == "direct_url.json"
+        return self.origin and json.dumps(self.origin)
+
+
+@pytest.mark.parametrize("is_editable", [True, False])
+def test_an_extra_of_a_clone_is_installed_from_the_clone(monkeypatch, tmp_path, is_editable):
+    clone = tmp_path / "my clone"
+    clone.mkdir()
+    origin = {"url": clone.as_uri(), "dir_info": {"editable": True} if is_editable else {}}
+    found = [Installed(None), Installed(origin)]
+    monkeypatch.setattr("importlib.metadata.distributions", lambda name: found)
+    flag = "-e " if is_editable else ""
+    assert install_command.__wrapped__("cwm-cli[llm]") == f"pip install {flag}'{clone}[llm]'"
+    clone.rmdir()
+    assert install_command.__wrapped__("cwm-cli[llm]") == "pip install 'cwm-cli[llm]'"
+
+
+def test_an_extra_is_installed_from_the_repository_or_the_index_of_cwm(monkeypatch):
+    vcs = {"url": "https://host/cwm.git", "vcs_info": {"vcs": "git", "commit_id": "0"}}
+    for origin, requirement in (
+        (vcs, "cwm-cli[llm] @ git+https://host/cwm.git"),
+        (None, "cwm-cli[llm]"),
+    ):
+        found = [Installed(origin)]
+        monkeypatch.setattr("importlib.metadata.distributions", lambda name, f=found: f)
+        assert install_command.__wrapped__("cwm-cli[llm]") == f"pip install '{requirement}'"
+    assert install_command.__wrapped__("wandb") == "pip install wandb"

@@ -40,6 +40,7 @@ SEVERAL_MEANINGS = {
     "--workers",
     "--planner",
     "--idx",
+    "--shift",  # `benchmark` has no --env-arg
 }
 """Options whose meaning depends on the command."""
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from cwm_cli.errors import install_command
+
 SLOW = pytest.mark.slow
 
 ENVIRONMENTS = '''
@@ -347,7 +349,7 @@ def test_collect_names_the_extra_of_minigrid(user, monkeypatch):
     monkeypatch.setitem(sys.modules, "minigrid", None)
     done = user.inside("collect", "--env", "MiniGrid-Empty-5x5-v0")
     assert error_of(done) == (
-        "Error: MiniGrid-Empty-5x5-v0 needs minigrid: pip install 'cwm-cli[minigrid]'"
+        f"Error: MiniGrid-Empty-5x5-v0 needs minigrid: {install_command('cwm-cli[minigrid]')}"
     )
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import psutil
 import pytest
 
-from cwm_cli.commands.comparison import Mean, Side, mean_of, relative_return
 from cwm_cli.commands.episodes import Episode, deal, in_processes, in_threads, play
 from cwm_cli.commands.plan import play_in_environment
+from cwm_cli.commands.plays import Mean, Side, mean_of, relative_return
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import LONGEST, Setting, Task, seeds_of, step_limit
 from cwm_cli.errors import CwmError

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cwm_cli.errors import install_command
 from hub_server import COMMIT, HubServer
 
 SAY = """
@@ -126,4 +127,4 @@ def test_a_missing_package_comes_with_the_line_that_adds_it(download, tmp_path) 
     (tmp_path / "huggingface_hub.py").write_text("raise ImportError('not here')\n")
     done = download("http://127.0.0.1:9", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
-    assert done.stderr.strip().endswith("pip install 'cwm-cli[hub]'")
+    assert done.stderr.strip().endswith(install_command("cwm-cli[hub]"))

@@ -186,7 +186,7 @@ def test_executors_that_cannot_be_used_are_refused_in_one_line(work, here):
             ({"executor": "loca"}, "unknown executor 'loca': did you mean local?"),
             ({"executor": "local", "options": {"executor.workrs": 2}}, "did you mean"),
             ({"workers": 1, "run": "memory://r"}, "exists in this process only"),
-            *([] if find_spec("ray") else [({"executor": "ray", "run": "r"}, "cwm-cli[ray]")]),
+            *([] if find_spec("ray") else [({"executor": "ray", "run": "r"}, "[ray]")]),
         ):
             with pytest.raises(CwmError) as refused:
                 work(server, **asked)

@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from fcntl import ioctl
 from io import StringIO
 from pathlib import Path
@@ -197,6 +198,8 @@ def test_the_end_says_what_is_certified_and_what_is_not_known() -> None:
     ]
     assert text[-1].split() == ["Next:", "cwm", "plan", "r"]
     assert "- known" not in text
+    *_, last = learning_report(replace(result, has_simulator=False), Path("r/curve.svg"))
+    assert str(last).split() == ["Next:", "cwm", "runs", "show", "r"]
 
 
 def test_a_curve_is_a_picture_and_data(tmp_path) -> None:

@@ -16,7 +16,7 @@ from itertools import pairwise
 import httpx
 import pytest
 
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, install_command
 from cwm_cli.search.contracts import GENERATE, Message, Move, Request, UnansweredError
 from cwm_litellm import models, spans
 from cwm_litellm.backend import LiteLLM
@@ -602,7 +602,7 @@ try:
 except Exception as error:
     print(type(error).__name__, error, sep=": ")
 """
-    expected = "CwmError: language models need an extra: pip install 'cwm-cli[llm]'"
+    expected = f"CwmError: language models need an extra: {install_command('cwm-cli[llm]')}"
     monkeypatch.setenv("OPENAI_API_KEY", "a-key")
     assert python(code) == (f"{expected}\n", "")
     monkeypatch.delenv("OPENAI_API_KEY")

@@ -163,7 +163,7 @@ def test_ids_beyond_the_curriculum_are_served_and_belong_to_one_plugin():
 
 def test_who_has_not_installed_the_package_is_told_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "minigrid", None)
-    with pytest.raises(CwmError, match=r"^MiniGrid-Unlock-v0 needs minigrid: pip install 'cwm-cli"):
+    with pytest.raises(CwmError, match=r"^MiniGrid-Unlock-v0 needs minigrid: pip install"):
         environment(UNLOCK).make()
 
 

@@ -15,8 +15,8 @@ from rich.console import Console
 
 import cwm_cli
 from cwm_cli import CwmError
-from cwm_neural.training.runs import TrainRun
-from cwm_neural.view import training_view
+from cwm_neural.training.runs import TrainingResult, TrainRun
+from cwm_neural.view import training_report, training_view
 from folders import SUPPORT
 from processes import wait_until
 
@@ -303,7 +303,7 @@ def test_what_needs_torch_says_so_where_there_is_none(here, monkeypatch) -> None
 
     monkeypatch.setattr(LinearTrainer, "requires", ("no_such_torch",))
     monkeypatch.setattr(LinearTrainer, "extra", "cwm-cli[neural]")
-    with pytest.raises(CwmError, match=r"needs no_such_torch: pip install 'cwm-cli\[neural\]'"):
+    with pytest.raises(CwmError, match=r"needs no_such_torch: pip install .*\[neural\]"):
         cwm_cli.train(**TRAINED)
     assert "no_such_torch" not in sys.modules
 
@@ -340,3 +340,10 @@ def terminal(width: int, height: int) -> Console:
     return Console(
         file=StringIO(), force_terminal=True, width=width, height=height, legacy_windows=False
     )
+
+
+@pytest.mark.parametrize(("has_simulator", "command"), [(True, "plan"), (False, "runs show")])
+def test_the_report_suggests_plan_only_with_a_simulator(has_simulator, command) -> None:
+    result = TrainingResult(Path("r"), [], [], None, 300, {}, 0.0, has_simulator=has_simulator)
+    *_, last = training_report(result, Path("r/curve.svg"))
+    assert str(last).split() == ["Next:", "cwm", *command.split(), "r"]

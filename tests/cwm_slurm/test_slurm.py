@@ -13,7 +13,7 @@ import pytest
 
 import slurm_cluster
 from cwm_cli.bench.executor import Command, Ended, carried_out
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, install_command
 from cwm_cli.registry import find
 from processes import wait_until
 
@@ -62,7 +62,7 @@ def test_without_slurm_and_without_submitit_a_line_says_what_to_do(tmp_path, mon
         "from cwm_slurm.executor import SlurmExecutor\nSlurmExecutor(workers=1)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "needs an extra: pip install 'cwm-cli[slurm]'" in done.stderr.splitlines()[-1]
+    assert f"needs an extra: {install_command('cwm-cli[slurm]')}" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow

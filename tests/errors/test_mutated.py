@@ -15,7 +15,7 @@ import pytest
 from coding_problems import PROBLEMS
 from cwm_apps.reading import read, read_solutions
 from cwm_benchmark.run import BenchmarkRun
-from cwm_cli.commands.data_import import describe
+from cwm_cli.commands.data import describe
 from cwm_cli.commands.recording import record
 from cwm_cli.commands.subjects import read_program
 from cwm_cli.data.dataset import Dataset

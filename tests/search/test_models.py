@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cwm_cli.commands.synthesize import choose_backend
+from cwm_cli.commands.choices import choose_backend
 from cwm_cli.errors import CwmError
 from cwm_cli.search.contracts import (
     GENERATE,

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cwm_cli.cli import app
-from cwm_cli.commands.describing import summarise
+from cwm_cli.commands.data import summarise
 from cwm_cli.commands.recording import record
 from cwm_cli.registry import environment
 from cwm_cli.views.datasets import histogram

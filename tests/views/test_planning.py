@@ -17,10 +17,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from cwm_cli.commands.comparison import Side
 from cwm_cli.commands.episodes import Episode, FinishedEpisode, PlanningCost, Progress, Underway
 from cwm_cli.commands.plan import LeftOut, Playing, SideProgress
-from cwm_cli.commands.plays import EpisodeKey, PlayConfig, PlayHeader, PlayRecord, PlayRun
+from cwm_cli.commands.plays import EpisodeKey, PlayConfig, PlayHeader, PlayRecord, PlayRun, Side
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.views.planning import plan_view, side_table
 from cwm_cli.worlds.model import PlannedWith

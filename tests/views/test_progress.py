@@ -15,8 +15,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from cwm_cli.commands.comparison import Side
 from cwm_cli.commands.episodes import Episode, PlanningCost
+from cwm_cli.commands.plays import Side
 from cwm_cli.evaluation.metric import Score, WeighedPart
 from cwm_cli.text import tokens
 from cwm_cli.views import lines

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cwm_cli.commands.search_options import ask_data_backend
+from cwm_cli.commands.choices import ask_data_backend
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.evaluation.metric import components, match
 from cwm_cli.problems.feedback import documented_names

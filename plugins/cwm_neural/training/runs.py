@@ -493,6 +493,8 @@ class TrainingResult(Result):
     steps: int
     parameters: Mapping[str, int]
     seconds: float
+    has_simulator: bool = True
+    """Whether commands such as `cwm plan` can act in the environment."""
 
     @property
     def returns(self) -> list[EpisodeReturn]:
@@ -519,6 +521,7 @@ class TrainingResult(Result):
             "best": None if best is None else _test_json(best),
             "parameters": dict(self.parameters),
             "seconds": self.seconds,
+            "has_simulator": self.has_simulator,
         }
 
 

@@ -31,7 +31,7 @@ from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.envs.tasks import Setting, Task, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.planning import Unsuited
-from cwm_cli.registry import Owner, default, find, names, read_options, with_presets
+from cwm_cli.registry import Owner, default, environment, find, names, read_options, with_presets
 from cwm_cli.runs.journal import RowsAdded
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.places import located, placed
@@ -745,6 +745,7 @@ def _trained(loop: TrainingLoop) -> TrainingResult:
         steps=loop.steps,
         parameters=run.header.parameters,
         seconds=round(run.elapsed, 3),
+        has_simulator=environment(run.config.env).has_simulator(run.config.env_args),
     )
     run.save_result(result.as_json())
     return result

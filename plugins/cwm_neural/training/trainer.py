@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 from cwm_cli.envs.spec import space_of
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, install_command
 from cwm_cli.presets import WithPresets
 from cwm_cli.search.contracts import unheard
 
@@ -105,7 +105,7 @@ class _Requiring(WithPresets):
     def check(cls) -> None:
         """Refuse to go on without what is required."""
         if name := cls.missing():
-            raise CwmError(f"this kind of model needs {name}: pip install '{cls.extra}'")
+            raise CwmError(f"this kind of model needs {name}: {install_command(cls.extra)}")
 
 
 class Trainer(_Requiring):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.errors import CwmError
+from cwm_cli.errors import CwmError, install_command
 from cwm_cli.search.contracts import unheard
 from cwm_theorize.tiny.model import TinyModel, grown, padded, read, shapes_of, windows
 
@@ -45,7 +45,7 @@ def required() -> Any:
         import torch
     except ImportError:
         raise CwmError(
-            "training a tiny language model needs torch: pip install 'cwm-cli[neural]'"
+            f"training a tiny language model needs torch: {install_command('cwm-cli[neural]')}"
         ) from None
     return torch
 
