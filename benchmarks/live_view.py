@@ -156,7 +156,7 @@ def followed(nodes: list[Node], console: Console) -> Iterator[tuple[Search, Scre
     search = Search(idle, idle, idle)
     search.resume(nodes)
     screen = Screen(search, budget=2 * len(nodes), title="benchmark", console=console)
-    display = screen.display()
+    display = screen.pane.display()
     display.auto_refresh = False
     with display:
         yield search, screen, display

@@ -27,7 +27,6 @@ from cwm_cli.sandbox.prediction import merge_answers
 from cwm_cli.search.contracts import (
     GENERATE,
     Backend,
-    Completion,
     Message,
     Move,
     Request,
@@ -127,31 +126,26 @@ class LanguageModelPredictor:
         write = partial(self.prompts.messages, rows.row(number), number)
         request = Request(write(), number, Move(GENERATE), self.prompts, number, shorter=write)
         try:
-            completion = self._complete(request, asked)
+            if self.max_cost is not None:
+                worst, spent = self.backend.worst_cost(request), asked.spent.cost
+                if worst is None or spent is None:
+                    raise CwmError("--max-cost needs a model with a known price: leave it out")
+                if spent + worst > self.max_cost:
+                    asked.stopped = f"the next completion might exceed --max-cost {self.max_cost:g}"
+                    return
+                request = request._replace(allowance=self.max_cost - spent)
+            priced = request
+            completion = run_in_thread(lambda: self.backend.complete(priced))
         except CwmError as error:
             asked.refused[number] = str(error)
             if number == 0 or number - 1 in asked.refused:
                 asked.stopped = str(error)
-            return
-        if completion is None:
-            asked.stopped = f"the next completion might exceed --max-cost {self.max_cost:g}"
             return
         asked.usages.append(completion.usage)
         asked.notes += [completion.note] if completion.note else []
         asked.answers[number] = completion.text
         if reason := predicted.read(number, completion.text):
             asked.unread[number] = completion.lacking or reason
-
-    def _complete(self, request: Request, asked: Asked) -> Completion | None:
-        """Return the completion, or None if it might exceed the cost limit."""
-        if self.max_cost is not None:
-            worst, spent = self.backend.worst_cost(request), asked.spent.cost
-            if worst is None or spent is None:
-                raise CwmError("--max-cost needs a model with a known price: leave it out")
-            if spent + worst > self.max_cost:
-                return None
-            request = request._replace(allowance=self.max_cost - spent)
-        return run_in_thread(lambda: self.backend.complete(request))
 
 
 @dataclass(frozen=True)
@@ -184,10 +178,8 @@ class PromptWriter:
         has_valid = self.train.has_valid_actions
         valid = "\n- `valid_actions`: a list of the actions that are allowed after the step."
         outputs = ["next_observation", "reward", "terminated", *["valid_actions"] * has_valid]
-        examples = (
-            _format_row(self.train.row(place), (*inputs, *outputs))
-            for place in self._sample_examples(number)
-        )
+        keys = (*inputs, *outputs)
+        examples = [_format_row(self.train.row(n), keys) for n in self._sample_examples(number)]
         user, system = template("prediction/ask"), template("prediction/system").substitute()
         fields = {
             "description": self.description.strip(),
@@ -307,8 +299,11 @@ def read_answer(text: str, *, with_valid: bool = False) -> PredictedTransition:
                 parts[name] = keys[key]
         missing = min(missing, [name for name in required if name not in parts], key=len)
         if not missing:
-            parts["reward"] = _parse_number(parts["reward"])
-            parts["terminated"] = _parse_bool(parts["terminated"])
+            if isinstance(parts["reward"], str):
+                with suppress(ValueError):
+                    parts["reward"] = float(parts["reward"])
+            if isinstance(word := parts["terminated"], str):
+                parts["terminated"] = _TRUTH.get(word.strip().lower(), word)
             return PredictedTransition(**parts)
     if missing == required:
         raise NoPredictionError("the answer contains no JSON object with a prediction")
@@ -317,19 +312,17 @@ def read_answer(text: str, *, with_valid: bool = False) -> PredictedTransition:
 
 def _objects(text: str) -> Iterator[Mapping[str, Any]]:
     """Yield the objects in a text, from the last opening brace to the first."""
+    # The last object counts: models write examples and corrections first.
     starts = [match.start() for match in re.finditer("{", text)]
+    # `strict=False` allows line breaks in strings, which language models write.
+    decoder = json.JSONDecoder(strict=False)
     for start in starts[: -MAX_BRACES - 1 : -1]:
-        for parse in (_parse_json, _parse_python):
+        for parse in (lambda part: decoder.raw_decode(part)[0], _parse_python):
             with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
                 value = parse(text[start:])
                 if isinstance(value, dict):
                     yield value
                 break
-
-
-def _parse_json(text: str) -> Any:
-    """Parse the JSON at the start of a text; line breaks in strings are allowed."""
-    return json.JSONDecoder(strict=False).raw_decode(text)[0]
 
 
 def _parse_python(text: str) -> Any:
@@ -342,16 +335,3 @@ def _parse_python(text: str) -> Any:
         with suppress(SyntaxError):
             return ast.literal_eval(_WORD.sub(lambda word: _WORDS[word.group()], literal))
     raise ValueError("no Python literal")
-
-
-def _parse_number(value: Any) -> Any:
-    """Return a numeric string as a float, and any other value unchanged."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
-def _parse_bool(value: Any) -> Any:
-    """Return a string such as "yes" as a bool, and any other value unchanged."""
-    return _TRUTH.get(value.strip().lower(), value) if isinstance(value, str) else value

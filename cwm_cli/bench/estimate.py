@@ -21,13 +21,6 @@ from cwm_cli.runs.store import HEADER, RUNS
 from cwm_cli.search.contracts import Backend, Usage
 from cwm_cli.search.models import ModelPool
 
-PROMPT_TOKENS = 3_000
-"""Assumed tokens per prompt: the published medians are 2,500 to generate a program and 3,500 to
-improve one."""
-
-SECONDS, THINKING_SECONDS = 20.0, 60.0
-"""Assumed seconds per completion, of models without and with reasoning."""
-
 MAX_SEARCHED_RUNS = 60
 """Read at most this number of runs, so that a folder with thousands of runs costs no time."""
 
@@ -139,11 +132,15 @@ class CostEstimate:
         waiting = "with one completion at a time: divide by the number in flight"
         if self.in_flight:
             waiting = f"with {self.in_flight} in flight"
+        if self.hours >= 1:
+            time = f"{self.hours:,.1f} hours"
+        else:
+            time = "a minute" if self.hours < 1.5 / 60 else f"{60 * self.hours:.0f} minutes"
         return (
             f"{self.jobs:,} jobs with up to {self.completions:,} completions: about "
             f"{_format_count(prompts)} prompt tokens and {_format_count(answers)} completion "
             f"tokens{reasoning} ({basis})",
-            f"{self._format_cost()}; about {_format_hours(self.hours)} of waiting {waiting}",
+            f"{self._format_cost()}; about {time} of waiting {waiting}",
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -199,10 +196,20 @@ def estimated(
         folders: Run folders whose completions are measured first, before other recent runs.
     """
     unfinished = [searches for searches in to_come if searches.completions]
-    models = tuple(
-        _estimate_model(part, folders) for searches in unfinished for part in _split(searches)
-    )
-    return CostEstimate(models, in_flight, left, sum(searches.jobs for searches in unfinished))
+    models = []
+    for searches in unfinished:
+        if not isinstance(pool := searches.backend, ModelPool):
+            models.append(_estimate_model(searches, folders))
+            continue
+        weights, remaining = sum(pool.weights.values()), searches.completions
+        for name, backend in pool.members.items():
+            # The share is taken of the remaining completions, so that rounded shares add up.
+            part = round(remaining * pool.weights[name] / weights)
+            weights, remaining = weights - pool.weights[name], remaining - part
+            share = searches._replace(model=name, backend=backend, completions=part)
+            models.append(_estimate_model(share, folders))
+    jobs = sum(searches.jobs for searches in unfinished)
+    return CostEstimate(tuple(models), in_flight, left, jobs)
 
 
 def agreed(estimate: CostEstimate, ask: Ask | None, observer: Observer) -> None:
@@ -224,20 +231,6 @@ def agreed(estimate: CostEstimate, ask: Ask | None, observer: Observer) -> None:
         raise CwmError("not started, no cost: start with --yes, or limit the cost with --max-cost")
 
 
-def _split(searches: SearchesToCome) -> Iterator[SearchesToCome]:
-    """Yield one item per model of a pool, with its share of the completions by weight."""
-    pool = searches.backend
-    if not isinstance(pool, ModelPool):
-        yield searches
-        return
-    weights, left = sum(pool.weights.values()), searches.completions
-    for name, backend in pool.members.items():
-        # The share is taken of the remaining completions, so that rounded shares add up.
-        share = round(left * pool.weights[name] / weights)
-        weights, left = weights - pool.weights[name], left - share
-        yield searches._replace(model=name, backend=backend, completions=share)
-
-
 def _estimate_model(searches: SearchesToCome, folders: Sequence[Path]) -> ModelEstimate:
     backend, count = searches.backend, searches.completions
     # Average over this number of completions, taken from the newest runs: a mean needs no more.
@@ -249,8 +242,9 @@ def _estimate_model(searches: SearchesToCome, folders: Sequence[Path]) -> ModelE
         answer = round(sum(usage.completion_tokens for usage in measured) / len(measured))
         seconds = sum(usage.seconds for usage in measured) / len(measured)
     else:
-        prompt, answer = PROMPT_TOKENS, length.usual
-        seconds = THINKING_SECONDS if length.thinks else SECONDS
+        # The published medians are 2,500 tokens to generate a program and 3,500 to improve one.
+        prompt, answer = 3000, length.usual
+        seconds = 60.0 if length.thinks else 20.0
     most = max(length.most, answer)
     expected, worst = backend.price(prompt, answer), backend.price(prompt, most)
     return ModelEstimate(
@@ -273,12 +267,17 @@ def _usages(model: str, folders: Sequence[Path]) -> Iterator[Usage]:
     own = (folder for folder in folders if (folder / JOURNAL).exists())
     for folder in dict.fromkeys(chain(islice(own, MAX_SEARCHED_RUNS), _newest_searches(RUNS))):
         with suppress(CwmError, OSError, ValueError):
-            if model in _model_names(folder):
-                for node in SearchRun.load(folder).nodes():
-                    usage = node.usage
-                    is_same = (node.model or model) == model
-                    if node.asked and is_same and usage.tokens and not usage.reused:
-                        yield usage
+            config = (read_object(folder / HEADER) or {}).get("config")
+            option = config.get("model", "") if isinstance(config, dict) else ""
+            # The option may list several models with weights: A=2,B=1.
+            listed = (part.partition("=")[0] for part in str(option).split(","))
+            if model not in (option, *listed):
+                continue
+            for node in SearchRun.load(folder).nodes():
+                usage = node.usage
+                is_same = (node.model or model) == model
+                if node.asked and is_same and usage.tokens and not usage.reused:
+                    yield usage
 
 
 def _newest_searches(runs: Path) -> Iterator[Path]:
@@ -293,20 +292,7 @@ def _newest_searches(runs: Path) -> Iterator[Path]:
     yield from (folder for _, folder in sorted(found, reverse=True)[:MAX_SEARCHED_RUNS])
 
 
-def _model_names(folder: Path) -> list[str]:
-    """Return the model option of a run, and the names in it if it lists several with weights."""
-    config = (read_object(folder / HEADER) or {}).get("config")
-    option = config.get("model", "") if isinstance(config, dict) else ""
-    return [option, *(part.partition("=")[0] for part in str(option).split(","))]
-
-
 def _format_count(count: int) -> str:
     if count >= 1_000_000:
         return f"{count / 1e6:.3g} million"
     return f"{round(count, -2):,}" if count >= 1000 else str(count)
-
-
-def _format_hours(hours: float) -> str:
-    if hours >= 1:
-        return f"{hours:,.1f} hours"
-    return "a minute" if hours < 1.5 / 60 else f"{60 * hours:.0f} minutes"

@@ -1,7 +1,13 @@
-"""Executors, which run the repeatable commands of a benchmark in parallel."""
+"""Executors, which run the repeatable commands of a benchmark in parallel.
+
+`carried_out` runs commands on an `Executor`, such as `LocalProcesses`. A `JobProcess` is the
+process of one command: it ends with its parent process, and reports its memory and CPU time.
+"""
 
 import os
+import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -10,9 +16,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
-from cwm_cli.bench.processes import TICK_SECONDS, JobProcess, end_with_starter, fresh_log
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.runs.places import storage_of
@@ -34,6 +39,12 @@ KILLED = "its process was ended by"
 
 LONGEST_WAIT = 1.0
 """Seconds after which `Executor.wait` returns if no command has ended."""
+
+STARTER = "CWM_STARTER"
+"""Environment variable with the number of a pipe that is closed when the parent process ends."""
+
+TICK_SECONDS = 0.05
+"""Interval between checks whether a process has ended; jobs take at least seconds."""
 
 LONGEST_REASON = 300
 """Maximum length of a failure reason, in characters."""
@@ -74,7 +85,7 @@ class Ended(NamedTuple):
         peak_memory: Peak memory of the process in bytes, or None if unknown.
         place: The machine of the command, or "" if unknown.
         cpu_seconds: CPU time of the process and its children, as counted by
-            `cwm_cli.bench.processes.ProcessEnd`, or None if unknown.
+            `ProcessEnd`, or None if unknown.
     """
 
     name: str
@@ -158,7 +169,7 @@ class Executor:
 
 class _Child(NamedTuple):
     command: Command
-    process: JobProcess
+    process: "JobProcess"
 
 
 @dataclass
@@ -185,22 +196,20 @@ class LocalProcesses(Executor):
     def wait(self) -> list[Ended]:
         """Wait for at most a second until a process has ended."""
         deadline = time.monotonic() + LONGEST_WAIT
-        while not (ended := self._remove_ended()) and time.monotonic() < deadline:
+        while True:
+            ended, running = [], []
+            for child in self._children:
+                if (end := child.process.ended()) is None:
+                    running.append(child)
+                    continue
+                name, reason = child.command.name, logged_reason(end.code, child.command.log)
+                ended.append(
+                    Ended(name, reason, peak_memory=end.peak_memory, cpu_seconds=end.cpu_seconds)
+                )
+            self._children = running
+            if ended or time.monotonic() >= deadline:
+                return ended
             time.sleep(TICK_SECONDS)
-        return ended
-
-    def _remove_ended(self) -> list[Ended]:
-        ended, running = [], []
-        for child in self._children:
-            end = child.process.ended()
-            if end is None:
-                running.append(child)
-                continue
-            name, reason = child.command.name, logged_reason(end.code, child.command.log)
-            outcome = Ended(name, reason, peak_memory=end.peak_memory, cpu_seconds=end.cpu_seconds)
-            ended.append(outcome)
-        self._children = running
-        return ended
 
     def close(self) -> None:
         """Kill all child processes and their descendants, and wait for their end."""
@@ -254,6 +263,10 @@ def carried_out(
                 time.sleep(TICK_SECONDS)
 
 
+# Marks the end of the commands, since None means that no command is ready yet.
+_END = Command("", (), Path())
+
+
 class _Retry(NamedTuple):
     command: Command
     due: float  # by time.monotonic()
@@ -282,8 +295,16 @@ class _CommandQueue:
     def start_commands(self) -> Iterator[Started]:
         """Start commands until the executor is full or no command is ready."""
         while not self.is_stopped and self.executor.has_room():
-            command = self._next()
-            if command is None:
+            now = time.monotonic()
+            retry = next((each for each in self.retries if each.due <= now), None)
+            if retry is not None:
+                self.retries.remove(retry)
+                command: Command | None = retry.command
+            else:
+                command = next(self.source, _END)
+            if command is _END:
+                self.is_exhausted = True
+            if command is None or command is _END:
                 return
             self.executor.start(command)
             self.running[command.name] = command
@@ -297,6 +318,7 @@ class _CommandQueue:
         for ended in outcomes:
             command = self.running.pop(ended.name)
             reason = ended.reason or ""
+            # A command that died may have paid for its open requests, so they count as spent.
             if command.spending and not ended.is_busy:
                 lapse(command.spending, command.name)
             if ended.is_busy:
@@ -310,20 +332,6 @@ class _CommandQueue:
                 yield Postponed(command, reason)
             else:
                 yield ended
-
-    def _next(self) -> Command | None:
-        now = time.monotonic()
-        for position, retry in enumerate(self.retries):
-            if retry.due <= now:
-                del self.retries[position]
-                return retry.command
-        if self.is_exhausted:
-            return None
-        try:
-            return next(self.source)
-        except StopIteration:
-            self.is_exhausted = True
-            return None
 
     @contextmanager
     def handle_interrupts(self) -> Iterator[None]:
@@ -423,3 +431,160 @@ def reason_of(code: int, text: str) -> str | None:
     errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
     last = (errors or lines or [f"its process ended with exit code {code}"])[-1]
     return clean(last, limit=LONGEST_REASON)
+
+
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
+
+
+class ProcessEnd(NamedTuple):
+    """The exit status and the resource usage of a process.
+
+    Attributes:
+        code: The exit code, or the negated number of the signal that ended the process.
+        peak_memory: Peak memory in bytes, without child processes. It is sampled while the process
+            runs: a peak in the last moments may be missing, and a very short process has None.
+        cpu_seconds: CPU time in user and system mode, including the descendants whose parent
+            waited for them. The workers of a closed sandbox and the programs in them are
+            included. Workers of a process that was killed, or that ended with its parent, are not.
+    """
+
+    code: int
+    peak_memory: int | None
+    cpu_seconds: float
+
+
+class JobProcess:
+    """A running command that ends when this process ends, even if this process is killed.
+
+    For that, the command must call `end_with_starter`. The environment variable `STARTER` contains
+    the number of a pipe that the system closes when this process ends. As a context manager, the
+    command is killed on exit.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        output: IO[bytes],
+        environment: Mapping[str, str],
+        *,
+        folder: Path | None = None,
+        held: Sequence[int] = (),
+        in_session: bool = False,
+    ) -> None:
+        """Start the command, without input.
+
+        Args:
+            words: The program and its arguments.
+            output: The file for stdout and stderr.
+            environment: All environment variables of the command, except `STARTER`.
+            folder: The working directory; default: the folder of this process.
+            held: Further file descriptors that the command keeps open.
+            in_session: Whether the command shares the session of this process. If it does, a
+                Ctrl-C in the terminal also reaches the command.
+        """
+        watched, self._open_end = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env={**environment, STARTER: str(watched)},
+                pass_fds=(watched, *held),
+                start_new_session=not in_session,
+            )
+        except BaseException:
+            os.close(self._open_end)
+            raise
+        finally:
+            os.close(watched)
+        self._began, self._peak = time.monotonic(), 0
+        self._end: ProcessEnd | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._end is None:
+            self.kill()
+            self.wait()
+
+    @property
+    def pid(self) -> int:
+        """The process ID."""
+        return self._process.pid
+
+    def ended(self) -> ProcessEnd | None:
+        """Return the exit status, or None while the process runs.
+
+        Call this method often, because each call samples the memory. The `ru_maxrss` that the
+        system reports after the end would include the memory of this process: before `exec`, the
+        child process is a copy of this process.
+        """
+        if self._end is not None:
+            return self._end
+        with suppress(OSError):
+            found = _PEAK.search(Path(f"/proc/{self.pid}/status").read_text())
+            self._peak = max(self._peak, 1024 * int(found[1]) if found else 0)
+        pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+        if pid == 0:
+            return None
+        code = self._process.returncode = os.waitstatus_to_exitcode(status)
+        os.close(self._open_end)
+        peak = self._peak
+        if not Path("/proc/self/status").exists():
+            peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        self._end = ProcessEnd(code, peak or None, usage.ru_utime + usage.ru_stime)
+        return self._end
+
+    def wait(self) -> ProcessEnd:
+        """Wait until the process has ended, and return its exit status."""
+        while (end := self.ended()) is None:
+            # The interval grows, so that waiting takes at most a tenth longer than the process.
+            tenth = (time.monotonic() - self._began) / 10
+            time.sleep(min(max(tenth, 0.001), TICK_SECONDS))
+        return end
+
+    def kill(self) -> None:
+        """Kill the process and its descendants, without waiting for their end."""
+        if self._end is None:
+            for pid in (self.pid, *_descendants(self.pid)):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the IDs of all descendants that /proc lists.
+
+    Killing the process group is not enough because sandboxes have their own sessions.
+    """
+    children: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            children += map(int, file.read_text().split())
+    return [found for child in children for found in (child, *_descendants(child))]
+
+
+def fresh_log(place: Path) -> IO[bytes]:
+    """Create an empty log file for a job.
+
+    An existing file is removed first: if it were a pipe, opening it would block.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    return place.open("wb")
+
+
+def end_with_starter() -> None:
+    """End this process as soon as its parent has ended, if `STARTER` is set in the environment."""
+    descriptor = os.environ.pop(STARTER, "")
+
+    def watch() -> None:
+        # The parent writes nothing: the read returns when the system closes the other end.
+        while os.read(int(descriptor), 4096):
+            pass
+        os._exit(1)
+
+    if descriptor:
+        threading.Thread(target=watch, daemon=True).start()

@@ -50,17 +50,8 @@ SCALAR, BATCHED = "scalar", "batched"
 ALONE, MANY = "environment", "environments"
 """Forms of the environment: a single copy, or many copies in parallel if it supports them."""
 
-IMAGINED = 64
-"""Parallel episodes that a trained model imagines: the batch size of the published training."""
-
 LANES, STEPS = 1000, 10
 """Number of parallel plans in many copies of an environment, and steps per plan."""
-
-TIMED = 1000
-"""Number of rows to time the world model and the environment with; also the batch size."""
-
-ROUNDS = 40
-FEWEST_ROUNDS = 3
 
 Walk = Callable[[int], tuple[int, float]]
 """Takes a number of steps; returns the number of transitions and the seconds that they took."""
@@ -183,22 +174,30 @@ class SpeedResult(Result):
             side: {form: ratio and ratio.as_json() for form, ratio in ratios.items()}
             for side, ratios in self.speedups().items()
         }
-        paces = self.paces
+        rows, paces, notes, failure = self.timed
+        forms = {
+            form: {
+                "median_seconds": pace.median,
+                "low_seconds": pace.low,
+                "high_seconds": pace.high,
+                "warm_up_seconds": pace.warm_up,
+                "rounds": pace.rounds,
+                "transitions": pace.transitions,
+            }
+            for form in TIMED_FORMS
+            if (pace := paces.get(form))
+        }
         return {
-            "world_model": self._world_model_json(),
+            "world_model": {
+                **_side_json(paces.get(SCALAR), paces.get(BATCHED), self.world_model),
+                "rows_timed": rows,
+                "forms": forms,
+                "notes": notes,
+                "failure": asdict(failure) if failure else None,
+            },
             "environment": _side_json(paces.get(ALONE), paces.get(MANY), self.environment),
             "language_model": self._language_model_json(),
             "speedup": {"language_model": None} | speedups,
-        }
-
-    def _world_model_json(self) -> dict[str, Any]:
-        rows, paces, notes, failure = self.timed
-        return {
-            **_side_json(paces.get(SCALAR), paces.get(BATCHED), self.world_model),
-            "rows_timed": rows,
-            "forms": {form: _pace_json(paces[form]) for form in TIMED_FORMS if form in paces},
-            "notes": notes,
-            "failure": asdict(failure) if failure else None,
         }
 
     def _language_model_json(self) -> dict[str, Any] | None:
@@ -314,7 +313,7 @@ def _sample_rows(data: Dataset, count: int, seed: int) -> _RowSample:
     held_out = np.flatnonzero(data.columns["split"] == 1)
     candidates = held_out if len(held_out) else np.arange(len(data))
     asked = np.sort(rng.permutation(candidates)[:count])
-    timed = rng.permutation(len(data))[:TIMED]
+    timed = rng.permutation(len(data))[:1000]  # also the batch size
     is_train = data.columns["split"] == 0
     is_train[asked] = False
     return _RowSample(data[asked], data[timed], data[is_train])
@@ -406,7 +405,8 @@ def measure(
         if found.failure:
             sides = TimedSides(len(timed), paces(walks), {}, found.failure)
         elif sandbox is None:
-            starts = timed[np.arange(min(len(timed), IMAGINED))]
+            # 64 episodes in parallel: the batch size of the published training.
+            starts = timed[np.arange(min(len(timed), 64))]
             imagined = {
                 SCALAR: _walk_model(model, starts[np.arange(1)], seed),
                 BATCHED: _walk_model(model, starts, seed),
@@ -504,9 +504,8 @@ class _Rounds:
     @property
     def is_done(self) -> bool:
         count = len(self.seconds)
-        # Stop after this number of seconds, but not before `FEWEST_ROUNDS` rounds.
-        most_seconds = 2.0
-        return count >= ROUNDS or (count >= FEWEST_ROUNDS and self._taken >= most_seconds)
+        # A slow walk stops after 2 seconds, but a median needs at least 3 rounds.
+        return count >= 40 or (count >= 3 and self._taken >= 2.0)
 
     @property
     def pace(self) -> Pace:
@@ -535,6 +534,7 @@ def walks_of(
 def _step_seconds(env: "gym.Env[Any, Any]", task: Task, rows: Dataset) -> Iterator[float]:
     """Yield the seconds of each step; the first allowed action replaces a disallowed one."""
     actions = cycle([row.action for row in rows])
+    # Without wrappers: only the environment itself is timed.
     bare, episode = env.unwrapped, 0
     while True:
         env.reset(seed=seeds_of(task.seed, episode)[0])
@@ -577,9 +577,3 @@ def _side_json(pace: Pace | None, batched: Pace | None, score: Score | None) -> 
         "accuracy": score.accuracy if score else None,
         "score": score.model_dump() if score else None,
     }
-
-
-def _pace_json(pace: Pace) -> dict[str, Any]:
-    names = ("median", "low", "high", "warm_up")
-    counts = {"rounds": pace.rounds, "transitions": pace.transitions}
-    return {f"{name}_seconds": getattr(pace, name) for name in names} | counts

@@ -21,8 +21,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from cwm_cli.commands.recording import Recording, RecordingOptions, request
-from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.warnings import dataset_warnings
+from cwm_cli.data.dataset import Dataset, dataset_warnings
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, environment, find, names, read_options

@@ -328,3 +328,46 @@ def _check_vector(name: str, column: np.ndarray) -> None:
     elif name == "episodes":
         wrong = (column < 0) | (column > np.iinfo(np.int64).max)
         raise_for_values(wrong, column, "{} is not a valid episode number")
+
+
+# --- warnings about valid datasets that are probably not what the user wants
+
+MIN_ROWS = 20
+"""Warn below this number of transitions, because many wrong programs fit so few."""
+
+
+def dataset_warnings(dataset: Dataset) -> Iterator[str]:
+    """Yield one line for each problem of a dataset: too few rows, values outside their space."""
+    if len(dataset) < MIN_ROWS:
+        yield (
+            f"only {len(dataset)} transitions, which many wrong programs fit: record {MIN_ROWS} or "
+            "more, with --episodes or --min-rows of cwm collect"
+        )
+    if words := outside_space(dataset):
+        yield words
+
+
+def outside_space(dataset: Dataset) -> str:
+    """Return a warning if observations exceed the bounds of their space, or ""."""
+    outside, first = np.zeros(len(dataset), np.bool_), ""
+    for name in ("observations", "next_observations"):
+        for leaf in dataset.observation_space.leaves(name):
+            space, column = leaf.space, dataset.columns[leaf.name]
+            if space.kind != "box" or not space.low or not space.high:
+                continue
+            low, high = (np.reshape(bound, space.shape) for bound in (space.low, space.high))
+            # Many environments compute in float32, so that rounding may exceed a bound.
+            slack = 1e-5 * np.maximum(1, np.abs(column))
+            wrong = (column < low - slack) | (column > high + slack)
+            outside |= wrong.any(axis=tuple(range(1, wrong.ndim)))
+            if wrong.any() and not first:
+                row, *place = np.argwhere(wrong)[0].tolist()
+                at, value = tuple(place), column[(row, *place)]
+                component = f"{leaf.name}[{', '.join(map(str, place))}]" if place else leaf.name
+                first = f"{component} is {value:g}, bounds {low[at]:g} to {high[at]:g}"
+    if not first:
+        return ""
+    return (
+        f"{int(outside.sum())} of {len(dataset)} transitions have observations outside "
+        f"observation_space ({first}): correct the space"
+    )

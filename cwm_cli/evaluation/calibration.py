@@ -126,6 +126,7 @@ def _reliabilities(predictions: "Predictions", rows: Dataset) -> Iterator[Reliab
 def _reliability(what: str, probabilities: np.ndarray, occurred: np.ndarray) -> Reliability:
     """Return the reliability of predictions (rows, values)."""
     probabilities = probabilities.clip(0, 1)
+    # a probability of 1 belongs to the last bin
     bins = np.minimum((probabilities * BINS).astype(int), BINS - 1).ravel()
     counts = np.bincount(bins, minlength=BINS)
     filled = np.flatnonzero(counts)
@@ -192,6 +193,7 @@ def _rank_values(
         shares = shares * predictions.probabilities
     # Answers closer than this are equal: the environment may round to float32.
     min_spread = 1e-4 * (float(np.std(recorded)) or 1.0)
+    # NaN marks answers without weight, which the minimum and the maximum ignore.
     values = np.where(shares > 0, answers, np.nan)
     usable = np.isfinite(values).any(axis=1) & ~np.isinf(values).any(axis=1)
     usable &= np.isfinite(recorded) & counted

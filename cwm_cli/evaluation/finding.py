@@ -25,7 +25,7 @@ from cwm_cli.evaluation.history import (
     paired,
 )
 from cwm_cli.evaluation.metric import match
-from cwm_cli.evaluation.similar_rows import MAX_INPUTS, MIN_FITTED, SimilarRows, choose_rows
+from cwm_cli.evaluation.similar_rows import SimilarRows, choose_rows
 from cwm_cli.text import percent
 
 __all__ = [
@@ -47,18 +47,8 @@ USUAL_METRICS: Mapping[ContractName, str] = {
 }
 """The default metric of each contract."""
 
-MIN_EXPLAINED = 0.15
-"""Smallest share of the differences between equal rows that memory has to explain."""
-MAX_COMPARED = 1500
-"""Conflicting rows that are compared."""
-MAX_OUTCOMES = 6
-"""Outcomes of a situation that are distinguished; the rarer ones count as one."""
-MIN_CONFLICTS = 3
-"""Conflicts of real numbers that count: float32 observations may hide tiny differences."""
-ALL_EXPLAINED, MAX_RARE_P_VALUE = 0.9, 0.05
-"""Share and p-value of memory if conflicts are rare: under chance they are frequent."""
 FEW = 0.1
-"""Similar rows are compared as well if at most this share of the rows is in conflict."""
+"""Conflicts are rare up to this share of the rows; then similar rows are compared as well."""
 
 
 class Finding(BaseModel):
@@ -173,7 +163,7 @@ def reexamine(rows: Dataset, predictions: Columns, contract: ContractName) -> Fi
 
 
 def _merged(equal: Finding, similar: Finding) -> Finding:
-    """Return the finding of similar rows with the counts of equal ones, unless those decide."""
+    """Return the finding of similar rows and the counts of equal ones, unless equal ones decide."""
     if similar.contract == "plain" or (equal.contract == similar.contract == "chance"):
         return equal
     return similar.model_copy(update={"rows": equal.rows, "repeated": equal.repeated})
@@ -188,7 +178,8 @@ def _compare_equal_rows(history: RecordedPast) -> Finding:
     situation = history.situation
     counts, odd = np.bincount(situation), history.conflicts()
     found = Finding(rows=len(situation), repeated=int((counts > 1).sum()))
-    if odd.sum() < (MIN_CONFLICTS if history.real else 1):
+    # float32 observations may hide tiny differences, so that few conflicts show nothing
+    if odd.sum() < (3 if history.real else 1):
         return found
     found = found.model_copy(
         update={
@@ -197,22 +188,27 @@ def _compare_equal_rows(history: RecordedPast) -> Finding:
             "conflicting": int(counts[odd].sum()),
         }
     )
-    some = np.flatnonzero(odd[situation])[:MAX_COMPARED]
+    some = np.flatnonzero(odd[situation])[:1500]  # enough for the tests, which take time
     outcome = paired(situation[some], history.outcome[some])
     shuffled = ShuffledOutcomes(situation[some], _ranked(situation[some], outcome))
     recent, older = list(history.recent()), list(history.older())
     every = [(name, shuffled, codes[some]) for name, codes in recent + older]
     tests = ContextTests(every, np.arange(len(recent)))
-    best = tests.strongest(MIN_EXPLAINED)
+    best = tests.strongest(0.15)
+    # Chance causes frequent conflicts, so that weaker evidence of memory decides about rare ones.
     if best is None and found.conflicts <= FEW * found.repeated:
-        best = tests.strongest(ALL_EXPLAINED, MAX_RARE_P_VALUE)
-    return (
-        found if best is None else found.model_copy(update={"contract": "memory"} | best._asdict())
-    )
+        best = tests.strongest(0.9, p_value=0.05)
+    if best is None:
+        return found
+    return found.model_copy(update={"contract": "memory"} | best._asdict())
 
 
 def _ranked(situation: np.ndarray, outcome: np.ndarray) -> np.ndarray:
-    """Return one-hot outcomes, numbered within each situation, the most frequent first."""
+    """Return one-hot outcomes, numbered within each situation, the most frequent first.
+
+    From the sixth on, outcomes of a situation count as one.
+    """
+    max_outcomes = 6
     values, inverse, counts = np.unique(outcome, return_inverse=True, return_counts=True)
     first = np.zeros(len(values), int)
     first[inverse] = situation
@@ -220,7 +216,7 @@ def _ranked(situation: np.ndarray, outcome: np.ndarray) -> np.ndarray:
     starts = np.flatnonzero(np.diff(first[order], prepend=-1))
     number = np.empty(len(values), int)
     number[order] = np.arange(len(values)) - np.repeat(starts, np.diff([*starts, len(values)]))
-    return np.eye(MAX_OUTCOMES)[np.minimum(number, MAX_OUTCOMES - 1)[inverse]]
+    return np.eye(max_outcomes)[np.minimum(number, max_outcomes - 1)[inverse]]
 
 
 def _compare_similar_rows(
@@ -234,7 +230,8 @@ def _compare_similar_rows(
         wrong: Mask of the rows that a program predicts incorrectly, if targets are its errors.
     """
     chosen = choose_rows(history, wrong)
-    if len(chosen) < MIN_FITTED or history.inputs.shape[1] > MAX_INPUTS:
+    # Few rows show nothing about real numbers, and of many components no two rows are similar.
+    if len(chosen) < 80 or history.inputs.shape[1] > 24:
         return Finding()
     similar = SimilarRows(history, chosen, targets, wrong is not None)
     found = similar.memory() or similar.chance()

@@ -14,24 +14,18 @@ from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.evaluation.metric import MOST_CLASSES, TOLERANCE
 
-MAX_LAG = 3
-"""Steps back whose actions, observations and residuals are tested."""
-MAX_PERIOD = 12
-"""Longest period of a hidden phase that is tested."""
-MAX_WAIT = 12
-"""Longer waits since an event count as equal."""
-MAX_COMPONENTS = 12
-"""Components whose history is tested one by one; wider observations are tested as a whole."""
-MAX_RESETS = 3
-"""Rewards since which actions and places are counted."""
-MAX_STOCKS = 6
-"""With more actions, stocks that one increases and another decreases are not tested."""
-MAX_EVENTS = 60
-"""Events (an action, a place, both together) that are tested: more would only take time."""
-
 
 class RecordedPast:
     """Rows as codes of observations, actions and outcomes, with the history of each row."""
+
+    MAX_LAG = 3
+    """Steps back whose actions, observations and residuals are tested."""
+
+    MAX_PERIOD = 12
+    """Longest period of a hidden phase that is tested."""
+
+    MAX_COMPONENTS = 12
+    """Components whose history is tested one by one; wider observations are tested as a whole."""
 
     def __init__(self, rows: Dataset) -> None:
         """Encode rows, which have to be in the order of their episodes."""
@@ -107,6 +101,7 @@ class RecordedPast:
     def conflicts(self) -> np.ndarray:
         """Return for each situation whether its outcomes differ by more than the tolerance."""
         outcomes = self._outcomes()
+        # Sorted, equal situations are segments, and `reduceat` reduces each segment.
         order = np.argsort(self.situation, kind="stable")
         starts = np.flatnonzero(np.diff(self.situation[order], prepend=-1))
         low = np.minimum.reduceat(outcomes[order], starts)
@@ -117,7 +112,7 @@ class RecordedPast:
 
     def recent(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the parts of the last steps: their names and codes."""
-        for lag in range(1, MAX_LAG + 1):
+        for lag in range(1, self.MAX_LAG + 1):
             yield f"the action {steps_words(lag)} earlier", self.earlier(self.action, lag)
             yield f"the reward {steps_words(lag)} earlier", self.earlier(self.reward, lag)
             yield f"the observation {steps_words(lag)} earlier", self.earlier(self.observation, lag)
@@ -129,36 +124,44 @@ class RecordedPast:
         twice = self.earlier(paired(self.situation, self.reward), 2)
         yield "the two steps before", paired(before, twice)
         yield "the number of steps since the episode began", self.step
-        for period in range(2, MAX_PERIOD + 1):
+        for period in range(2, self.MAX_PERIOD + 1):
             yield f"the number of steps modulo {period}", self.step % period
         yield "the first observation of the episode", self.observation[self.start]
-        yield from self.last_outcomes()
-        yield from self.events()
-        yield from self.balances()
-
-    def last_outcomes(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the outcome of the last row of the episode with the same observation and action."""
+        # Sorted by episode and situation, the row above is the last one with the same situation.
         episode = paired(self.start, self.situation)
         order = np.argsort(episode, kind="stable")
         last = np.full(len(order), -1)
         same = np.flatnonzero(np.diff(episode[order]) == 0)
         last[order[same + 1]] = self.outcome[order[same]]
         yield "the last outcome of the same observation and action in the episode", last
+        yield from self.events()
+        yield from self.balances()
 
     def events(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield how often and how long ago actions, rewards and places occurred."""
-        rewards = list(self.values("reward", self.reward, MAX_RESETS))
+        max_wait = 12  # longer waits, and more occurrences, count as equal
+        max_places = 60  # whole observations and pairs that are tested: more would take too long
+        rewards = list(self.values("reward", self.reward, 3))
         waits = [self.occurred(event)[1] for _, event in rewards]
-        for kind, codes, most in self._kinds():
-            whole = most == MAX_EVENTS
+        kinds = [("action", self.action, MOST_CLASSES), ("reward", self.reward, MOST_CLASSES)]
+        if self.before.shape[1] <= self.MAX_COMPONENTS:
+            for index, column in enumerate(self.before.T):
+                code = codes_of(column[:, None])
+                kinds.append((f"component {index}", code, MOST_CLASSES))
+                if self.before.shape[1] > 1:
+                    pairs = paired(code, self.action)
+                    kinds.append((f"component {index} with action", pairs, max_places))
+        kinds.append(("observation", self.observation, max_places))
+        kinds.append(("observation with action", self.situation, max_places))
+        for kind, codes, most in kinds:
             for label, event in self.values(kind, codes, most):
                 count, wait = self.occurred(event)
                 yield f"whether {label} occurred earlier", (count > 0).astype(int)
                 if count.max() > 1:
                     yield f"whether {label} occurred an odd number of times", count % 2
-                if not whole:
-                    yield f"how many steps ago {label} occurred", np.minimum(wait, MAX_WAIT)
-                    yield f"how many times {label} occurred", np.minimum(count, MAX_WAIT)
+                if most < max_places:
+                    yield f"how many steps ago {label} occurred", np.minimum(wait, max_wait)
+                    yield f"how many times {label} occurred", np.minimum(count, max_wait)
                 for (reward, _), since in zip(rewards, waits, strict=True):
                     if kind != "reward":
                         recent = (wait >= 0) & ((since < 0) | (wait <= since))
@@ -166,21 +169,8 @@ class RecordedPast:
                     if kind == "action":
                         last = np.where(since < 0, 0, np.arange(len(count)) - since)
                         before = np.where(since < 0, 0, count[last] + event[last])
-                        number = np.minimum(count - before, MAX_WAIT)
+                        number = np.minimum(count - before, max_wait)
                         yield f"how many times {label} occurred since {reward}", number
-
-    def _kinds(self) -> Iterator[tuple[str, np.ndarray, int]]:
-        """Yield kinds of events: their name, the code of each row, and how many are tested."""
-        yield "action", self.action, MOST_CLASSES
-        yield "reward", self.reward, MOST_CLASSES
-        if self.before.shape[1] <= MAX_COMPONENTS:
-            for index, column in enumerate(self.before.T):
-                code = codes_of(column[:, None])
-                yield f"component {index}", code, MOST_CLASSES
-                if self.before.shape[1] > 1:
-                    yield f"component {index} with action", paired(code, self.action), MAX_EVENTS
-        yield "observation", self.observation, MAX_EVENTS
-        yield "observation with action", self.situation, MAX_EVENTS
 
     def values(
         self, kind: str, codes: np.ndarray, most: int = 6
@@ -194,12 +184,24 @@ class RecordedPast:
             return
         order = np.argsort(-counts, kind="stable")[int(kind == "reward") :][:most]
         for place in order.tolist():
-            yield self._label(kind, int(first[place])), codes == values[place]
+            row = int(first[place])
+            one = self.rows.row(row)
+            label = f"action {one.action}"
+            if kind == "reward":
+                label = f"reward {one.reward:g}"
+            elif kind != "action":
+                index = kind.split()[1] if kind.startswith("component") else ""
+                seen = f"observation {one.observation}"
+                if index:
+                    seen = f"component {index} = {self.before[row, int(index)]:g}"
+                label = f"{seen} with {label}" if kind.endswith("action") else seen
+            yield label, codes == values[place]
 
     def balances(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield bounded stocks that one action increases and another decreases."""
-        actions = list(self.values("action", self.action, MAX_STOCKS + 1))
-        if not 2 <= len(actions) <= MAX_STOCKS:
+        max_actions = 6  # the pairs of more actions take too long
+        actions = list(self.values("action", self.action, max_actions + 1))
+        if not 2 <= len(actions) <= max_actions:
             return
         pairs = [(more, less) for more in actions for less in actions if more is not less]
         up = np.array([more[1] for more, _ in pairs]).T.astype(int)
@@ -220,23 +222,10 @@ class RecordedPast:
         total = np.cumsum(event) - event
         count = total - total[self.start]
         place = np.arange(len(event))
+        # the running maximum of the places of events is the place of the last event
         last = np.maximum.accumulate(np.where(event, place, -1))
         last = np.concatenate([[-1], last[:-1]])
         return count, np.where(count > 0, place - last, -1)
-
-    def _label(self, kind: str, row: int) -> str:
-        """Name the value of a row."""
-        one = self.rows.row(row)
-        action = f"action {one.action}"
-        if kind == "action":
-            return action
-        if kind == "reward":
-            return f"reward {one.reward:g}"
-        if kind.startswith("component"):
-            place = f"component {kind.split()[1]} = {self.before[row, int(kind.split()[1])]:g}"
-        else:
-            place = f"observation {one.observation}"
-        return f"{place} with {action}" if kind.endswith("action") else place
 
     def earlier(self, values: np.ndarray, steps: int = 1) -> np.ndarray:
         """Return the values `steps` rows earlier, -1 if the episode had not begun."""
@@ -279,6 +268,7 @@ def _rounded(values: np.ndarray) -> np.ndarray:
 
 def codes_of(values: np.ndarray) -> np.ndarray:
     """Return a number for each line of (rows, columns), the same for equal ones."""
+    # With one opaque item per line, `unique` compares whole lines.
     lines = np.ascontiguousarray(values)
     lines = lines.view(np.dtype((np.void, lines.dtype.itemsize * lines.shape[1]))).reshape(-1)
     return np.unique(lines, return_inverse=True)[1].reshape(-1)
@@ -291,18 +281,13 @@ def paired(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 MAX_P_VALUE = 0.001
 """Largest p-value, corrected for the number of tests, at which a context counts."""
-SHUFFLES = 60
-"""Shuffled copies of the outcomes: enough to fit the distribution of the largest statistic."""
-PREFERRED = 0.75
-"""Recent steps are named if they explain at least this fraction of what older history explains."""
-AS_STRONG = 0.9
-"""Of tied contexts the first is named whose statistic is this fraction of the largest."""
-TIED = 0.05
-"""Contexts whose shares differ by less are tied; the most significant one is named."""
 
 
 class ShuffledOutcomes:
     """Outcomes, and copies that are shuffled among the rows of each cell."""
+
+    SHUFFLES = 60
+    """Number of copies: enough to fit the distribution of the largest statistic."""
 
     def __init__(self, cell: np.ndarray, outcomes: np.ndarray) -> None:
         """Take the cell and the outcome (rows, columns) of each row."""
@@ -315,7 +300,8 @@ class ShuffledOutcomes:
         self.outcomes = outcomes - means[self.cell]
         self._spread = np.bincount(self.cell, (self.outcomes**2).sum(axis=1))
         copies = [self.outcomes]
-        for _ in range(SHUFFLES):
+        for _ in range(self.SHUFFLES):
+            # A random second key shuffles the rows of each cell among themselves.
             copy = np.empty_like(self.outcomes)
             copy[order] = self.outcomes[np.lexsort((rng.random(len(cell)), self.cell))]
             copies.append(copy)
@@ -337,10 +323,10 @@ class ShuffledOutcomes:
     def strengths(self, context: np.ndarray) -> np.ndarray:
         """Return the standardised statistic of the outcomes and of each shuffled copy."""
         group, usual = self._groups(context)
-        between = self._between(group, self.copies).reshape(SHUFFLES + 1, -1).sum(axis=1)
+        between = self._between(group, self.copies).reshape(self.SHUFFLES + 1, -1).sum(axis=1)
         deviation = float(np.sqrt(((between[1:] - usual) ** 2).mean()))
         if deviation <= 1e-6 * self._spread.sum():
-            return np.zeros(SHUFFLES + 1)
+            return np.zeros(self.SHUFFLES + 1)
         strengths: np.ndarray = (between - usual) / deviation
         return strengths
 
@@ -366,9 +352,9 @@ class ShuffledOutcomes:
         The best component and threshold are searched in each cell: differences that a boundary
         in the observation explains need neither memory nor chance.
         """
-        copies = self.copies.reshape(len(inputs), SHUFFLES + 1, -1)
+        copies = self.copies.reshape(len(inputs), self.SHUFFLES + 1, -1)
         size = self._sizes[self.cell]
-        best = np.zeros((len(self._sizes), SHUFFLES + 1))
+        best = np.zeros((len(self._sizes), self.SHUFFLES + 1))
         for column in inputs.T:
             order = np.lexsort((column, self.cell))
             cells, values = self.cell[order], column[order]
@@ -376,9 +362,11 @@ class ShuffledOutcomes:
             rank = np.arange(len(order)) - starts[cells] + 1
             sums = np.cumsum(copies[order], axis=0, dtype=np.float64)
             before = np.concatenate([np.zeros_like(sums[:1]), sums])[starts]
-            sums -= before[cells]
+            sums -= before[cells]  # sums of the rows of a cell up to each threshold
             rest = size[order] - rank
+            # no threshold between equal values, and none after the last row of a cell
             apart = np.append(values[1:] > values[:-1], False) & (rest > 0)
+            # Outcomes are centred in each cell, so the sums on both sides differ in sign only.
             gain = (sums**2).sum(axis=2) * (1 / rank + 1 / np.maximum(rest, 1))[:, None]
             best = np.maximum(best, np.maximum.reduceat(gain * apart[:, None], starts))
         total = best.sum(axis=0)
@@ -436,6 +424,7 @@ class ContextTests:
     ) -> np.ndarray:
         """Return the probability that the largest of the sampled statistics is as large."""
         largest = np.max([strengths[i][1:] for i in sample.tolist()], axis=0)
+        # Fit the Gumbel distribution by its moments; a scale below 0.4 would be by chance.
         scale = max(float(largest.std()), 0.4) * np.sqrt(6) / np.pi
         location = float(largest.mean()) - np.euler_gamma * scale
         tail: np.ndarray = -np.expm1(-np.exp(-(real - location) / scale))
@@ -450,18 +439,19 @@ class ContextTests:
     ) -> Explanation | None:
         """Return the test that explains most, if one is significant.
 
-        Of tests that explain about as much, and are about as significant, the first is returned.
-        Older history is only returned if it explains clearly more than recent steps.
+        Of tests whose shares differ by less than 0.05, and whose statistics by less than 10 %, the
+        first is returned. Older history is only returned if recent steps explain less than three
+        quarters of its share.
         """
         some = self.significant(least, p_value)
         if not len(some):
             return None
         recent = np.intersect1d(some, self._recent)
-        if len(recent) and self.shares[recent].max() >= PREFERRED * self.shares[some].max():
+        if len(recent) and self.shares[recent].max() >= 0.75 * self.shares[some].max():
             some = recent
-        tied = some[self.shares[some] >= self.shares[some].max() - TIED]
+        tied = some[self.shares[some] >= self.shares[some].max() - 0.05]
         strong = self._strengths[tied]
-        best = int(tied[strong >= AS_STRONG * strong.max()][0])
+        best = int(tied[strong >= 0.9 * strong.max()][0])
         return Explanation(
             self._tests[best][0],
             float(np.clip(self.shares[best], 0, 1)),

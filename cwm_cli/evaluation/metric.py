@@ -1,6 +1,6 @@
 """Metrics: compare predictions with recorded transitions, weigh the rows, and score them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -484,7 +484,8 @@ class PaperMetric(AccuracyMetric):
         """Score predictions of all rows of a dataset."""
         rewards = _float32_rewards(rows)
         _, value, count = np.unique(rewards, return_inverse=True, return_counts=True)
-        losses = match_answers(predictions, rows, _match_as_published).losses(_done(rows))
+        done = rows.columns.get(DONE, rows.columns["terminations"])
+        losses = match_answers(predictions, rows, _match_as_published).losses(done)
         paper = _accuracy(losses, 1.0 / count[value.reshape(-1)])
         return super().score(predictions, rows).model_copy(update={"paper": paper})
 
@@ -559,13 +560,17 @@ def unseen(rows: Dataset, known: Dataset) -> np.ndarray:
     return mask & ~mask.all()
 
 
+def varies(situations: Sequence[bytes], outcomes: Iterable[bytes]) -> np.ndarray:
+    """Return the mask of rows whose situation also occurs with another outcome."""
+    found: dict[bytes, set[bytes]] = {}
+    for situation, outcome in zip(situations, outcomes, strict=True):
+        found.setdefault(situation, set()).add(outcome)
+    return np.array([len(found[situation]) > 1 for situation in situations], bool)
+
+
 def _accuracy(losses: np.ndarray, weights: np.ndarray) -> float:
     """Return 1 minus the weighted mean loss, which is exactly 1 for perfect predictions."""
     return 1.0 - float((weights * losses).sum() / weights.sum())
-
-
-def _done(rows: Dataset) -> np.ndarray:
-    return rows.columns.get(DONE, rows.columns["terminations"])
 
 
 def _float32_rewards(rows: Dataset) -> np.ndarray:
@@ -574,24 +579,15 @@ def _float32_rewards(rows: Dataset) -> np.ndarray:
 
 
 def _match_as_published(predictions: Columns, rows: Dataset) -> Matches:
+    """Compare predictions with the recorded outcomes as `PaperMetric` describes.
+
+    `len` of the observation is the number of its elements: parts of a tuple, such as a board, or
+    rows of an array.
+    """
     valid = None
     if rows.has_valid_actions:
         named, allowed = predictions[VALID], rows.columns[VALID]
         valid = np.logical_and((named <= allowed).all(axis=1), named.any(axis=1))
-    return Matches(
-        _match_elements(predictions, rows),
-        predictions["rewards"] == _float32_rewards(rows),
-        predictions["terminations"] == _done(rows),
-        valid,
-    )
-
-
-def _match_elements(predictions: Columns, rows: Dataset) -> np.ndarray:
-    """Return the share of elements of each observation that are correct as a whole.
-
-    `len` of the observation is the number of elements: parts of a tuple, such as a board, or
-    rows of an array.
-    """
     right, space = components(predictions, rows), rows.observation_space
     if space.children:
         leaves = iter(right)
@@ -599,8 +595,12 @@ def _match_elements(predictions: Columns, rows: Dataset) -> np.ndarray:
         elements = [np.concatenate(part, axis=1) for part in parts]
     else:
         elements = np.array_split(right[0], space.shape[0] if space.shape else 1, axis=1)
-    share: np.ndarray = np.mean([element.all(axis=1) for element in elements], axis=0)
-    return share
+    return Matches(
+        np.mean([element.all(axis=1) for element in elements], axis=0),
+        predictions["rewards"] == _float32_rewards(rows),
+        predictions["terminations"] == rows.columns.get(DONE, rows.columns["terminations"]),
+        valid,
+    )
 
 
 def _centres(rewards: np.ndarray) -> tuple[float, ...]:
@@ -608,6 +608,7 @@ def _centres(rewards: np.ndarray) -> tuple[float, ...]:
     centres, start = [], 0
     while start < len(rewards):
         first = rewards[start]
+        # A class starts at its smallest reward, so that chains of close rewards are split.
         widest = first + TOLERANCE + TOLERANCE * abs(first)
         end = max(int(np.searchsorted(rewards, widest, side="right")), start + 1)
         last = rewards[end - 1]
@@ -618,6 +619,7 @@ def _centres(rewards: np.ndarray) -> tuple[float, ...]:
 
 def _nearest(rewards: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Return for each reward the index of the nearest of the sorted classes."""
+    # A binary search for both neighbours, instead of all distances of rewards and classes.
     right = np.searchsorted(classes, rewards).clip(1, max(len(classes) - 1, 1))
     right = np.minimum(right, len(classes) - 1)
     left = np.maximum(right - 1, 0)

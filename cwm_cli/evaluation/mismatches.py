@@ -12,34 +12,13 @@ from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Columns, Space
-from cwm_cli.evaluation.metric import match
+from cwm_cli.evaluation.metric import match, varies
 from cwm_cli.evaluation.skill import energy_scores
 from cwm_cli.worlds.model import Predictions, WorldModel
 
 DRAWS = 8
 """Number of predictions of a wrong step. A program that draws from two equally likely outcomes
 returns both with a probability of 0.99."""
-
-GUESS = 0.5
-"""A wrong prediction is informative if its error is less than this share of the error of a guess.
-
-Programs that approximate an environment, or that have wrong constants (`--shift`), are informative
-although they predict no real number exactly.
-"""
-
-BEYOND = 0.75
-"""Share of steps beyond all draws, in a component, that refutes a stochastic program.
-
-An outcome with the distribution of the draws is beyond all nine draws in 2 of 10 steps.
-"""
-
-WORSE_THAN_A_GUESS = 1.5
-"""Draws with an energy score above this multiple of the error of a guess refute a program.
-
-On average the right distribution scores no worse than any guess; one with three times the right
-standard deviation has 1.04 times the error of "nothing changes". Draws over a wide range have many
-times that error, although the outcome is among them.
-"""
 
 LEAST_STEPS = 10
 """Fewer steps refute neither a program nor its draws, because they may be wrong by chance."""
@@ -180,23 +159,30 @@ class Comparing:
         else:
             if len(places) > 100:  # a sample, spread evenly over the episode
                 places = places[np.linspace(0, len(places) - 1, 100).astype(int)]
+            # The same row several times in a batch shows whether the program draws.
             again = self.model.predict(rows[np.tile(places, DRAWS)], seed=self.seed)
             columns = again.columns if again.failure is None else {}
             draws = {
                 name: np.stack(np.split(column, DRAWS), axis=1) for name, column in columns.items()
             }
         for column in draws.values():
-            flat = column.reshape(len(places), column.shape[1], -1)
-            drawn[places] |= (flat != flat[:, :1]).any(axis=(1, 2))
-        varies = drawn[places]
-        sample = rows[places[varies]]
+            differs = column != column[:, :1]
+            drawn[places] |= differs.any(axis=tuple(range(1, differs.ndim)))
+        is_drawn = drawn[places]
+        sample = rows[places[is_drawn]]
+        # An outcome with the distribution of the draws is beyond all nine draws in 2 of 10 steps.
+        max_beyond = 0.75
+        # On average the right distribution scores no worse than any guess; one with three times the
+        # right standard deviation has 1.04 times the error of "nothing changes". Draws over a wide
+        # range have many times that error, although the outcome is among them.
+        max_energy_ratio = 1.5
         is_bad = len(sample) >= LEAST_STEPS and any(
-            _share_beyond(column[varies], sample.columns[name]) > BEYOND
-            or _energy_ratio(column[varies], sample, name) > WORSE_THAN_A_GUESS
+            _share_beyond(column[is_drawn], sample.columns[name]) > max_beyond
+            or _energy_ratio(column[is_drawn], sample, name) > max_energy_ratio
             for name, column in draws.items()
             if column.dtype.kind in "iuf"
         )
-        if 2 * varies.sum() > len(places):  # assume the same of the rows outside the sample
+        if 2 * is_drawn.sum() > len(places):  # assume the same of the rows outside the sample
             drawn |= wrong
         return drawn, bool(is_bad)
 
@@ -210,14 +196,12 @@ class Comparing:
         recorded = _transition_columns(rows)
         if self.known is not None:
             recorded = recorded.concatenate(_transition_columns(self.known))
-        outcomes: dict[bytes, set[bytes]] = {}
-        situations = recorded.situations()
         results = recorded.select("next_observations", "rewards", "terminations").values()
-        for row, key in enumerate(situations):
-            result = b"".join(np.ascontiguousarray(column[row]).tobytes() for column in results)
-            outcomes.setdefault(key, set()).add(result)
-        several = [len(outcomes[key]) > 1 for key in situations[: len(rows)]]
-        return np.asarray(wrong & several)
+        outcomes = (
+            b"".join(np.ascontiguousarray(column[row]).tobytes() for column in results)
+            for row in range(len(recorded))
+        )
+        return np.asarray(wrong & varies(recorded.situations(), outcomes)[: len(rows)])
 
 
 def wrong_parts(predictions: Predictions, rows: Dataset) -> dict[str, np.ndarray]:
@@ -276,18 +260,18 @@ def uninformative_rows(
         exists, off = shares > 0, np.abs(answer["rewards"] - rewards)
         nearest = np.minimum(nearest, np.where(exists, error(answer), np.inf))
         reward_error = np.minimum(reward_error, np.where(exists, off, np.inf))
+    # Programs that approximate an environment, or that have wrong constants (`--shift`), have less
+    # than half the error of a guess, although they predict no real number exactly.
+    max_share = 0.5
     # Negated comparisons, so that an error of NaN counts as uninformative.
-    bad = wrong["observation"] & going & ~(nearest < GUESS * error(before))
-    bad |= wrong["reward"] & ~(reward_error < GUESS * np.abs(rewards - rewards.mean()))
+    bad = wrong["observation"] & going & ~(nearest < max_share * error(before))
+    bad |= wrong["reward"] & ~(reward_error < max_share * np.abs(rewards - rewards.mean()))
     return np.asarray(bad | wrong["terminated"])
 
 
 def _share_beyond(draws: np.ndarray, found: np.ndarray) -> float:
     """Return the largest share, over components, of rows (n, draws, ...) beyond all their draws."""
-    rows = len(found)
-    low, high = draws.min(axis=1).reshape(rows, -1), draws.max(axis=1).reshape(rows, -1)
-    flat = found.reshape(rows, -1)
-    shares = ((flat < low) | (flat > high)).mean(axis=0)
+    shares = ((found < draws.min(axis=1)) | (found > draws.max(axis=1))).mean(axis=0)
     return float(shares.max(initial=0.0))
 
 

@@ -16,11 +16,11 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import OBJECTS
 from cwm_cli.evaluation.metric import MOST_CLASSES, TOLERANCE, close
-from cwm_cli.evaluation.support import MIN_ROWS, UNKNOWN, survey
+from cwm_cli.evaluation.support import MIN_ROWS, component_bounds, is_enumerable, survey
+from cwm_cli.translation.instrumentation import LOOKUP, SITE_SHIFT
+from cwm_cli.worlds.confined_trails import UNKNOWN
 from cwm_cli.worlds.contract import component_names
-from cwm_cli.worlds.doubt import component_bounds, is_enumerable
 from cwm_cli.worlds.program import ProgramModel
-from cwm_cli.worlds.trails import LOOKUP, SITE_SHIFT
 
 FEW_ENDS = 10
 """With more ends than this, of several causes, another cause would probably have occurred."""
@@ -53,14 +53,19 @@ def find_gaps(
         columns = _columns(rows, "observations"), _columns(rows, "next_observations")
     else:  # single numbers of a table of objects have no meaning
         names, columns = (), ([], [])
+    rewards = np.unique(rows.columns["rewards"])
+    constant = [
+        name
+        for name, before, after in zip(names, *columns, strict=True)
+        if len(before) and before.min() == before.max() == after.min() == after.max()
+    ]
     parts = [
         _on_ends(rows, names, columns),
-        _on_rewards(rows),
+        f"Every reward seen was the same ({rewards[0]:g})." if len(rewards) == 1 else "",
         _on_bounds(rows, names, columns[1]),
-        _on_actions(rows),
-        _on_classes(rows, schema),
+        *_on_values(rows, schema),
         *(_on_rules(model, rows, max_rows) if model else ()),
-        _on_constants(names, columns),
+        f"{_join(constant)} never changed." if constant else "",
         _on_coverage(rows),
     ]
     return [part for part in parts if part][:6]
@@ -152,13 +157,6 @@ def _cause(ended: np.ndarray, names: Sequence[str], columns: tuple[Components, C
     return ""
 
 
-def _on_rewards(rows: Dataset) -> str:
-    rewards = np.unique(rows.columns["rewards"])
-    if len(rewards) > 1:
-        return ""
-    return f"Every reward seen was the same ({rewards[0]:g})."
-
-
 def _on_bounds(rows: Dataset, names: Sequence[str], after: Components) -> str:
     """Return a sentence on the bounds of real numbers that no row comes near."""
     far = []
@@ -176,20 +174,19 @@ def _on_bounds(rows: Dataset, names: Sequence[str], after: Components) -> str:
     return f"No row came near these bounds: {_join(far)}."
 
 
-def _on_actions(rows: Dataset) -> str:
-    if rows.action_space.kind != "discrete":
-        return ""
-    low, count = int(rows.action_space.low[0]), rows.action_space.count
-    missing = sorted(set(range(low, low + count)) - set(rows.columns["actions"].tolist()))
-    return f"No row takes the action {_join(list(map(str, missing)))}." if missing else ""
-
-
-def _on_classes(rows: Dataset, schema: Mapping[str, Any] | None) -> str:
-    if schema is None:
-        return ""
-    seen = np.unique(rows.columns[f"observations.{OBJECTS}"][..., 0])
-    missing = [name for n, name in enumerate(schema["classes"]) if n and n not in seen]
-    return f"No row shows an object of class {_join(missing)}." if missing else ""
+def _on_values(rows: Dataset, schema: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield sentences on actions, and on classes of objects, that no row has."""
+    if rows.action_space.kind == "discrete":
+        low, count = int(rows.action_space.low[0]), rows.action_space.count
+        missing = sorted(set(range(low, low + count)) - set(rows.columns["actions"].tolist()))
+        if missing:
+            yield f"No row takes the action {_join(list(map(str, missing)))}."
+    if schema is not None:
+        seen = np.unique(rows.columns[f"observations.{OBJECTS}"][..., 0])
+        # class 0 is the empty slot of a table
+        unseen = [name for n, name in enumerate(schema["classes"]) if n and n not in seen]
+        if unseen:
+            yield f"No row shows an object of class {_join(unseen)}."
 
 
 def _on_rules(model: ProgramModel, rows: Dataset, max_rows: int) -> Iterator[str]:
@@ -221,25 +218,15 @@ def _on_rules(model: ProgramModel, rows: Dataset, max_rows: int) -> Iterator[str
         yield f"{word} {_join(untried)}: the data only ever took one branch."
 
 
-def _on_constants(names: Sequence[str], columns: tuple[Components, Components]) -> str:
-    constant = [
-        name
-        for name, before, after in zip(names, *columns, strict=True)
-        if len(before) and before.min() == before.max() == after.min() == after.max()
-    ]
-    return f"{_join(constant)} never changed." if constant else ""
-
-
 def _on_coverage(rows: Dataset) -> str:
     """Return a sentence on the number of recorded cells, unless all are recorded."""
     spaces = rows.observation_space, rows.action_space
     if not is_enumerable(*spaces):
         return ""
-    names = [leaf.name for leaf in spaces[0].leaves("observations")]
-    names += [leaf.name for leaf in spaces[1].leaves("actions")]
-    pairs = np.hstack([rows.columns[name].reshape(len(rows), -1) for name in names])
+    columns = rows.select("observations", "actions").values()
+    pairs = np.hstack([column.reshape(len(rows), -1) for column in columns])
     seen = len(np.unique(pairs, axis=0))
-    every = prod(int(high - low) + 1 for space in spaces for low, high in component_bounds(space))
+    every = prod(int(high - low) + 1 for low, high in component_bounds(*spaces))
     if seen == every:
         return ""
     return f"{seen:,} of {every:,} (observation, action) pairs were recorded."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.spaces import Columns, Leaf
+from cwm_cli.data.spaces import Columns
 from cwm_cli.errors import CwmError
 from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.sandbox.failures import Failure
@@ -89,8 +89,14 @@ def rollouts(
         measured = [
             _unroll(predict, dataset, batch, remaining[batch], reached) for batch in batches
         ]
-    parts = {steps: [errors[steps] for errors in measured if steps in errors] for steps in reached}
-    return [Rollout(steps, _mean(errors)) for steps, errors in parts.items()]
+    found = []
+    for steps in reached:
+        parts = [errors[steps] for errors in measured if steps in errors]
+        known = [part for part in parts if part is not None]
+        # a batch that failed has no errors, so that the mean over all rollouts is unknown
+        error = float(np.concatenate(known).mean()) if len(known) == len(parts) else np.nan
+        found.append(Rollout(steps, error if np.isfinite(error) else None))
+    return found
 
 
 def _unroll(
@@ -156,6 +162,7 @@ def _unroll_with_memory(
 def _history(dataset: Dataset, start: int) -> EpisodeHistory:
     """Return the history of an episode before a row."""
     episodes = dataset.columns["episodes"]
+    # The last earlier row of another episode is right before this one.
     others = np.flatnonzero(episodes[:start] != episodes[start])
     first = int(others[-1]) + 1 if len(others) else 0
     before = [dataset.row(row) for row in range(first, start)]
@@ -189,6 +196,7 @@ def remaining_steps(dataset: Dataset) -> np.ndarray:
     for name, column in dataset.select("observations").items():
         same = column[1:] == dataset.columns[f"next_{name}"][:-1]
         follows &= same.reshape(len(same), -1).all(axis=1)
+    # backwards, so that the count of the next row is known
     remaining = np.ones(len(dataset), dtype=np.int64)
     for row in np.flatnonzero(follows)[::-1]:
         remaining[row] += remaining[row + 1]
@@ -202,44 +210,26 @@ def _choose_starts(dataset: Dataset, count: int, rng: np.random.Generator) -> np
     for episode in rng.permutation(np.unique(episodes)):
         first, *others = np.flatnonzero(episodes == episode)
         queues.append([first, *rng.permutation(others)])
+    # The first rows of all episodes are the first turn, the second rows the next one.
     turns = [(turn, row) for queue in queues for turn, row in enumerate(queue)]
     turns.sort(key=lambda choice: choice[0])
     return np.array([row for _, row in turns[:count]], dtype=np.int64)
 
 
-def _mean(errors: Sequence[np.ndarray | None]) -> float | None:
-    """Return the mean of errors, None if it is not finite or a batch failed."""
-    known = [batch for batch in errors if batch is not None]
-    error = float(np.concatenate(known).mean()) if len(known) == len(errors) else np.nan
-    return error if np.isfinite(error) else None
-
-
 def _errors(predictions: Columns, rows: Dataset, dataset: Dataset) -> np.ndarray:
     """Return the errors of predictions (rows, components)."""
-    leaves = list(dataset.observation_space.leaves("next_observations"))
-    errors = [
-        _leaf_errors(leaf, predictions[leaf.name], rows.columns[leaf.name], dataset)
-        for leaf in leaves
-    ]
-    return np.concatenate(errors, axis=1)
-
-
-def _leaf_errors(
-    leaf: Leaf, predicted: np.ndarray, recorded: np.ndarray, dataset: Dataset
-) -> np.ndarray:
-    shape = (len(recorded), leaf.space.size)
-    if not leaf.space.is_float:
-        different: np.ndarray = predicted != recorded
-        return different.astype(np.float64).reshape(shape)
-    spread = dataset.columns[leaf.name].astype(np.float64).std(axis=0)
-    spread = np.where(spread > 0, spread, 1.0)
-    with np.errstate(invalid="ignore", over="ignore"):
-        errors: np.ndarray = np.abs(predicted - recorded.astype(np.float64)) / spread
-    return errors.reshape(shape)
-
-
-MAX_STEPS = 100
-"""Maximal number of steps of a predicted episode."""
+    parts = []
+    for name, space in dataset.observation_space.leaves("next_observations"):
+        predicted, recorded = predictions[name], rows.columns[name]
+        if space.is_float:
+            spread = dataset.columns[name].astype(np.float64).std(axis=0)
+            with np.errstate(invalid="ignore", over="ignore"):
+                part = np.abs(predicted - recorded.astype(np.float64))
+                part = part / np.where(spread > 0, spread, 1.0)
+        else:
+            part = (predicted != recorded).astype(np.float64)
+        parts.append(part.reshape(len(recorded), space.size))
+    return np.concatenate(parts, axis=1)
 
 
 class FollowedEpisode(NamedTuple):
@@ -278,7 +268,7 @@ def trajectories(
     draws: int = 1,
     seconds: float = math.inf,
 ) -> list[FollowedEpisode]:
-    """Predict up to `count` recorded episodes of a dataset, spread evenly over it.
+    """Predict up to 100 steps of up to `count` recorded episodes, spread evenly over a dataset.
 
     The model gets the first observation of an episode, and then only the recorded actions, one
     after the other.
@@ -300,7 +290,7 @@ def trajectories(
     for first in firsts[chosen].tolist():
         if time.monotonic() > deadline:
             break
-        rows = dataset[np.arange(first, first + min(int(remaining[first]), MAX_STEPS))]
+        rows = dataset[np.arange(first, first + min(int(remaining[first]), 100))]
         found.append(_follow(model, rows, known, draws, deadline))
     return found
 
@@ -323,6 +313,7 @@ def _follow(
                 steps.append(columns | {"rewards": after.rewards, "ends": after.terminated})
     except CwmError as error:
         failure = str(error)
+    # Columns of an episode that failed before its first step have the axis of steps as well.
     empty = {name: rows.columns[name][:0][:, None] for name in names}
     empty |= {"rewards": np.zeros((0, draws)), "ends": np.zeros((0, draws), np.bool_)}
     columns = (

@@ -23,6 +23,7 @@ from cwm_cli.evaluation.metric import (
     Score,
     close,
     match,
+    varies,
 )
 from cwm_cli.worlds.model import Predictions, WorldModel
 
@@ -31,9 +32,6 @@ SMOOTHING = 0.001
 
 CHUNK_NUMBERS = 1 << 21
 """Size limit of intermediate arrays when distances are summed, in numbers."""
-
-STANDARD_ERRORS = 2.0
-"""The ceiling counts as reached if the skill is below 1 by at most this many standard errors."""
 
 
 class RowScores(NamedTuple):
@@ -102,6 +100,7 @@ class BaselineDistribution:
         actions = found.action_keys(train)
         counts: dict[bytes, Counter[bytes]] = {}
         for action, outcome in zip(actions, found.outcome_keys(train), strict=True):
+            # a set, because the action of real numbers itself has the key b""
             for key in {action, b""}:
                 counts.setdefault(key, Counter())[outcome] += 1
         found = replace(found, counts=counts)
@@ -145,12 +144,17 @@ class BaselineDistribution:
     def outcome_keys(self, rows: Dataset) -> list[bytes]:
         """Return a key for the discrete part of the outcome of each row."""
         names = self._discrete_columns(rows)
-        rewards = self._reward_keys(rows.columns["rewards"])
+        recorded = rows.columns["rewards"]
+        rewards = [b""] * len(recorded)
+        if not self.real_reward:  # rewards that are equal within the tolerance share a key
+            nearest = self.classes[np.abs(recorded[:, None] - self.classes).argmin(axis=1)]
+            values = np.where(close(nearest, recorded), nearest, recorded).tolist()
+            rewards = [f"{value:.6g}".encode() for value in values]
         keys = []
         for row, end in enumerate(rows.columns["terminations"].tolist()):
-            values = () if end else (rows.columns[name][row] for name in names)
-            parts = (str(v).encode() if v.dtype.kind == "U" else v.tobytes() for v in values)
-            keys.append(b"\0".join([b"end" if end else b"", rewards[row], *parts]))
+            parts = () if end else (rows.columns[name][row] for name in names)
+            texts = (str(v).encode() if v.dtype.kind == "U" else v.tobytes() for v in parts)
+            keys.append(b"\0".join([b"end" if end else b"", rewards[row], *texts]))
         return keys
 
     def action_keys(self, rows: Dataset) -> list[bytes]:
@@ -187,6 +191,7 @@ class BaselineDistribution:
         for (action, end), places in groups.items():
             pooled = self.samples.get((b"", end), np.zeros((1, targets.shape[1])))
             sample = self.samples.get((action, end), pooled)
+            # E|X - y| - E|X - X'| / 2, with X from the sample
             distance = _mean_distance(targets[places], sample)
             found[places] = distance - _mean_distance(sample, sample).mean() / 2
         return found
@@ -225,15 +230,6 @@ class BaselineDistribution:
         leaves = self.space.leaves("next_observations")
         names = [leaf.name for leaf in leaves if not leaf.space.is_float]
         return [*names, VALID] if rows.has_valid_actions else names
-
-    def _reward_keys(self, rewards: np.ndarray) -> list[bytes]:
-        """Return a key for each reward, b"" for all if rewards are real numbers."""
-        if self.real_reward:
-            return [b""] * len(rewards)
-        nearest = np.abs(rewards[:, None] - self.classes).argmin(axis=1)
-        known = close(self.classes[nearest], rewards)
-        values = np.where(known, self.classes[nearest], rewards)
-        return [f"{value:.6g}".encode() for value in values.tolist()]
 
 
 @dataclass(frozen=True)
@@ -292,13 +288,18 @@ class SkillMetric(AccuracyMetric):
         """Score predictions of all rows of a dataset."""
         answers, scores = _as_predictions(predictions), self.row_scores(predictions, rows)
         skill, stderr = _skill(scores, rows.columns["episodes"])
-        measured, limit = bool(scores.measured.any()), 1.0 + STANDARD_ERRORS * (stderr or 0.0)
+        measured, limit = bool(scores.measured.any()), 1.0 + 2.0 * (stderr or 0.0)
         # A skill clearly above 1 refutes the ceiling: hidden state decides, and a program with
         # memory predicts better than the environment that is restored to the observations.
         if measured and skill > limit + 0.05:
             return replace(self, environment=None).score(predictions, rows)
         open_gap = self._open_gap(answers, scores, skill, stderr, rows) if measured else None
-        real, checked = self._fitted.scale.size > 0, calibration(answers, rows)
+        baseline, checked = self._fitted, calibration(answers, rows)
+        # rounded, so that outcomes which differ by rounding errors only are equal
+        numbers = baseline.real_numbers(rows.columns)
+        numbers = baseline.scale_numbers(numbers, rows.columns["terminations"]).round(4)
+        discrete = baseline.outcome_keys(rows)
+        outcomes = (key + real.tobytes() for key, real in zip(discrete, numbers, strict=True))
         episodes = len(np.unique(rows.columns["episodes"]))
         found = {
             "skill": min(skill, limit),
@@ -309,10 +310,12 @@ class SkillMetric(AccuracyMetric):
             "proper_floor": float(scores.floor.mean()),
             "proper_ceiling": float(scores.ceiling.mean()) if measured else None,
             "log_likelihood": float(scores.likelihood.mean()),
-            "energy": float(scores.energy.mean()) if real else None,
-            "log_evidence": None if real else float(scores.likelihood.sum() / episodes),
+            "energy": float(scores.energy.mean()) if baseline.scale.size else None,
+            "log_evidence": None
+            if baseline.scale.size
+            else float(scores.likelihood.sum() / episodes),
             "impossible": int(scores.impossible.sum()),
-            "uncertain": self._count_uncertain(rows),
+            "uncertain": int(varies(rows.situations(), outcomes).sum()),
             "brier": checked.brier,
             "uniformity": checked.uniformity,
         }
@@ -338,10 +341,11 @@ class SkillMetric(AccuracyMetric):
         if wrong := int((scores.certain & unlikely).sum()):
             rows_are = "row without chance is" if wrong == 1 else "rows without chance are"
             return f"{wrong:,} {rows_are} predicted wrongly"
-        # The ceiling itself has an error of about 0.01: 1000 draws estimate a probability of 1/3
-        # within 0.015, and the most frequent situations decide. With few episodes the standard
-        # error can be large, so that a skill below 0.9 never reaches the ceiling.
-        if skill < 0.9 or skill + STANDARD_ERRORS * (stderr or 0.0) < 1 - 0.01:
+        # The ceiling counts as reached within two standard errors. It has itself an error of about
+        # 0.01: 1000 draws estimate a probability of 1/3 within 0.015, and the most frequent
+        # situations decide. With few episodes the standard error can be large, so that a skill
+        # below 0.9 never reaches the ceiling.
+        if skill < 0.9 or skill + 2.0 * (stderr or 0.0) < 1 - 0.01:
             return "the skill is below the ceiling by more than its error"
         return ""
 
@@ -406,18 +410,6 @@ class SkillMetric(AccuracyMetric):
         ceiling, measured = self._ceiling_rows(rows, floor, best)
         impossible = (probability == 0) & (answers.shape != "draws")
         return RowScores(likelihood, energy, floor, best, ceiling, measured, impossible)
-
-    def _count_uncertain(self, rows: Dataset) -> int:
-        """Count the rows whose observation and action also had another outcome."""
-        baseline, situations = self._fitted, rows.situations()
-        numbers = baseline.real_numbers(rows.columns)
-        numbers = baseline.scale_numbers(numbers, rows.columns["terminations"]).round(4)
-        outcomes: dict[bytes, set[bytes]] = {}
-        for key, outcome, real in zip(
-            situations, baseline.outcome_keys(rows), numbers, strict=True
-        ):
-            outcomes.setdefault(key, set()).add(outcome + real.tobytes())
-        return sum(len(outcomes[key]) > 1 for key in situations)
 
     @property
     def _fitted(self) -> BaselineDistribution:

@@ -77,17 +77,20 @@ def gather_world(config: SearchConfig, dataset: Dataset, program: str) -> World:
 
     The true environment adds its time limit, valid actions and rendering, if it is installed.
     """
-    starts = _first_transitions(dataset)
+    _, first_rows = np.unique(dataset.columns["episodes"], return_index=True)
+    starts = [dataset.row(row) for row in first_rows.tolist()]
     limit, allowed, rendering = _inspect_environment(
         config, starts, dataset.metadata.get("reset_seeds", [])
     )
     known = [{"valid_actions": actions} if actions else {} for actions in allowed]
+    texts = [column for column in dataset.columns.values() if column.dtype.kind == "U"]
+    recorded = "".join(text for column in texts for text in column.tolist())
     data = {
         "seed": config.seed,
         "draws": "random" in program,
         "abilities": abilities_of(program)._asdict(),
         "names_actions": dataset.has_valid_actions,
-        "characters": _characters(dataset),
+        "characters": "".join(sorted({*LETTERS, *recorded})),
         "observation_space": dataset.observation_space.to_json(),
         "action_space": dataset.action_space.to_json(),
         "rendering": rendering or _text_rendering(dataset),
@@ -97,12 +100,6 @@ def gather_world(config: SearchConfig, dataset: Dataset, program: str) -> World:
         ],
     }
     return World(data, limit)
-
-
-def _first_transitions(dataset: Dataset) -> list[Transition]:
-    """Return the first transition of each episode."""
-    _, rows = np.unique(dataset.columns["episodes"], return_index=True)
-    return [dataset.row(row) for row in rows.tolist()]
 
 
 class EnvironmentFacts(NamedTuple):
@@ -150,6 +147,7 @@ def _rendering(
     layout = spec.layout(env) if spec.layout else None
     if layout is None or not (spec.restore and spec.restore(env, starts[0].observation)):
         return None
+    # Environments of Gymnasium are found by id alone; others need their package in front.
     package, *folders = made.entry_point.partition(":")[0].split(".")
     ours, needs = package == "gymnasium", f"install the package that has the module {package}"
     if ours:
@@ -189,12 +187,6 @@ def _start_actions(
     if key(observation) != key(start.observation):
         return []
     return [int(action) for action in spec.valid_actions(env.unwrapped) or ()]
-
-
-def _characters(dataset: Dataset) -> str:
-    """Return the characters of the recorded texts, and the default characters."""
-    texts = [column for column in dataset.columns.values() if column.dtype.kind == "U"]
-    return "".join(sorted({*LETTERS, *"".join(text for c in texts for text in c.tolist())}))
 
 
 def _to_json(value: Any) -> Any:
@@ -242,6 +234,7 @@ def card(
 ) -> str:
     """Return the README of an exported environment."""
     limit = world.max_episode_steps
+    gaps = "".join(f"- {gap}\n" for gap in run.gaps())
     return template("README.md").substitute(
         names._asdict(),
         environment=clean(run.config.env),
@@ -254,7 +247,7 @@ def card(
         rendering=_describe_rendering(world.data["rendering"]),
         contract=_CONTRACTS[abilities_of(findings.best.program).contract],
         scores=_score_table(run, findings),
-        gaps=_gaps(run),
+        gaps=f"## Not covered by the data\n\n{gaps}\n" if gaps else "",
         facts="\n".join(f"| {name} | {value} |" for name, value in _facts(run, dataset, findings)),
         version=__version__,
         mark=MARK,
@@ -304,12 +297,6 @@ def _score_table(run: SearchRun, findings: RunFindings) -> str:
     protocol = _PROTOCOLS[abilities_of(findings.best.program).remembers]
     skill = _SKILL if "skill" in columns else ""
     return "\n".join(lines) + f"\n{SCORE_NOTE.rstrip()}{skill} {protocol}"
-
-
-def _gaps(run: SearchRun) -> str:
-    """Return a section about situations that the data do not cover, if the run recorded any."""
-    lines = [f"- {gap}" for gap in run.gaps()]
-    return "\n".join(["## Not covered by the data", "", *lines, "", ""]) if lines else ""
 
 
 def _facts(run: SearchRun, dataset: Dataset, findings: RunFindings) -> Iterator[tuple[str, str]]:
@@ -407,11 +394,16 @@ def _read_findings(run: SearchRun, program: bytes) -> RunFindings:
 def _package_files(run: SearchRun, names: Names, world: World) -> dict[str, bytes]:
     """Return the files of a package besides the program and the README."""
     templates = files("cwm_cli.export") / "templates"
+    tops = {tool.partition(".")[0] for tool in run.config.tools} - sys.stdlib_module_names
+    owners = packages_distributions() if tops else {}
+    # A module that is not installed gives its own name, as does one with a distribution like it.
+    owning = {top: owners.get(top, [top]) for top in tops}
+    tools = sorted(top if top in some else some[0] for top, some in owning.items())
     about = {
         **names._asdict(),
         "environment": json.dumps(clean(run.config.env), ensure_ascii=False)[1:-1],
         "max_episode_steps": world.max_episode_steps,
-        "dependencies": json.dumps([*NEEDED, *_distributions(run.config.tools)]),
+        "dependencies": json.dumps([*NEEDED, *tools]),
     }
     init, project = (template(n).substitute(about) for n in ("__init__.py", "pyproject.toml"))
     return {
@@ -420,14 +412,6 @@ def _package_files(run: SearchRun, names: Names, world: World) -> dict[str, byte
         **{f"{names.module}/{part}": (templates / part).read_bytes() for part in PARTS},
         f"{names.module}/world.json": (json.dumps(world.data) + "\n").encode(),
     }
-
-
-def _distributions(tools: tuple[str, ...]) -> list[str]:
-    """Return the distributions of modules; a module that is not installed gives its own name."""
-    tops = {tool.partition(".")[0] for tool in tools} - sys.stdlib_module_names
-    owners = packages_distributions() if tops else {}
-    names = {top: owners.get(top, [top]) for top in tops}
-    return sorted(top if top in owning else owning[0] for top, owning in names.items())
 
 
 def export_of(folder: Path | str) -> Export:

@@ -161,20 +161,35 @@ def new_plugin(name: str, kind: str, *, out: Path | str | None = None) -> NewPlu
     chosen, plugin = PLUGIN_KINDS[kind], PluginNames.of(name, kind)
     folder = Path(out or plugin.name)
     _check_free(chosen, plugin, folder)
-    files = _fill_templates(kind, plugin)
+    filled, part = plugin._asdict(), kind.replace("-", "_")
+    use = Template(chosen.use).substitute(filled)
+    filled |= {
+        "file": part,
+        "about": chosen.about,
+        "about_start": chosen.about[0].upper() + chosen.about[1:],
+        "use": use,
+    }
+    sources = {
+        "pyproject.toml": "pyproject.toml",
+        "README.md": "README.md",
+        f"{plugin.module}/__init__.py": f"{part}/__init__.py",
+        f"{plugin.module}/{part}.py": f"{part}/module.py",
+        f"tests/test_{plugin.module}.py": f"{part}/test.py",
+    }
+    files = {
+        path: template(f"plugins/{source}").substitute(filled).encode()
+        for path, source in sources.items()
+    }
     publish(Export(files, {}, {}, ()), folder, replaces=False)
     place = shlex.quote(str(folder))
+    # Without ./, pip may take the path for the name of a package.
+    path = str(folder) if folder.is_absolute() else f"./{folder}"
     commands = (
-        f"pip install -e {shlex.quote(f'{_explicit_path(folder)}[test]')}",
+        f"pip install -e {shlex.quote(f'{path}[test]')}",
         f"pytest {place} && pytest --pyargs cwm_cli.testing -k {plugin.name}",
-        Template(chosen.use).substitute(plugin._asdict()),
+        use,
     )
     return NewPlugin(folder, kind, plugin, commands)
-
-
-def _explicit_path(folder: Path) -> str:
-    """Return a path that pip cannot mistake for the name of a package."""
-    return str(folder) if folder.is_absolute() else f"./{folder}"
 
 
 def _check_free(chosen: PluginKind, plugin: PluginNames, folder: Path) -> None:
@@ -189,24 +204,3 @@ def _check_free(chosen: PluginKind, plugin: PluginNames, folder: Path) -> None:
         raise CwmError(f"the {chosen.provides} {provided!r} already exists: choose another name")
     if Path(os.path.realpath(folder)) == Path.cwd():
         raise CwmError("--out is the current folder: choose a new folder")
-
-
-def _fill_templates(kind: str, plugin: PluginNames) -> dict[str, bytes]:
-    chosen, part = PLUGIN_KINDS[kind], kind.replace("-", "_")
-    filled = plugin._asdict() | {
-        "file": part,
-        "about": chosen.about,
-        "about_start": chosen.about[0].upper() + chosen.about[1:],
-        "use": Template(chosen.use).substitute(plugin._asdict()),
-    }
-    paths = {
-        "pyproject.toml": "pyproject.toml",
-        "README.md": "README.md",
-        f"{plugin.module}/__init__.py": f"{part}/__init__.py",
-        f"{plugin.module}/{part}.py": f"{part}/module.py",
-        f"tests/test_{plugin.module}.py": f"{part}/test.py",
-    }
-    return {
-        path: template(f"plugins/{source}").substitute(filled).encode()
-        for path, source in paths.items()
-    }

@@ -69,7 +69,16 @@ def publish(export: Export, folder: Path, *, replaces: bool = True) -> None:
             file = partial / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
-        _exchange(partial, folder, old)
+        rmtree(old, ignore_errors=True)
+        if folder.exists():
+            folder.rename(old)
+        try:
+            partial.rename(folder)
+        except BaseException:
+            if old.exists():  # restore the earlier export
+                old.rename(folder)
+            raise
+        rmtree(old, ignore_errors=True)
     finally:
         rmtree(partial, ignore_errors=True)
 
@@ -90,17 +99,3 @@ def _check_place(folder: Path, own: set[str], *, replaces: bool) -> None:
     others = [name for name in names if not any(fnmatch(name, each) for each in (*OWN, *own))]
     if names and (others or not is_export):
         raise CwmError(f"{folder} contains other files ({(others or names)[0]}): {hint}")
-
-
-def _exchange(partial: Path, folder: Path, old: Path) -> None:
-    """Move a finished folder to the place of an earlier one, which is restored if that fails."""
-    rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    try:
-        partial.rename(folder)
-    except BaseException:
-        if old.exists():
-            old.rename(folder)
-        raise
-    rmtree(old, ignore_errors=True)

@@ -70,7 +70,13 @@ class History:
         order = sorted(self.nodes, key=lambda node: node.verdict.rank, reverse=True)
         if not order:
             return ""
-        lines = [f"- {_describe_mistakes(node.verdict)}" for node in order[:5]]
+        lines = []
+        for verdict in (node.verdict for node in order[:5]):
+            if verdict.failure is not None and verdict.is_bug:
+                words = f"it raised: {verdict.failure.message.splitlines()[0][:MAX_LINE]}"
+            else:
+                words = f"score {_describe_parts(verdict, wrong_only=True)}"
+            lines.append(f"- {clean(words)}")
         heading = "Earlier programs were not right. The best, which are not shown:"
         return "\n".join([heading, *dict.fromkeys(lines)])
 
@@ -122,9 +128,15 @@ def other_programs(
         node.id: 0 if (mask := masks[node.id]) is None else int((mask & ~mine).sum())
         for node in candidates
     }
+
+    def difference(node: Node) -> tuple[int, float]:
+        lines = move.program.splitlines(), node.program.splitlines()
+        similarity = SequenceMatcher(None, *lines, autojunk=False).ratio()
+        return gained[node.id], -similarity
+
     chosen = candidates[:2]
     if rest := candidates[2:]:
-        chosen.append(max(rest, key=lambda node: (gained[node.id], -_similarity(move, node))))
+        chosen.append(max(rest, key=difference))
     head = (
         f"## Other programs of this search\n\nThe last {history.stuck} completions gave no better "
         f"program. The program above scores {share(move.verdict.score, 4)}. Use what these "
@@ -142,27 +154,21 @@ def other_programs(
                 f"and wrong on {lost} transitions that the program above gets right."
             )
         program = _shorter_form(move.program, node.program)
-        part = f"{_describe_score(node.verdict)}{rows}\n\n{program}"
+        part = f"Score {_describe_parts(node.verdict)}.{rows}\n\n{program}"
         tokens -= estimated_tokens(part)
         if tokens >= 0:
             parts.append(part)
     return clean("\n\n".join(parts), newlines=True) if len(parts) > 1 else ""
 
 
-def _similarity(move: Move, node: Node) -> float:
-    """Return how similar two programs are, from 0 to 1."""
-    lines = move.program.splitlines(), node.program.splitlines()
-    return SequenceMatcher(None, *lines, autojunk=False).ratio()
-
-
-def _describe_score(verdict: Verdict) -> str:
-    """Write the score of a program and the share of each part that is right."""
+def _describe_parts(verdict: Verdict, *, wrong_only: bool = False) -> str:
+    """Write the score of a program, and the share of each (wrong) part that is right."""
     parts = ", ".join(
         f"{name.replace('_', ' ')} right in {percent(value)}"
         for name, value in verdict.parts.items()
-        if name != "exact"
+        if name != "exact" and (value < 1 or not wrong_only)
     )
-    return f"Score {share(verdict.score, 4)}: {parts}.".replace(": .", ".")
+    return f"{share(verdict.score, 4)}{': ' * bool(parts)}{parts}"
 
 
 def _shorter_form(program: str, other: str) -> str:
@@ -205,15 +211,3 @@ def _first_change(before: str, after: str) -> str:
     if removed and added:
         return f"`{removed}` became `{added}`{more}"
     return f"`{removed}` removed{more}" if removed else f"`{added}` added{more}"
-
-
-def _describe_mistakes(verdict: Verdict) -> str:
-    """Write the score of a program and its wrong parts in one line."""
-    if verdict.failure is not None and verdict.is_bug:
-        return clean(f"it raised: {verdict.failure.message.splitlines()[0][:MAX_LINE]}")
-    wrong = [
-        f"{name.replace('_', ' ')} right in {percent(value)}"
-        for name, value in verdict.parts.items()
-        if value < 1 and name != "exact"
-    ]
-    return clean(f"score {share(verdict.score, 4)}: {', '.join(wrong)}".removesuffix(": "))

@@ -6,8 +6,8 @@ from functools import cache
 from importlib.resources import files
 from string import Template
 
+from cwm_cli.problems.feedback.choices import RIGHT_STEPS
 from cwm_cli.problems.feedback.examples import EXAMPLES
-from cwm_cli.problems.feedback.right_steps import HEAD as RIGHT_STEPS
 from cwm_cli.search.contracts import FIX, GENERATE, Message, Move
 
 OPENINGS = {GENERATE: "```python\n$prefix", FIX: "1. **Explanation**:"}
@@ -67,9 +67,19 @@ def messages(
         about: More fields of the template.
     """
     failure = move.verdict.failure if move.verdict else None
-    findings = _findings_section(move.verdict.findings if move.verdict else "")
+    findings = move.verdict.findings if move.verdict else ""
+    if findings.strip():
+        # 1,500 characters are about a tenth of a prompt.
+        findings = findings if len(findings) <= 1500 else shorten(findings, 1500)
+        findings = f"\n\nFurther findings about this program: {findings}"
+    else:
+        findings = ""
+    prefix = ""
+    if move.prefix.strip() and not prefill:
+        prefix = template("prefix").substitute(prefix=move.prefix.rstrip("\n")).strip()
+        prefix = f"\n\n{prefix}"
     fields = about | {
-        "prefix": "" if prefill else _prefix_section(move.prefix),
+        "prefix": prefix,
         "program": move.program.rstrip() or "# the last answer contained no program",
         "feedback": (failure.message if failure else "No mistake of this program is known.")
         + findings,
@@ -125,18 +135,3 @@ def shorten(text: str, room: int) -> str:
         parts[place] = parts[place][: max(0, len(parts[place]) - over)].rpartition(unit)[0]
     above = text[: len(text) - len(text.lstrip("\n"))]
     return above + "\n\n".join(filter(str.strip, [*parts, ELLIPSIS])) if room > 0 else ""
-
-
-def _findings_section(findings: str) -> str:
-    """Write the findings of refiners, at most 1,500 characters: about a tenth of a prompt."""
-    if not findings.strip():
-        return ""
-    text = findings if len(findings) <= 1500 else shorten(findings, 1500)
-    return f"\n\nFurther findings about this program: {text}"
-
-
-def _prefix_section(prefix: str) -> str:
-    """Ask for a program that begins with these lines, "" if there are none."""
-    if not prefix.strip():
-        return ""
-    return "\n\n" + template("prefix").substitute(prefix=prefix.rstrip("\n")).strip()

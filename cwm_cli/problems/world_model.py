@@ -22,8 +22,8 @@ from cwm_cli.problems.feedback import (
     trim_description,
     uncertain_report,
 )
-from cwm_cli.problems.feedback.dead_end import GENERALISE, UNSEEN, dead_end
 from cwm_cli.problems.feedback.evidence import DOCUMENTED, SPARED
+from cwm_cli.problems.feedback.other_reports import GENERALISE, UNSEEN, dead_end
 from cwm_cli.problems.history import History, other_programs
 from cwm_cli.problems.templates import messages
 from cwm_cli.registry import find
@@ -200,7 +200,8 @@ class WorldModelProblem(Problem):
             self.dataset.action_space,
             tools=self.tools,
             names_actions=self.dataset.has_valid_actions,
-            fitted=self.feedback != "paper" and self._has_real_numbers,
+            fitted=self.feedback != "paper"
+            and any(leaf.space.is_float for leaf in self.dataset.observation_space.leaves("")),
         )
         description, recorded, others = self.description.strip(), "", ""
         if self.feedback != "paper":
@@ -245,12 +246,6 @@ class WorldModelProblem(Problem):
         if self._verdict_on_shown(move.program, verdict).dead_end is not None:
             return True
         return verdict.parts.get("exact", 0.0) < EXPLAINED
-
-    @property
-    def _has_real_numbers(self) -> bool:
-        """Whether some component of the observation is a real number."""
-        leaves = self.dataset.observation_space.leaves("observations")
-        return any(leaf.space.is_float for leaf in leaves)
 
     @cached_property
     def _is_documented(self) -> bool:

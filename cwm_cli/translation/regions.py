@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.translation.expressions import TraceNode, Unsupported
-from cwm_cli.translation.functions import BUILTINS, Type, select_number
+from cwm_cli.translation.instrumentation import PREFIX, rewrite
+from cwm_cli.translation.modules import BUILTINS, Type
 from cwm_cli.translation.numbers import (
     Array,
     Number,
@@ -25,11 +26,11 @@ from cwm_cli.translation.numbers import (
     number,
     op,
     raw,
+    select_number,
     to_numpy,
     tracer,
 )
 from cwm_cli.translation.paths import AbandonedPath, merge_by_decisions
-from cwm_cli.translation.rewriting import PREFIX, rewrite
 from cwm_cli.translation.values import (
     ATOMS,
     closure_values,
@@ -38,11 +39,6 @@ from cwm_cli.translation.values import (
     memory_owner,
     select_mutable,
 )
-
-MAX_LOOP_ROUNDS = 3  # of a loop with a symbolic condition; the program computes longer ones
-MAX_DEPTH = 60  # of nested regions; a deeper recursion has no known end
-MIN_CACHED_WORK = 150  # of a region; repeating less work costs less than copying its results
-MAX_CHOICES = 16  # in a chain of selections that replaces a table
 
 FILE = "<traced>"  # file name of traced programs
 
@@ -116,6 +112,7 @@ def _restore(value: Any, saved: Any) -> None:
         if value.data.flags.writeable:  # a read-only array has not changed
             value.data[...] = saved
     elif isinstance(value, list):
+        # A write-only list ignores its own methods.
         list.__setitem__(value, slice(None), saved)
     else:
         value.clear()
@@ -162,7 +159,14 @@ class _Merger:
     def merge_contents(self, condition: TraceNode, x: Any, y: Any) -> Any:
         """Return a new container that merges two of the same shape."""
         if isinstance(x, Array | np.ndarray) and isinstance(y, Array | np.ndarray):
-            return self._array(condition, x, y)
+            kinds = {each.kind for each in (x, y) if isinstance(each, Array)}
+            one, other = raw(x), raw(y)
+            if len(kinds) > 1 or one.shape != other.shape:
+                raise MergeError
+            data = np.empty(one.shape, object)
+            for place in np.ndindex(one.shape):
+                data[place] = self.merge(condition, one[place], other[place])
+            return Array(data, x.kind if isinstance(x, Array) else None)
         if type(x) is type(y):
             if isinstance(x, list | tuple) and len(x) == len(y):
                 made = [self.merge(condition, a, b) for a, b in zip(x, y, strict=True)]
@@ -172,20 +176,6 @@ class _Merger:
             if isinstance(x, str | bytes | set | frozenset | range) and x == y:
                 return x
         raise MergeError
-
-    def _array(self, condition: TraceNode, x: Any, y: Any) -> Array:
-        kind = None
-        if isinstance(x, Array) and isinstance(y, Array):
-            kind = x.kind
-            if kind != y.kind:
-                raise MergeError
-        one, other = raw(x), raw(y)
-        if one.shape != other.shape:
-            raise MergeError
-        made = np.empty(one.shape, object)
-        for place in np.ndindex(one.shape):
-            made[place] = self.merge(condition, one[place], other[place])
-        return Array(made, kind)
 
 
 def _tuple(like: Any, parts: list[Any]) -> Any:
@@ -222,7 +212,7 @@ def run_and_merge(
     around = collect_reachable(roots)
     mutable = select_mutable(around)
     saved = [_copy_contents(thing) for thing in mutable]
-    fresh = [True]
+    fresh = [True]  # nothing has changed before the first path
 
     def before() -> None:
         if not fresh[0]:
@@ -233,7 +223,7 @@ def run_and_merge(
     def explore() -> list[Any]:
         current.depth += 1
         try:
-            if current.depth > MAX_DEPTH:
+            if current.depth > 60:  # nested regions: the recursion has no known end
                 raise Unsupported("it recurs too deeply")
             return current.explore(lambda: (run(), tuple(map(_copy_contents, mutable))), before)
         finally:
@@ -241,22 +231,22 @@ def run_and_merge(
 
     found = _explore_cached(around, explore)
     if len(found) == 1:
-        _, (fallback, numeric), outcome = found[0]
+        _, fallback, outcome = found[0]
         if isinstance(outcome, BaseException):
             raise outcome
         result, after = outcome
     else:
+        # Results that are numbers share no memory with old values.
         numbers = all(is_number(each[2][0]) for each in found if type(each[2]) is tuple)
         old = mutable if numbers else [*mutable, *select_mutable(collect_reachable(others))]
         results = _RegionResults(found, mutable, old, tagged=tagged)
         if not results.succeeded:
             before()
             raise found[0][2]
-        fallback, numeric, result, *after = results.merge()
+        fallback, result, *after = results.merge()
     for thing, content in zip(mutable, after, strict=True):
         _restore(thing, content.data if isinstance(content, Array) else content)
     current.fall_back_if(fallback)
-    current.fall_back_if(numeric, numeric=True)
     return result
 
 
@@ -272,7 +262,8 @@ def _explore_cached(around: list[Any], explore: Callable[[], list[Any]]) -> list
         return copies
     work = current.graph.work
     found = explore()
-    if current.graph.work - work > MIN_CACHED_WORK:
+    # Repeating less work costs less than copying the results.
+    if current.graph.work - work > 150:
         with suppress(MergeError):
             path.cache[key] = _CachedResults(around, found)
     return found
@@ -290,7 +281,7 @@ class _RegionResults:
         ]
 
     def merge(self) -> list[Any]:
-        """Return both fallback conditions, the result, and the new contents of mutable values."""
+        """Return the fallback condition, the result, and the new contents of mutable values."""
         group = self._fork_by(
             self.succeeded, lambda place: self._found[place][2][0][0] if self._tagged else None
         )
@@ -309,6 +300,7 @@ class _RegionResults:
         groups: dict[Any, list[int]] = {}
         for place in group:
             groups.setdefault(label(place), []).append(place)
+        # After all other groups, the last group needs no decision.
         *first, last = groups.values()
         graph = tracer().graph
         for part in first:
@@ -326,23 +318,25 @@ class _RegionResults:
         old |= {id(memory_owner(thing)) for thing in self._old if isinstance(thing, Array)}
         merger = _Merger(old)
         rows = []
-        for place, (taken, (fallback, numeric), outcome) in enumerate(self._found):
+        for place, (taken, fallback, outcome) in enumerate(self._found):
             if place in group:
-                row = [fallback or graph.false, numeric or graph.false, outcome[0], *outcome[1]]
+                row = [fallback or graph.false, outcome[0], *outcome[1]]
             else:  # a failed path, or one that `_fork_by` has excluded
                 failed = graph.const(place not in self.succeeded)
-                row = [failed, graph.false, *[UNKNOWN] * (1 + len(self._mutable))]
+                row = [failed, *[UNKNOWN] * (1 + len(self._mutable))]
             rows.append((taken, row))
 
+        def merge_content(condition: TraceNode, x: Any, y: Any) -> Any:
+            if x is UNKNOWN or y is UNKNOWN:
+                return y if x is UNKNOWN else x
+            merged = merger.merge_contents(condition, x, y)
+            return merged.data if isinstance(merged, Array) else merged
+
         def both(condition: TraceNode, x: list[Any], y: list[Any]) -> list[Any]:
-            conditions = [
-                graph.apply("select", condition, a, b) for a, b in zip(x[:2], y[:2], strict=True)
-            ]
-            merged = merger.merge(condition, x[2], y[2])
-            contents = [
-                _merge_content(merger, condition, a, b) for a, b in zip(x[3:], y[3:], strict=True)
-            ]
-            return [*conditions, merged, *contents]
+            fallback = graph.apply("select", condition, x[0], y[0])
+            merged = merger.merge(condition, x[1], y[1])
+            contents = [merge_content(condition, a, b) for a, b in zip(x[2:], y[2:], strict=True)]
+            return [fallback, merged, *contents]
 
         return merge_by_decisions(rows, both)
 
@@ -354,14 +348,6 @@ class _RegionResults:
             return repr(flatten([result, *parts], []))
         except Unsupported:
             return place
-
-
-def _merge_content(merger: _Merger, condition: TraceNode, x: Any, y: Any) -> Any:
-    """Merge the contents that one mutable value has on two paths."""
-    if x is UNKNOWN or y is UNKNOWN:
-        return y if x is UNKNOWN else x
-    merged = merger.merge_contents(condition, x, y)
-    return merged.data if isinstance(merged, Array) else merged
 
 
 # Functions that rewritten programs call, under their names with the prefix `_w_`.
@@ -427,7 +413,7 @@ def continue_loop(test: Any, number: int) -> Any:
     if type(test) is Number and current.path and current.truth(test.node) is None:
         current.path.counts[number] += 1
         going = bool(test)
-        if going and current.path.counts[number] > MAX_LOOP_ROUNDS:
+        if going and current.path.counts[number] > 3:  # the program computes longer loops
             raise AbandonedPath("a long loop")
         return going
     return test
@@ -458,17 +444,18 @@ def contains(value: Any, container: Any, negated: bool) -> Any:
         container, known = list(container), False
     if known or not (is_symbolic(value) or is_symbolic(container)):
         return (value in container) is not negated
+    # Sets have no order of their own, but the nodes must be the same in every process.
     items: Any = container
     if isinstance(container, dict | set | frozenset):
         items = sorted(container, key=repr) if not is_symbolic(list(container)) else list(container)
     out: Any = False
     for item in items:
-        out = _logical_or(out, equal(value, item, False))
+        out = _join_truths("logical_or", out, equal(value, item, False))
     return negate(out) if negated else out
 
 
-def _logical_or(one: Any, other: Any) -> Any:
-    return number(node_of(op("logical_or", one, other)), True)
+def _join_truths(name: str, one: Any, other: Any) -> Any:
+    return number(node_of(op(name, one, other)), True)
 
 
 def equal(x: Any, y: Any, negated: bool) -> Any:
@@ -478,8 +465,7 @@ def equal(x: Any, y: Any, negated: bool) -> Any:
         for a, b in zip(x, y, strict=False):
             if out is False:
                 break
-            each = equal(a, b, False)
-            out = number(node_of(op("logical_and", out, each)), True)
+            out = _join_truths("logical_and", out, equal(a, b, False))
         return negate(out) if negated else out
     return x != y if negated else x == y
 
@@ -555,6 +541,7 @@ def _array_element(array: Array, place: Any) -> Any:
     for cell in np.ndindex(rest):
         column = array.data.reshape(-1, *rest)[(slice(None), *cell)]
         made[cell] = to_numpy(_select_item(list(column), at))
+    # Writing to this copy of a row would not change the array, so it must fail.
     made.flags.writeable = False
     return Array(made, array.kind)
 
@@ -572,15 +559,16 @@ def _normalize_index(place: Any, size: int) -> Any:
     node = graph.cast(node, "i")
     low, high = current.range(node)
     if low < 0:
-        below = graph.apply("less", node, graph.const(0))
-        node = graph.apply("select", below, graph.apply("add", node, graph.const(size)), node)
+        below = graph.apply("less", node, 0)
+        node = graph.apply("select", below, graph.apply("add", node, size), node)
         low, high = current.range(node)
     if low < 0 or high >= size:
-        below = graph.apply("less", node, graph.const(0))
-        above = graph.apply("less", graph.const(size - 1), node)
+        below = graph.apply("less", node, 0)
+        above = graph.apply("less", size - 1, node)
         current.fall_back_if(graph.apply("logical_or", below, above))
-        least = graph.apply("maximum", node, graph.const(0))
-        node = graph.apply("minimum", least, graph.const(size - 1))
+        # The table is also read in lanes that fall back, so the index stays inside it.
+        least = graph.apply("maximum", node, 0)
+        node = graph.apply("minimum", least, size - 1)
     return number(node, True)
 
 
@@ -606,11 +594,11 @@ def _gather_items(items: list[Any], place: TraceNode) -> Any:
             of_numpy = {isinstance(each, np.generic) for each in items}
             python = not of_numpy.pop() if len(of_numpy) == len(kinds) == 1 else None
             return number(graph.gather(items, place), python)
-        if len(items) > MAX_CHOICES:
+        if len(items) > 16:  # a longer chain becomes a fork
             raise MergeError
         out = items[-1]
         for at in range(len(items) - 2, -1, -1):
-            out = select_number(graph.apply("equal", place, graph.const(at)), items[at], out)
+            out = select_number(graph.apply("equal", place, at), items[at], out)
         return out
     if any(type(each) is not type(first) for each in items):
         raise MergeError
@@ -676,7 +664,7 @@ def _junction(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
         out: Any = name == "logical_and"
         for each in values:
             truth = op("not_equal", each, 0) if type(each) is Number else bool(each)
-            out = number(node_of(op(name, out, truth)), True)
+            out = _join_truths(name, out, truth)
         return out
 
     return call

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.translation.expressions import Unsupported
-from cwm_cli.translation.functions import Module, Ufunc
+from cwm_cli.translation.modules import Module, Ufunc
 from cwm_cli.translation.numbers import Array, array_of, is_number
 
 # The class of functions that `functools.lru_cache` returns.
@@ -76,6 +76,7 @@ def _parts(value: Any) -> Iterable[Any]:  # noqa: C901, PLR0911  # a case for ea
         return [vars(value)]
     if isinstance(value, np.ndarray) and value.dtype.kind in "US":
         return ()
+    # Paths cannot restore the position of an iterator.
     if type(value).__module__ in ("builtins", "collections") and isinstance(value, Iterator):
         raise Unsupported("an iterator is shared")
     if isinstance(value, CACHED_FUNCTION):
@@ -156,6 +157,7 @@ def flatten(  # noqa: C901, PLR0911, PLR0912  # a case for each kind
             for _, other in seen.values()
         ):
             raise Unsupported("attributes are parts of one array")
+        # Keep the value, so that its id is not used again.
         seen[id(value)] = len(seen), value
     if isinstance(value, Array):
         numbers += list(value.data.flat)
@@ -203,6 +205,7 @@ def rebuild(  # noqa: PLR0911  # a case for each kind
         return made[-1]
     if kind in ("list", "dict"):
         out: Any = [] if kind == "list" else {}
+        # `flatten` numbers a container before its parts, and aliases use these numbers.
         made.append(out)
         if kind == "list":
             out += [rebuild(each, numbers, made) for each in shape[1:]]

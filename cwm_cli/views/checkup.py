@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -15,68 +15,6 @@ from cwm_cli.text import clean
 
 BLOCKED, OPEN, ACCEPTED = "blocked", "OPEN", "accepted"
 STYLES = {BLOCKED: "green", OPEN: "bold red", ACCEPTED: "bold yellow"}
-
-
-def attempts(protection: Protection) -> Iterator[RenderableType]:
-    """List the attempts of the probe, each with its result."""
-    table = _grid(columns=3)
-    for name, blocked in protection.blocked.items():
-        verdict = BLOCKED if blocked else ACCEPTED if name in protection.accepted else OPEN
-        table.add_row(name, Text(verdict, style=STYLES[verdict]), GAPS[name].danger)
-    yield Text("A test program ran in the sandbox. It tried to ...", style="bold")
-    yield _indented(table)
-
-
-def conclusion(protection: Protection, variable: str) -> Iterator[RenderableType]:
-    """Summarise the attempts and list the remedies; the environment `variable` accepts gaps."""
-    gaps, count = protection.gaps, len(protection.blocked)
-    if not gaps:
-        yield Text(f"\nNo gaps: all {count} attempts were blocked.", style="bold green")
-        return
-    yield Text(
-        f"\n{len(gaps)} of {count} attempts succeeded. To close these gaps:", style="bold red"
-    )
-    for remedy, names in _remedies(gaps).items():
-        yield _indented(Text(f"{', '.join(names)}:"))
-        yield _indented(_indented(Text(remedy)))
-    accepted = [name for name in gaps if name in protection.accepted]
-    if accepted == gaps:
-        yield Text(f"\n{variable} accepts these gaps: generated programs run here.")
-        return
-    yield Text(
-        "\nOr run cwm in its container (docs/docker.md). To run generated programs here with these "
-        f"gaps open: --allow-gap {ALL_GAPS} (or {variable}={ALL_GAPS}) accepts all gaps, "
-        "--allow-gap NAME one."
-    )
-
-
-def section(title: str, rows: Mapping[str, object]) -> Iterator[RenderableType]:
-    """List names and values; control characters in foreign text are removed."""
-    table = _grid(columns=2)
-    for name, value in rows.items():
-        table.add_row(clean(name), Text(clean(str(value))))
-    yield Text(f"\n{title}", style="bold")
-    yield _indented(table)
-
-
-def _remedies(gaps: Iterable[str]) -> dict[str, list[str]]:
-    """Group gaps by the remedy that they share."""
-    remedies: dict[str, list[str]] = {}
-    for name in gaps:
-        remedies.setdefault(GAPS[name].remedy, []).append(name)
-    return remedies
-
-
-def _grid(columns: int) -> Table:
-    """Return a table without lines; only its last column wraps."""
-    table = Table.grid(padding=(0, 2))
-    for number in range(1, columns + 1):
-        table.add_column(no_wrap=number < columns)
-    return table
-
-
-def _indented(part: RenderableType) -> Padding:
-    return Padding(part, (0, 0, 0, 2), expand=False)
 
 
 def doctor_report(
@@ -95,10 +33,13 @@ def doctor_report(
         defaults: The values of `cwm.toml`.
         variable: The environment variable that accepts gaps.
     """
+    yield Text("A test program ran in the sandbox. It tried to ...", style="bold")
+    attempts = []
+    for name, blocked in protection.blocked.items():
+        verdict = BLOCKED if blocked else ACCEPTED if name in protection.accepted else OPEN
+        attempts.append((name, Text(verdict, style=STYLES[verdict]), GAPS[name].danger))
+    yield _indented_table(attempts)
     memory = facts["memory_mb"]
-    yield from attempts(protection)
-    yield from section("Guards", protection.layers)
-    yield from conclusion(protection, variable)
     machine = {
         "kernel": f"{protection.kernel}, {protection.machine}",
         "Landlock": f"version {protection.landlock}" if protection.landlock else "none",
@@ -107,11 +48,56 @@ def doctor_report(
         "cores": facts["cores"] or "unknown",
         "memory": f"{memory / 1024:.1f} GiB" if memory else "unknown",
     }
-    yield from section("Machine", machine)
-    yield from section("Extras", extras)
     models = {
         "keys": ", ".join(facts["keys"]) or "none (variables that end in _API_KEY)",
         "CWM_MODEL": facts["model"] or "not set",
     }
-    yield from section("Language models", models)
-    yield from section("Defaults of options", defaults)
+    yield from _section("Guards", protection.layers)
+    yield from conclusion(protection, variable)
+    yield from _section("Machine", machine)
+    yield from _section("Extras", extras)
+    yield from _section("Language models", models)
+    yield from _section("Defaults of options", defaults)
+
+
+def conclusion(protection: Protection, variable: str) -> Iterator[RenderableType]:
+    """Summarise the attempts and list the remedies; the environment `variable` accepts gaps."""
+    gaps, count = protection.gaps, len(protection.blocked)
+    if not gaps:
+        yield Text(f"\nNo gaps: all {count} attempts were blocked.", style="bold green")
+        return
+    yield Text(
+        f"\n{len(gaps)} of {count} attempts succeeded. To close these gaps:", style="bold red"
+    )
+    by_remedy: dict[str, list[str]] = {}
+    for name in gaps:
+        by_remedy.setdefault(GAPS[name].remedy, []).append(name)
+    for remedy, names in by_remedy.items():
+        yield Padding(Text(f"{', '.join(names)}:"), (0, 0, 0, 2), expand=False)
+        yield Padding(Text(remedy), (0, 0, 0, 4), expand=False)
+    accepted = [name for name in gaps if name in protection.accepted]
+    if accepted == gaps:
+        yield Text(f"\n{variable} accepts these gaps: generated programs run here.")
+        return
+    yield Text(
+        "\nOr run cwm in its container (docs/docker.md). To run generated programs here with these "
+        f"gaps open: --allow-gap {ALL_GAPS} (or {variable}={ALL_GAPS}) accepts all gaps, "
+        "--allow-gap NAME one."
+    )
+
+
+def _section(title: str, rows: Mapping[str, object]) -> Iterator[RenderableType]:
+    """List names and values; control characters in foreign text are removed."""
+    yield Text(f"\n{title}", style="bold")
+    yield _indented_table([(clean(name), Text(clean(str(rows[name])))) for name in rows])
+
+
+def _indented_table(rows: Sequence[Sequence[RenderableType]]) -> Padding:
+    """Return a table without lines; only its last column wraps."""
+    table = Table.grid(padding=(0, 2))
+    columns = len(rows[0]) if rows else 1
+    for number in range(1, columns + 1):
+        table.add_column(no_wrap=number < columns)
+    for row in rows:
+        table.add_row(*row)
+    return Padding(table, (0, 0, 0, 2), expand=False)

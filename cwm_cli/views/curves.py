@@ -63,6 +63,7 @@ class Axis(NamedTuple):
             return cls(10.0 ** floor(log10(low)), 10.0 ** max(ceil(log10(high)), 1), True)
         if high - low < 1e-9 * max(1.0, abs(high)):
             low, high = low - 0.5, high + 0.5
+        # The small numbers keep a bound that is a multiple of the step, despite rounding.
         step = nice_step((high - low) / 10)
         return cls(step * floor(low / step + 1e-9), step * ceil(high / step - 1e-9))
 
@@ -123,15 +124,24 @@ class Chart(NamedTuple):
 
     def svg(self) -> str:
         """Return the chart as SVG, with colours for light and dark pages."""
+        light, dark = (
+            " ".join(
+                f".c{n} {{ color: {COLOURS[n % len(COLOURS)][ground]} }}"
+                for n in range(len(self.series))
+            )
+            for ground in (0, 1)
+        )
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
             f' font-family="sans-serif" font-size="13" role="img">',
             f"<title>{escape(self.title)}</title>",
-            _style(len(self.series)),
+            f"<style>.ink {{ fill: #24292f }} .rule {{ stroke: #8c959f; stroke-opacity: 0.4 }} "
+            f"{light} @media (prefers-color-scheme: dark) {{ .ink {{ fill: #e6edf3 }} {dark} }}"
+            "</style>",
             f'<text class="ink" x="{LEFT}" y="22" font-size="15">{escape(self.title)}</text>',
             *self._grid(),
             *(part for n, one in enumerate(self.series) for part in self._drawn(n, one)),
-            *(part for n, one in enumerate(self.series) for part in _legend(n, one.name)),
+            *self._legend(),
             "</svg>",
         ]
         return "\n".join(parts) + "\n"
@@ -163,6 +173,7 @@ class Chart(NamedTuple):
         labels = [_number(self.y.high), _number(self.y.low)]
         margin = max(map(len, labels)) + 1
         columns, lines = max(1, width - margin - 1), max(1, height - 1)
+        # A Braille character has 2 by 4 dots, one bit each.
         grid = [[0] * columns for _ in range(lines)]
         colours = [[""] * columns for _ in range(lines)]
         for place, one in enumerate(self.series):
@@ -200,7 +211,6 @@ class Chart(NamedTuple):
             before = here
 
     def _at(self, x: float, y: float) -> str:
-        """Return the coordinates of a point."""
         return f"{self._x(x):.1f},{self._y(y):.1f}"
 
     def _x(self, value: float) -> float:
@@ -237,6 +247,16 @@ class Chart(NamedTuple):
             yield f'<polyline points="{points}" {line}/>'
         yield "</g>"
 
+    def _legend(self) -> Iterator[str]:
+        """Draw the names of the series, at the lower right."""
+        for place, one in enumerate(self.series):
+            x, y = WIDTH - RIGHT - 190, HEIGHT - BOTTOM - 20 - 22 * place
+            yield (
+                f'<line class="c{place}" x1="{x}" x2="{x + 26}" y1="{y}" y2="{y}"'
+                f' stroke="currentColor" stroke-width="3" {_dash(place)}/>'
+            )
+            yield _text(x + 34, y + 4, one.name, "start")
+
 
 TERMINAL = ("bold green", "cyan", "yellow", "magenta")
 FILLED = 'fill="currentColor" fill-opacity="0.7"'
@@ -251,36 +271,11 @@ def _dash(place: int) -> str:
     return f'stroke-dasharray="{DASHES[place % len(DASHES)]}"'
 
 
-def _style(count: int) -> str:
-    """Return the style sheet with the colours for light and dark pages."""
-    light, dark = (
-        " ".join(f".c{n} {{ color: {COLOURS[n % len(COLOURS)][ground]} }}" for n in range(count))
-        for ground in (0, 1)
-    )
-    return (
-        "<style>.ink { fill: #24292f } .rule { stroke: #8c959f; stroke-opacity: 0.4 } "
-        f"{light} @media (prefers-color-scheme: dark) {{ .ink {{ fill: #e6edf3 }} {dark} }}"
-        "</style>"
-    )
-
-
-def _legend(place: int, name: str) -> Iterator[str]:
-    """Draw the legend of a series, at the lower right."""
-    x, y = WIDTH - RIGHT - 190, HEIGHT - BOTTOM - 20 - 22 * place
-    yield (
-        f'<line class="c{place}" x1="{x}" x2="{x + 26}" y1="{y}" y2="{y}"'
-        f' stroke="currentColor" stroke-width="3" {_dash(place)}/>'
-    )
-    yield _text(x + 34, y + 4, name, "start")
-
-
 def _number(value: float) -> str:
-    """Write a number."""
-    return f"{value + 0.0:,.10g}"
+    return f"{value + 0.0:,.10g}"  # the sum turns -0.0 into 0
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
-    """Return a text element."""
     return f'<text class="ink" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 

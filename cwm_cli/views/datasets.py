@@ -16,7 +16,7 @@ from rich.progress import MofNCompleteColumn, Progress, TaskID
 from rich.table import Table
 from rich.text import Text
 
-from cwm_cli.commands.describing import BINS, ComponentSummary, DatasetSummary, ValueCount
+from cwm_cli.commands.describing import BINS, ComponentSummary, DatasetSummary
 from cwm_cli.commands.recording import BeingRecorded, Key, Recorded, Recording
 from cwm_cli.text import percent
 from cwm_cli.views.lines import PROGRESS_SECONDS, Lines, is_verbose, progress_console
@@ -46,7 +46,10 @@ class DatasetPicture:
         parts = (*summary.components[:most_drawn], summary.rewards)
         spread = [each for each in parts if each.spread]
         counted = [each for each in parts if each.values]
-        for drawn in (_ranges(spread, width), _counts(counted, width), _episodes(summary)):
+        episodes = _table("", "min", "25 %", "median", "75 %", "max")
+        for name, numbers in {"length": summary.lengths, "return": summary.returns}.items():
+            episodes.add_row(f"episode {name}", *map(_number, numbers))
+        for drawn in (_ranges(spread, width), _counts(counted, width), episodes):
             if drawn.row_count:
                 yield Text("")
                 yield drawn
@@ -96,21 +99,15 @@ def _counts(components: Sequence[ComponentSummary], width: int) -> Table:
         total = max(1, sum(count.count for count in each.values))
         for number, value in enumerate(each.values[:shown]):
             part = value.count / total
-            cells = [_title(each, left) if number == 0 else Text(""), _value(value, room)]
-            cells += [Text(str(value.count)), Text(percent(part))]
+            words = repr(value.value) if isinstance(value.value, str) else _number(value.value)
+            named = printable(f"{words} {value.name}".strip(), max(8, room))
+            cells = [_title(each, left) if number == 0 else Text("")]
+            cells += map(Text, (named, str(value.count), percent(part)))
             if width >= NARROW:
                 cells.append(Text("█" * round(BINS * part), "green"))
             table.add_row(*cells)
         if (more := each.different - shown) > 0:
             table.add_row("", Text(f"and {more} more", "dim"), "", "")
-    return table
-
-
-def _episodes(summary: DatasetSummary) -> Table:
-    """Draw the quantiles of the lengths and returns of episodes."""
-    table = _table("", "min", "25 %", "median", "75 %", "max")
-    for name, numbers in {"length": summary.lengths, "return": summary.returns}.items():
-        table.add_row(f"episode {name}", *map(_number, numbers))
     return table
 
 
@@ -127,12 +124,6 @@ def histogram(counts: Sequence[int], width: int) -> Text:
 def _title(component: ComponentSummary, room: int) -> Text:
     """Return the documented name of a component, or its column."""
     return Text(printable(component.name or component.column, max(8, room)))
-
-
-def _value(value: ValueCount, room: int) -> Text:
-    """Return a value and its name."""
-    words = repr(value.value) if isinstance(value.value, str) else _number(value.value)
-    return Text(printable(f"{words} {value.name}".strip(), max(8, room)))
 
 
 def _number(value: float) -> str:
@@ -185,6 +176,7 @@ class RecordingBar(Lines):
             completed = done + sum(self._underway.values())
             self._bar.update(self._task, completed=completed, total=self._work.episodes)
             return
+        # Lines become rarer: a long recording has a line per fifth of the time so far.
         now = time.monotonic()
         recent = now - self._last < max(PROGRESS_SECONDS, (now - self._began) / 5)
         if isinstance(event, Recorded) and is_verbose():
@@ -197,16 +189,12 @@ class RecordingBar(Lines):
             words = f"{('train', 'test')[split]} episode {place + 1}: {event.share:.0%}"
         else:
             return
-        self._say(f"[{done}/{self._work.episodes}] {words}  {self._time()}")
+        self._say(f"[{done}/{self._work.episodes}] {words}  {duration(now - self._began)}")
 
     def ends(self) -> None:
         """Stop the bar."""
         self._stack.close()
         self._bar = self._work = None
-
-    def _time(self) -> str:
-        """Return the elapsed time."""
-        return duration(time.monotonic() - self._began)
 
     def _say(self, words: str) -> None:
         self._last = time.monotonic()

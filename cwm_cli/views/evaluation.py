@@ -12,15 +12,14 @@ from rich.text import Text
 from cwm_cli.commands.evaluate import EvaluationResult, Part
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
-from cwm_cli.evaluation.calibration import BINS, ForecastCalibration, Ranks
+from cwm_cli.evaluation.calibration import BINS, ForecastCalibration
 from cwm_cli.evaluation.verdicts import score_words
 from cwm_cli.problems.feedback import Diagnosis, worst
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import UNKNOWN, clean, percent, share
 from cwm_cli.views.curves import COLOURS, Axis, Chart, Series, save_charts
 from cwm_cli.views.lines import is_verbose
-from cwm_cli.views.scores import part_table
-from cwm_cli.views.tables import GridTable, score_table
+from cwm_cli.views.tables import GridTable, part_table, score_table
 from cwm_cli.views.terminal import place_words, printable
 
 TITLES: dict[Part, str] = {"train": "train", "test": "held-out"}
@@ -38,7 +37,6 @@ def evaluation_report(result: EvaluationResult, *, diagnose: bool) -> Iterator[R
         yield GridTable(type(first).grid(extra))
         for name, each in extra.items():
             yield Text(each.line(name))
-    max_mismatches = 3
     if failure := result.failure:
         message = Text(clean(failure.message, newlines=True))
         title = f"the program failed: {place_words(failure)}"
@@ -52,9 +50,15 @@ def evaluation_report(result: EvaluationResult, *, diagnose: bool) -> Iterator[R
         yield from map(Text, skill_words(result.scores.test or result.scores.train))
         if part := result.wrong:
             yield Text(f"\nWorst mismatches ({TITLES[part]}):", style="bold")
-            for block in worst(*result.mistakes(part), result.metric, max_mismatches):
+            for block in worst(*result.mistakes(part), result.metric, 3):
                 yield Text(f"\n{block}")
-        yield from _rollouts(result)
+        if result.rollouts:
+            cells = [
+                [f"{steps:,}", "program failed" if error is None else f"{error:.3g}"]
+                for steps, error in result.rollouts
+            ]
+            yield Text("\nOpen-loop error (0: exact, 1: as wrong as the mean of each component):")
+            yield GridTable(Grid("", ["steps", "error"], cells, words=0), compact=True)
     if diagnose and (found := result.diagnosis()) is not None:
         yield ""
         yield from diagnosis_parts(found, TITLES[result.wrong or "train"])
@@ -71,18 +75,6 @@ def save_calibration(result: EvaluationResult, file: Path) -> None:
     if found is None:
         raise CwmError("--plot needs probabilities: add --metric skill, and a program that runs")
     save_charts(calibration_charts(found, TITLES[part]), file)
-
-
-def _rollouts(result: EvaluationResult) -> Iterator[RenderableType]:
-    """Yield the error of rollouts by their length."""
-    if not result.rollouts:
-        return
-    cells = [
-        [f"{steps:,}", "program failed" if error is None else f"{error:.3g}"]
-        for steps, error in result.rollouts
-    ]
-    yield Text("\nOpen-loop error (0: exact, 1: as wrong as the mean of each component):")
-    yield GridTable(Grid("", ["steps", "error"], cells, words=0), compact=True)
 
 
 def diagnosis_parts(diagnosis: Diagnosis, rows: str) -> Iterator[RenderableType]:
@@ -186,8 +178,15 @@ def calibration_charts(found: ForecastCalibration, part: str) -> list[Chart]:
         Chart(title, "predicted probability", "observed frequency", [even, *curves], unit, unit)
     ]
     most = len(COLOURS) - 1
-    if ranks := sorted(found.ranks, key=_deviation)[:most]:
-        steps = [_histogram(one) for one in ranks]
+    unlike = sorted(found.ranks, key=lambda one: 1.0 if one.uniformity is None else one.uniformity)
+    if ranks := unlike[:most]:
+        x = [(place + side) / BINS for place in range(BINS) for side in (0, 1)]
+        steps = []
+        for one in ranks:
+            chance = "" if one.uniformity is None else f" (p = {one.uniformity:.2g})"
+            # Times the number of bins, so that uniform ranks have density 1.
+            y = [share * BINS for share in one.shares for _ in range(2)]
+            steps.append(Series(f"{one.what}{chance}", x, y))
         more = len(found.ranks) - len(ranks)
         title = f"Ranks of recorded values among the draws, {part}"
         title += f" (the {most} least uniform of {len(found.ranks)})" if more else ""
@@ -197,16 +196,3 @@ def calibration_charts(found: ForecastCalibration, part: str) -> list[Chart]:
             Chart(title, "share of the draws below", "density", [level, *steps], unit, height)
         )
     return charts
-
-
-def _deviation(ranks: Ranks) -> float:
-    """Return a sort key that puts the least uniform ranks first."""
-    return 1.0 if ranks.uniformity is None else ranks.uniformity
-
-
-def _histogram(ranks: Ranks) -> Series:
-    """Return the histogram of ranks as steps; uniform ranks have density 1."""
-    chance = "" if ranks.uniformity is None else f" (p = {ranks.uniformity:.2g})"
-    x = [(place + side) / BINS for place in range(BINS) for side in (0, 1)]
-    y = [share * BINS for share in ranks.shares for _ in range(2)]
-    return Series(f"{ranks.what}{chance}", x, y)

@@ -115,7 +115,14 @@ class Pulse:
         self._say = say
         self._woken = threading.Event()
         self._over = False
-        threading.Thread(target=self._run, daemon=True).start()
+
+        def run() -> None:
+            while not self._over:
+                if not self._woken.wait(QUIET_SECONDS) and not self._over:
+                    self._say()
+                self._woken.clear()
+
+        threading.Thread(target=run, daemon=True).start()
 
     def heard(self) -> None:
         """Restart the wait after other output."""
@@ -125,13 +132,6 @@ class Pulse:
         """End the thread."""
         self._over = True
         self._woken.set()
-
-    def _run(self) -> None:
-        """Wait and report in turn."""
-        while not self._over:
-            if not self._woken.wait(QUIET_SECONDS) and not self._over:
-                self._say()
-            self._woken.clear()
 
 
 class Lines(Observer):

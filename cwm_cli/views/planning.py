@@ -18,14 +18,13 @@ from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import first_few, mean_with_error, percent, share
 from cwm_cli.views.lines import Lines, Pulse, is_verbose
-from cwm_cli.views.scores import labelled
-from cwm_cli.views.tables import GridTable
-from cwm_cli.views.terminal import ECHO, Pane, bar, duration, first_line, printable, printed_above
+from cwm_cli.views.tables import GridTable, labelled
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, first_line, printable
 from cwm_cli.worlds.confirming import SECONDS, TIMES
 from cwm_cli.worlds.model import PlannedWith
 
-MOST_TOLD = 3
-"""Maximum number of running episodes in a line."""
+MAX_NUMBERS = 3
+"""Maximum number of episodes that a line names."""
 
 _WIDTH = max(map(len, SIDES.values()))
 
@@ -88,6 +87,7 @@ class _Tally:
         lengths = [episode.length for episode in self.episodes]
         usual = sum(lengths) / len(lengths) if lengths else self.limit
         begun = [min(1.0, each.length / usual) for each in self.in_flight()]
+        # The clock covers this session only, so episodes of earlier sessions do not count.
         done = len(self.episodes) - self.before + sum(begun)
         open_ = self.asked - len(self.episodes) - sum(begun)
         return (time.monotonic() - self.began) * max(0.0, open_) / done if done else None
@@ -165,8 +165,9 @@ class PlanLines(PlanView):
             flights = [_flight_words(each) for each in tally.in_flight()]
             if flights:
                 words = f"[{len(tally.episodes)}/{tally.asked}] {SIDES[name]} plays"
-                rest = [f"and {len(flights) - MOST_TOLD} more"] if len(flights) > MOST_TOLD else []
-                parts = [words, *flights[:MOST_TOLD], *rest, self.times]
+                more = len(flights) - MAX_NUMBERS
+                rest = [f"and {more} more"] if more > 0 else []
+                parts = [words, *flights[:MAX_NUMBERS], *rest, self.times]
                 self._console.print(Text("  ".join(parts)), soft_wrap=True)
 
     def advanced(self, event: object) -> None:
@@ -200,16 +201,14 @@ class PlanPicture(PlanView):
     def __init__(self, console: Console, *, erase: bool) -> None:
         super().__init__()
         self.pane = Pane(self._lines, console, margin=ECHO)
-        self._console, self._erase = console, erase
+        self._erase = erase
         self._lock = threading.RLock()
         self._stack = ExitStack()
 
     def begins(self, work: object) -> None:
         """Start to draw."""
         super().begins(work)
-        self._display = self._stack.enter_context(self.pane.display())
-        self._stack.enter_context(printed_above(self._console))
-        self._display.refresh()
+        self._display = self._stack.enter_context(self.pane.shown())
 
     def advanced(self, event: object) -> None:
         """Add the progress of a worker, or drop a side."""
@@ -265,9 +264,9 @@ def _side(name: SideName, tally: _Tally) -> Text:
 def plan_report(result: PlanResult) -> Iterator[RenderableType]:
     """Yield returns, the verdict on the predictions, and how the plans were made."""
     yield side_table(result.sides)
-    if result.side.episodes:
+    side, found = result.side, result.mismatches
+    if side.episodes:
         yield Text(_return_words(result), "bold")
-    found = result.mismatches
     if found:
         style = "bold green" if not (found.wrong or found.unanswered) else "bold yellow"
         yield Text(mismatch_words(found), style)
@@ -275,14 +274,14 @@ def plan_report(result: PlanResult) -> Iterator[RenderableType]:
         yield Text(unverified_words(result), "red")
     if found and result.refuted:
         yield Text(refuted_words(found), "red")
-    if confirmed := result.side.cost.confirmed:
-        decisions = result.side.cost.decisions
+    if confirmed := side.cost.confirmed:
+        decisions = side.cost.decisions
         yield Text(f"{confirmed:,} of {decisions:,} decisions rechecked outside the sandbox.")
     if result.doubt:
         yield Text(doubt_words(result))
     lines = {}
-    if result.side.report:
-        lines["Planner"] = report_words(result.side.report)
+    if side.report:
+        lines["Planner"] = report_words(side.report)
     if is_verbose():
         lines["Episodes"] = str(result.journal)
     if found and (found.mistakes or found.unanswered) and result.learn_from:
@@ -292,9 +291,8 @@ def plan_report(result: PlanResult) -> Iterator[RenderableType]:
 
 def _return_words(result: PlanResult) -> str:
     """Return the mean return, and the normalised one if the oracle played."""
-    if not result.side.verified:
+    if not (count := len(result.side.verified)):
         return "No verified episode, so no return."
-    count = len(result.side.verified)
     words = f"Mean return {mean_words(result.side.mean)} ({count} episode{'s' * (count != 1)})"
     if result.R is not None:
         words += f"; normalised return R = {share(result.R)} (0: random actions, 1: oracle)"
@@ -323,7 +321,7 @@ def mismatch_words(found: Mismatches) -> str:
 def unverified_words(result: PlanResult) -> str:
     """Return which episodes are not verified, and how to have them verified."""
     numbers, episodes = result.unverified, len(result.side.episodes)
-    named = first_few([f"#{number}" for number in numbers], MOST_TOLD)
+    named = first_few([f"#{number}" for number in numbers], MAX_NUMBERS)
     return (
         f"Unverified: {len(numbers)} of {episodes} episodes ({named}); rechecking decisions "
         f"took over {SECONDS:.0f} s plus {TIMES:.0f} times their planning, so their returns do "

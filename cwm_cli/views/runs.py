@@ -117,36 +117,24 @@ def node_parts(found: NodeDetails) -> Iterator[Text]:
     if node.verdict.findings:
         yield Text("\nfindings", "bold")
         yield _foreign(node.verdict.findings)
-    yield from _prompt(found)
-    yield Text("\ncompletion", "bold")
-    yield _foreign(found.completion or "none")
-    yield Text("\nprogram", "bold")
-    yield _foreign(node.program or "none")
-    yield from _difference(found)
-
-
-def _prompt(found: NodeDetails) -> Iterator[Text]:
-    """Yield the prompt, message by message."""
     if found.prompt is None:
         yield Text("\nprompt", "bold")
         yield Text(found.prompt_words)
     for message in found.prompt or ():
         yield Text(f"\nprompt, {message.role}", "bold")
         yield _foreign(message.content)
-
-
-def _difference(found: NodeDetails) -> Iterator[Text]:
-    """Yield the difference to the parent's program, if there is a parent."""
-    lines = found.difference()
-    if lines is None:
-        return
-    yield Text(f"\ndifference to #{found.node.parent}", "bold")
-    if not lines:
-        yield Text("none")
-    for line in lines[2:]:
-        yield Text(clean(line, newlines=True), MARKS.get(line[:1], ""))
+    yield Text("\ncompletion", "bold")
+    yield _foreign(found.completion or "none")
+    yield Text("\nprogram", "bold")
+    yield _foreign(node.program or "none")
+    if (lines := found.difference()) is not None:
+        yield Text(f"\ndifference to #{node.parent}", "bold")
+        if not lines:
+            yield Text("none")
+        for line in lines[2:]:  # after the two lines that name the files
+            yield Text(clean(line, newlines=True), MARKS.get(line[:1], ""))
 
 
 def _foreign(text: str) -> Text:
-    """Return foreign text without control characters."""
+    """Remove control characters, which could change the terminal."""
     return Text(clean(text, newlines=True).rstrip())

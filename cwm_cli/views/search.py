@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Protocol
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.live import Live
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from cwm_cli.commands.comparison import LearnFrom
@@ -31,14 +30,9 @@ from cwm_cli.text import cached_words, money, share, tokens
 from cwm_cli.views.curves import Axis, Chart, Series
 from cwm_cli.views.datasets import RecordingBar
 from cwm_cli.views.lines import PROGRESS_SECONDS, Pulse, is_verbose, progress_console
-from cwm_cli.views.scores import gap_parts, labelled, part_table
-from cwm_cli.views.tables import GridTable, score_table, titled
-from cwm_cli.views.terminal import Pane, bar, duration, first_line, printable, printed_above
+from cwm_cli.views.tables import GridTable, gap_parts, labelled, part_table, score_table, titled
+from cwm_cli.views.terminal import Pane, bar, duration, first_line, printable
 from cwm_cli.views.tree import Row, SearchTree, draw, lay_out, totals
-
-PLOT_LINES = 8
-LEAST_DIAGNOSIS, MOST_DIAGNOSIS = 6, 16
-"""Lines of the score curve, and of the diagnosis; each has a title line as well."""
 
 
 class SearchView(RecordingBar):
@@ -116,8 +110,7 @@ def live(
             pulse.stop()
         return
     screen = Screen(search, budget=budget, title=title, console=console, began=began)
-    with screen.display() as display, printed_above(console):
-        display.refresh()
+    with screen.pane.shown():
         try:
             yield screen
         finally:
@@ -163,8 +156,10 @@ class NodeLines:
         counter = number if node.asked else " " * len(number)
         origin = "" if node.parent == ROOT else f" of #{node.parent}"
         best = self._tree.best or node
-        if self._skips(node, best):
-            return
+        if not (is_verbose() or self._search.backend.is_language_model or node is best):
+            recent = time.monotonic() - self._printed < PROGRESS_SECONDS
+            if recent and self._tree.completions < self._budget:
+                return
         self._printed = time.monotonic()
         scores = f"{share(node.verdict.score)} (best {share(best.verdict.score)})"
         words = f"{counter} {node.action}{origin}: {scores}"
@@ -174,13 +169,6 @@ class NodeLines:
         elif node.verdict.open_gap:
             parts.append(f"not solved: {node.verdict.open_gap}")
         self._console.print(Text("  ".join(parts)), soft_wrap=True)
-
-    def _skips(self, node: Node, best: Node) -> bool:
-        """Return whether a node has no line."""
-        if is_verbose() or self._search.backend.is_language_model or node is best:
-            return False
-        recent = time.monotonic() - self._printed < PROGRESS_SECONDS
-        return recent and self._tree.completions < self._budget
 
 
 class Screen:
@@ -203,7 +191,7 @@ class Screen:
         self._search = search
         self._budget = budget
         self._title = printable(title)
-        self._pane = Pane(self._lines, console)
+        self.pane = Pane(self._lines, console)
         self._began = time.monotonic() if began is None else began
         self._lock = threading.Lock()
         self._tree = SearchTree(search.nodes, search.switches)
@@ -223,24 +211,18 @@ class Screen:
         with self._lock:
             self._states.update(states)
 
-    def display(self) -> Live:
-        """Return the live display, which redraws the picture four times a second."""
-        return self._pane.display()
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw the picture once."""
-        return self._pane.__rich_console__(console, options)
-
     def _lines(self, width: int, height: int) -> Sequence[Text]:
         """Return all lines of the picture."""
+        # A copy, because the search's thread changes it.
         pending = {} if self.over else self._search.pending.copy()
-        # Lines of a terminal above which the score curve and the diagnosis are drawn below the
-        # tree.
-        tall = 30
         with self._lock:
-            self._lay_out(pending, width, height - 3, with_details=height >= tall and not self.over)
+            # A low terminal has no room for the score curve and the diagnosis below the tree.
+            self._lay_out(pending, width, height - 3, with_details=height >= 30 and not self.over)
             tree_lines = draw(self._rows, self._tree, self._states)
-            progress = self._progress(pending, width)
+            done = self._tree.completions
+            words = [f"{done}/{self._budget} completions", duration(time.monotonic() - self._began)]
+            words += filter(None, [in_flight(pending)])
+            progress = bar(done, self._budget, " " + " · ".join(words), width)
             facts = Text(" · ".join([*totals(self._tree), *_doing(self._search, pending)]))
         return [Text(self._title, "bold"), *tree_lines, *self._details, progress, facts]
 
@@ -254,20 +236,16 @@ class Screen:
         self._drawn_state, self._details = state, []
         moves = [flight.move for flight in pending.values()]
         best = self._tree.best
-        reserved = PLOT_LINES + LEAST_DIAGNOSIS + 2 if with_details and best else 0
+        # 8 lines for the score curve, at least 6 for the diagnosis, and their titles.
+        plot_lines = 8
+        reserved = plot_lines + 6 + 2 if with_details and best else 0
         self._rows = lay_out(self._tree, moves, width=width, height=room - reserved)
         if reserved:
-            self._details = _curve(self._tree, width)
+            # At most 100 columns, so that drawing four times a second stays cheap.
+            self._details = [Text("Best score so far", "bold")]
+            self._details += score_curve(self._tree).dots(min(width, 100), plot_lines)
             diagnosis = _diagnosis(self._tree)
             self._details += diagnosis[: room - len(self._rows) - len(self._details)]
-
-    def _progress(self, pending: Mapping[int, Pending], width: int) -> Text:
-        """Draw the bar of completions with the time and the requests in flight."""
-        done = self._tree.completions
-        words = [f"{done}/{self._budget} completions", duration(time.monotonic() - self._began)]
-        if flights := in_flight(pending):
-            words.append(flights)
-        return bar(done, self._budget, " " + " · ".join(words), width)
 
 
 def _doing(search: Search, pending: Mapping[int, Pending]) -> list[str]:
@@ -275,18 +253,14 @@ def _doing(search: Search, pending: Mapping[int, Pending]) -> list[str]:
     return [printable(words) for step in pending if (words := search.doing.get(step))][:1]
 
 
-def _curve(tree: SearchTree, width: int) -> list[Text]:
-    """Draw the best score over completions, as steps."""
+def score_curve(tree: SearchTree) -> Chart:
+    """Chart the best score over completions, as steps."""
     xs, ys = [0], [0.0]
     for completions, score in [*tree.curve, (tree.completions, tree.curve[-1][1])]:
         xs += [completions, completions]
         ys += [ys[-1], score]
     line = Series("best so far", xs, ys)
-    end = max(1, tree.completions)
-    chart = Chart("", "completions", "", [line], Axis(0, end), Axis(0, 1))
-    # Columns of the score curve at most, so that drawing it four times a second stays cheap.
-    widest_plot = 100
-    return [Text("Best score so far", "bold"), *chart.dots(min(width, widest_plot), PLOT_LINES)]
+    return Chart("", "completions", "", [line], Axis(0, max(1, tree.completions)), Axis(0, 1))
 
 
 def _diagnosis(tree: SearchTree) -> list[Text]:
@@ -305,7 +279,7 @@ def _diagnosis(tree: SearchTree) -> list[Text]:
         if line.strip()
     )
     title = Text(f"Diagnosis of #{tree.best.id}, the best program so far", "bold")
-    return [title, *(Text(line, "dim") for line in islice(lines, MOST_DIAGNOSIS))]
+    return [title, *(Text(line, "dim") for line in islice(lines, 16))]
 
 
 def synthesis_report(result: SynthesisResult, budget: int) -> Iterator[RenderableType]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rich.bar import Bar
 from rich.console import RenderableType
@@ -20,14 +20,9 @@ from cwm_cli.views.tables import GridTable
 from cwm_cli.views.terminal import first_line, printable
 
 if TYPE_CHECKING:
-    from cwm_cli.bench.asking import Asked
     from cwm_cli.bench.speed import Pace
-    from cwm_cli.evaluation import Score
 
 WORLD_MODEL, ENVIRONMENT = "world model", "environment"
-UNNAMED_MODEL = "language model"
-FIRST_HEAD = "per transition"
-HINT = "To time a language model as well, add --model PROVIDER/NAME (needs cwm-cli[llm])."
 TITLES = {
     "scalar": WORLD_MODEL,
     "arithmetic": "  as arithmetic",
@@ -65,19 +60,35 @@ class SpeedView(RecordingBar):
             self._status.update(Text(event.words))
 
 
-class _Line(NamedTuple):
-    name: str
-    pace: Pace
-
-
 def speed_parts(found: SpeedResult, width: int) -> Iterator[RenderableType]:
     """Yield the chart, the correct predictions, the ratios, and what failed."""
-    model = printable(found.name) or UNNAMED_MODEL
-    lines = list(_lines(found, model))
-    if lines:
-        yield _chart(lines, width)
-    yield _scores(found, model)
-    yield from _ratios(found, model)
+    model = printable(found.name) or "language model"
+    paces = {
+        title.format(rows=found.timed.rows): found.paces[name]
+        for name, title in TITLES.items()
+        if name in found.paces
+    }
+    if found.answering:
+        paces[model] = found.answering
+    if paces:
+        yield _chart(paces, width)
+    sides = {WORLD_MODEL: found.world_model, ENVIRONMENT: found.environment}
+    if found.language_model:
+        sides[model] = found.language_model.score
+    cells = []
+    for side, score in sides.items():
+        parts = [UNKNOWN] * (len(PARTS) + 1)
+        if score is not None:
+            parts = [str(score.transitions), *(share(getattr(score, part)) for part in PARTS)]
+        cells.append([printable(side, 32), *parts])
+    heads = ["correct", "transitions", *PARTS.values()]
+    yield GridTable(Grid("", heads, cells), compact=True)
+    names = {"environment": f"the {ENVIRONMENT}", "language_model": model}
+    for other, ratios in found.speedups().items():
+        for form, ratio in ratios.items():
+            if ratio:
+                how = " in batches" if form == "batched" else ""
+                yield Text(f"The world model{how} is {ratio_words(ratio)} as {names[other]}.")
     yield from _remarks(found, model)
 
 
@@ -94,76 +105,29 @@ def ratio_words(ratio: SpeedRatio) -> str:
     return f"{times} times as fast"
 
 
-def _lines(found: SpeedResult, model: str) -> Iterator[_Line]:
-    """Yield a line of the chart for each measured pace."""
-    for name, title in TITLES.items():
-        if name in found.paces:
-            yield _Line(title.format(rows=found.timed.rows), found.paces[name])
-    if found.answering:
-        yield _Line(model, found.answering)
-
-
-def _chart(lines: list[_Line], width: int) -> Table:
+def _chart(paces: Mapping[str, Pace], width: int) -> Table:
     """Draw the times as bars on a logarithmic scale."""
-    low = floor(log10(min(line.pace.low for line in lines)))
-    high = ceil(log10(max(line.pace.high for line in lines)))
-    name = max(len(title) for title in (FIRST_HEAD, *(line.name for line in lines)))
-    max_bar_columns = 40
-    # Columns for the figures beside a bar.
-    figure_columns = 38
-    bars = max(10, min(max_bar_columns, width - name - figure_columns))
+    low = floor(log10(min(pace.low for pace in paces.values())))
+    high = ceil(log10(max(pace.high for pace in paces.values())))
+    first_head = "per transition"
+    names = max(map(len, (first_head, *paces)))
+    # The figures beside a bar take 38 columns.
+    bars = max(10, min(40, width - names - 38))
+    left, right = (seconds_words(10.0**power) for power in (low, high))
+    scale = left + right.rjust(bars - len(left))
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="")
-    for title in (FIRST_HEAD, _scale(low, high, bars)):
+    for title in (first_head, scale):
         table.add_column(Text(title, style="dim"), no_wrap=True)
     table.add_column("median", justify="right", no_wrap=True)
     table.add_column("5 to 95 %", justify="right", no_wrap=True)
-    for line in lines:
-        length = log10(line.pace.median) - low
+    for name, pace in paces.items():
         table.add_row(
-            Text(line.name),
-            Bar(high - low, 0, length, width=bars, color="cyan"),
-            seconds_words(line.pace.median),
-            f"{seconds_words(line.pace.low)} to {seconds_words(line.pace.high)}",
+            Text(name),
+            Bar(high - low, 0, log10(pace.median) - low, width=bars, color="cyan"),
+            seconds_words(pace.median),
+            f"{seconds_words(pace.low)} to {seconds_words(pace.high)}",
         )
     return table
-
-
-def _scale(low: int, high: int, width: int) -> str:
-    """Return the ends of the scale as a head of the bars."""
-    first, last = (seconds_words(10.0**power) for power in (low, high))
-    return first + last.rjust(width - len(first))
-
-
-def _scores(found: SpeedResult, model: str) -> GridTable:
-    """Compare the shares of correct predictions on the same transitions."""
-    asked = found.language_model
-    sides = {WORLD_MODEL: found.world_model, ENVIRONMENT: found.environment}
-    if asked:
-        sides[model] = asked.score
-    heads = ["correct", "transitions", *PARTS.values()]
-    max_name_columns = 32
-    cells = [[printable(name, max_name_columns), *_shares(score)] for name, score in sides.items()]
-    return GridTable(Grid("", heads, cells), compact=True)
-
-
-def _shares(score: Score | None) -> Iterator[str]:
-    """Yield the number of transitions, then the share predicted correctly by part."""
-    if score is None:
-        yield from [UNKNOWN] * (len(PARTS) + 1)
-        return
-    yield str(score.transitions)
-    for name in PARTS:
-        yield share(getattr(score, name))
-
-
-def _ratios(found: SpeedResult, model: str) -> Iterator[Text]:
-    """Yield the speed of the world model relative to the environment and language model."""
-    names = {"environment": f"the {ENVIRONMENT}", "language_model": model}
-    for side, ratios in found.speedups().items():
-        for form, ratio in ratios.items():
-            if ratio:
-                how = " in batches" if form == "batched" else ""
-                yield Text(f"The world model{how} is {ratio_words(ratio)} as {names[side]}.")
 
 
 def _remarks(found: SpeedResult, model: str) -> Iterator[Text]:
@@ -175,34 +139,24 @@ def _remarks(found: SpeedResult, model: str) -> Iterator[Text]:
         forms = [FORMS[form] for form in FORMS if notes.get(form) == note]
         side = f"{WORLD_MODEL}, not timed {' or '.join(forms)}" if forms else WORLD_MODEL
         yield Text(f"{side}: {printable(note)}", style="dim")
-    if words := _environment_note(found.environment):
+    if found.environment is None:
+        words = "not scored, since it cannot be set to a recorded state"
         yield Text(f"{ENVIRONMENT}: {words}", style="dim")
-    if asked := found.language_model:
-        yield from _spent(asked, model)
-    else:
-        yield Text(HINT, style="dim")
-
-
-def _environment_note(score: Score | None) -> str:
-    """Return why the true environment has no perfect score."""
-    if score is None:
-        return "not scored, since it cannot be set to a recorded state"
-    if score.exact < 1:
-        return "below 1, since it is random or its observations are incomplete"
-    return ""
-
-
-def _spent(asked: Asked, model: str) -> Iterator[Text]:
-    """Yield the answers of the language model, with cost and failures."""
+    elif found.environment.exact < 1:
+        words = "below 1, since it is random or its observations are incomplete"
+        yield Text(f"{ENVIRONMENT}: {words}", style="dim")
+    asked = found.language_model
+    if asked is None:
+        hint = "To time a language model as well, add --model PROVIDER/NAME (needs cwm-cli[llm])."
+        yield Text(hint, style="dim")
+        return
     spent = asked.spent
     counts = [f"{len(asked.answers)} answers", f"{len(asked.unread)} invalid"]
     counts += [f"{len(asked.refused)} refused"] if asked.refused else []
     yield Text(
         f"{model}: {', '.join(counts)}, {tokens(spent.tokens)} tokens, cost {money(spent.cost)}"
     )
-    # Invalid answers of a language model that are printed.
-    max_invalid_answers = 3
-    for row, reason in [*asked.unread.items()][:max_invalid_answers]:
+    for row, reason in [*asked.unread.items()][:3]:
         yield Text(f"  transition {row}: {printable(reason)}", style="dim")
     for note in asked.notes:
         yield Text(printable(note))

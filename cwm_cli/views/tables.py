@@ -1,7 +1,8 @@
-"""Tables on the terminal, split by columns if they are too wide."""
+"""Tables and lists on the terminal: reports, scores by part, labelled lines and bullets."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Protocol
 
 from rich import box
@@ -14,7 +15,11 @@ from cwm_cli.evaluation import Score
 from cwm_cli.runs.progress import score_grid
 from cwm_cli.runs.report import Grid
 from cwm_cli.runs.searches import PARTS
+from cwm_cli.text import share, share_with_error
 from cwm_cli.views.terminal import printable
+
+MAX_GAPS = 3
+"""Sentences on missing data after a command; `cwm runs show` prints them all."""
 
 
 class _Report(Protocol):
@@ -35,10 +40,8 @@ def report_parts(report: _Report) -> Iterator[RenderableType]:
     yield Text(printable(report.title), "bold")
     outcome, _, effort = report.verdict.partition(" \N{MIDDLE DOT} ")
     yield from (Text(printable(line, 1000)) for line in (outcome, effort) if line)
-    for grid in report.grids:
-        yield GridTable(grid)
-    for note in report.notes:
-        yield Text(printable(note, 1000))
+    yield from map(GridTable, report.grids)
+    yield from (Text(printable(note, 1000)) for note in report.notes)
 
 
 @dataclass(frozen=True)
@@ -53,24 +56,22 @@ class GridTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the table."""
-        for places in chunks(self.grid, options.max_width):
-            yield self._table(places)
-
-    def _table(self, places: list[int]) -> Table:
-        """Draw some of the columns."""
         grid = self.grid
         title = Text(printable(grid.title), "bold") if grid.title else None
         style = None if self.compact else box.SIMPLE_HEAD
         padding = (0, 2, 0, 0) if self.compact else (0, 1)
-        table = Table(title=title, title_justify="left", box=style, padding=padding, pad_edge=False)
-        for place in places:
-            head = Text(printable(grid.heads[place]))
-            table.add_column(
-                head, justify="left" if place < grid.words else "right", overflow="fold"
+        for places in chunks(grid, options.max_width):
+            table = Table(
+                title=title, title_justify="left", box=style, padding=padding, pad_edge=False
             )
-        for line in grid.cells:
-            table.add_row(*(Text(printable(line[place])) for place in places))
-        return table
+            for place in places:
+                head, side = Text(printable(grid.heads[place])), "left"
+                table.add_column(
+                    head, justify=side if place < grid.words else "right", overflow="fold"
+                )
+            for line in grid.cells:
+                table.add_row(*(Text(printable(line[place])) for place in places))
+            yield table
 
 
 def chunks(grid: Grid, width: int) -> list[list[int]]:
@@ -81,6 +82,7 @@ def chunks(grid: Grid, width: int) -> list[list[int]]:
     shares: list[list[int]] = [[]]
     left = room
     for place in range(grid.words, len(widths)):
+        # An empty share takes its first column even if it is too wide: it must be somewhere.
         if shares[-1] and widths[place] > left:
             shares.append([])
             left = room
@@ -95,11 +97,9 @@ def fits(grid: Grid, width: int) -> bool:
 
 
 def _widths(grid: Grid) -> list[int]:
-    """Return the width of each column, including the gap to the next column."""
-    lines = [grid.heads, *grid.cells]
-    # Columns of the terminal between two of a table, and around it.
-    between = 3
-    return [max(map(cell_len, column)) + between for column in zip(*lines, strict=True)]
+    """Return the width of each column, with the 3 columns that `rich` puts between two."""
+    columns = zip(grid.heads, *grid.cells, strict=True)
+    return [max(map(cell_len, column)) + 3 for column in columns]
 
 
 def titled(scores: Mapping[str, Score | None]) -> dict[str, Score | None]:
@@ -111,6 +111,70 @@ def titled(scores: Mapping[str, Score | None]) -> dict[str, Score | None]:
     }
 
 
-def score_table(rows: Mapping[str, Score | None]) -> "GridTable":
+def score_table(rows: Mapping[str, Score | None]) -> GridTable:
     """Compare scores part by part, with a column for each; unknown values are dashes."""
     return GridTable(score_grid(rows))
+
+
+def part_table(scores: Mapping[str, Score | None], baseline: Score | None = None) -> GridTable:
+    """Compare how many transitions are right, with a row for each part of a transition.
+
+    Args:
+        scores: Score by title of the column. Columns without a score are left out.
+        baseline: Score of a prediction without a model, which gets a column of its own.
+    """
+    columns = {title: score for title, score in scores.items() if score is not None}
+    if any(score.skill is not None for score in columns.values()):  # random outcomes rarely match
+        skills = [share_with_error(each.skill, each.skill_stderr) for each in columns.values()]
+        grid = Grid("", ["", *columns, "baseline"], [["skill", *skills, "0"]])
+        return GridTable(grid, compact=True)
+    if baseline is not None:
+        columns["baseline"] = baseline
+    rows: dict[str, Callable[[Score], float | None]] = {
+        "paper score": lambda score: score.paper,
+        "observation": lambda score: score.observation,
+        "reward": lambda score: score.reward,
+        "terminated": lambda score: score.terminated,
+        "valid actions": lambda score: score.valid_actions,
+        "all parts": lambda score: score.exact,
+    }
+    cells = [
+        [name, *(share(read(score)) for score in columns.values())]
+        for name, read in rows.items()
+        if any(read(score) is not None for score in columns.values())
+    ]
+    return GridTable(Grid("", ["", *columns], cells), compact=True)
+
+
+def labelled(lines: Mapping[str, str]) -> Iterator[Text]:
+    """Yield a line for each label, with all values in one column; paths are never broken."""
+    width = max(map(len, lines), default=0) + 2
+    for label, words in lines.items():
+        line = Text(f"{label + ':':<{width}}", no_wrap=True, overflow="ignore")
+        yield line.append(words)
+
+
+def gap_parts(gaps: Sequence[str], most: int = MAX_GAPS) -> Iterator[RenderableType]:
+    """Yield what the data do not cover, at most `most` sentences."""
+    if gaps:
+        yield Text("Not covered by the data:")
+        yield from (Bullet(gap) for gap in gaps[:most])
+
+
+@dataclass(frozen=True)
+class Bullet:
+    """A sentence of a list, wrapped between words."""
+
+    words: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Wrap the sentence without spaces at the ends of lines."""
+        for line in wrap(
+            self.words,
+            options.max_width,
+            initial_indent="- ",
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        ):
+            yield Text(line)

@@ -30,8 +30,20 @@ def printable(text: str, limit: int = 300) -> str:
     Terminals differ about marks that combine, joiners and pictures, so these
     are replaced as control characters are.
     """
+    # Cut first: cleaning a text of megabytes would stop the live view.
     line = clean(text[: 4 * limit], limit=limit)
-    return line if line.isascii() else "".join(c if _is_sure(c) else UNSURE for c in line)
+    if line.isascii():
+        return line
+
+    def has_sure_width(character: str) -> bool:
+        kind = category(character)
+        # Marks combine with the character before; terminals without its glyph draw a picture
+        # in one column or in two.
+        if kind[0] == "M" or (kind[0] == "S" and character >= "\U0001f000"):
+            return False
+        return cell_len(character) == (2 if east_asian_width(character) in "WF" else 1)
+
+    return "".join(c if has_sure_width(c) else UNSURE for c in line)
 
 
 def first_line(failure: Failure) -> str:
@@ -72,14 +84,6 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{seconds:02}" if minutes else f"{seconds} s"
 
 
-def _is_sure(character: str) -> bool:
-    """Return whether all terminals give a character the same width."""
-    kind = category(character)
-    if kind[0] == "M" or (kind[0] == "S" and character >= "\U0001f000"):
-        return False
-    return cell_len(character) == (2 if east_asian_width(character) in "WF" else 1)
-
-
 REFRESHES_PER_SECOND = 4
 
 ECHO = 3
@@ -101,25 +105,33 @@ class Pane:
         self._drawn: list[int] = []
 
     def display(self) -> Live:
-        """Return what draws the lines again and again."""
+        """Return the live display, which draws the lines four times a second."""
+
+        def before_drawing() -> Pane:
+            # rich erases as many lines as it printed; a narrower terminal has wrapped some.
+            width = self._console.width
+            wrapped = sum(-(-cells // width) - 1 for cells in self._drawn if cells)
+            self._drawn = []
+            if wrapped > 0:
+                erase = (ControlType.ERASE_IN_LINE, 2)
+                up = ((ControlType.CURSOR_UP, 1), erase)
+                self._console.control(Control(ControlType.CARRIAGE_RETURN, erase, *up * wrapped))
+            return self
+
         return Live(
             console=self._console,
-            get_renderable=self._before_drawing,
+            get_renderable=before_drawing,
             refresh_per_second=REFRESHES_PER_SECOND,
             redirect_stdout=False,
             redirect_stderr=False,
         )
 
-    def _before_drawing(self) -> "Pane":
-        """Erase lines of the last picture that a narrower terminal has wrapped."""
-        width = self._console.width
-        wrapped = sum(-(-cells // width) - 1 for cells in self._drawn if cells)
-        self._drawn = []
-        if wrapped > 0:
-            erase = (ControlType.ERASE_IN_LINE, 2)
-            up = ((ControlType.CURSOR_UP, 1), erase)
-            self._console.control(Control(ControlType.CARRIAGE_RETURN, erase, *up * wrapped))
-        return self
+    @contextmanager
+    def shown(self) -> Iterator[Live]:
+        """Draw the lines during the context, and print the standard streams above them."""
+        with self.display() as display, printed_above(self._console):
+            display.refresh()
+            yield display
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the lines; the last line of the terminal stays free for the cursor."""
@@ -178,6 +190,8 @@ class Printed(io.TextIOBase):
         """Print complete lines; of an overwritten line (carriage return), only its last version."""
         with self._lock:
             *lines, begun = (self._begun + text).split("\n")
+            # A progress bar overwrites its line: keep the part after the last carriage return, but
+            # not one at the very end, whose line is not overwritten yet.
             self._begun = begun[begun.rfind("\r", 0, -1) + 1 :]
         if lines:
             shown = (line.rstrip("\r").rpartition("\r")[2] for line in lines)

@@ -87,23 +87,20 @@ class SearchTree:
         self.branches[node.id] = Subtree(node.parent, rank, rank)
         insort(self.branches[node.parent].children, (rank, node.id))
         for ancestor in self.ancestors(node.id):
-            self.branches[ancestor].below += 1
-            self._improve(ancestor, rank)
+            branch = self.branches[ancestor]
+            branch.below += 1
+            if rank < branch.best:
+                # Siblings are sorted by their best ranks: move the subtree to its new place.
+                siblings = self.branches[branch.parent].children
+                del siblings[bisect_left(siblings, (branch.best, ancestor))]
+                insort(siblings, (rank, ancestor))
+                branch.best = rank
         top = self.branches[ROOT]
         top.below += 1
         top.best = top.children[0][0]
         score = -top.best[0]
         if not self.curve or score > self.curve[-1][1]:
             self.curve.append((self.completions, score))
-
-    def _improve(self, node: int, rank: Rank) -> None:
-        """Update the best rank of a subtree with the rank of a new node in it."""
-        branch = self.branches[node]
-        if rank < branch.best:
-            siblings = self.branches[branch.parent].children
-            del siblings[bisect_left(siblings, (branch.best, node))]
-            insort(siblings, (rank, node))
-            branch.best = rank
 
 
 class Fold(NamedTuple):
@@ -131,6 +128,7 @@ def fold(tree: SearchTree, flights: Sequence[Move], *, rows: int, levels: int) -
     forest = Forest(tree, flights)
     wanted = list(islice(dict.fromkeys(_by_importance(forest, rows)), 2 * rows))
 
+    # More items never need fewer rows or levels, so the largest cut is found by bisection.
     def fits(count: int) -> bool:
         cut = Cut(forest, wanted[:count])
         return cut.rows <= rows and cut.levels <= levels
@@ -138,18 +136,15 @@ def fold(tree: SearchTree, flights: Sequence[Move], *, rows: int, levels: int) -
     count = max(1, _most(len(wanted), fits))
     cut = Cut(forest, wanted[:count])
     if cut.rows < rows and count < len(wanted):
+        # The tree reached the maximum depth before the maximum length: show more of its top.
         rest = [item for item in wanted[count:] if item not in cut.owner]
-        cut = _fill(cut, rest, rows=rows, levels=levels)
+        chosen = tuple(cut.shown)
+
+        def filled(number: int) -> Cut:
+            return Cut(forest, chosen, rest[:number], levels)
+
+        cut = filled(_most(len(rest), lambda number: filled(number).rows <= rows))
     return list(_rows(cut.with_single_nodes().entries(ROOT), ""))[:rows]
-
-
-def _fill(cut: "Cut", rest: Sequence[int], *, rows: int, levels: int) -> "Cut":
-    """Show more items if the tree reached the maximum depth before the maximum length."""
-
-    def filled(count: int) -> Cut:
-        return Cut(cut.forest, cut.shown, rest[:count], levels)
-
-    return filled(_most(len(rest), lambda count: filled(count).rows <= rows))
 
 
 def _most(limit: int, fits: Callable[[int], bool]) -> int:
@@ -188,6 +183,7 @@ def _by_importance(forest: Forest, rows: int) -> Iterator[int]:
     if tree.best is not None:
         yield tree.best.id
         path = list(tree.ancestors(tree.best.id))
+    # A third of the rows at most: many parallel completions must not hide the tree.
     yield from flights[: rows // 3]
     yield from islice(tree.newest(), 3)
     ends = _alternately(path, reversed(path))
@@ -238,17 +234,13 @@ class Cut:
             depth = depths[owner] + 1 + self._adrift(item)
             if depth <= deepest or item not in left_out:
                 depths[item] = depth
-                self._show(item, owner)
+                self.shown[item] = None
+                self.owned[owner].append(item)
+                if item < self.forest.first_flight:
+                    below = self.forest.tree.branches[item].below
+                    self.hidden[item] = below
+                    self.hidden[owner] -= below + 1
         self.levels = max(depths.values())
-
-    def _show(self, item: int, owner: int) -> None:
-        """Mark an item as shown below its owner."""
-        self.shown[item] = None
-        self.owned[owner].append(item)
-        if item < self.forest.first_flight:
-            below = self.forest.tree.branches[item].below
-            self.hidden[item] = below
-            self.hidden[owner] -= below + 1
 
     @property
     def rows(self) -> int:
@@ -293,6 +285,7 @@ class Cut:
         """Best rank among the folded nodes of each shown item."""
         found: dict[int, list[Rank]] = defaultdict(list)
         branches = self.forest.tree.branches
+        # Children are sorted, so the best hidden child is the first one without an owner.
         for item in (ROOT, *self.owner):
             if item >= self.forest.first_flight:
                 continue
@@ -367,26 +360,14 @@ def _line(row: Row, tree: SearchTree, states: Mapping[int, str]) -> Text:
         return line.append(f"… {content.hidden:,} more, best {share(content.best)}", "dim")
     if isinstance(content, Move):
         return line.append(f"… {content.action}{origin}", "cyan")
-    best = content is tree.best
+    best, verdict = content is tree.best, content.verdict
     words = f"{'★ ' if best else ''}#{content.id} {content.action}{origin}"
-    line.append(f"{words} {share(content.verdict.score)}", _style(content, best=best))
-    return _append_notes(line, content, states.get(content.id, ""))
-
-
-def _append_notes(line: Text, node: Node, state: str) -> Text:
-    """Append the state of a node and the error of its program."""
-    if state:
+    style = "bold green" if best else "dim red" if verdict.is_bug else ""
+    line.append(f"{words} {share(verdict.score)}", style)
+    if state := states.get(content.id, ""):
         line.append(f"  {printable(state, 30)}", "yellow")
-    failure = node.verdict.failure
-    if failure is not None and failure.is_bug:
-        line.append(f"  {first_line(failure)}", "dim red")
-    elif node.verdict.open_gap:
-        line.append(f"  not solved: {node.verdict.open_gap}", "dim")
+    if verdict.failure is not None and verdict.failure.is_bug:
+        line.append(f"  {first_line(verdict.failure)}", "dim red")
+    elif verdict.open_gap:
+        line.append(f"  not solved: {verdict.open_gap}", "dim")
     return line
-
-
-def _style(node: Node, *, best: bool) -> str:
-    """Return the style of a node."""
-    if best:
-        return "bold green"
-    return "dim red" if node.verdict.is_bug else ""

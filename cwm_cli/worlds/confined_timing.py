@@ -1,6 +1,7 @@
-"""Timing of a program's steps in its confined process: the job, its inputs and its handler.
+"""The confined process that is timed: the job, its sealed inputs, and its handler.
 
-`timing` is the side outside the sandbox.
+`timing` holds the clock outside the sandbox. This module must not import it, because workers import
+this module before each program.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ from cwm_cli.sandbox.handlers import (
     writer,
 )
 from cwm_cli.sandbox.job import ModelJob, slot_type
-from cwm_cli.translation import Form
+from cwm_cli.translation.forms import Form
 from cwm_cli.worlds.confined import load_form
 from cwm_cli.worlds.messages import MAX_NOTE_BYTES
 
@@ -209,6 +210,7 @@ def _single_pass(
         actions = [recorded_actions[row] for row in inputs.rows.tolist()]
         answers: list[Any] = []
         keep = answers.append
+        # A local number, because reading the shared counter for each step takes time.
         number: int = counter[0]
         for state, action in zip(_observations(job, inputs), actions, strict=True):
             stand(state)

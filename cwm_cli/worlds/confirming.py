@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from math import ceil, comb, inf
+from math import ceil, inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,6 @@ from cwm_cli.worlds.messages import PlanningJob, states_of
 from cwm_cli.worlds.model import Confirmation
 from cwm_cli.worlds.remote import (
     AGREEMENT,
-    INSTEAD,
     OutOfTime,
     ProgramFailed,
     RemoteModel,
@@ -145,9 +144,15 @@ class Confirmer:
                 reported += self._repeat(batch)
                 for window in batch:
                     counts[window[0].moment.episode] += len(window)
-            for largest in filter(None, map(self._suspicious_window, episodes)):
-                reported += self._repeat([largest])
-                counts[largest[0].moment.episode] += len(largest)
+            for windows in filter(None, episodes):
+                most, largest = max(
+                    ((max(decision.steps for decision in window), window) for window in windows),
+                    key=lambda counted: counted[0],
+                )
+                # Far more steps than repeated decisions took were not taken by the planner.
+                if most > MAX_STEP_RATIO * self._max_steps:
+                    reported += self._repeat([largest])
+                    counts[largest[0].moment.episode] += len(largest)
             self._confirm_steps(reported)
         except OutOfTime:
             self.close()  # not all steps of this process were confirmed
@@ -156,6 +161,7 @@ class Confirmer:
 
     def close(self) -> None:
         """End the stepping process."""
+        # unset first, so that no caller uses the model if `close` raises
         model, self._model = self._model, None
         if model is not None:
             model.close()
@@ -203,16 +209,10 @@ class Confirmer:
         for number, windows in enumerate(episodes):
             for place, window in enumerate(windows):
                 planner = window[0].planner
+                # In a batch, the draws of one episode would shift the draws of the next episode.
                 alone = self.job.draws or find_planner(self.job.planners[planner][0]).ALONE
                 batches.setdefault((planner, place, number if alone else -1), []).append(window)
         return list(batches.values())
-
-    def _suspicious_window(self, windows: list[list[Decision]]) -> list[Decision] | None:
-        """Return the window with the most reported steps, if repeated decisions took far fewer."""
-        counts = [max(decision.steps for decision in window) for window in windows]
-        if not counts or max(counts) <= MAX_STEP_RATIO * self._max_steps:
-            return None
-        return windows[counts.index(max(counts))]
 
     def _repeat(self, windows: list[list[Decision]]) -> list[ReportedStep]:
         """Repeat windows, a second time in a new process if the first fails.
@@ -230,9 +230,7 @@ class Confirmer:
             self._check_time()
             where = _where(windows[0][0].moment)
             words = printable(error.failure.message.splitlines()[0], 200)
-            raise TamperingError(
-                f"{where} failed when it was repeated ({words}): {INSTEAD}"
-            ) from error
+            raise TamperingError(f"{where} failed when it was repeated ({words})") from error
 
     def _check_time(self) -> None:
         """Raise `OutOfTime` after a failure near the deadline, which itself ends processes."""
@@ -250,6 +248,7 @@ class Confirmer:
         # Encode and decode each state, so that the planner gets the values that a program gets.
         encoder, decoder, reported = states_of(job), states_of(job), list[ReportedStep]()
         requested = np.zeros(len(windows))
+        # Windows of several episodes are planned together, which saves calls of the process.
         for decisions in zip_longest(*windows):
             places = [place for place, decision in enumerate(decisions) if decision]
             due = [decision for decision in decisions if decision]
@@ -262,7 +261,7 @@ class Confirmer:
             except Unsuited as reason:
                 where = _where(moments[0])
                 raise TamperingError(
-                    f"{where} cannot come from the planner (it {reason}): {INSTEAD}"
+                    f"{where} cannot come from the planner (it {reason})"
                 ) from None
             for decision, plan in zip(due, plans, strict=True):
                 if decider.passed_over or not self._is_equal(plan, decision.plan):
@@ -272,7 +271,7 @@ class Confirmer:
                     )
                     words = f"returned {played} instead of the planner's action {planned}"
                     where = _where(decision.moment)
-                    raise TamperingError(f"in {where} the program {words}: {INSTEAD}")
+                    raise TamperingError(f"in {where} the program {words}")
             share = (model.requested - before) / len(due)
             self._max_steps = max(self._max_steps, ceil(share))
             requested[places] += share
@@ -283,7 +282,7 @@ class Confirmer:
             if claimed > MAX_STEP_RATIO * (steps + self._max_steps):
                 words = f"{claimed:,} model steps instead of {steps:,.0f}"
                 where = _where(window[0].moment)
-                raise TamperingError(f"{where} and the following ones report {words}: {INSTEAD}")
+                raise TamperingError(f"{where} and the following ones report {words}")
         if model.remembers:
             self._confirm_steps(reported)
             reported = []
@@ -293,6 +292,7 @@ class Confirmer:
         """Return the steps that decisions rest on, including the best and random rollouts."""
         played, model.played = model.played, []
         reported, model.reported = model.reported, []
+        # A planner follows the best rollout, so a program gains most by inventing its return.
         if model.deterministic and played:
             best = max(played, key=lambda rollout: rollout.returned)
             for rollout in (best, *(secrets.choice(played) for _ in range(decisions))):
@@ -346,9 +346,7 @@ class Confirmer:
             differs = self._differs_from_predictions(rows, checked, model)
         if differs.any():
             words = f"{int(differs.sum())} of {len(differs)} steps used in plans"
-            raise TamperingError(
-                f"the program predicts {words} differently when repeated: {INSTEAD}"
-            )
+            raise TamperingError(f"the program predicts {words} differently when repeated")
 
     def _differs_from_predictions(
         self, rows: Dataset, checked: np.ndarray, model: RemoteModel
@@ -408,6 +406,7 @@ class Confirmer:
         for number, last in enumerate(secrets.SystemRandom().sample(reported, len(reported))):
             if len(rows) >= 4000:
                 break
+            # One path checks all places on it. A random program need not return there again.
             same = last.end if model.deterministic else (last.start, key(last.action))
             if same in seen or not (model.deterministic or model.is_root(last.start)):
                 continue
@@ -454,16 +453,15 @@ class Confirmer:
         if failure is not None:
             self._check_time()
             words = printable(failure.message.splitlines()[0], 200)
-            raise TamperingError(f"the program fails when steps are repeated ({words}): {INSTEAD}")
+            raise TamperingError(f"the program fails when steps are repeated ({words})")
 
 
 def _agrees(predictions: np.ndarray, reported: np.ndarray) -> np.ndarray:
-    """Return a mask of the rows whose only prediction (1, rows, ...) agrees with the report."""
-    [again] = predictions
-    same = np.asarray(again == reported)
+    """Return a mask of the rows where a prediction (n, rows, ...) agrees with the report."""
+    same = np.asarray(predictions == reported)
     if reported.dtype.kind == "f":
-        same = np.isclose(again, reported, rtol=AGREEMENT, atol=AGREEMENT, equal_nan=True)
-    return np.asarray(same.reshape(len(same), -1).all(axis=1))
+        same = np.isclose(predictions, reported, AGREEMENT, AGREEMENT, equal_nan=True)
+    return np.asarray(same.reshape(*same.shape[:2], -1).all(axis=2).any(axis=0))
 
 
 def _may_be_drawn(predictions: np.ndarray, reported: np.ndarray) -> np.ndarray:
@@ -473,6 +471,8 @@ def _may_be_drawn(predictions: np.ndarray, reported: np.ndarray) -> np.ndarray:
     2 / (n + 1). Rows outside are rejected only if such a large number of rows would be outside by
     chance with a probability below 1e-9. Texts are always accepted.
     """
+    from scipy.stats import binom
+
     rows = len(reported)
     if reported.dtype.kind not in "fiub":
         return np.ones(rows, bool)
@@ -481,12 +481,11 @@ def _may_be_drawn(predictions: np.ndarray, reported: np.ndarray) -> np.ndarray:
         reported < predictions.min(axis=0) - room
     )
     outside = outside.reshape(rows, -1)
-    # the upper tail of the binomial distribution
-    chance, tail, most = 2 / (1 + len(predictions)), 0.0, rows
-    while tail < 1e-9:
-        tail += comb(rows, most) * chance**most * (1 - chance) ** (rows - most)
-        most -= 1
-    return np.asarray(~outside[:, outside.sum(axis=0) > most + 1].any(axis=1))
+    # the upper tail of the binomial distribution: P(X >= number)
+    numbers = np.arange(rows + 2)
+    tail = binom.sf(numbers - 1, rows, 2 / (1 + len(predictions)))
+    rejected = outside.sum(axis=0) >= numbers[tail < 1e-9].min()
+    return np.asarray(~outside[:, rejected].any(axis=1))
 
 
 def _where(moment: Moment) -> str:

@@ -132,6 +132,7 @@ def component_names(space: Space, name: str) -> list[str]:
 
 def _bounds(space: Space) -> str:
     """Return the bounds of the components in words, or "" if there are none or too many."""
+    # Equal bounds of all components take one phrase, so that their number is not limited.
     bounds = list(zip(space.low, space.high, strict=True))
     bounded = [pair for pair in bounds if all(map(isfinite, pair))]
     if not bounded or (len(set(bounds)) > 1 and len(bounds) > MOST_BOUNDS):

@@ -21,7 +21,7 @@ from cwm_cli.envs.simulators.chance import fingerprint
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.envs.tasks import reward_number
 from cwm_cli.errors import CwmError
-from cwm_cli.planning.model import EpisodeHistory, close
+from cwm_cli.planning.model import EpisodeHistory, Step, close
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.worlds.model import (
     ImaginedEpisodes,
@@ -96,6 +96,7 @@ class EnvironmentModel(WorldModel):
             return Predictions({}, Failure(kind="load_error", message=message))
         if draws > 1 and not self.remembers:
             return self._sample(rows, seed, draws)
+        # One seed per row, so that the result of a row does not depend on the rows before it.
         seeds = np.random.SeedSequence(seed).generate_state(len(rows)).tolist()
         with closing(self.spec.make(**self.env_args)) as env:
             answers: list[Transition | None] = []
@@ -128,6 +129,7 @@ class EnvironmentModel(WorldModel):
     def _sample(self, rows: Dataset, seed: int, draws: int) -> Predictions:
         """Draw the results of each situation repeatedly, most often if they are random."""
         situations = rows.situations()
+        # reversed, so that the first row of each situation is kept
         first = dict(zip(situations[::-1], range(len(rows))[::-1], strict=True))
         with closing(self.spec.make(**self.env_args)) as env:
             self._step(env, rows.row(0), seed)  # `restore` may learn about the environment here
@@ -140,6 +142,7 @@ class EnvironmentModel(WorldModel):
                 if sample.is_random:
                     sample.draw(min(draws, MANY_DRAWS))
             varied = [sample for sample in samples if len(sample.outcomes) > 1]
+            # If outcomes rarely repeat, as real numbers do, frequencies mean nothing.
             countable = all(2 * len(sample.outcomes) <= sample.times for sample in varied)
             most = MAX_DRAWS // max(len(varied), 1) if countable else draws
             for sample in varied:
@@ -213,6 +216,7 @@ class PlayedEpisodes(ImaginedEpisodes):
         self._spec, self._like = model.spec, rows
         idle, make = model._idle, model.spec.make
         self._envs = [idle.pop() if idle else make(**model.env_args) for _ in starts]
+        # a copy, because `keep` drops instances from the list
         finalize(self, idle.extend, self._envs.copy())
         seeds = np.random.SeedSequence(seed).generate_state(self.count).tolist()
         for env, start, env_seed in zip(self._envs, starts, seeds, strict=True):
@@ -225,25 +229,14 @@ class PlayedEpisodes(ImaginedEpisodes):
 
     def step(self, actions: Columns) -> ImaginedStep:
         """Take one action in each environment."""
-        like, spec = self._like, self._spec
-        observations, rewards, terminated, valid = [], [], [], []
+        like, spec, steps = self._like, self._spec, []
         for place, env in enumerate(self._envs):
             after, reward, over, *_ = env.step(like.action_space.unpack("actions", actions, place))
-            observations.append(after)
-            rewards.append(reward_number(reward))
-            terminated.append(bool(over))
             allowed = spec.valid_actions and spec.valid_actions(env.unwrapped)
-            valid.append(None if allowed is None else like.action_space.mask(map(int, allowed)))
-        names_valid = like.has_valid_actions
-        everything = np.ones(like.action_space.count, np.bool_) if names_valid else None
-        return ImaginedStep(
-            like.observation_space.pack("observations", observations),
-            np.array(rewards),
-            np.array(terminated, np.bool_),
-            np.array([everything if mask is None else mask for mask in valid])
-            if names_valid
-            else None,
-        )
+            valid = None if allowed is None else tuple(map(int, allowed))
+            steps.append(Step(after, reward_number(reward), bool(over), valid))
+        spaces = like.observation_space, like.action_space
+        return ImaginedStep.of(steps, *spaces, with_valid=like.has_valid_actions)
 
     def keep(self, places: np.ndarray) -> None:
         """Keep only the episodes at these indices, in this order."""
@@ -274,17 +267,15 @@ class _Sample:
             key = pickle.dumps(answer[2:])
             self.outcomes[key] = answer, self.outcomes.get(key, (answer, 0))[1] + 1
             self.times += 1
-        self.is_random = len(self.outcomes) > 1 or self._uses_generator()
-
-    def _uses_generator(self) -> bool:
-        """Return whether restoring and stepping the environment draws random numbers."""
-        env, restore = self._env, self._model.spec.restore
-        env.reset()
-        before = fingerprint(env.unwrapped.np_random)
-        assert restore is not None
-        restore(env.unwrapped, self._row.observation)
-        env.step(self._row.action)
-        return fingerprint(env.unwrapped.np_random) != before
+        self.is_random = len(self.outcomes) > 1
+        if not self.is_random:  # equal draws are random if the step uses the random generator
+            env = self._env
+            env.reset()
+            before = fingerprint(env.unwrapped.np_random)
+            assert self._model.spec.restore is not None
+            self._model.spec.restore(env.unwrapped, self._row.observation)
+            env.step(self._row.action)
+            self.is_random = fingerprint(env.unwrapped.np_random) != before
 
     def probabilities(self, width: int) -> list[float]:
         """Return the frequency of each outcome, padded with 0 to `width` numbers."""

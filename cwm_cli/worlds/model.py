@@ -10,10 +10,10 @@ import numpy as np
 from pydantic import BaseModel
 
 from cwm_cli.data.dataset import VALID, VECTORS, Dataset
-from cwm_cli.data.spaces import Columns
+from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Decider, Moment, find_planner
-from cwm_cli.planning.model import EpisodeHistory, Model
+from cwm_cli.planning.model import EpisodeHistory, Model, Step
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.text import Grid
 
@@ -99,10 +99,16 @@ class Predictions:
         if self.probabilities is not None:
             place = self.probabilities.argmax(axis=1)
             return {name: column[rows, place] for name, column in self.columns.items()}
-        return {
-            name: column.mean(axis=1) if column.dtype.kind == "f" else _most_frequent(column)
-            for name, column in self.columns.items()
-        }
+        columns: Columns = {}
+        for name, column in self.columns.items():
+            if column.dtype.kind == "f":
+                columns[name] = column.mean(axis=1)
+                continue
+            columns[name] = np.empty_like(column[:, 0])
+            for row, draws in enumerate(column):
+                values, times = np.unique(draws, axis=0, return_counts=True)
+                columns[name][row] = values[times.argmax()]
+        return columns
 
     def __getitem__(self, rows: np.ndarray) -> Self:
         """Select rows by mask or by index."""
@@ -133,15 +139,6 @@ class Predictions:
         return self
 
 
-def _most_frequent(column: np.ndarray) -> np.ndarray:
-    """Return the most frequent value of each row of (rows, draws, ...)."""
-    frequent = np.empty_like(column[:, 0])
-    for row, draws in enumerate(column):
-        values, times = np.unique(draws, axis=0, return_counts=True)
-        frequent[row] = values[times.argmax()]
-    return frequent
-
-
 class ImaginedStep(NamedTuple):
     """The results of one step in n imagined episodes, in the order of the episodes.
 
@@ -157,6 +154,23 @@ class ImaginedStep(NamedTuple):
     rewards: np.ndarray
     terminated: np.ndarray
     valid: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls, steps: Sequence[Step], observations: Space, actions: Space, *, with_valid: bool
+    ) -> Self:
+        """Return the results of one step in each episode, with masks of valid actions if asked."""
+        valid = None
+        if with_valid:
+            everything = np.ones(actions.count, np.bool_)
+            masks = (everything if s.valid is None else actions.mask(s.valid) for s in steps)
+            valid = np.array(list(masks))
+        return cls(
+            observations.pack("observations", [step.observation for step in steps]),
+            np.array([step.reward for step in steps], float),
+            np.array([step.terminated for step in steps], np.bool_),
+            valid,
+        )
 
 
 class ImaginedEpisodes:
@@ -180,7 +194,22 @@ class ImaginedEpisodes:
         """Release the resources of the episodes."""
 
 
-class PredictedEpisodes(ImaginedEpisodes):
+class ObservedEpisodes(ImaginedEpisodes):
+    """Episodes whose whole state is the last observation of each, kept as columns."""
+
+    def __init__(self, starts: Sequence[EpisodeHistory], rows: Dataset, seed: int) -> None:
+        self.count, self._rows, self._seed, self._steps = len(starts), rows, seed, 0
+        self._observations = rows.observation_space.pack(
+            "observations", [start.observations[-1] for start in starts]
+        )
+
+    def keep(self, places: np.ndarray) -> None:
+        """Keep only the episodes at these indices, in this order."""
+        self._observations = {name: column[places] for name, column in self._observations.items()}
+        self.count = len(next(iter(self._observations.values())))
+
+
+class PredictedEpisodes(ObservedEpisodes):
     """Episodes in a model that predicts row by row: each step predicts one row per episode.
 
     Random outcomes follow from `seed`.
@@ -189,11 +218,8 @@ class PredictedEpisodes(ImaginedEpisodes):
     def __init__(
         self, model: WorldModel, starts: Sequence[EpisodeHistory], rows: Dataset, seed: int
     ) -> None:
-        self.count = len(starts)
-        self._model, self._rows, self._seed, self._steps = model, rows, seed, 0
-        self._observations = rows.observation_space.pack(
-            "observations", [start.observations[-1] for start in starts]
-        )
+        super().__init__(starts, rows, seed)
+        self._model = model
 
     def step(self, actions: Columns) -> ImaginedStep:
         """Predict the next step of each episode."""
@@ -209,7 +235,16 @@ class PredictedEpisodes(ImaginedEpisodes):
         predictions = self._model.predict(current, seed=int(rng.integers(1 << 31)), draws=1)
         if predictions.failure is not None:
             raise CwmError(f"{self._model.describe()} failed: {predictions.failure.message}")
-        after = self._sample(predictions, rng)
+        after = predictions.columns
+        if predictions.shape != "certain":
+            episodes, width = np.arange(count), after["rewards"].shape[1]
+            chances = predictions.probabilities
+            if chances is None:
+                chances = np.full((count, width), 1 / width)
+            # Inverse transform sampling; rounding can leave the last cumulative sum below 1.
+            places = (rng.random((count, 1)) > chances.cumsum(axis=1)).sum(axis=1)
+            places = places.clip(max=width - 1)
+            after = {name: column[episodes, places] for name, column in after.items()}
         self._steps += 1
         self._observations = {
             name.removeprefix("next_"): column
@@ -219,24 +254,6 @@ class PredictedEpisodes(ImaginedEpisodes):
         return ImaginedStep(
             dict(self._observations), after["rewards"], after["terminations"], after.get(VALID)
         )
-
-    def keep(self, places: np.ndarray) -> None:
-        """Keep only the episodes at these indices, in this order."""
-        self._observations = {name: column[places] for name, column in self._observations.items()}
-        self.count = len(next(iter(self._observations.values())))
-
-    def _sample(self, predictions: Predictions, rng: np.random.Generator) -> Columns:
-        """Sample one prediction for each episode."""
-        if predictions.shape == "certain":
-            return predictions.columns
-        rows, width = np.arange(self.count), predictions.columns["rewards"].shape[1]
-        chances = predictions.probabilities
-        if chances is None:
-            chances = np.full((self.count, width), 1 / width)
-        # Inverse transform sampling; rounding can leave the last cumulative sum below 1.
-        places = (rng.random((self.count, 1)) > chances.cumsum(axis=1)).sum(axis=1)
-        places = places.clip(max=width - 1)
-        return {name: column[rows, places] for name, column in predictions.columns.items()}
 
 
 class Planning(NamedTuple):

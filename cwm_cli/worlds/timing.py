@@ -1,4 +1,4 @@
-"""Time the steps of a program from outside its confined process."""
+"""Timing of a program's steps, outside the sandbox; `confined_timing` takes the steps."""
 
 from __future__ import annotations
 
@@ -161,6 +161,7 @@ class Timer:
             conversation.send(ROUND.pack(TIMED_FORMS.index(form), passes, count) + sealed)
             conversation.receive(len(READY))
             conversation.rest()
+            # The clock starts with the key: only now the process can read its inputs.
             started = time.perf_counter()
             conversation.send(key + weights.astype("<f8").tobytes())
             exists, note = PASSED.unpack(conversation.receive(PASSED.size))
@@ -178,6 +179,7 @@ class Timer:
             reason = note.rstrip(b"\0").decode("utf-8", "replace")
             self.notes[form] = printable(reason, MAX_NOTE_BYTES)
             return TimedSteps(0, seconds)
+        # Drawn after the answer, so that the program does not know which pass will be checked.
         place = int(self._rng.integers(passes))
         checked = TimedInputs(inputs.rows[place], [leaf[place] for leaf in inputs.leaves])
         table = np.frombuffer(sums, "<f8").reshape(passes, self._numbers)
@@ -218,25 +220,23 @@ class Timer:
         rows = self._rows[timed.inputs.rows]
         fresh = dict(zip(self._blends, timed.inputs.leaves, strict=True))
         rows = replace(rows, columns={**rows.columns, **fresh})
-        predictions = [self._predict(rows, seed) for seed in range(1 + self._job.draws)]
+        predictions = []
+        for seed in range(1 + self._job.draws):  # random parts differ between two seeds
+            columns, failure = self._sandbox.predict(self._job.program, rows, seed=seed)
+            if failure is not None:
+                raise ProgramFailed(failure)
+            ordered = []
+            for leaf in rows.observation_space.leaves("next_observations"):
+                column = columns[leaf.name]
+                if leaf.space.kind == "text":  # texts are summed as their bytes
+                    column = np.char.encode(column, "utf-8").astype(slot_type(leaf.space))
+                ordered.append(column)
+            predictions.append([*ordered, columns["rewards"], columns["terminations"]])
         expected = [sum_columns(columns, timed.weights) for columns in predictions]
         absolute = [np.abs(c) if c.dtype.kind != "S" else c for c in predictions[0]]
         sizes = sum_columns(absolute, abs(timed.weights))
         is_random = np.abs(expected[0] - expected[-1]) > EXACT * sizes
         return expected[0], np.where(is_random, np.inf, sizes + 1)
-
-    def _predict(self, rows: Dataset, seed: int) -> list[np.ndarray]:
-        """Return the columns of predictions in the order of the sums."""
-        columns, failure = self._sandbox.predict(self._job.program, rows, seed=seed)
-        if failure is not None:
-            raise ProgramFailed(failure)
-        predicted = []
-        for leaf in rows.observation_space.leaves("next_observations"):
-            column = columns[leaf.name]
-            if leaf.space.kind == "text":
-                column = np.char.encode(column, "utf-8").astype(slot_type(leaf.space))
-            predicted.append(column)
-        return [*predicted, columns["rewards"], columns["terminations"]]
 
     def __enter__(self) -> Self:
         return self

@@ -13,7 +13,7 @@ from rich.text import Text
 from cwm_apps.progress import OVER, SOLVED, CodingProgress, ProblemCounts, ProblemState
 from cwm_cli.text import share
 from cwm_cli.views.lines import Lines, Pulse
-from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
 
 GAP = "  "
 BETWEEN = " \N{MIDDLE DOT} "
@@ -40,9 +40,7 @@ class CodingView(Lines):
         self._progress = work
         if self._console.is_interactive and not self._console.options.ascii_only:
             pane = CodingPicture(work, self._console).pane
-            self._display = self._showing.enter_context(pane.display())
-            self._showing.enter_context(printed_above(self._console))
-            self._display.refresh()
+            self._display = self._showing.enter_context(pane.shown())
         else:
             self._pulse = Pulse(self._tell)
 

@@ -15,7 +15,7 @@ from cwm_benchmark.folder import AUTOMATIC
 from cwm_benchmark.standings import FAILED, FINISHED, StandingCounts, TrialStanding
 from cwm_cli.text import money, share
 from cwm_cli.views.lines import Lines, Pulse, progress_console
-from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
 
 GAP = "  "
 BETWEEN = " · "
@@ -41,9 +41,7 @@ class BenchmarkView(Lines):
             self._shown = BenchmarkLines(work, self._console)
             return
         self._shown = screen = BenchmarkScreen(work, self._console)
-        display = self._stack.enter_context(screen.pane.display())
-        self._stack.enter_context(printed_above(self._console))
-        display.refresh()
+        display = self._stack.enter_context(screen.pane.shown())
 
         def settle(failed: type[BaseException] | None, *_: object) -> None:
             display.transient = self._erase and failed is None

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from cwm_cli.evaluation.verdicts import exact_words
 from cwm_cli.text import clean, share
-from cwm_cli.views.scores import part_table
+from cwm_cli.views.tables import part_table
 from cwm_induction.calibrate import CalibrationResult
 
 

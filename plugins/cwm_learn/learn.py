@@ -27,10 +27,9 @@ from cwm_cli.commands.synthesize import (
     named_models,
     uncached,
 )
-from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.dataset import Dataset, outside_space
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.data.spaces import refuse_pictures
-from cwm_cli.data.warnings import outside_space
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.errors import CwmError

@@ -14,8 +14,8 @@ from rich.text import Text
 from cwm_cli.runs.places import named
 from cwm_cli.text import money, percent
 from cwm_cli.views.lines import Lines, Pulse
-from cwm_cli.views.scores import MAX_GAPS, gap_parts, labelled
-from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
+from cwm_cli.views.tables import MAX_GAPS, gap_parts, labelled
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
 from cwm_learn.actor import PLAY
 from cwm_learn.certificate import Certificate, EpisodeRecord
 from cwm_learn.curve import learning_chart
@@ -195,9 +195,7 @@ class LearningPicture(LearningView):
         """Start to draw; each environment of a curriculum has its own picture."""
         self._stack.close()
         super().begins(work)
-        display = self._stack.enter_context(self.pane.display())
-        self._stack.enter_context(printed_above(self.console))
-        display.refresh()
+        self._stack.enter_context(self.pane.shown())
 
     def advanced(self, event: object) -> None:
         """Record an event."""

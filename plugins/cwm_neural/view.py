@@ -14,8 +14,8 @@ from cwm_cli.runs.places import named
 from cwm_cli.text import mean_with_error
 from cwm_cli.views.curves import Chart, Series, save_charts
 from cwm_cli.views.lines import Lines, Pulse
-from cwm_cli.views.scores import labelled
-from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above
+from cwm_cli.views.tables import labelled
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable
 from cwm_neural.training.runs import AgentTest, EpochRecord, TrainingResult
 from cwm_neural.training.train import TrainingLoop
 
@@ -136,9 +136,7 @@ class TrainingPicture(TrainingView):
     def begins(self, work: object) -> None:
         """Start to draw."""
         super().begins(work)
-        display = self._stack.enter_context(self.pane.display())
-        self._stack.enter_context(printed_above(self.console))
-        display.refresh()
+        self._stack.enter_context(self.pane.shown())
 
     def advanced(self, event: object) -> None:
         """Record an event."""

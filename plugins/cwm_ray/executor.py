@@ -18,12 +18,12 @@ from typing import Any, Self
 from cwm_cli.bench.executor import (
     LONGEST_REASON,
     LONGEST_WAIT,
+    STARTER,
     Command,
     Ended,
     Executor,
     reason_of,
 )
-from cwm_cli.bench.processes import STARTER
 from cwm_cli.errors import CwmError
 from cwm_cli.private_parts import MissingPartError, private_part, warn_once
 from cwm_cli.sandbox.linux import adopt_orphans

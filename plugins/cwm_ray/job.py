@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from cwm_cli.bench.processes import JobProcess, ProcessEnd
+from cwm_cli.bench.executor import JobProcess, ProcessEnd
 from cwm_cli.search.spending import SPENDING, answer_request
 
 LONGEST_PRINTED = 256 << 10

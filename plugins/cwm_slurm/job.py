@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cwm_cli.bench.executor import logged_reason
-from cwm_cli.bench.processes import JobProcess, fresh_log
+from cwm_cli.bench.executor import JobProcess, fresh_log, logged_reason
 
 ENDED_BY_SLURM = "Slurm ended its job: another took its place, or its time was up"
 

@@ -18,8 +18,8 @@ from cwm_cli.search.contracts import Node
 from cwm_cli.text import money, percent, share
 from cwm_cli.views.curves import Axis, Chart, Series, save_charts
 from cwm_cli.views.lines import Lines, Pulse
-from cwm_cli.views.scores import Bullet, labelled
-from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, printed_above, spent_words
+from cwm_cli.views.tables import Bullet, labelled
+from cwm_cli.views.terminal import ECHO, Pane, bar, duration, printable, spent_words
 from cwm_theorize.runs import (
     PhaseRecord,
     TheorizingResult,
@@ -154,9 +154,7 @@ class TheorizingPicture(TheorizingView):
     def begins(self, work: object) -> None:
         """Start to draw."""
         super().begins(work)
-        display = self._stack.enter_context(self.pane.display())
-        self._stack.enter_context(printed_above(self.console))
-        display.refresh()
+        self._stack.enter_context(self.pane.shown())
 
     def advanced(self, event: object) -> None:
         """Record an event."""

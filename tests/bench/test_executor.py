@@ -15,13 +15,14 @@ import pytest
 from cwm_cli.bench.executor import (
     Command,
     Ended,
+    JobProcess,
     LocalProcesses,
     Postponed,
+    ProcessEnd,
     Started,
     carried_out,
     reason_of,
 )
-from cwm_cli.bench.processes import JobProcess, ProcessEnd
 from processes import wait_until
 
 

@@ -120,7 +120,7 @@ def test_commands_are_carried_out_in_fresh_processes_and_ask_what_they_may_spend
 STAYS = """
 import os, subprocess, sys, time
 from pathlib import Path
-from cwm_cli.bench.processes import end_with_starter
+from cwm_cli.bench.executor import end_with_starter
 file = Path({file!r})
 if file.exists():
     raise SystemExit

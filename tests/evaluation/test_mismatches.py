@@ -19,7 +19,7 @@ from cwm_cli.registry import environment
 from cwm_cli.runs.listing import load
 from cwm_cli.views.planning import plan_report
 from cwm_cli.worlds import ProgramModel
-from cwm_cli.worlds.model import Predictions
+from cwm_cli.worlds.model import Predictions, WorldModel
 from worlds import CARTPOLE, ICE
 
 PLACES = Space("discrete", low=(0,), high=(5,))
@@ -299,3 +299,19 @@ def test_search_with_a_wrong_program_suggests_the_next_command(cwm) -> None:
         "learn   cwm learn --env Blackjack-v1 --from cards (it predicts wrongly of held-out rows)"
     )
     assert done.stdout.splitlines()[-1] == words, done.stderr
+
+
+class Drawing(WorldModel):
+    """Draws every recorded outcome eight times."""
+
+    kind = "drawing"
+
+    def predict(self, rows, *, seed=0, draws=1):
+        outcomes = rows.select("next_observations", "rewards", "terminations")
+        columns = {name: np.stack([column] * 8, axis=1) for name, column in outcomes.items()}
+        return Predictions(columns, shape="draws")
+
+
+def test_draws_without_a_wrong_step_have_no_mismatches() -> None:
+    comparing = Comparing(Drawing(), PLACES, MOVES)
+    assert comparing.compare(comparing.rows([step(0, 1), step(1, 2)])) == Mismatches(steps=2)

@@ -13,10 +13,9 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.evaluation.finding import find_contract
 from cwm_cli.evaluation.skill import SkillMetric
+from cwm_cli.problems.feedback.choices import RIGHT_STEPS as RIGHT
 from cwm_cli.problems.feedback.evidence import gather_evidence
-from cwm_cli.problems.feedback.kinds import StepKinds
-from cwm_cli.problems.feedback.right_steps import HEAD as RIGHT
-from cwm_cli.problems.feedback.steps import RecordedSteps
+from cwm_cli.problems.feedback.steps import RecordedSteps, StepKinds
 from cwm_cli.problems.world_model import EXPLAINED, WorldModelProblem
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Move, Node, Usage
 from cwm_cli.text import estimated_tokens

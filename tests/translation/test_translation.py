@@ -15,14 +15,25 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.planning.model import LARGEST, Unbatched
 from cwm_cli.planning.program import Checks, Program, returns
 from cwm_cli.sandbox.handlers import Complaint
-from cwm_cli.translation import Rows, Source, find_fastest_form
 from cwm_cli.translation.emission import emit_scalar
 from cwm_cli.translation.expressions import Unsupported
-from cwm_cli.translation.forms import TraceBatch
-from cwm_cli.translation.scalar import ARITHMETIC_ERRORS, ArithmeticModel
+from cwm_cli.translation.forms import (
+    Rows,
+    Source,
+    find_fastest_form,
+    verify_batch,
+    verify_model,
+)
+from cwm_cli.translation.models import (
+    ARITHMETIC_ERRORS,
+    ArithmeticModel,
+    TableBatch,
+    TableModel,
+    TraceBatch,
+    is_enumerable,
+)
+from cwm_cli.translation.paths import Tracer
 from cwm_cli.translation.states import Trace
-from cwm_cli.translation.tables import TableBatch, TableModel, is_enumerable
-from cwm_cli.translation.verification import verify_batch, verify_model
 from folders import WORLD_MODELS
 from world_models import expressions
 from world_models.random_programs import Author
@@ -268,6 +279,35 @@ def test_functions_of_python_math_and_numpy_agree() -> None:
         return "" if found == "same" else found
 
     assert failing(expressions.EXPRESSIONS, check) == {}
+
+
+def test_comparisons_narrow_the_ranges_of_integers() -> None:
+    tracer = Tracer()
+    symbol = tracer.graph.make("symbol", (), "i", "n")
+    tracer.bound(symbol, 0, 9)
+
+    def run() -> tuple[bool, tuple[float, float]]:
+        holds = tracer.decide(tracer.graph.apply("less", symbol, 5))
+        return holds, tracer.range(symbol)
+
+    found = [result for *_, result in tracer.explore(run)]
+    assert found == [(True, (0, 4)), (False, (5, 9))]
+
+
+def test_batch_refuses_states_if_one_row_needs_the_program() -> None:
+    many = batch("""
+import math
+
+class Environment:
+    def set_state(self, o):
+        self.a, self.b = o
+
+    def step(self, action):
+        return [self.a, self.b], math.sqrt(self.a), False
+""")
+    many.stand(np.array([[1.0, -1.0], [0.0, 0.0]]))
+    with pytest.raises(Unbatched, match="needs the interpreted program"):
+        many.step(np.zeros(2, np.int64))
 
 
 NO_NUMBER = """
@@ -576,6 +616,9 @@ class Environment:
         each.stand(np.array([200.0, 1.0]))
     assert form.step(1).observation == pytest.approx(reference.step(1).observation)
     assert form.fallbacks == 1
+    far = [np.array([200.0, 1.0])] * 20
+    with pytest.raises(Unbatched, match="too many rows"):
+        verify_model(form, reference, far, [1] * 20)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def screen_of(nodes, *, states=None, width=80, height=24, flights=(), title="a s
         move = Move(flight.action, flight.parent)
         search.pending[flight.step] = Pending(flight.step, move)
     screen = Screen(search, budget=budget, title=title, console=terminal(width, height))
-    return lines_of(screen, width, height)
+    return lines_of(screen.pane, width, height)
 
 
 def test_a_small_search_is_shown_whole_with_its_best_node_starred():
@@ -146,7 +146,7 @@ def test_a_small_search_is_shown_whole_with_its_best_node_starred():
 
 def test_a_search_without_nodes_can_be_drawn():
     assert lines_of(finished_tree([])) == ["0 programs"]
-    assert lines_of(Screen(Search(*[Scripted()] * 3), budget=5, title="x", console=terminal()))
+    assert lines_of(Screen(Search(*[Scripted()] * 3), budget=5, title="x", console=terminal()).pane)
 
 
 def test_the_best_node_is_bold_green_and_a_buggy_one_dim_red():
@@ -323,7 +323,7 @@ def test_the_titles_of_the_picture_are_bold():
     console = Console(file=file, width=80, height=40, force_terminal=True, color_system="standard")
     search = Search(stage, stage, stage)
     search.resume([node(0)])
-    console.print(Screen(search, budget=3, title="a search", console=console))
+    console.print(Screen(search, budget=3, title="a search", console=console).pane)
     for title in ("a search", "Best score so far", "Diagnosis of #0"):
         assert f"\x1b[1m{title}" in file.getvalue()
 
@@ -419,7 +419,7 @@ def test_nodes_may_be_learned_while_the_picture_is_drawn():
 
     def draw() -> None:
         while not over.is_set():
-            pictures.append(lines_of(screen))
+            pictures.append(lines_of(screen.pane))
 
     thread = threading.Thread(target=draw)
     thread.start()
@@ -430,7 +430,7 @@ def test_nodes_may_be_learned_while_the_picture_is_drawn():
     thread.join()
     assert pictures
     assert all(len(picture) <= 23 for picture in pictures)
-    assert "#599 " in "".join(lines_of(screen))
+    assert "#599 " in "".join(lines_of(screen.pane))
 
 
 def plain(nodes, budget=10, **options) -> str:

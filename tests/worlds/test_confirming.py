@@ -2,6 +2,8 @@
 
 import json
 import re
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -9,11 +11,13 @@ import pytest
 import cwm_cli
 from cwm_cli.commands.episodes import Episode, play
 from cwm_cli.commands.plays import PlayRun
+from cwm_cli.data.spaces import Space
 from cwm_cli.envs.tasks import Setting
 from cwm_cli.registry import environment
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.views.planning import plan_report
 from cwm_cli.worlds import confirming
+from cwm_cli.worlds.confirming import Confirmer
 from cwm_cli.worlds.model import Planning
 from cwm_cli.worlds.program import ProgramModel
 from cwm_cli.worlds.remote import TamperingError
@@ -460,3 +464,12 @@ def test_three_timeouts_in_a_row_end_planning_with_a_report(cwm) -> None:
     found = json.loads(done.stdout)
     assert words in found["stopped"]
     assert (found["returns"], found["mean"]) == ([], None)
+
+
+def test_repeated_actions_may_differ_by_rounding_only() -> None:
+    job: Any = SimpleNamespace(action_space=Space("box", "float64", (1,), (-2.0,), (2.0,)))
+    confirmer = Confirmer(cast("Sandbox", None), job)
+    planned = [np.array([0.5])]
+    assert confirmer._is_equal(planned, [np.array([0.5 + 1e-6])])
+    assert not confirmer._is_equal(planned, [np.array([0.5 + 1e-5])])
+    assert not confirmer._is_equal(planned, planned * 2)

@@ -67,9 +67,8 @@ class WorldModelEnv(gym.Env[Any, Any]):
             self._program = self._make_program()
         self._observation = self._plain(start["observation"])
         if self._draws:
-            self._program.rng = (
-                self.np_random
-            )  # the class attribute may belong to another environment
+            # The class attribute may belong to another environment by now.
+            self._program.rng = self.np_random
         if self._remembers:
             self._program.reset(self._plain(self._observation))
         info = self._info(start.get("valid_actions", ()))
@@ -114,14 +113,10 @@ class WorldModelEnv(gym.Env[Any, Any]):
         if not self._remembers:
             self._program.set_state(self._plain(self._observation))
             if self._tells:
-                return self._drawn(self._program.outcomes(taken))
+                outcomes = list(self._program.outcomes(taken))
+                shares = np.array([float(outcome[0]) for outcome in outcomes])
+                return outcomes[self.np_random.choice(len(outcomes), p=shares / shares.sum())][1:]
         return self._program.step(taken)
-
-    def _drawn(self, told: Iterable[Any]) -> Any:
-        """Sample one of the outcomes by their probabilities."""
-        outcomes = list(told)
-        shares = np.array([float(outcome[0]) for outcome in outcomes])
-        return outcomes[self.np_random.choice(len(outcomes), p=shares / shares.sum())][1:]
 
     def _info(self, valid: Iterable[Any]) -> dict[str, Any]:
         """Return the valid actions if the program predicts them; if it predicts none, all."""

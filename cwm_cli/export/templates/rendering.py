@@ -138,13 +138,12 @@ class TextRenderer:
 
     def render(self, observation: Any) -> str:
         """Return the lines."""
-        cells = self._of_objects(observation) if self._objects else self._of_array(observation)
+        if self._objects:
+            cells = self._of_objects(observation)
+        else:
+            last, board = len(self.CHARACTERS) - 1, observation.tolist()
+            cells = [[self.CHARACTERS[min(max(n, 0), last)] for n in line] for line in board]
         return "".join("".join(line) + "\n" for line in cells)
-
-    def _of_array(self, board: Any) -> list[list[str]]:
-        """Return the characters of an array with two axes."""
-        last = len(self.CHARACTERS) - 1
-        return [[self.CHARACTERS[min(max(n, 0), last)] for n in line] for line in board.tolist()]
 
     def _of_objects(self, observation: Any) -> list[list[str]]:
         """Return the characters of a table of objects."""

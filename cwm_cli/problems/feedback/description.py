@@ -5,6 +5,7 @@ off. A program needs only the rules.
 """
 
 import re
+from itertools import groupby
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -161,26 +162,19 @@ def _trim_spaces(text: str) -> str:
 
 def _trim_tables(text: str) -> str:
     """Drop the columns of a table with the same bound in all rows."""
-    lines = text.splitlines()
     kept: list[str] = []
-    while lines:
-        table = []
-        while lines and lines[0].lstrip().startswith("|"):
-            table.append(lines.pop(0))
-        kept += _trim_table(table) if len(table) > 3 else table  # a header, a rule and two rows
-        if lines and not lines[0].lstrip().startswith("|"):
-            kept.append(lines.pop(0))
+    for is_table, group in groupby(text.splitlines(), lambda line: line.lstrip().startswith("|")):
+        lines = list(group)
+        rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
+        # A table has a header, a rule and at least two rows of equal length.
+        if not is_table or len(lines) < 4 or len({len(row) for row in rows}) > 1:
+            kept += lines
+            continue
+        columns = [
+            column
+            for column in zip(*rows, strict=True)
+            if len(set(column[2:])) > 1
+            or not re.fullmatch(r"(?:control )?(?:min|max)", column[0], re.IGNORECASE)
+        ]
+        kept += [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
     return "\n".join(kept)
-
-
-def _trim_table(table: list[str]) -> list[str]:
-    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in table]
-    if len({len(row) for row in rows}) > 1:
-        return table
-    kept = [
-        column
-        for column in zip(*rows, strict=True)
-        if len(set(column[2:])) > 1
-        or not re.fullmatch(r"(?:control )?(?:min|max)", column[0], re.IGNORECASE)
-    ]
-    return [f"| {' | '.join(row)} |" for row in zip(*kept, strict=True)]

@@ -184,7 +184,16 @@ class ComparedQuantities:
     @cached_property
     def inputs(self) -> list[Quantity]:
         """The observation before a step, and the action."""
-        return [*self._observed(self.comparison.dataset.columns, ""), *self._actions()]
+        dataset = self.comparison.dataset
+        found, space = self._observed(dataset.columns, ""), dataset.action_space
+        if space.kind in ("text", "tuple", "dict"):
+            return found
+        values = dataset.columns["actions"].reshape(len(dataset), -1).astype(np.float64)
+        names = component_names(space, "action")[:MAX_COMPONENTS]
+        for index, name in enumerate(names):
+            is_ordered = space.kind != "discrete"
+            found.append(Quantity(name, values[:, index], space.is_float, is_ordered))
+        return found
 
     @cached_property
     def predicted(self) -> list[Quantity]:
@@ -203,21 +212,21 @@ class ComparedQuantities:
         ]
 
     @cached_property
-    def _components(self) -> np.ndarray:
+    def _chosen_components(self) -> list[int]:
         """The indices of the components that conditions may compare."""
         names = self.comparison.names
         if len(names) <= MAX_COMPONENTS:
-            return np.arange(len(names))
+            return list(range(len(names)))
         parts = (self.comparison.component(index) for index in range(min(len(names), 2000)))
         changing = np.array([float((part.before != part.recorded).mean()) for part in parts])
-        return np.sort(np.argsort(-changing, kind="stable")[:MAX_COMPONENTS])
+        return sorted(np.argsort(-changing, kind="stable")[:MAX_COMPONENTS].tolist())
 
     def _observed(self, columns: Columns, stem: str, words: str = "") -> list[Quantity]:
         """Return the components of an observation, and pairs that may be places on a map."""
         extra = PREDICTED_BITS if stem else 0.0
         found = []
-        for index in self._components.tolist():
-            leaf, place = self.comparison.place(index)
+        for index in self._chosen_components:
+            leaf, place = self.comparison.leaves[index]
             column = columns[f"{stem}{leaf.name}"].reshape(len(self.comparison.dataset), -1)
             column = column[:, place]
             name = f"{words}{stem}{self.comparison.names[index]}"
@@ -231,33 +240,18 @@ class ComparedQuantities:
             found.append(Quantity(name, values, is_real, True, extra))
             if is_real and stem:
                 found.append(Quantity(f"abs({name})", np.abs(values), True, True, extra + 2.0))
-        return [*found, *_places(found)]
-
-    def _actions(self) -> list[Quantity]:
-        space = self.comparison.dataset.action_space
-        if space.kind in ("text", "tuple", "dict"):
-            return []
-        taken = self.comparison.dataset.columns["actions"]
-        values = taken.reshape(len(taken), -1).astype(np.float64)
-        names = component_names(space, "action")[:MAX_COMPONENTS]
-        return [
-            Quantity(name, values[:, index], space.is_float, space.kind != "discrete")
-            for index, name in enumerate(names)
-        ]
-
-
-def _places(quantities: Sequence[Quantity]) -> Iterator[Quantity]:
-    """Yield pairs of whole numbers that may be places on a map: they take at most 150 values."""
-    whole = [one for one in quantities if not one.is_real and one.is_ordered]
-    whole = [one for one in whole if len(np.unique(one.values)) > 3][:4]
-    for one, other in combinations(whole, 2):
-        pairs = np.stack([one.values, other.values], axis=1)
-        values, codes = np.unique(pairs, axis=0, return_inverse=True)
-        if len(values) <= min(150, len(pairs) / 2):
-            labels = {float(code): f"({x:g}, {y:g})" for code, (x, y) in enumerate(values)}
-            name = f"({one.name}, {other.name})"
-            codes = codes.reshape(-1).astype(np.float64)
-            yield Quantity(name, codes, False, False, one.extra + 2.0, labels)
+        # Pairs of whole numbers may be places on a map if they take few values.
+        whole = [one for one in found if not one.is_real and one.is_ordered]
+        whole = [one for one in whole if len(np.unique(one.values)) > 3][:4]
+        for one, other in combinations(whole, 2):
+            pairs = np.stack([one.values, other.values], axis=1)
+            places, codes = np.unique(pairs, axis=0, return_inverse=True)
+            if len(places) <= min(150, len(pairs) / 2):
+                labels = {float(code): f"({x:g}, {y:g})" for code, (x, y) in enumerate(places)}
+                name = f"({one.name}, {other.name})"
+                codes = codes.reshape(-1).astype(np.float64)
+                found.append(Quantity(name, codes, False, False, one.extra + 2.0, labels))
+        return found
 
 
 # --- groups of wrong rows
@@ -297,21 +291,21 @@ def _find_groups(quantities: ComparedQuantities) -> Iterator[Group]:
             options.append(option)
             if option.fit >= MIN_FIT and (option.rows & left).sum() >= MIN_FIT * left.sum():
                 break
-        best = max(
-            options, key=lambda one: (one.fit >= MIN_FIT, _covered_loss(comparison, one, left))
-        )
+        # The loss under a condition counts less if earlier groups explain some of its rows.
+        covered = [one.rows & left for one in options]
+        worths = [
+            float(comparison.lost[mask].sum() * mask.sum() / max(1, one.rows.sum()))
+            for mask, one in zip(covered, options, strict=True)
+        ]
+        best = options[
+            max(range(len(options)), key=lambda i: (options[i].fit >= MIN_FIT, worths[i]))
+        ]
         found.append(best)
         left = left & ~(best.rows if (best.rows & left).any() else best.wrong)
     groups = [_describe_group(quantities, one) for one in found]
     lost = [float(comparison.lost[one.rows & one.wrong].sum()) for one in found]
     order = sorted(range(len(groups)), key=lambda i: (groups[i].wrong < MIN_EXAMPLES, -lost[i]))
     yield from (groups[place] for place in order)
-
-
-def _covered_loss(comparison: ComparedRows, option: _LocatedMistakes, left: np.ndarray) -> float:
-    """Return the loss under a condition, times the share of its rows that are still left."""
-    covered = option.rows & left
-    return float(comparison.lost[covered].sum() * covered.sum() / max(1, option.rows.sum()))
 
 
 def _joint_mistakes(
@@ -408,8 +402,11 @@ def _describe_group(quantities: ComparedQuantities, found: _LocatedMistakes) -> 
     rows = np.flatnonzero(inside if inside.any() else found.wrong)
     order = rows[np.argsort(comparison.errors[rows], kind="stable")]
     shown = dict.fromkeys(order[[0, len(order) // 2]].tolist())
+    wrong = {part for part, mask in comparison.mistakes.items() if mask[rows].any()}
+    components = np.flatnonzero(comparison.component_mistakes[rows].sum(axis=0))
+    wrong |= {comparison.names[index] for index in components.tolist()}
     return Group(
-        tuple(name for name in found.parts if _is_wrong(comparison, name, rows)),
+        tuple(name for name in found.parts if name in wrong),
         found.condition,
         int(inside.sum()),
         int(found.rows.sum()),
@@ -419,13 +416,6 @@ def _describe_group(quantities: ComparedQuantities, found: _LocatedMistakes) -> 
         tuple(shown),
         _find_contrast(quantities, rows) if found.condition else None,
     )
-
-
-def _is_wrong(comparison: ComparedRows, name: str, rows: np.ndarray) -> bool:
-    """Return whether a part or a component is wrong in some of the rows."""
-    if name in comparison.mistakes:
-        return bool(comparison.mistakes[name][rows].any())
-    return bool(comparison.component_mistakes[rows, comparison.names.index(name)].any())
 
 
 def _find_contrast(quantities: ComparedQuantities, rows: np.ndarray) -> Contrast | None:

@@ -1,9 +1,10 @@
 """Predictions compared with recorded transitions: kinds of transition, and examples.
 
-`ComparedRows` compares component by component, `list_regimes` returns kinds of transition that a
-program may predict wrongly as a whole, and `examples` writes chosen transitions at full precision.
+`ComparedRows` compares component by component, `failing_regimes` returns kinds of transition that
+a program predicts wrongly as a whole, and `examples` writes chosen transitions at full precision.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from cwm_cli.data.dataset import VALID, Dataset
-from cwm_cli.data.spaces import Columns, Leaf, Space
+from cwm_cli.data.spaces import Columns, Leaf
 from cwm_cli.envs.documented import LONGEST_NAME, documented_names
 from cwm_cli.evaluation import Matches, Metric, components, match
 from cwm_cli.problems.feedback.steps import write_value
@@ -91,11 +92,6 @@ class ComparedRows:
         """Mask of the rows that are wrong in a part that counts."""
         return self.losses > 0
 
-    @property
-    def observation_wrong(self) -> np.ndarray:
-        """Mask of the rows whose observation is wrong and counts."""
-        return self.mistakes["observation"]
-
     @cached_property
     def component_mistakes(self) -> np.ndarray:
         """Mask of the wrong components that count, (rows, components)."""
@@ -125,13 +121,9 @@ class ComparedRows:
         known = self.documented[index] if self.documented else ""
         return f"{self.names[index]} ({known})" if known else self.names[index]
 
-    def place(self, index: int) -> tuple[Leaf, int]:
-        """Return the leaf of a component, and its index there."""
-        return self._leaves[index]
-
     def component(self, index: int) -> Component:
         """Return one component of the observation."""
-        leaf, place = self._leaves[index]
+        leaf, place = self.leaves[index]
         low, high = (
             (bounds[place] if bounds else bound)
             for bounds, bound in ((leaf.space.low, -np.inf), (leaf.space.high, np.inf))
@@ -143,12 +135,7 @@ class ComparedRows:
 
     def is_float(self, index: int) -> bool:
         """Whether a component is a real number."""
-        return self._leaves[index][0].space.is_float
-
-    @cached_property
-    def has_floats(self) -> bool:
-        """Whether some component is a real number."""
-        return any(leaf.space.is_float for leaf, _ in self._leaves)
+        return self.leaves[index][0].space.is_float
 
     @cached_property
     def errors(self) -> np.ndarray:
@@ -163,7 +150,7 @@ class ComparedRows:
         return largest
 
     @cached_property
-    def _leaves(self) -> list[tuple[Leaf, int]]:
+    def leaves(self) -> list[tuple[Leaf, int]]:
         """The leaf of each component, and its index there."""
         leaves = self.dataset.observation_space.leaves("observations")
         return [(leaf, place) for leaf in leaves for place in range(leaf.space.size)]
@@ -185,21 +172,51 @@ class Regime(NamedTuple):
     rows: np.ndarray
 
 
-def list_regimes(comparison: ComparedRows) -> list[Regime]:
-    """Return the kinds of transition that occur, but not in every row."""
-    found = [*_stages(comparison), *_bounds(comparison), *_actions(comparison)]
-    return [regime for regime in found if regime.rows.any() and not regime.rows.all()]
+def _list_regimes(comparison: ComparedRows) -> Iterator[Regime]:
+    """Yield ends, first steps of episodes, and rows with a real component or action at a bound.
+
+    A component is at a bound of its space, or at an extreme that repeats exactly, as clipped
+    values do.
+    """
+    columns = comparison.dataset.columns
+    yield Regime("the episode terminates", comparison.terminal)
+    first = np.zeros(len(comparison.dataset), dtype=np.bool_)
+    first[np.unique(columns["episodes"], return_index=True)[1]] = True
+    yield Regime("first step of an episode", first)
+    indices = [i for i in range(len(comparison.names)) if comparison.is_float(i)]
+    for part in map(comparison.component, indices[:40]):
+        values = np.concatenate([part.before, part.recorded])
+        # Few values repeat without clipping.
+        if len(np.unique(values)) <= 10:
+            continue
+        low, high = values.min(), values.max()
+        for word, extreme, bound in (("minimum", low, part.low), ("maximum", high, part.high)):
+            if extreme == bound or (values == extreme).sum() > max(4, len(values) // 100):
+                rows = (part.before == extreme) | (part.recorded == extreme)
+                yield Regime(f"{part.name} is at its {word}, {float(extreme)!r}", rows)
+    space = comparison.dataset.action_space
+    if space.is_float:
+        actions = columns["actions"].reshape(len(comparison.dataset), -1)
+        low, high = (np.array(bounds, actions.dtype) for bounds in (space.low, space.high))
+        at_bound = ((actions == low) | (actions == high)).any(axis=1)
+        yield Regime("some action is at its bound", at_bound)
 
 
 def failing_regimes(comparison: ComparedRows) -> list[Regime]:
     """Return the kinds of transition with more mistakes than other rows, the costliest first."""
-    found = [regime for regime in list_regimes(comparison) if _is_worse(comparison, regime.rows)]
+    found = [
+        regime
+        for regime in _list_regimes(comparison)
+        if regime.rows.any()
+        and not regime.rows.all()
+        and (worse_parts(comparison, regime.rows) or error_ratio(comparison, regime.rows) > FAR)
+    ]
     return sorted(found, key=lambda regime: -comparison.lost[regime.rows].sum())
 
 
 def error_ratio(comparison: ComparedRows, rows: np.ndarray) -> float:
     """Return the typical error of wrong observations in `rows`, relative to other rows."""
-    wrong = comparison.observation_wrong
+    wrong = comparison.mistakes["observation"]
     if not (wrong & rows).any() or not (wrong & ~rows).any():
         return 1.0
     here, elsewhere = (np.median(comparison.errors[wrong & mask]) for mask in (rows, ~rows))
@@ -217,11 +234,6 @@ def worse_parts(comparison: ComparedRows, rows: np.ndarray) -> list[str]:
     return worse
 
 
-def _is_worse(comparison: ComparedRows, rows: np.ndarray) -> bool:
-    """Return whether rows are wrong more often than other rows, or by far larger errors."""
-    return bool(worse_parts(comparison, rows)) or error_ratio(comparison, rows) > FAR
-
-
 def actions_taken(comparison: ComparedRows) -> list[Regime]:
     """Return the rows of each action, empty if there are more than 20 actions."""
     space = comparison.dataset.action_space
@@ -233,51 +245,6 @@ def actions_taken(comparison: ComparedRows) -> list[Regime]:
         return []
     names = [str(row[0] if space.kind == "discrete" else row.tolist()) for row in kinds]
     return [Regime(f"action {n}", kind.reshape(-1) == i) for i, n in enumerate(names)]
-
-
-def _stages(comparison: ComparedRows) -> Iterator[Regime]:
-    """Yield the ends and the first steps of episodes."""
-    yield Regime("the episode terminates", comparison.terminal)
-    first = np.zeros(len(comparison.dataset), dtype=np.bool_)
-    first[np.unique(comparison.dataset.columns["episodes"], return_index=True)[1]] = True
-    yield Regime("first step of an episode", first)
-
-
-def _bounds(comparison: ComparedRows) -> Iterator[Regime]:
-    """Yield the rows with a real component at its largest or smallest value.
-
-    The value is the bound of the space, or an extreme that repeats exactly, as clipped values do.
-    """
-    indices = [i for i in range(len(comparison.names)) if comparison.is_float(i)]
-    for index in indices[:40]:
-        part = comparison.component(index)
-        for word, bound in _extremes(part):
-            rows = (part.before == bound) | (part.recorded == bound)
-            yield Regime(f"{part.name} is at its {word}, {float(bound)!r}", rows)
-
-
-def _extremes(part: Component) -> Iterator[tuple[str, float]]:
-    """Yield the values at which a component is clipped."""
-    values = np.concatenate([part.before, part.recorded])
-    if len(np.unique(values)) <= 10:
-        return
-    for word, extreme, bound in (
-        ("minimum", values.min(), part.low),
-        ("maximum", values.max(), part.high),
-    ):
-        if extreme == bound or (values == extreme).sum() > max(4, len(values) // 100):
-            yield word, extreme
-
-
-def _actions(comparison: ComparedRows) -> Iterator[Regime]:
-    """Yield the rows of real actions at a bound."""
-    space = comparison.dataset.action_space
-    if not space.is_float:
-        return
-    values = comparison.dataset.columns["actions"].reshape(len(comparison.dataset), -1)
-    bounds = (np.array(space.low, values.dtype), np.array(space.high, values.dtype))
-    at_bound = (values == bounds[0]) | (values == bounds[1])
-    yield Regime("some action is at its bound", at_bound.any(axis=1))
 
 
 def _plain(value: Any) -> Any:
@@ -339,8 +306,7 @@ def examples(
     of transition with more mistakes, and each kind of mistake.
     """
     lines: list[str] = []
-    sources = (_sizes, _parts, _regimes, _kinds)
-    candidates = chain(first, *(source(comparison) for source in sources))
+    candidates = chain(first, _typical_mistakes(comparison), _kinds(comparison))
     chosen = _distinct(comparison, candidates, most, write_value)
     for number, (reason, text) in enumerate(chosen, start=1):
         more = [f"({number}) {reason}", *(f"    {line}" for line in text)]
@@ -359,9 +325,11 @@ def write_row(
     space = comparison.dataset.observation_space
     before = write(space.unpack("observations", columns, row))
     action = write(comparison.dataset.action_space.unpack("actions", columns, row))
-    longest = _longest(space)
+    kinds = [leaf.space.kind for leaf, _ in comparison.leaves]
+    # Texts are useless if they are cut early.
+    longest = LONGEST_TEXT if kinds.count("text") > len(kinds) / 2 else LONGEST_VALUE
     lines = [f"observation       {_cut(before, longest)}", f"action            {_cut(action)}"]
-    if comparison.observation_wrong[row]:
+    if comparison.mistakes["observation"][row]:
         recorded = write(space.unpack("next_observations", columns, row))
         predicted = write(space.unpack("next_observations", predictions, row))
         if max(len(recorded), len(predicted)) > longest:
@@ -375,35 +343,35 @@ def write_row(
     else:
         right = "not scored after the end" if comparison.terminal[row] else "right"
         lines.append(f"next observation  {right}")
-    return [*lines, *_outcomes(comparison, row), *_valid_actions(comparison, row)]
+    return [*lines, *_outcomes(comparison, row)]
 
 
 def _outcomes(comparison: ComparedRows, row: int) -> list[str]:
-    """Return the lines of reward and termination, one line if both are right."""
-    columns = ("rewards", "terminations")
-    recorded = [comparison.dataset.columns[name][row].item() for name in columns]
-    predicted = [comparison.predictions[name][row].item() for name in columns]
-    if comparison.matches.reward[row] and comparison.matches.terminated[row]:
-        return [f"reward            {recorded[0]!r}, terminated {recorded[1]}: both right"]
-    right = (comparison.matches.reward[row], comparison.matches.terminated[row])
-    return [
-        f"{name:<17} {f'{true!r}, right' if same else f'recorded  {true!r}, predicted {guess!r}'}"
-        for name, true, guess, same in zip(
-            ("reward", "terminated"), recorded, predicted, right, strict=True
-        )
-    ]
-
-
-def _valid_actions(comparison: ComparedRows, row: int) -> list[str]:
-    """Return the line of the valid actions, if programs return them."""
+    """Return the lines of reward and termination, one if both are right, and of valid actions."""
+    columns, predictions = comparison.dataset.columns, comparison.predictions
+    matches = comparison.matches
+    parts = (
+        ("reward", "rewards", matches.reward[row]),
+        ("terminated", "terminations", matches.terminated[row]),
+    )
+    if matches.reward[row] and matches.terminated[row]:
+        reward, ended = (columns[name][row].item() for _, name, _ in parts)
+        lines = [f"reward            {reward!r}, terminated {ended}: both right"]
+    else:
+        lines = []
+        for part, name, is_right in parts:
+            recorded, predicted = columns[name][row].item(), predictions[name][row].item()
+            words = ", right" if is_right else f", predicted {predicted!r}"
+            lines.append(f"{part:<17} {'' if is_right else 'recorded  '}{recorded!r}{words}")
     mistakes, space = comparison.mistakes.get("valid actions"), comparison.dataset.action_space
-    if mistakes is None or comparison.terminal[row]:
-        return []
-    recorded = list(space.masked(comparison.dataset.columns[VALID][row]))
-    if not mistakes[row]:
-        return [f"valid actions     {recorded}, right"]
-    predicted = list(space.masked(comparison.predictions[VALID][row] == 1))
-    return [f"valid actions     recorded  {recorded}, predicted {predicted}"]
+    if mistakes is not None and not comparison.terminal[row]:
+        valid = list(space.masked(columns[VALID][row]))
+        if mistakes[row]:
+            guessed = list(space.masked(predictions[VALID][row] == 1))
+            lines.append(f"valid actions     recorded  {valid}, predicted {guessed}")
+        else:
+            lines.append(f"valid actions     {valid}, right")
+    return lines
 
 
 def _wrong_components(comparison: ComparedRows, row: int, write: Callable[[Any], str]) -> list[str]:
@@ -431,38 +399,34 @@ def _windows(values: Sequence[Any], write: Callable[[Any], str]) -> list[str]:
     return [f"…[{start}:] {value[start : start + 80]!r}" for value in plain]
 
 
-def _sizes(comparison: ComparedRows) -> Iterator[Example]:
-    """Yield the smallest and a typical error, if observations are real numbers."""
-    if not comparison.has_floats:
-        return
-    rows = np.flatnonzero(comparison.observation_wrong)
-    if len(rows):
+def _typical_mistakes(comparison: ComparedRows) -> Iterator[Example]:
+    """Yield typical errors of real numbers, wrong parts and the worst kinds of transition."""
+    rows = np.flatnonzero(comparison.mistakes["observation"])
+    if len(rows) and any(leaf.space.is_float for leaf, _ in comparison.leaves):
         order = rows[np.argsort(comparison.errors[rows], kind="stable")]
         yield Example(int(order[0]), "smallest error")
         yield Example(int(order[len(order) // 2]), "typical error")
-
-
-def _parts(comparison: ComparedRows) -> Iterator[Example]:
-    """Yield the costliest row of each wrong part except the observation."""
     for name in ("terminated", "reward", "valid actions"):
         wrong = comparison.mistakes.get(name)
         if wrong is not None and wrong.any():
             yield Example(int(np.argmax(np.where(wrong, comparison.lost, -1.0))), f"{name} wrong")
-
-
-def _regimes(comparison: ComparedRows) -> Iterator[Example]:
-    """Yield the costliest wrong row of each of the worst kinds of transition."""
     for regime in failing_regimes(comparison)[:4]:
         rows = np.flatnonzero(regime.rows & comparison.wrong)
         yield Example(int(rows[np.argmax(comparison.lost[rows])]), regime.name)
 
 
 def _kinds(comparison: ComparedRows) -> Iterator[Example]:
-    """Yield three wrong rows of each kind of mistake in turn, the costliest kind first."""
-    groups: dict[str, list[int]] = {}
-    reasons = _reasons(comparison)
-    for row in np.flatnonzero(comparison.wrong):
-        groups.setdefault(reasons[row], []).append(int(row))
+    """Yield three wrong rows of each kind of mistake in turn, the costliest kind first.
+
+    A kind of mistake is an action and the parts that are wrong.
+    """
+    names = np.full(len(comparison.dataset), "", dtype=object)
+    for regime in actions_taken(comparison):
+        names[regime.rows] = f"{regime.name}: "
+    groups: dict[str, list[int]] = defaultdict(list)
+    for row in np.flatnonzero(comparison.wrong).tolist():
+        wrong = [part for part, mask in comparison.mistakes.items() if mask[row]]
+        groups[f"{names[row]}{', '.join(wrong)} wrong"].append(row)
     lost = comparison.lost
     costliest = sorted(groups, key=lambda reason: -lost[groups[reason]].sum())
     for turn in range(3):
@@ -470,18 +434,6 @@ def _kinds(comparison: ComparedRows) -> Iterator[Example]:
             rows = sorted(groups[reason], key=lambda row: -lost[row])
             if turn < len(rows):
                 yield Example(rows[turn], f"{reason} ({len(rows)} of this kind)")
-
-
-def _reasons(comparison: ComparedRows) -> list[str]:
-    """Return the action and the wrong parts of each row as words."""
-    names = np.full(len(comparison.dataset), "", dtype=object)
-    for regime in actions_taken(comparison):
-        names[regime.rows] = f"{regime.name}: "
-    reasons = []
-    for row in range(len(comparison.dataset)):
-        wrong = [part for part, mask in comparison.mistakes.items() if mask[row]]
-        reasons.append(f"{names[row]}{', '.join(wrong)} wrong")
-    return reasons
 
 
 def _distinct(
@@ -497,12 +449,6 @@ def _distinct(
         if len(seen) < most and (text := "\n".join(lines)) not in seen:
             seen.add(text)
             yield reason, lines
-
-
-def _longest(space: Space) -> int:
-    """Return the most characters of a value that is shown whole."""
-    leaves = [leaf.space.kind for leaf in space.leaves("")]
-    return LONGEST_TEXT if leaves.count("text") > len(leaves) / 2 else LONGEST_VALUE
 
 
 def _cut(text: str, longest: int = LONGEST_VALUE) -> str:

@@ -1,6 +1,5 @@
 """Facts about all recorded steps: counts, ranges, effects, ends, conflicts and gaps."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,13 +9,19 @@ from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Metric
 from cwm_cli.evaluation.finding import ContractName
 from cwm_cli.evaluation.missing_data import find_gaps
-from cwm_cli.problems.feedback.kinds import MOST_EFFECTS, StepKinds
-from cwm_cli.problems.feedback.steps import MANY_CELLS, RecordedSteps, number
+from cwm_cli.problems.feedback.steps import (
+    MANY_CELLS,
+    MOST_EFFECTS,
+    RecordedSteps,
+    StepKinds,
+    number,
+    rows_by_situation,
+)
 from cwm_cli.text import share
 from cwm_cli.worlds.model import Predictions
 
-MOST_LISTED = 64
-"""Outcomes of a situation above which the best reachable score is not computed."""
+RESULTS = ("next_observations", "rewards", "terminations", VALID)
+"""The columns that a program predicts."""
 
 
 def list_facts(
@@ -40,16 +45,11 @@ def list_facts(
     episodes = len(np.unique(steps.dataset.columns["episodes"]))
     distinct = len(set(steps.dataset.situations()))
     alike = f" ({distinct} different pairs of observation and action)" * (distinct < len(steps))
-    changes = "changed cells" if steps.is_board else "next observation"
     lines = [
         f"{len(steps)} steps of {episodes} episodes{alike}; {'all' if complete else 'some'} "
         "are listed below. If they contradict the description, the steps are right. Programs are "
         "checked on further steps."
-        + (
-            ""
-            if complete or contract == "memory"
-            else f" A line is: observation | action | {changes} | reward."
-        ),
+        + ("" if complete or contract == "memory" else f" A line is: {steps.line_format}."),
         _on_rewards(kinds),
         _on_ends(kinds),
         *_on_conflicts(kinds, metric, contract),
@@ -125,20 +125,17 @@ def best_frequencies(rows: Dataset, metric: Metric) -> float | None:
     leaves = rows.observation_space.leaves("observations")
     if any(leaf.space.is_float for leaf in leaves):
         return None
-    groups: dict[bytes, list[int]] = defaultdict(list)
-    for row, key in enumerate(rows.situations()):
-        groups[key].append(row)
+    groups = rows_by_situation(rows)
     width = max(map(len, groups.values()), default=0)
-    if not 0 < width <= MOST_LISTED:
+    # With more outcomes of a situation, the table of all outcomes would need too much memory.
+    if not 0 < width <= 64:
         return None
     places = np.zeros((len(rows), width), int)
     chances = np.zeros((len(rows), width))
     for members in groups.values():
         places[members, : len(members)] = members
         chances[members, : len(members)] = 1 / len(members)
-    names = [leaf.name for leaf in rows.observation_space.leaves("next_observations")]
-    names += ["rewards", "terminations", *([VALID] if rows.has_valid_actions else [])]
-    columns = {name: rows.columns[name][places] for name in names}
+    columns = {name: column[places] for name, column in rows.select(*RESULTS).items()}
     return metric.score(Predictions(columns, None, "outcomes", chances), rows).log_likelihood
 
 
@@ -146,26 +143,21 @@ def likeliest(rows: Dataset, metric: Metric) -> Columns:
     """Return for each situation the recorded outcome with the most weight, part by part."""
     weights = metric.weights(rows)
     going = ~rows.columns["terminations"]
-    groups: dict[bytes, list[int]] = {}
-    for row, key in enumerate(rows.situations()):
-        groups.setdefault(key, []).append(row)
-    names = [leaf.name for leaf in rows.observation_space.leaves("next_observations")]
-    names += ["rewards", "terminations", *([VALID] if rows.has_valid_actions else [])]
-    answers = {name: rows.columns[name].copy() for name in names}
-    for members in (group for group in groups.values() if len(group) > 1):
+    answers = {name: column.copy() for name, column in rows.select(*RESULTS).items()}
+    parts = 3 + rows.has_valid_actions
+    for members in (group for group in rows_by_situation(rows).values() if len(group) > 1):
         for name, column in answers.items():
-            of_all = name in ("rewards", "terminations")
-            parts = 3 + (VALID in answers)
-            value = np.where(going[members], 1 / parts, 1 / 2 if of_all else 0.0)
-            flat = rows.columns[name][members].reshape(len(members), -1)
-            chosen = [_heaviest(cell, weights[members] * value) for cell in flat.T]
+            # The score of a final row counts the reward and the end only.
+            at_end = 1 / 2 if name in ("rewards", "terminations") else 0.0
+            weight = weights[members] * np.where(going[members], 1 / parts, at_end)
+            chosen = []
+            for cell in rows.columns[name][members].reshape(len(members), -1).T:
+                kinds, kind = np.unique(cell, return_inverse=True)
+                # Rounding keeps ties equal, so that the first value wins.
+                heaviest = np.argmax(np.round(np.bincount(kind.reshape(-1), weight), 12))
+                chosen.append(kinds[heaviest])
             column[members] = np.array(chosen, column.dtype).reshape(column.shape[1:])
     return answers
-
-
-def _heaviest(values: np.ndarray, weights: np.ndarray) -> object:
-    kinds, kind = np.unique(values, return_inverse=True)
-    return kinds[np.argmax(np.round(np.bincount(kind.reshape(-1), weights), 12))]
 
 
 def _on_components(steps: RecordedSteps, documented: Sequence[str]) -> Iterator[str]:
@@ -208,18 +200,13 @@ def _on_components(steps: RecordedSteps, documented: Sequence[str]) -> Iterator[
 def _on_effects(kinds: StepKinds) -> Iterator[str]:
     """Yield the changes of whole-numbered components by action, with their exceptions."""
     steps = kinds.steps
-    if steps.is_board:
-        yield from _on_cells(kinds)
-    elif len(steps.names) <= MANY_CELLS:
-        lines = [line for i in np.flatnonzero(steps.whole).tolist() for line in _changes(kinds, i)]
-        if lines:
+    if not steps.is_board:
+        few = len(steps.names) <= MANY_CELLS
+        whole = np.flatnonzero(steps.whole).tolist() if few else []
+        if lines := [line for index in whole for line in _changes(kinds, index)]:
             yield "Changes of whole-numbered components, in steps that did not end:"
             yield from lines
-
-
-def _on_cells(kinds: StepKinds) -> Iterator[str]:
-    """Count the effects of each action on the cells of a board."""
-    steps = kinds.steps
+        return
     if steps.is_text.all():
         return
     yield "Effects of actions on cells, in steps that did not end:"

@@ -1,11 +1,17 @@
 """The report of an improve prompt: where a program is wrong, by how much, and examples.
 
 It describes a diagnosis: the conditions of wrong rows, simple terms of inputs and actions that
-explain an error, rules of ends and rare rewards, and gaps in the data.
+explain an error, rules of ends and rare rewards, and gaps in the data. A term is an input, an
+action, a product of two inputs, an outcome or a change. It explains a residual if a multiple of
+the term, added to the prediction, makes rows right.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import combinations_with_replacement
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,12 +19,11 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Metric, close
 from cwm_cli.evaluation.finding import ContractName
-from cwm_cli.problems.feedback.diagnosis import Diagnosis, Group, OutcomeRule, WrongKind, diagnose
+from cwm_cli.problems.feedback.diagnosis import Diagnosis, Group, OutcomeRule, diagnose
 from cwm_cli.problems.feedback.examples import (
     EXAMPLES,
     FAR,
     ComparedRows,
-    Component,
     Example,
     actions_taken,
     error_ratio,
@@ -27,20 +32,21 @@ from cwm_cli.problems.feedback.examples import (
     right_share,
     worse_parts,
 )
-from cwm_cli.problems.feedback.terms import (
-    CandidateTerms,
-    find_correlation,
-    fit_term,
-    list_terms,
-)
+from cwm_cli.problems.feedback.steps import rows_by_situation
 from cwm_cli.text import clean, first_few, percent, share
+from cwm_cli.worlds.contract import component_names
 
 
 def coverage(diagnosis: Diagnosis, contract: ContractName = "plain") -> Iterator[str]:
     """Yield sentences on conflicts and gaps in the data."""
-    comparison = diagnosis.comparison
+    dataset = diagnosis.comparison.dataset
     yield "If these transitions contradict the description, the transitions are right."
-    contradictions = _count_contradictions(comparison) if contract == "plain" else 0
+    results = dataset.select("next_observations", "rewards", "terminations").values()
+    situations = rows_by_situation(dataset).values() if contract == "plain" else ()
+    contradictions = sum(
+        len({b"".join(column[row].tobytes() for column in results) for row in rows}) > 1
+        for rows in situations
+    )
     if contradictions:
         yield (
             f"{contradictions} pairs of observation and action were recorded with different "
@@ -48,45 +54,25 @@ def coverage(diagnosis: Diagnosis, contract: ContractName = "plain") -> Iterator
             "pair cannot be right on all of them; predict the most frequent outcome. The best "
             f"score that can be reached here is {share(diagnosis.best_score, 4)}."
         )
-    missing = [] if comparison.terminal.any() else ["no episode terminates"]
-    missing += [*_missing_actions(comparison), *_missing_values(comparison)]
-    if missing:
+    if missing := list(_missing_data(diagnosis.comparison)):
         yield f"Not covered by these transitions: {'; '.join(missing)}."
 
 
-def _count_contradictions(comparison: ComparedRows) -> int:
-    """Count the pairs of observation and action that were recorded with different outcomes."""
-    dataset = comparison.dataset
-    situations = _row_bytes(dataset.select("observations", "actions"))
-    results = _row_bytes(dataset.select("next_observations", "rewards", "terminations"))
-    outcomes: dict[bytes, set[bytes]] = {}
-    for situation, result in zip(situations, results, strict=True):
-        outcomes.setdefault(situation, set()).add(result)
-    return sum(len(different) > 1 for different in outcomes.values())
-
-
-def _row_bytes(columns: Columns) -> Iterator[bytes]:
-    for row in zip(*columns.values(), strict=True):
-        yield b"".join(value.tobytes() for value in row)
-
-
-def _missing_actions(comparison: ComparedRows) -> Iterator[str]:
-    """Yield actions that were never taken, or that no action is at a bound."""
-    space, columns = comparison.dataset.action_space, comparison.dataset.columns
+def _missing_data(comparison: ComparedRows) -> Iterator[str]:
+    """Yield missing ends, actions never taken, and components without a bound or a change."""
+    if not comparison.terminal.any():
+        yield "no episode terminates"
+    space, actions = comparison.dataset.action_space, comparison.dataset.columns["actions"]
     if space.kind == "discrete":
         every = range(int(space.low[0]), int(space.high[0]) + 1)
-        never = sorted(set(every) - set(columns["actions"].tolist())) if len(every) < 1000 else []
+        never = sorted(set(every) - set(actions.tolist())) if len(every) < 1000 else []
         if never:
             yield f"{_listed('action', never)} never taken"
-    elif space.is_float and len(columns["actions"]):
-        values = columns["actions"].reshape(len(columns["actions"]), -1)
+    elif space.is_float and len(actions):
+        values = actions.reshape(len(actions), -1)
         low, high = (np.array(bounds, values.dtype) for bounds in (space.low, space.high))
         if not ((values == low) | (values == high)).any():
             yield "no action is at its bound"
-
-
-def _missing_values(comparison: ComparedRows) -> Iterator[str]:
-    """Yield real components that never reach a bound or never change."""
     unreached, constant = [], []
     for index, name in enumerate(comparison.names[:1000]):
         if not comparison.is_float(index):
@@ -95,6 +81,7 @@ def _missing_values(comparison: ComparedRows) -> Iterator[str]:
         low, high = part.recorded.min(), part.recorded.max()
         if low == high:
             constant.append(name)
+        # Gymnasium writes some unbounded components with the largest float32 as their bound.
         elif max(abs(part.low), abs(part.high)) < 1e30 and not (
             np.isclose(low, part.low) or np.isclose(high, part.high)
         ):
@@ -112,10 +99,9 @@ def _listed(noun: str, names: list[str] | list[int]) -> str:
     return f"{noun}{plural} {first_few(names, 4)} {verb}".strip()
 
 
-LETTERS = "ABCDEFGH"
-"""Names of the groups."""
 MAX_COMPONENTS = 6
-MOSTLY = 0.5
+"""Most components or parts that a line or a section names."""
+MIN_EXPLAINED = 0.5
 """A term is named only if it explains a larger share of the rows."""
 CHECKLIST = (
     "For a physical system check the integrator (explicit, semi-implicit, Runge-Kutta), time step, "
@@ -156,17 +142,18 @@ def describe(
     brief: bool = False,
 ) -> str:
     """Write a diagnosis as text; the arguments are the same as for `report`."""
-    comparison = diagnosis.comparison
+    comparison, groups = diagnosis.comparison, diagnosis.groups
     terms = list_terms(comparison)
     # Prompts with a long description and recorded transitions have a shorter report.
     if brief and len(description) > 1200:
         length, example_length, components = 1800, 600, 3
     else:
         length, example_length, components = 4000, 1500, MAX_COMPONENTS
-    conditions = {group.condition for group in diagnosis.groups}
+    named = [f"({name}) {_describe_group(group)}" for name, group in _name_groups(diagnosis)]
+    conditions = {group.condition for group in groups}
     sections = [
         _summary(diagnosis, contract),
-        _describe_groups(diagnosis.groups),
+        ["Where predictions are wrong, the costliest first:", *named] if named else [],
         _describe_components(diagnosis, terms, components),
         _describe_rewards(diagnosis, terms),
         [_describe_rule(rule) for rule in diagnosis.rules if rule.condition not in conditions],
@@ -174,32 +161,26 @@ def describe(
         _by_regime(comparison),
     ]
     closing = [] if brief else list(coverage(diagnosis, contract))
-    if is_physical(comparison, description):
+    if _is_physical(comparison, description):
         closing.append(CHECKLIST)
     used = sum(len(line) + 1 for section in [*sections, closing] for line in section)
     if contract != "memory":  # a single step of an episode explains nothing without its past
         room = max(example_length, length - used)
-        most = 5 if _is_explained(diagnosis) else 8
-        shown = examples(comparison, room, _choose_examples(diagnosis), most)
-        sections.append([EXAMPLES, *shown])
+        # Fewer examples suffice if the first group explains all mistakes.
+        is_explained = (
+            bool(groups and groups[0].condition)
+            and not groups[0].wrong_elsewhere
+            and groups[0].wrong > groups[0].rows / 2
+        )
+        most = 5 if is_explained else 8
+        sections.append([EXAMPLES, *examples(comparison, room, _choose_examples(diagnosis), most)])
     sections.append(closing)
     return clean("\n\n".join("\n".join(s) for s in sections if s), newlines=True)
 
 
-def _is_explained(diagnosis: Diagnosis) -> bool:
-    """Return whether the first group covers all mistakes and few right rows."""
-    first = diagnosis.groups[0] if diagnosis.groups else None
-    if first is None or not first.condition or first.wrong_elsewhere:
-        return False
-    return first.wrong > MOSTLY * first.rows
-
-
-def _describe_groups(groups: Sequence[Group]) -> list[str]:
-    """Write the conditions under which rows are wrong."""
-    lines = [
-        f"({name}) {_describe_group(group)}" for name, group in zip(LETTERS, groups, strict=False)
-    ]
-    return ["Where predictions are wrong, the costliest first:", *lines] if lines else []
+def _name_groups(diagnosis: Diagnosis) -> Iterator[tuple[str, Group]]:
+    """Yield the groups with the letters that the text calls them."""
+    return zip("ABCDEFGH", diagnosis.groups, strict=False)
 
 
 def _describe_group(group: Group) -> str:
@@ -230,7 +211,7 @@ def _describe_rule(rule: OutcomeRule) -> str:
 
 def _choose_examples(diagnosis: Diagnosis) -> Iterator[Example]:
     """Yield rows of the first group, six kinds of wrong ends and rewards, then other groups."""
-    for place, (name, group) in enumerate(zip(LETTERS, diagnosis.groups, strict=False)):
+    for place, (name, group) in enumerate(_name_groups(diagnosis)):
         sizes = ("smallest error", "typical error")
         for row, size in zip(group.shown, sizes, strict=False):
             yield Example(row, f"in ({name}), {size}")
@@ -240,13 +221,11 @@ def _choose_examples(diagnosis: Diagnosis) -> Iterator[Example]:
             unlike = f" except for {', '.join(differs)}" if differs else ""
             yield Example(right, f"like the one above{unlike}, and predicted rightly")
         for kind in diagnosis.kinds[:6] if place == 0 else ():
-            yield Example(kind.row, f"{_describe_kind(kind)} ({kind.times} of this kind)")
-
-
-def _describe_kind(kind: WrongKind) -> str:
-    if kind.part == "reward":
-        return f"reward {kind.recorded!r}, predicted {kind.predicted!r}"
-    return "missed end" if kind.recorded else "false end"
+            if kind.part == "reward":
+                words = f"reward {kind.recorded!r}, predicted {kind.predicted!r}"
+            else:
+                words = "missed end" if kind.recorded else "false end"
+            yield Example(kind.row, f"{words} ({kind.times} of this kind)")
 
 
 PHYSICAL = re.compile(
@@ -255,7 +234,7 @@ PHYSICAL = re.compile(
 )
 
 
-def is_physical(comparison: ComparedRows, description: str) -> bool:
+def _is_physical(comparison: ComparedRows, description: str) -> bool:
     """Return whether an environment with real numbers is a physical system.
 
     It is, if its description contains two different words of `PHYSICAL`, or if one component is
@@ -347,25 +326,19 @@ def _describe_component(
         residual = recorded - part.predicted
     yield line + _describe_sizes(residual[going], part.typical_change)
     others = terms.without_outcome(part.name)
-    in_groups = list(_explain_in_groups(diagnosis, part, others, residual))
-    yield from in_groups or _explain_residual(others, residual, recorded, going)
-    law = fit_term(others, recorded - part.before, recorded, going)
-    if law is not None and law.right > MOSTLY:
-        yield f"    recorded change: {law}, in {percent(law.right)} of the transitions"
-
-
-def _explain_in_groups(
-    diagnosis: Diagnosis, part: Component, terms: CandidateTerms, residual: np.ndarray
-) -> Iterator[str]:
-    """Yield the term that makes a component right in the rows of a group."""
-    recorded = part.recorded.astype(np.float64)
-    for name, group in zip(LETTERS, diagnosis.groups, strict=False):
+    in_groups = []
+    for name, group in _name_groups(diagnosis):
         if group.condition and part.name in group.parts:
             rows = np.zeros(len(recorded), dtype=np.bool_)
             rows[list(group.members)] = True
-            term = fit_term(terms, residual, recorded, rows & ~diagnosis.comparison.terminal)
-            if term is not None and term.right > MOSTLY:
-                yield f"    in ({name}) adding {term} makes {percent(term.right)} of them right"
+            term = fit_term(others, residual, recorded, rows & going)
+            if term is not None and term.right > MIN_EXPLAINED:
+                makes = f"adding {term} makes {percent(term.right)} of them right"
+                in_groups.append(f"    in ({name}) {makes}")
+    yield from in_groups or _explain_residual(others, residual, recorded, going)
+    law = fit_term(others, recorded - part.before, recorded, going)
+    if law is not None and law.right > MIN_EXPLAINED:
+        yield f"    recorded change: {law}, in {percent(law.right)} of the transitions"
 
 
 def _describe_sizes(residual: np.ndarray, unit: float) -> str:
@@ -389,7 +362,7 @@ def _explain_residual(
     """Yield the term that explains a residual exactly, or the terms it correlates with."""
     missing = fit_term(terms, residual, recorded, rows)
     already = float(close(recorded - residual, recorded)[rows].mean()) if rows.any() else 1.0
-    if missing is not None and missing.right > max(already + 0.2, MOSTLY):
+    if missing is not None and missing.right > max(already + 0.2, MIN_EXPLAINED):
         yield f"    adding {missing} to the prediction makes {percent(missing.right)} of them right"
     elif correlation := find_correlation(terms, residual, rows):
         yield f"    residual correlates with {correlation}"
@@ -442,18 +415,142 @@ def _by_action(comparison: ComparedRows) -> list[str]:
 
 def _by_regime(comparison: ComparedRows) -> list[str]:
     """Compare the worst kinds of transition with all other transitions."""
-    lines = [
-        f"- {name} ({int(rows.sum())}): {'; '.join(_contrasts(comparison, rows))}"
-        for name, rows in failing_regimes(comparison)[:4]
-    ]
-    heading = "Kinds of transition with more mistakes than other kinds (number of transitions):"
-    return [heading, *lines] if lines else []
+    lines = ["Kinds of transition with more mistakes than other kinds (number of transitions):"]
+    for name, rows in failing_regimes(comparison)[:4]:
+        contrasts = []
+        for part in worse_parts(comparison, rows):
+            here, elsewhere = (right_share(~comparison.mistakes[part][m]) for m in (rows, ~rows))
+            contrasts.append(f"{part} right in {here}, otherwise {elsewhere}")
+        if (ratio := error_ratio(comparison, rows)) > FAR:
+            contrasts.append(f"observation errors {ratio:.2g} times as large as otherwise")
+        lines.append(f"- {name} ({int(rows.sum())}): {'; '.join(contrasts)}")
+    return lines if len(lines) > 1 else []
 
 
-def _contrasts(comparison: ComparedRows, rows: np.ndarray) -> Iterator[str]:
-    """Yield the parts that are wrong more often in some rows than in all other rows."""
-    for part in worse_parts(comparison, rows):
-        right = ~comparison.mistakes[part]
-        yield f"{part} right in {right_share(right[rows])}, otherwise {right_share(right[~rows])}"
-    if (ratio := error_ratio(comparison, rows)) > FAR:
-        yield f"observation errors {ratio:.2g} times as large as otherwise"
+# --- terms that may be missing in a program
+
+MAX_INPUTS = 60
+"""Most components of the observation, and of the action, that terms contain."""
+
+
+class CandidateTerms(NamedTuple):
+    """The names of candidate terms, and their values, (terms, rows)."""
+
+    names: list[str]
+    values: np.ndarray
+
+    def without_outcome(self, name: str) -> CandidateTerms:
+        """Leave out the next value and the change of a component, which explain it trivially."""
+        own = {f"next_{name}", f"(next_{name} - {name})"}
+        kept = [index for index, term in enumerate(self.names) if term not in own]
+        return CandidateTerms([self.names[index] for index in kept], self.values[kept])
+
+
+class FittedTerm(NamedTuple):
+    """A term with its coefficient, and the share of rows that it makes right."""
+
+    name: str
+    coefficient: float
+    right: float
+
+    def __str__(self) -> str:
+        number = f"{self.coefficient:.6g}"
+        return number if self.name == "1" else f"{number} * {self.name}"
+
+
+def list_terms(comparison: ComparedRows) -> CandidateTerms:
+    """Return inputs, actions, outcomes and changes, and the products of up to 14 inputs."""
+    before: dict[str, np.ndarray] = {}
+    after: dict[str, np.ndarray] = {}
+    reals = [i for i in range(len(comparison.names)) if comparison.is_float(i)]
+    for part in map(comparison.component, reals[:MAX_INPUTS]):
+        before[part.name] = part.before.astype(np.float64)
+        after[part.name] = part.recorded.astype(np.float64)
+    actions = _action_terms(comparison)
+    inputs = before | actions
+    terms = {"1": np.ones(len(comparison.dataset))} | inputs
+    if len(inputs) <= 14:
+        for first, second in combinations_with_replacement(inputs, 2):
+            name = f"{first}**2" if first == second else f"{first} * {second}"
+            terms[name] = inputs[first] * inputs[second]
+    for name, values in after.items():
+        terms[f"next_{name}"] = values
+        terms[f"(next_{name} - {name})"] = values - before[name]
+    if comparison.dataset.action_space.kind != "discrete" and len(actions) > 1:
+        terms["sum(action**2)"] = np.sum(np.square(list(actions.values())), axis=0)
+    return CandidateTerms(list(terms), np.array(list(terms.values())))
+
+
+def _action_terms(comparison: ComparedRows) -> dict[str, np.ndarray]:
+    """Return the components of the action, or an indicator of each of at most six actions.
+
+    The first action has no indicator: the constant term and the other indicators determine it.
+    """
+    space, actions = comparison.dataset.action_space, comparison.dataset.columns["actions"]
+    if space.kind == "discrete":
+        values = np.unique(actions)
+        if len(values) > 6:
+            return {}
+        return {f"(action == {value})": actions == value for value in values[1:]}
+    if space.kind not in ("box", "multidiscrete", "multibinary"):
+        return {}
+    columns = actions.reshape(len(actions), -1).astype(np.float64).T
+    return dict(list(zip(component_names(space, "action"), columns, strict=True))[:MAX_INPUTS])
+
+
+def fit_term(
+    terms: CandidateTerms, residual: np.ndarray, recorded: np.ndarray, rows: np.ndarray
+) -> FittedTerm | None:
+    """Return the term that makes most rows right if it is added to the prediction.
+
+    The coefficient is the median of residual / term: if one value fits most rows, it is the median.
+    None if fewer than three rows have a finite residual.
+
+    Args:
+        terms: The candidate terms.
+        residual: Recorded minus predicted value of each row.
+        recorded: The recorded value of each row.
+        rows: The mask of the rows to explain.
+    """
+    rows = rows & np.isfinite(residual)
+    if rows.sum() < 3:
+        return None
+    # Choose the term on about 250 rows, and score it on all rows.
+    sample = np.flatnonzero(rows)[:: max(1, int(rows.sum()) // 250)]
+    values = terms.values[:, sample]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratios = np.where(np.abs(values) > 1e-9, residual[sample] / values, np.nan)
+    ratios = np.sort(ratios, axis=1)  # sorts NaN to the end
+    middle = np.isfinite(ratios).sum(axis=1) // 2
+    coefficients = np.nan_to_num(ratios[np.arange(len(ratios)), middle])
+    right = _right_shares(coefficients, values, residual[sample], recorded[sample])
+    best = int(np.argmax(np.where(coefficients == 0, 0.0, right)))
+    chosen = slice(best, best + 1)
+    right = _right_shares(
+        coefficients[chosen], terms.values[chosen, rows], residual[rows], recorded[rows]
+    )
+    return FittedTerm(terms.names[best], float(coefficients[best]), float(right[0]))
+
+
+def _right_shares(
+    coefficients: np.ndarray, values: np.ndarray, residual: np.ndarray, recorded: np.ndarray
+) -> np.ndarray:
+    """Return for each term the share of rows that it makes right."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        corrected = recorded - residual + coefficients[:, None] * values
+    shares: np.ndarray = close(corrected, recorded).mean(axis=1)
+    return shares
+
+
+def find_correlation(terms: CandidateTerms, residual: np.ndarray, rows: np.ndarray) -> str:
+    """Return the term with the largest correlation with a residual, "" if all are below 0.3."""
+    rows = rows & np.isfinite(residual)
+    if rows.sum() < 3:
+        return ""
+    values = terms.values[:, rows] - terms.values[:, rows].mean(axis=1, keepdims=True)
+    centred = residual[rows] - residual[rows].mean()
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        norms = np.sqrt((values**2).sum(axis=1) * (centred**2).sum())
+        strengths = np.nan_to_num(values @ centred / np.where(norms > 1e-12, norms, np.inf))
+    best = int(np.argmax(np.abs(strengths)))
+    return f"{terms.names[best]} ({strengths[best]:+.2f})" if abs(strengths[best]) >= 0.3 else ""

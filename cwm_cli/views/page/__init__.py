@@ -8,7 +8,7 @@ text, never as markup. Its Content-Security-Policy allows only its own scripts a
 import hashlib
 import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 from importlib.resources import files as resources
@@ -55,8 +55,14 @@ def write_page(folders: Sequence[Path], file: Path) -> None:
     """Write the page of a run, or of several runs that can be merged, also of unfinished runs."""
     runs = load_alike(folders)
     title, verdict, found = _found(runs)
-    sections = [{**section._asdict(), "data": _packed(section.data)} for section in found]
-    facts = [[name, value] for run in runs for name, value in _header(run)]
+    sections = []
+    for section in found:
+        data = dict(section.data)
+        if "texts" in data:  # long texts with many repetitions
+            texts = json.dumps(data.pop("texts")).encode()
+            data["packed"] = b64encode(compress(texts, 9)).decode()
+        sections.append({**section._asdict(), "data": data})
+    facts = [fact for run in runs for fact in _facts(run)]
     page = {
         "title": title,
         "verdict": verdict,
@@ -79,16 +85,15 @@ def _found(runs: Sequence[Run[Any, Any]]) -> tuple[str, str, Sequence[Section]]:
         words = report.verdict or ", ".join(filter(None, (about.done, about.result)))
         return report.title, words, [*kind.sections(runs), *measured]
     except UnreadableError as error:
-        lines = [str(error)]
-    parts = [Section("notes", "Not shown", {"lines": lines})]
+        parts = [Section("notes", "Not shown", {"lines": [str(error)]})]
     for run in runs:
         if isinstance(run, ProgramRun):
             parts += run.program_sections()
     return f"{runs[0].kind} run, {runs[0].place}", "", parts
 
 
-def _header(run: Run[Any, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the facts of a run: environment, method, model, seed, time, protection, versions."""
+def _facts(run: Run[Any, Any]) -> list[tuple[str, str]]:
+    """Return the settings of a run with their labels, without empty ones."""
     about = run.summary()
     named = {
         "run": about.run,
@@ -101,7 +106,7 @@ def _header(run: Run[Any, Any]) -> Iterator[tuple[str, str]]:
         "protection": "" if run.header.openings == "unknown" else run.header.openings,
         "versions": ", ".join(f"{name} {number}" for name, number in run.header.versions.items()),
     }
-    yield from ((name, value) for name, value in named.items() if value)
+    return [(name, value) for name, value in named.items() if value]
 
 
 def _document(title: str, page: dict[str, Any]) -> str:
@@ -111,24 +116,20 @@ def _document(title: str, page: dict[str, Any]) -> str:
     styles = [folder.joinpath(n).read_text("utf-8") for n in names if n.endswith(".css")]
     names = [FIRST, *(name for name in names if name.endswith(".js") and name != FIRST)]
     scripts = [folder.joinpath(name).read_text("utf-8") for name in names]
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    # The Content-Security-Policy allows scripts by these hashes only.
+    digests = (b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    # Readers without JavaScript get title, verdict and facts as markup.
+    summary = [f"<h1>{escape(title)}</h1>"]
+    summary += [f"<p>{escape(line)}</p>" for line in (page["verdict"], *page["damage"]) if line]
+    summary += [f"<p>{escape(name)}: {escape(value)}</p>" for name, value in page["facts"]]
     return Template(folder.joinpath("page.html").read_text("utf-8")).substitute(
         title=escape(title),
-        hashes=hashes,
+        hashes=" ".join(f"'sha256-{digest}'" for digest in digests),
         style="\n".join(styles),
         data=embedded(page),
-        summary=_summary(page),
+        summary="\n".join(summary).encode("utf-8", "replace").decode(),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
-
-
-def _summary(page: Mapping[str, Any]) -> str:
-    """Return title, verdict and facts of a page as markup, for readers without JavaScript."""
-    parts = [f"<h1>{escape(page['title'])}</h1>"]
-    parts += [f"<p>{escape(line)}</p>" for line in (page["verdict"], *page["damage"]) if line]
-    rows = [(str(name), str(value)) for name, value in page["facts"]]
-    parts += [f"<p>{escape(name)}: {escape(value)}</p>" for name, value in rows]
-    return "\n".join(parts).encode("utf-8", "replace").decode()
 
 
 def embedded(value: Any) -> str:
@@ -136,20 +137,12 @@ def embedded(value: Any) -> str:
 
     Infinite numbers and NaN become null.
     """
+    # As escapes, these characters are JSON still, but no markup and no line ends.
     text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
     marks = ("<", ">", "&", "\u2028", "\u2029")
     for mark in marks:
         text = text.replace(mark, f"\\u{ord(mark):04x}")
     return text.encode("utf-8", "replace").decode()
-
-
-def _packed(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Compress the `texts` of a section: long texts with many repetitions."""
-    if "texts" not in data:
-        return data
-    texts = json.dumps(data["texts"]).encode()
-    rest = {name: value for name, value in data.items() if name != "texts"}
-    return rest | {"packed": b64encode(compress(texts, 9)).decode()}
 
 
 def _finite(value: Any) -> Any:
@@ -161,8 +154,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value if isinstance(value, str | int | None) else str(value)
-
-
-def _digest(script: str) -> str:
-    """Return the hash of a script for the Content-Security-Policy."""
-    return b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -17,7 +17,7 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import OBJECTS, ObjectSchema
 from cwm_cli.envs.documented import documented_names
 from cwm_cli.errors import CwmError
-from cwm_cli.evaluation import FollowedEpisode, Score
+from cwm_cli.evaluation import FollowedEpisode
 from cwm_cli.evaluation.mismatches import wrong_parts
 from cwm_cli.problems.feedback import Diagnosis
 from cwm_cli.problems.feedback.diagnosis import ComparedQuantities
@@ -70,38 +70,24 @@ def measured_sections(run: Run[Any, Any], observer: Observer = SILENT) -> list[S
     if found.failure is not None:
         return [_unable(f"the program failed: {found.failure.message}")]
     known = isinstance(run, SearchRun) and bool(run.scores())
-    names = _names(run, found)
-    return [
-        *([] if known else _parts(found)),
-        *_followed(found, names),
-        *_mistakes(found, names),
+    space = next(iter(found.rows.values())).observation_space
+    documented = documented_names(getattr(run.header, "description", ""), space)
+    names = [
+        clean(name.replace("`", ""), limit=40)
+        for name in documented or component_names(space, "observation")
     ]
+    sections = [*_followed(found, names), *_mistakes(found, names)]
+    scores = {"train": found.scores.train, "held-out": found.scores.test}
+    scored = {part: score for part, score in scores.items() if score is not None}
+    if known or not scored:
+        return sections
+    return [Section("bars", "Parts of the score", score_parts(scored)), *sections]
 
 
 def _unable(reason: str) -> Section:
     """Return a section with the reason why there are no predictions."""
     line = f"There are no predictions on this page: {clean(reason, limit=300)}"
     return Section("notes", "Predictions", {"lines": [line]})
-
-
-def _names(run: ModelRun[Any, Any], found: EvaluationResult) -> list[str]:
-    """Return names of the components of an observation, from its documentation if possible."""
-    space = next(iter(found.rows.values())).observation_space
-    documented = documented_names(getattr(run.header, "description", ""), space)
-    return [
-        clean(name.replace("`", ""), limit=40)
-        for name in documented or component_names(space, "observation")
-    ]
-
-
-def _parts(found: EvaluationResult) -> Iterator[Section]:
-    """Yield the bars of the scores."""
-    scores: dict[str, Score] = {}
-    for part, score in {"train": found.scores.train, "held-out": found.scores.test}.items():
-        if score is not None:
-            scores[part] = score
-    if scores:
-        yield Section("bars", "Parts of the score", score_parts(scores))
 
 
 # --- predicted episodes
@@ -124,7 +110,14 @@ def _followed(found: EvaluationResult, names: Sequence[str]) -> Iterator[Section
     if broke:
         about += f" Some rollouts failed before step {broke[0]}."
     groups = [_episode(each, names) for each in found.trajectories]
-    if drift := _drift(found):
+    known = [(each.steps, each.error) for each in found.rollouts if each.error is not None]
+    if len(known) >= 2:
+        # Guessing the mean is far off the scale of small errors: draw it from 0.2 on.
+        is_close = max(error for _, error in known) > 0.2
+        guess = {"error of guessing the mean": 1.0 if is_close else None}
+        label = "mean error (standard deviations)"
+        drawn = LineChart("steps", label, [ChartLine.of("", known)], log_x=True, rules=guess)
+        drift = [f"Mean error of {ROLLOUTS} rollouts", "chart", drawn.data()]
         groups.append({"title": "", "sections": [drift]})
     key = [
         {"name": "recorded", "tone": RECORDED, "wide": True},
@@ -132,20 +125,6 @@ def _followed(found: EvaluationResult, names: Sequence[str]) -> Iterator[Section
     ]
     data = {"key": key, "groups": groups}
     yield Section("groups", "Predicted and recorded episodes", data, about)
-
-
-def _drift(found: EvaluationResult) -> list[Any] | None:
-    """Return the chart of the open-loop error of `cwm evaluate --rollouts`."""
-    known = [(each.steps, each.error) for each in found.rollouts if each.error is not None]
-    if len(known) < 2:
-        return None
-    most = max(error for _, error in known)
-    # Open-loop error above which the error of guessing the mean is drawn as well.
-    close_to_guessing = 0.2
-    guess = {"error of guessing the mean": 1.0 if most > close_to_guessing else None}
-    label = "mean error (standard deviations)"
-    drawn = LineChart("steps", label, [ChartLine.of("", known)], log_x=True, rules=guess).data()
-    return [f"Mean error of {ROLLOUTS} rollouts", "chart", drawn]
 
 
 class _Leaf(NamedTuple):
@@ -161,16 +140,29 @@ def _episode(trajectory: FollowedEpisode, names: Sequence[str]) -> dict[str, Any
     """Return the panels of an episode: a chart per component, or its cells."""
     rows = trajectory.rows
     leaves = [leaf.space for leaf in rows.observation_space.leaves("observations")]
-    as_cells = any(s.kind == "text" or (not s.is_float and s.size > FEW_CELLS) for s in leaves)
-    if as_cells:
+    if any(s.kind == "text" or (not s.is_float and s.size > FEW_CELLS) for s in leaves):
         panels = list(_cells(trajectory))
     else:
-        components = list(_components(trajectory, names))
-        panels = [[each.name, "chart", _lines(each)] for each in _furthest(components)]
-    panels += _rewards(trajectory)
+        panels = []
+        for each in _furthest(list(_components(trajectory, names))):
+            steps = list(range(len(each.recorded)))
+            values = each.recorded.tolist()
+            recorded = ChartLine("recorded", steps, values, tone=RECORDED, wide=True)
+            predicted = _predicted(each.predicted, range(len(each.predicted)))
+            lines, staircase = [recorded, predicted], not each.is_real
+            drawn = LineChart("step", "", lines, staircase=staircase, legend=False)
+            panels.append([each.name, "chart", drawn.data()])
+    rewards = rows.columns["rewards"]
+    said = np.where(trajectory.alive, trajectory.columns["rewards"], np.nan)
+    if len(np.unique(np.concatenate([rewards, said[np.isfinite(said)]]))) > 1:
+        steps = list(range(1, len(rewards) + 1))
+        recorded = ChartLine("recorded", steps, rewards.tolist(), tone=RECORDED, wide=True)
+        lines = [recorded, _predicted(said, range(1, len(said) + 1))]
+        drawn = LineChart("step", "", lines, staircase=True, legend=False)
+        panels.append(["reward", "chart", drawn.data()])
     count = len(rows)
     title = f"Episode {int(rows.columns['episodes'][0])}, {count} step{'' if count == 1 else 's'}"
-    return {"title": title, "about": _told(trajectory), "sections": panels}
+    return {"title": title, "about": _difference_words(trajectory), "sections": panels}
 
 
 def _components(trajectory: FollowedEpisode, names: Sequence[str]) -> Iterator[_Leaf]:
@@ -209,31 +201,17 @@ def _furthest(components: Sequence[_Leaf]) -> list[_Leaf]:
     return [components[place] for place in sorted(ranked[:most_components])]
 
 
-def _lines(each: _Leaf) -> dict[str, Any]:
-    """Return the chart of a component, recorded and predicted."""
-    steps = list(range(len(each.recorded)))
-    recorded = ChartLine("recorded", steps, each.recorded.tolist(), tone=RECORDED, wide=True)
-    predicted = _predicted(each.predicted, range(len(each.predicted)))
-    return LineChart(
-        "step", "", [recorded, predicted], staircase=not each.is_real, legend=False
-    ).data()
-
-
 def _predicted(values: np.ndarray, steps: range) -> ChartLine:
     """Return the line of predictions (steps, samples), with a band for several samples."""
     if values.shape[1] == 1:
         return ChartLine("predicted", list(steps), _numbers(values[:, 0]), tone=PREDICTED)
-    low, middle, high = _quantiles(values)
-    return ChartLine("predicted", list(steps), middle, low, high, tone=PREDICTED)
-
-
-def _quantiles(values: np.ndarray) -> list[list[float | None]]:
-    """Return the 5 %, 50 % and 95 % quantiles of the samples; None after all have ended."""
+    # No quantiles after all samples have ended.
     kept = np.isfinite(values).any(axis=1)
     found = np.full((3, len(values)), np.nan)
     if kept.any():
         found[:, kept] = np.nanquantile(values[kept], [0.05, 0.5, 0.95], axis=1, method="nearest")
-    return [_numbers(line) for line in found]
+    low, middle, high = map(_numbers, found)
+    return ChartLine("predicted", list(steps), middle, low, high, tone=PREDICTED)
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
@@ -241,19 +219,7 @@ def _numbers(values: np.ndarray) -> list[float | None]:
     return [float(value) if np.isfinite(value) else None for value in values.tolist()]
 
 
-def _rewards(trajectory: FollowedEpisode) -> Iterator[list[Any]]:
-    """Yield the chart of the rewards along an episode, unless all are equal."""
-    recorded = trajectory.rows.columns["rewards"]
-    said = np.where(trajectory.alive, trajectory.columns["rewards"], np.nan)
-    if len(np.unique(np.concatenate([recorded, said[np.isfinite(said)]]))) < 2:
-        return
-    steps = list(range(1, len(recorded) + 1))
-    line = ChartLine("recorded", steps, recorded.tolist(), tone=RECORDED, wide=True)
-    lines = [line, _predicted(said, range(1, len(said) + 1))]
-    yield ["reward", "chart", LineChart("step", "", lines, staircase=True, legend=False).data()]
-
-
-def _told(trajectory: FollowedEpisode) -> str:
+def _difference_words(trajectory: FollowedEpisode) -> str:
     """Describe how the predicted end differs from the recorded end, and any failure."""
     ends = trajectory.columns["ends"]
     alive, words = trajectory.alive, list[str]()
@@ -292,35 +258,22 @@ def _cells(trajectory: FollowedEpisode) -> Iterator[list[Any]]:
         yield ["", "chart", drawn]
     if sum(leaf.space.size for leaf in leaves) <= MOST_CELLS and trajectory.steps:
         frames = [_frame(trajectory, step) for step in thinned(trajectory.steps, MOST_FRAMES)]
-        columns = _columns(rows)
+        schema = rows.metadata.get("objects")
+        columns = None if schema is None else [*ObjectSchema.from_json(schema).names]
         more = ", changing objects" if columns else ""
         more += " (one sample)" if trajectory.draws > 1 else ""
-        frames = _moving(frames)
+        if len(frames[0]["rows"]) > FEW_CELLS:
+            # Of many lines, leave out the ones that never change, recorded or predicted.
+            moving = {
+                line["name"]
+                for frame in frames
+                for line in frame["rows"]
+                if line["before"] != line["after"]
+                or line.get("said", line["after"]) != line["after"]
+            }
+            for frame in frames:
+                frame["rows"] = [line for line in frame["rows"] if line["name"] in moving]
         yield [f"Step by step{more}", "cells", {"columns": columns, "frames": frames}]
-
-
-def _moving(frames: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out lines that never change, recorded or predicted, if there are many lines."""
-    if len(frames[0]["rows"]) <= FEW_CELLS:
-        return [*frames]
-    moving = {
-        line["name"]
-        for frame in frames
-        for line in frame["rows"]
-        if line["before"] != line["after"] or line.get("said", line["after"]) != line["after"]
-    }
-    return [
-        frame | {"rows": [line for line in frame["rows"] if line["name"] in moving]}
-        for frame in frames
-    ]
-
-
-def _columns(rows: Dataset) -> list[str] | None:
-    """Return the columns of the table of objects, None if observations are no such table."""
-    schema = rows.metadata.get("objects")
-    if schema is None:
-        return None
-    return [*ObjectSchema.from_json(schema).names]
 
 
 def _frame(trajectory: FollowedEpisode, step: int) -> dict[str, Any]:
@@ -380,13 +333,7 @@ def _mistakes(found: EvaluationResult, names: Sequence[str]) -> Iterator[Section
     diagnosis = found.diagnosis()
     if diagnosis is None:
         return
-    where = f"Conditions that separate wrong from right {PARTS[part]} rows."
-    if diagnosis.groups:
-        yield Section("table", "Conditions of mistakes", _groups(diagnosis, names), where)
-    if diagnosis.numbers:
-        yield Section("table", "Errors of numbers", _off(diagnosis, names))
-    if diagnosis.kinds:
-        yield Section("table", "Wrong rewards and ends", _wrong_kinds(diagnosis))
+    yield from _diagnosis_tables(diagnosis, names, PARTS[part])
     if drawn := error_map(diagnosis, names):
         yield drawn
 
@@ -422,37 +369,34 @@ def _named(text: str, names: Sequence[str], diagnosis: Diagnosis) -> str:
     return text
 
 
-def _groups(diagnosis: Diagnosis, names: Sequence[str]) -> dict[str, Any]:
-    """Return the table of conditions under which rows are wrong."""
-    lines = (
-        [
-            _named(", ".join(group.parts), names, diagnosis),
-            _named(group.condition, names, diagnosis) or "everywhere",
-            group.wrong,
-            group.rows,
-            group.wrong_elsewhere,
-            group.elsewhere,
+def _diagnosis_tables(diagnosis: Diagnosis, names: Sequence[str], part: str) -> Iterator[Section]:
+    """Yield the tables of a diagnosis of the rows of a part, without empty tables."""
+    if diagnosis.groups:
+        heads = ["wrong part", "condition", "wrong rows", "rows"]
+        heads += ["wrong elsewhere", "rows elsewhere"]
+        groups: list[list[Any]] = [
+            [
+                _named(", ".join(group.parts), names, diagnosis),
+                _named(group.condition, names, diagnosis) or "everywhere",
+                *(group.wrong, group.rows, group.wrong_elsewhere, group.elsewhere),
+            ]
+            for group in diagnosis.groups
         ]
-        for group in diagnosis.groups
-    )
-    heads = ["wrong part", "condition", "wrong rows", "rows", "wrong elsewhere", "rows elsewhere"]
-    return table(heads, lines, words=2)
-
-
-def _off(diagnosis: Diagnosis, names: Sequence[str]) -> dict[str, Any]:
-    """Return the table of the errors of each number."""
-    lines = (
-        [_named(each.name, names, diagnosis), each.right, each.median, each.log_error]
-        for each in diagnosis.numbers
-    )
-    heads = ["number", "share exact", "median error (typical changes)", "log10 of the error"]
-    return table(heads, lines)
-
-
-def _wrong_kinds(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the table of wrong rewards and ends, recorded and predicted."""
-    lines = ([each.part, each.recorded, each.predicted, each.times] for each in diagnosis.kinds)
-    return table(["wrong part", "recorded", "predicted", "rows"], lines)
+        where = f"Conditions that separate wrong from right {part} rows."
+        yield Section("table", "Conditions of mistakes", table(heads, groups, words=2), where)
+    if diagnosis.numbers:
+        heads = ["number", "share exact", "median error (typical changes)", "log10 of the error"]
+        numbers: list[list[Any]] = [
+            [_named(each.name, names, diagnosis), each.right, each.median, each.log_error]
+            for each in diagnosis.numbers
+        ]
+        yield Section("table", "Errors of numbers", table(heads, numbers))
+    if diagnosis.kinds:
+        heads = ["wrong part", "recorded", "predicted", "rows"]
+        kinds: list[list[Any]] = [
+            [each.part, each.recorded, each.predicted, each.times] for each in diagnosis.kinds
+        ]
+        yield Section("table", "Wrong rewards and ends", table(heads, kinds))
 
 
 def error_map(diagnosis: Diagnosis, names: Sequence[str]) -> Section | None:
@@ -472,7 +416,11 @@ def error_map(diagnosis: Diagnosis, names: Sequence[str]) -> Section | None:
         return None
     across, up = max(combinations(known, 2), key=lambda pair: mistake_information(wrong, *pair))
     rng = np.random.default_rng(0)
-    places = [each.values + _jitter(each, rng) for each in (across, up)]
+    places = []
+    for each in (across, up):
+        is_whole = bool((each.values == np.round(each.values)).all())
+        # Drawn for real numbers too, so that the map of the other axis stays the same.
+        places.append(each.values + rng.uniform(-0.3, 0.3, len(each.values)) * is_whole)
     clouds = []
     told = []
     # Maximum number of dots of each kind, right and wrong, on the map of mistakes.
@@ -507,6 +455,7 @@ def mistake_information(wrong: np.ndarray, *quantities: Quantity) -> float:
             edges = np.unique(np.quantile(each.values, np.linspace(0, 1, bins + 1)[1:-1]))
             codes = np.searchsorted(edges, each.values, side="right")
         cells = cells * (int(codes.max()) + 1) + codes.reshape(-1)
+    # Number the cells that contain rows, so that empty ones do not count for the bias.
     _, cells = np.unique(cells, return_inverse=True)
     count = np.bincount(cells).astype(float)
     share = np.bincount(cells, wrong) / count
@@ -522,10 +471,3 @@ def _entropy(share: np.ndarray) -> np.ndarray:
         + other * np.log2(np.where(other > 0, other, 1))
     )
     return found
-
-
-def _jitter(quantity: Quantity, rng: np.random.Generator) -> np.ndarray:
-    """Return random offsets for integers, zeros for real numbers."""
-    whole = bool((quantity.values == np.round(quantity.values)).all())
-    moved: np.ndarray = rng.uniform(-0.3, 0.3, len(quantity.values)) * whole
-    return moved
