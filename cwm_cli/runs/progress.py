@@ -48,13 +48,25 @@ def _asked(nodes: Sequence[Node]) -> Iterator[int]:
 def score_curves(nodes: Sequence[Node]) -> Iterator[Section]:
     """Yield the chart of the scores of a search with more than one node."""
     if len(nodes) > 1:
-        yield Section("chart", "Score over completions", score_curve(nodes), _about(nodes))
+        best = max(nodes, key=lambda node: node.verdict.score)
+        at = next(n for n, node in zip(_asked(nodes), nodes, strict=True) if node is best)
+        times = "one completion" if at == 1 else f"{at} completions"
+        about = f"Best score {share(best.verdict.score)} after {times} (node {best.id})."
+        about += " The band is one standard error." * bool(best.verdict.stderr)
+        yield Section("chart", "Score over completions", score_curve(nodes), about)
 
 
 def spending_sections(nodes: Sequence[Node]) -> Iterator[Section]:
     """Yield the tokens, cost and time of a search, and tables of its models and moves."""
     if sum(node.asked for node in nodes) == 1:
-        yield Section("facts", "Tokens, cost and time", _facts(nodes))
+        usage = total([node.usage for node in nodes])
+        words = cached_words(usage.cached_tokens, usage.reasoning_tokens)
+        rows = [
+            ["tokens", f"{usage.tokens:,}{words}" if words else usage.tokens],
+            ["cost", money(usage.cost)],
+            ["seconds", rounded(usage.seconds)],
+        ]
+        yield Section("facts", "Tokens, cost and time", {"rows": rows})
     elif spent := _spent(nodes):
         about = "Cumulative over the completions."
         yield Section("panels", "Tokens, cost and time", {"sections": spent}, about)
@@ -104,19 +116,12 @@ def _models(uses: Sequence[ModelUse]) -> dict[str, Any]:
     return table([*columns], [list(row) for row in zip(*columns.values(), strict=True)])
 
 
-def _about(nodes: Sequence[Node]) -> str:
-    best = max(nodes, key=lambda node: node.verdict.score)
-    at = next(n for n, node in zip(_asked(nodes), nodes, strict=True) if node is best)
-    times = "one completion" if at == 1 else f"{at} completions"
-    words = f"Best score {share(best.verdict.score)} after {times} (node {best.id})."
-    return words + " The band is one standard error." * bool(best.verdict.stderr)
-
-
 def score_curve(nodes: Sequence[Node]) -> dict[str, Any]:
     """Return the chart with the score of every node, and with the best score so far."""
     dots = defaultdict[str, list[tuple[int, Node]]](list)
     for asked, node in zip(_asked(nodes), nodes, strict=True):
-        dots[_kind(node)].append((asked, node))
+        kind = FAILING if node.verdict.is_bug else ASKED if node.asked else MADE
+        dots[kind].append((asked, node))
     tones: dict[str, int | str] = {ASKED: "quiet", MADE: 2, FAILING: "bad"}
     clouds = [
         ChartLine(
@@ -152,12 +157,6 @@ def score_curve(nodes: Sequence[Node]) -> dict[str, Any]:
         y_range=(0.0, 1.0),
         rules={"baseline: nothing changes": floor or None},
     ).data()
-
-
-def _kind(node: Node) -> str:
-    if node.verdict.is_bug:
-        return FAILING
-    return ASKED if node.asked else MADE
 
 
 def _spent(nodes: Sequence[Node]) -> list[list[Any]]:
@@ -200,17 +199,6 @@ def _spent(nodes: Sequence[Node]) -> list[list[Any]]:
             ["Time of completions", "chart", LineChart(COMPLETIONS, "seconds", [line]).data()]
         )
     return found
-
-
-def _facts(nodes: Sequence[Node]) -> dict[str, Any]:
-    spent = total([node.usage for node in nodes])
-    words = cached_words(spent.cached_tokens, spent.reasoning_tokens)
-    rows = [
-        ["tokens", f"{spent.tokens:,}{words}" if words else spent.tokens],
-        ["cost", money(spent.cost)],
-        ["seconds", rounded(spent.seconds)],
-    ]
-    return {"rows": rows}
 
 
 def _cost(costs: Sequence[float | None]) -> dict[str, Any]:
@@ -262,6 +250,7 @@ def score_parts(
     mark. Each part shows its weighted share of right rows, times its weight.
     """
     known = floors or {}
+    known_parts = [(known[title].weighed if title in known else None) or {} for title in scores]
     weighted_parts = {
         "observation": "observation",
         "reward": "reward",
@@ -270,15 +259,14 @@ def score_parts(
     }
     rows = [_bar("accuracy", scores, lambda score: score.accuracy, lambda score: score.floor)]
     if any(score.skill is not None for score in scores.values()):
-        rows.insert(
-            0, _bar("skill", scores, lambda score: score.skill) | {"words": _skills(scores)}
-        )
+        words = [share_with_error(score.skill, score.skill_stderr) for score in scores.values()]
+        rows.insert(0, _bar("skill", scores, lambda score: score.skill) | {"words": words})
     for row in rows:
         row["strong"] = True
     for part, name in weighted_parts.items():
         weighed = [(score.weighed or {}).get(part) for score in scores.values()]
         if any(weighed):
-            marks = [_right(known.get(title), part) for title in scores]
+            marks = [parts[part].right if part in parts else None for parts in known_parts]
             words = [
                 f"{share(each.right)} {TIMES} {share(each.weight)}" if each else ""
                 for each in weighed
@@ -304,15 +292,6 @@ def _bar(
     values = [value(score) for score in scores.values()]
     marks = [mark(score) for score in scores.values()]
     return {"name": name, "values": values, "marks": marks, "words": [share(v) for v in values]}
-
-
-def _right(score: Score | None, part: str) -> float | None:
-    weighed = ((score.weighed if score else None) or {}).get(part)
-    return weighed.right if weighed else None
-
-
-def _skills(scores: Mapping[str, Score]) -> list[str]:
-    return [share_with_error(score.skill, score.skill_stderr) for score in scores.values()]
 
 
 def _accuracy_terms(scores: Mapping[str, Score | None]) -> list[list[str]]:

@@ -317,21 +317,17 @@ class AnswerCache:
         with closing(sqlite3.connect(self.file, PATIENCE, isolation_level=None)) as db:
             if not _layout(db):
                 with hold_lock(self.file.with_suffix(".lock")):
-                    self._create_tables(db)
+                    # Another process may have created the tables while this one waited.
+                    if not _layout(db):
+                        db.execute("PRAGMA auto_vacuum = FULL")  # otherwise the file never shrinks
+                        if not _is_remote(self.file.parent):
+                            db.execute("PRAGMA journal_mode = WAL")
+                        db.executescript(f"BEGIN EXCLUSIVE;{LAYOUT}COMMIT;")
             db.execute("PRAGMA synchronous = NORMAL")  # a power failure may lose the last answer
             db.execute("BEGIN IMMEDIATE")
             yield db
             if db.in_transaction:
                 db.execute("COMMIT")
-
-    def _create_tables(self, db: sqlite3.Connection) -> None:
-        """Create the tables, unless another process already did."""
-        if _layout(db):
-            return
-        db.execute("PRAGMA auto_vacuum = FULL")  # otherwise the file never shrinks
-        if not _is_remote(self.file.parent):
-            db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(f"BEGIN EXCLUSIVE;{LAYOUT}COMMIT;")
 
     @property
     def _aside(self) -> Path:

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import inf
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -52,14 +53,11 @@ class BackendWrapper(Backend):
         self.inner = inner
 
 
-def _delegate(name: str) -> property:
-    return property(lambda wrapper: getattr(wrapper.inner, name))
-
-
 # `__getattr__` would not do: it is only called for names that `Backend` does not define.
-for _name in vars(Backend):
+# `dir` also lists the names that `Backend` inherits, which `vars` leaves out.
+for _name in dir(Backend):
     if not _name.startswith("_"):
-        setattr(BackendWrapper, _name, _delegate(_name))
+        setattr(BackendWrapper, _name, property(attrgetter(f"inner.{_name}")))
 
 
 class Waiting(NamedTuple):

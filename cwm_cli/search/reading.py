@@ -56,7 +56,9 @@ def blocks(text: str) -> Iterator[str]:
     for number, opening in _fences(lines):
         if number >= start:
             end = _closing(lines, number, opening)
-            yield _content(lines, number, end, opening)
+            # A fence in a list item is indented, and so is each line of its block.
+            indent = opening["indent"]
+            yield "\n".join(line.removeprefix(indent) for line in lines[number + 1 : end])
             start = end + 1
 
 
@@ -95,11 +97,6 @@ def _closing(lines: list[str], start: int, opening: re.Match[str]) -> int:
     return ends[0] if ends else len(lines)
 
 
-def _content(lines: list[str], start: int, end: int, opening: re.Match[str]) -> str:
-    """Return the content of a block without the indentation of its fence."""
-    return "\n".join(line.removeprefix(opening["indent"]) for line in lines[start + 1 : end])
-
-
 INVISIBLE = dict.fromkeys(map(ord, "\ufeff\u200b\u200c\u200d\u2060"))
 TOP_LEVEL = re.compile(r"^(?:async[ \t]+def|def|class)[ \t]+(\w+)", re.MULTILINE)
 HEADER = re.compile(r"[ \t]*(?:async[ \t]+def|def|class)[ \t]+\w")
@@ -133,38 +130,31 @@ def extract_program(text: str, prefix: str = "", *, begun: bool = False) -> str:
         The program, which ends with a newline.
     """
     text = without_thinking(text).text
-    if begun and _continues_block(text):
-        text = f"```python\n{text}"
+    if begun:
+        # Without a fence, or with a first fence that closes a block, the text continues a block.
+        fences = list(_fences(text.split("\n")))
+        if not fences or (not fences[0][1]["label"].strip() and len(fences) % 2 == 1):
+            text = f"```python\n{text}"
     prefix = _clean(prefix)
     prefix = prefix.removesuffix("\n") + "\n" if prefix.strip() else ""
     candidates = list(_candidates(_clean(text), prefix))
     return _trim(_dedented(_best(candidates).text)) if candidates else ""
 
 
-def _continues_block(text: str) -> bool:
-    """Whether a text continues a block: it has no fence, or its first fence closes the block."""
-    fences = list(_fences(text.split("\n")))
-    return not fences or (not fences[0][1]["label"].strip() and len(fences) % 2 == 1)
-
-
 def _candidates(text: str, prefix: str) -> Iterator[Candidate]:
     """Yield the candidates in the order of the text."""
     fenced = [block for block in blocks(text) if block.strip()]
-    yield from _assembled(fenced, prefix)
+    if len(fenced) > 1:
+        # The blocks together may be one world model that was explained part by part.
+        parts = _complete("\n".join(fenced), prefix)
+        if len(WORLD_MODEL.findall(parts.text)) == 1 and _parse(parts.text).world_model:
+            yield parts
     for bare in unfenced(text):
         candidate = _complete(bare, prefix)
         if _is_code(candidate, prefix):
             yield candidate
     for block in fenced:
         yield _complete(block, prefix)
-
-
-def _assembled(fenced: list[str], prefix: str) -> Iterator[Candidate]:
-    """Yield the joined blocks, if they are one world model that was explained part by part."""
-    if len(fenced) > 1:
-        parts = _complete("\n".join(fenced), prefix)
-        if len(WORLD_MODEL.findall(parts.text)) == 1 and _parse(parts.text).world_model:
-            yield parts
 
 
 def _clean(text: str) -> str:

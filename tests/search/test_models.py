@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,6 +26,7 @@ from cwm_cli.search.contracts import (
 )
 from cwm_cli.search.loop import Pending, Search
 from cwm_cli.search.models import (
+    BackendWrapper,
     ModelPool,
     model_gains,
     model_uses,
@@ -201,6 +203,12 @@ def test_a_resumed_search_chooses_the_same_models(choosing):
     assert [node.model for node in went_on] == [node.model for node in whole]
     again = made().fresh(made())
     assert searched(again, 30, seed=3) == whole
+
+
+@pytest.mark.parametrize("name", [name for name in dir(Backend) if not name.startswith("_")])
+def test_a_wrapper_delegates_every_attribute_of_a_backend(name):
+    inner = SimpleNamespace(**{name: object()})
+    assert getattr(BackendWrapper(inner), name) is getattr(inner, name)
 
 
 def test_the_live_view_names_the_models_in_flight():
