@@ -65,9 +65,9 @@ class GridTable:
                 title=title, title_justify="left", box=style, padding=padding, pad_edge=False
             )
             for place in places:
-                head, side = Text(printable(grid.heads[place])), "left"
+                head = Text(printable(grid.heads[place]))
                 table.add_column(
-                    head, justify=side if place < grid.words else "right", overflow="fold"
+                    head, justify="left" if place < grid.words else "right", overflow="fold"
                 )
             for line in grid.cells:
                 table.add_row(*(Text(printable(line[place])) for place in places))
