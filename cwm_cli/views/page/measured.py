@@ -263,7 +263,7 @@ def _cells(trajectory: FollowedEpisode) -> Iterator[list[Any]]:
         more = ", changing objects" if columns else ""
         more += " (one sample)" if trajectory.draws > 1 else ""
         if len(frames[0]["rows"]) > FEW_CELLS:
-            # Of many lines, leave out the ones that never change, recorded or predicted.
+            # An observation of many lines is drawn without the lines that never change.
             moving = {
                 line["name"]
                 for frame in frames
