@@ -121,6 +121,8 @@ class Model:
         remembers: Whether its state is the history of an episode.
         hides: Whether different states may have equal observations.
         batch: A form that steps many states together, or None.
+        examples: (rows, components) recorded observations in whose range to plan, or None if there
+            are none, or if observations are not arrays.
         drawn_from: The key of the latest `draw_from`.
     """
 
@@ -130,6 +132,7 @@ class Model:
     remembers: bool = False
     hides: bool = False
     batch: Batch | None = None
+    examples: np.ndarray | None = None
     drawn_from: Sequence[int] = (0,)
 
     @property

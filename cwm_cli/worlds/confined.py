@@ -94,7 +94,11 @@ def load_form(environment: Any, job: ModelJob, form: str, counter: Any) -> Form:
         return Form(program, program)
     observations = values(job.observation_space, iter(job.observations))
     rows = Rows(list(observations), list(values(job.action_space, iter(job.actions))))
-    return find_fastest_form(program, Source(job.program, job.observation_space), rows, form)
+    source = Source(job.program, job.observation_space)
+    fastest = find_fastest_form(program, source, rows, form)
+    if job.observation_space.is_float:
+        fastest.model.examples = job.observations[0]
+    return fastest
 
 
 def make_program(environment: Any, job: ModelJob, counter: Any) -> Program:
