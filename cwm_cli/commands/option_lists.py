@@ -6,9 +6,9 @@ from typing import NamedTuple
 from cwm_cli import registry
 from cwm_cli.commands.search_options import SearchOptions
 from cwm_cli.errors import UnknownNameError
+from cwm_cli.evaluation.support import Doubt
 from cwm_cli.registry import Owner
 from cwm_cli.sandbox import Limits
-from cwm_cli.worlds.doubt import Doubt
 
 
 class NamedOwner(NamedTuple):

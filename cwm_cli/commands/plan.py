@@ -41,21 +41,20 @@ from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
 from cwm_cli.envs.variants import NOISE
 from cwm_cli.errors import CwmError, EnvironmentFailure, UnknownNameError
 from cwm_cli.evaluation.mismatches import Comparing
-from cwm_cli.evaluation.support import doubting
+from cwm_cli.evaluation.support import Doubt, Mode, doubting, is_enumerable
 from cwm_cli.planning import PLANNERS, Unsuited, automatic, serving
 from cwm_cli.registry import Owner, environment, find, names, read_options, with_presets
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.store import HEADER
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access
+from cwm_cli.worlds.confined_trails import TrailsJob
 from cwm_cli.worlds.confirming import confirmed_share
-from cwm_cli.worlds.doubt import Doubt, Mode, is_enumerable
 from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.messages import PlanningJob, SteppingJob
 from cwm_cli.worlds.model import Planning, PlanningSession, Stuck, WorldModel
 from cwm_cli.worlds.program import ProgramModel
 from cwm_cli.worlds.remote import TamperingError
-from cwm_cli.worlds.trails import TrailsJob
 
 DECISION = {"wall_seconds": 1800.0, "cpu_seconds": 1200.0}
 """Limits of one planning call, which decides for all running episodes.

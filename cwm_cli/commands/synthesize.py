@@ -61,7 +61,7 @@ from cwm_cli.search.models import (
     read_models,
 )
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
-from cwm_cli.worlds.trails import TrailsJob
+from cwm_cli.worlds.confined_trails import TrailsJob
 
 MODEL_VARIABLE = "CWM_MODEL"
 """Environment variable with the language model to use if the user names none."""

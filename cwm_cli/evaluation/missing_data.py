@@ -16,11 +16,11 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.objects import OBJECTS
 from cwm_cli.evaluation.metric import MOST_CLASSES, TOLERANCE, close
-from cwm_cli.evaluation.support import MIN_ROWS, UNKNOWN, survey
+from cwm_cli.evaluation.support import MIN_ROWS, component_bounds, is_enumerable, survey
+from cwm_cli.translation.instrumentation import LOOKUP, SITE_SHIFT
+from cwm_cli.worlds.confined_trails import UNKNOWN
 from cwm_cli.worlds.contract import component_names
-from cwm_cli.worlds.doubt import component_bounds, is_enumerable
 from cwm_cli.worlds.program import ProgramModel
-from cwm_cli.worlds.trails import LOOKUP, SITE_SHIFT
 
 FEW_ENDS = 10
 """With more ends than this, of several causes, another cause would probably have occurred."""

@@ -34,52 +34,12 @@ MIN_FITTED = 80
 """Fewer rows show nothing about real numbers."""
 MAX_INPUTS = 24
 """With more components no two rows are similar."""
-MAX_TARGETS = 6
-"""Outcome components that are tested, those with the largest unexplained share."""
-MAX_ACTIONS = 8
-"""With more actions, rows of different actions are compared, too."""
-CELL = 10
-"""Rows of a cell of similar rows."""
-QUARTILES = (0.25, 0.5, 0.75)
-"""Bounds of the bins of a real number in a context."""
-TAILED = (0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99)
-"""Bounds of the bins of a timer, whose largest values matter."""
-MIN_UNEXPLAINED = 0.02
-"""Smaller residuals, as a fraction of the spread of a component, are not tested."""
-MIN_ABOVE_PRESENT = 0.2
-"""Share that the history has to explain above the present row and similar rows."""
-MIN_CELLS = 10
-"""Effective number of cells of similar rows that have to differ."""
 MAX_NOISY = 8
 """With more inputs, noise looks like a law that is hard to fit."""
-MIN_NOISY = 150
-"""With fewer rows a law that is fitted badly looks like noise."""
-MAX_SPLIT = 0.1
-"""Share that thresholds in the observation may explain of noise."""
-EVEN = 6.0
-"""Ninth decile of noise in medians: 2.4 if normal, 5 if a third of the steps have no noise."""
-ALIKE = 3.5
-"""Largest correlation of neighbouring residuals of noise, in standard errors."""
-DISTANT = 2.5
-"""Largest correlation of differences of noise with their distance, in standard errors."""
-LEARNED = 1.2
-"""Largest growth factor of noise residuals with half of the rows."""
-JUMP = 10.0
-"""Residual of a jump in medians."""
-SURROUNDING = 12
-"""Rows that are near each row, itself included."""
-MIN_JUMPS = 30
-"""Fewer jumps show nothing."""
-MOSTLY_OPEN = 0.9
-"""Share of the spread that a regression on the observation leaves open of random jumps."""
-MIN_CLUSTERED = 0.02
-"""Smallest p-value of jumps that are independent of other jumps near them."""
-ROBUST = 2
-"""Repetitions of the regression that limit the influence of outliers."""
+MIN_UNEXPLAINED = 0.02
+"""Smaller residuals, as a fraction of the spread of a component, are not tested."""
 OUTLIER = 4.0
 """Larger residuals, in medians, are outliers."""
-MIN_LOG_RATIO = 4.0
-"""Log-likelihood ratio in favour of differences that do not depend on the distance."""
 
 
 def choose_rows(history: RecordedPast, wrong: np.ndarray | None) -> np.ndarray:
@@ -122,24 +82,38 @@ class SimilarRows:
             of_program: Whether the targets are errors of a program.
         """
         self.of_program = of_program
+        max_targets, max_actions = 6, 8
         inputs, targets = history.inputs[chosen], targets[chosen]
-        self.history, self.chosen, self.inputs = history, chosen, _scaled(inputs)
-        self.targets = targets
-        self.names, lagged = self._lagged()
+        spread = inputs.std(axis=0)
+        self.inputs = (inputs - inputs.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+        self.history, self.chosen, self.targets = history, chosen, targets
+        self.names, self.lagged = self._lagged()
         self.fit = CrossFit(self.inputs, chosen // STRETCH % 2 == 0)
         residuals = self.fit.residuals(targets)
         residuals[history.rows.columns["terminations"][chosen], :-2] = 0  # ends show no state
         spread = targets.std(axis=0)
         left = np.sqrt((residuals**2).mean(axis=0)) / np.where(spread > 0, spread, 1)
-        order = np.argsort(-left, kind="stable")[:MAX_TARGETS]
+        # Each target takes time to test, so only those with the largest open share are.
+        order = np.argsort(-left, kind="stable")[:max_targets]
         self.open = order[(left[order] > MIN_UNEXPLAINED) & (spread[order] > 0)]
         self.left, self.residuals = left, residuals
-        self.lagged = lagged
         self.splits: dict[int, float] = {}
         action = history.action[chosen]
-        self.action = action if len(np.unique(action)) <= MAX_ACTIONS else np.zeros_like(action)
+        # With many actions, rows of one action are few, so that all actions are compared.
+        self.action = action if len(np.unique(action)) <= max_actions else np.zeros_like(action)
         self.cell = _cells(self.inputs, self.action)
-        self._nearest()
+        # Similar rows of the same action that are not of the same stretch of time. The distance of
+        # actions is larger than any other, so that the tree never mixes them.
+        far = 10 * (1 + np.abs(self.inputs).max())
+        points = np.column_stack([self.inputs, far * self.action])
+        distance, near = cKDTree(points).query(points, k=min(12, len(points)))
+        apart = np.abs(chosen[near] - chosen[:, None]) > 3
+        first = np.argsort(~apart, axis=1, kind="stable")[:, :2]
+        self.neighbours = np.take_along_axis(near, first, axis=1)
+        self.distances = np.take_along_axis(distance, first, axis=1)[:, 0]
+        self.surroundings = [
+            rows[ok] if ok.any() else rows for rows, ok in zip(near, apart, strict=True)
+        ]
 
     def _lagged(self) -> tuple[list[str], np.ndarray]:
         """Return names and values of components and real actions up to `MAX_LAG` steps back."""
@@ -177,7 +151,9 @@ class SimilarRows:
         history, chosen = self.history, self.chosen
         for period in range(2, MAX_PERIOD + 1):
             yield f"the number of steps modulo {period}", history.step[chosen] % period
-        yield "the number of steps since the episode began", _binned(history.step[chosen], TAILED)
+        # more bins at the end, because the largest values of a timer matter
+        tailed = (0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99)
+        yield "the number of steps since the episode began", _binned(history.step[chosen], tailed)
         for label, event in history.values("action", history.action, MOST_CLASSES):
             count, wait = history.occurred(event)
             yield f"whether {label} occurred earlier", (count > 0)[chosen].astype(int)
@@ -223,19 +199,6 @@ class SimilarRows:
         for neighbours in self.neighbours.T:
             yield code[neighbours]
 
-    def _nearest(self) -> None:
-        """Find similar rows of the same action that are not of the same stretch of time."""
-        far = 10 * (1 + np.abs(self.inputs).max())
-        points = np.column_stack([self.inputs, far * self.action])
-        distance, near = cKDTree(points).query(points, k=min(SURROUNDING, len(points)))
-        apart = np.abs(self.chosen[near] - self.chosen[:, None]) > 3
-        first = np.argsort(~apart, axis=1, kind="stable")[:, :2]
-        self.neighbours = np.take_along_axis(near, first, axis=1)
-        self.distances = np.take_along_axis(distance, first, axis=1)[:, 0]
-        self.surroundings = [
-            rows[ok] if ok.any() else rows for rows, ok in zip(near, apart, strict=True)
-        ]
-
     def tested(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield targets with their residuals, also without the weight of outliers."""
         for target in self.open.tolist():
@@ -247,6 +210,8 @@ class SimilarRows:
 
     def memory(self) -> UnexplainedRows | None:
         """Return the difference if the history explains the residuals."""
+        # The history has to explain this share more than the present row and similar rows do.
+        margin = 0.2
         tests, floors, recent = list[Any](), [], list[int]()
         last = list(self.recent())
         contexts = [*last, *self.older()]
@@ -254,14 +219,14 @@ class SimilarRows:
             shuffled = ShuffledOutcomes(self.cell, residual[:, None])
             split = shuffled.split(self.inputs)
             self.splits[target] = max(split, self.splits.get(target, 0.0))
-            if shuffled.cells < MIN_CELLS:
+            if shuffled.cells < 10:  # too few cells differ for a test
                 continue
             present = max(shuffled.explained(code) for code in self.present(target))
-            floor = max(present, split) + MIN_ABOVE_PRESENT
+            floor = max(present, split) + margin
             recent += range(len(tests), len(tests) + len(last))
             tests += [(name, shuffled, code) for name, code in contexts]
             for name, _ in contexts:
-                more = MIN_ABOVE_PRESENT if name.startswith("the error") else 0.0
+                more = margin if name.startswith("the error") else 0.0
                 floors.append((floor + more, target))
         if not tests:
             return None
@@ -276,12 +241,15 @@ class SimilarRows:
 
     def chance(self) -> UnexplainedRows | None:
         """Return the difference if residuals of similar rows differ without a cause."""
-        if self.inputs.shape[1] > MAX_NOISY or len(self.chosen) < MIN_NOISY:
+        # With fewer rows a law that is fitted badly looks like noise, and so does a law that
+        # thresholds in the observation explain in part.
+        min_rows, max_split = 150, 0.1
+        if self.inputs.shape[1] > MAX_NOISY or len(self.chosen) < min_rows:
             return None
         noisy = [
             target
             for target in self.open.tolist()
-            if self._is_jump(target) or (self.splits[target] < MAX_SPLIT and self._is_noise(target))
+            if self._is_jump(target) or (self.splits[target] < max_split and self._is_noise(target))
         ]
         if not noisy:
             return None
@@ -297,7 +265,8 @@ class SimilarRows:
         residual = self.residuals[:, target]
         size = np.abs(residual)
         distinct = len(np.unique(self.targets[:, target]))
-        if distinct <= MOST_CLASSES or np.quantile(size, 0.9) >= EVEN * np.median(size):
+        # The ninth decile of noise in medians: 2.4 if normal, 5 if a third of the steps have none.
+        if distinct <= MOST_CLASSES or np.quantile(size, 0.9) >= 6 * np.median(size):
             return False
         residual = np.clip(residual, -OUTLIER * np.median(size), OUTLIER * np.median(size))
         near = residual[self.neighbours[:, 0]]
@@ -307,13 +276,15 @@ class SimilarRows:
             pearsonr(residual, near).statistic,
         )
         distant = pearsonr(np.abs(residual - near), rankdata(self.distances)).statistic
-        errors = np.sqrt(len(residual))
-        if max(alike) * errors >= ALIKE or distant * errors >= DISTANT:
+        # largest correlations of noise, in standard errors
+        errors, max_alike, max_distant = np.sqrt(len(residual)), 3.5, 2.5
+        if max(alike) * errors >= max_alike or distant * errors >= max_distant:
             return False
+        # With half of the rows, residuals of a law grow, but residuals of noise grow by under 20 %.
         few = np.flatnonzero(self.chosen // STRETCH % 4 < 2)
         fit = CrossFit(self.inputs[few], self.chosen[few] // STRETCH % 4 == 0)
         fewer = np.abs(fit.residuals(self.targets[few][:, [target]])).mean()
-        return bool(fewer < LEARNED * size.mean())
+        return bool(fewer < 1.2 * size.mean())
 
     def _is_jump(self, target: int) -> bool:
         """Whether rare or discrete differences are scattered among similar rows."""
@@ -323,14 +294,15 @@ class SimilarRows:
             flag = values != codes[np.argmax(counts)]
         else:
             size = np.abs(self.residuals[:, target])
-            flag = size > max(JUMP * np.median(size), 0.5 * values.std())
-        if not MIN_JUMPS <= flag.sum() <= len(flag) / 2 or self.left[target] < MOSTLY_OPEN:
+            flag = size > max(10 * np.median(size), 0.5 * values.std())
+        # Fewer jumps show nothing. A regression on the observation explains little of random ones.
+        if not 30 <= flag.sum() <= len(flag) / 2 or self.left[target] < 0.9:
             return False
         often = np.array([flag[rows].mean() for rows in self.surroundings])
         usual = np.bincount(self.action, often) / np.maximum(np.bincount(self.action), 1)
         often -= usual[self.action]
         clustered = mannwhitneyu(often[flag], often[~flag], alternative="greater").pvalue
-        if clustered < MIN_CLUSTERED:
+        if clustered < 0.02:  # there are more jumps near jumps than elsewhere
             return False
         return _is_constant(flag != flag[self.neighbours[:, 0]], self.distances)
 
@@ -338,8 +310,8 @@ class SimilarRows:
 def _is_constant(differs: np.ndarray, distances: np.ndarray) -> bool:
     """Whether differences are as frequent in close pairs as in distant ones.
 
-    Boundaries in the observation make differences proportional to the distance. Compare the
-    likelihoods of both hypotheses.
+    Boundaries in the observation make differences proportional to the distance. The likelihoods
+    of both hypotheses are compared.
     """
     constant = differs.mean()
     if constant == 0:
@@ -350,7 +322,7 @@ def _is_constant(differs: np.ndarray, distances: np.ndarray) -> bool:
         chance = np.clip(-np.expm1(-rate * scaled), 1e-9, 1 - 1e-9)
         likelihoods.append(np.log(np.where(differs, chance, 1 - chance)).sum())
     even = np.log(np.where(differs, constant, 1 - constant)).sum()
-    return bool(even - max(likelihoods) > MIN_LOG_RATIO)
+    return bool(even - max(likelihoods) > 4)
 
 
 class CrossFit:
@@ -388,7 +360,7 @@ class CrossFit:
             chosen = np.where(error < size, number, chosen)
             best = np.where(error < size, missed, best)
             size = np.minimum(size, error)
-        for _ in range(ROBUST):  # outliers count as residuals of `OUTLIER` medians
+        for _ in range(2):  # refit with outliers replaced by residuals of `OUTLIER` medians
             bound = OUTLIER * np.median(np.abs(best), axis=0)
             tamed = centred - best + np.clip(best, -bound, bound)
             for number in np.unique(chosen[chosen >= 0]):
@@ -411,7 +383,11 @@ class CrossFit:
 
 
 def _cells(inputs: np.ndarray, action: np.ndarray) -> np.ndarray:
-    """Return the cell of each row: rows of one action, halved along the widest component."""
+    """Return the cell of each row: rows of one action, halved along the widest component.
+
+    Cells have 10 rows or more, unless an action has fewer.
+    """
+    min_rows = 10
     cell = np.empty(len(inputs), int)
     open_ = [np.flatnonzero(action == value) for value in np.unique(action)]
     number = 0
@@ -421,9 +397,9 @@ def _cells(inputs: np.ndarray, action: np.ndarray) -> np.ndarray:
         widest = int(np.argmax(values.std(axis=0)))
         column = values[:, widest]
         left = column <= np.median(column)
-        if len(rows) < 2 * CELL or left.all():
+        if left.all():  # more than half of the values equal the maximum
             left = column < np.median(column)
-        if len(rows) < 2 * CELL or left.all() or not left.any():
+        if len(rows) < 2 * min_rows or not left.any():
             cell[rows] = number
             number += 1
         else:
@@ -431,14 +407,7 @@ def _cells(inputs: np.ndarray, action: np.ndarray) -> np.ndarray:
     return cell
 
 
-def _binned(values: np.ndarray, quantiles: Sequence[float] = QUARTILES) -> np.ndarray:
+def _binned(values: np.ndarray, quantiles: Sequence[float] = (0.25, 0.5, 0.75)) -> np.ndarray:
     """Return the quantile bin of each value."""
     bounds = np.unique(np.quantile(values, quantiles))
     return np.searchsorted(bounds, values)
-
-
-def _scaled(values: np.ndarray) -> np.ndarray:
-    """Give each column mean 0 and deviation 1; a constant one is 0."""
-    spread = values.std(axis=0)
-    scaled: np.ndarray = (values - values.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    return scaled

@@ -1,34 +1,43 @@
-"""Data support of a program: the recorded rows behind each rule that it uses.
+"""Data support of a program: which of its steps recorded rows support, and plans that use it.
 
-A rule is a path of branches through the program's text. Rows support a rule if they took the same
-path and looked up the same keys. `cwm_cli.worlds.trails` records paths and keys, this module counts
-the rows behind them, `cwm_cli.worlds.doubt` plans with the result, and
-`cwm_cli.evaluation.missing_data` describes it in words.
+A step is supported if it was recorded, or if the program predicts it by rules that recorded rows
+confirm. A rule is a path of branches through the program's text. Rows support a rule if they took
+the same path and looked up the same keys. Real numbers must also be within the recorded range.
+
+A planner finds and exploits the few situations where a program overestimates the reward. Therefore
+planning uses a changed program: an unsupported step leads to the worst recorded return (`careful`),
+or to the best (`curious`, as in R-max: Brafman and Tennenholtz, 2002). The change is made in the
+text of the program, so that translated forms and checks apply to it as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.evaluation.metric import TOLERANCE, match
-from cwm_cli.worlds.doubt import (
-    DoubtedModel,
-    Mode,
-    Support,
-    add_doubt,
-    component_bounds,
-    extreme_return,
-    is_enumerable,
+from cwm_cli.planning.planner import Moment
+from cwm_cli.translation.instrumentation import LOOKUP
+from cwm_cli.worlds.confined_trails import UNKNOWN, TrailsJob
+from cwm_cli.worlds.contract import component_names
+from cwm_cli.worlds.model import (
+    Confirmation,
+    Plan,
+    Planning,
+    PlanningSession,
+    Predictions,
+    WorldModel,
 )
 from cwm_cli.worlds.program import ProgramModel
-from cwm_cli.worlds.trails import LOOKUP, TrailsJob, record_trails
+
+if TYPE_CHECKING:
+    from cwm_cli.envs.tasks import Task
 
 MIN_ROWS = 3
 """Rows that a rule needs as support.
@@ -38,27 +47,24 @@ confidence). Below three rows the bound is 1. A key of a table needs one row onl
 always returns the same value for a key.
 """
 
-UNKNOWN = np.iinfo(np.uint64).max
-"""Value of all events of a row whose events are unknown."""
+DISCOUNT = 0.99
+"""Discount of the returns of recorded rows: the default of planning."""
+
+Mode = Literal["careful", "curious", "ignore"]
 
 
-class ProgramSurvey(NamedTuple):
-    """The rules that a program uses in recorded rows and in all cells.
+@dataclass(frozen=True)
+class Doubt:
+    """Option for steps that the data do not support."""
 
-    A cell is an observation with an action. An event is a branch that the program takes, or a key
-    that it looks up.
+    doubt: Mode = "careful"
+    """Value of steps that the data do not support. careful: as bad as the worst recorded return;
+    curious: as good as the best; ignore: as the program predicts.
 
-    Attributes:
-        right: Mask of the rows that the program predicts correctly.
-        rows: Events of each row (rows, events), None if unknown.
-        cells: Events of each cell, None if unknown or if there are too many cells.
-        lines: Line of each branching site, None if unknown.
+    A step is supported if it was recorded, or if the same rules of the program predicted every
+    recorded row that they were used for correctly. Real numbers must also be within the recorded
+    range.
     """
-
-    right: np.ndarray
-    rows: np.ndarray | None
-    cells: np.ndarray | None
-    lines: np.ndarray | None
 
 
 def doubting(model: ProgramModel, rows: Dataset, mode: Mode) -> DoubtedModel | None:
@@ -88,6 +94,25 @@ def doubting(model: ProgramModel, rows: Dataset, mode: Mode) -> DoubtedModel | N
     return DoubtedModel(model, changed, outside if seen.ends else changed, support)
 
 
+class ProgramSurvey(NamedTuple):
+    """The rules that a program uses in recorded rows and in all cells.
+
+    A cell is an observation with an action. An event is a branch that the program takes, or a key
+    that it looks up.
+
+    Attributes:
+        right: Mask of the rows that the program predicts correctly.
+        rows: Events of each row (rows, events), None if unknown.
+        cells: Events of each cell, None if unknown or if there are too many cells.
+        lines: Line of each branching site, None if unknown.
+    """
+
+    right: np.ndarray
+    rows: np.ndarray | None = None
+    cells: np.ndarray | None = None
+    lines: np.ndarray | None = None
+
+
 def survey(model: ProgramModel, rows: Dataset, *, cells: bool = True) -> ProgramSurvey:
     """Run a program on rows, and on all cells if these are few, and record its events.
 
@@ -95,7 +120,7 @@ def survey(model: ProgramModel, rows: Dataset, *, cells: bool = True) -> Program
     """
     predictions = model.predict(rows) if _is_plain(model) else None
     if predictions is None or predictions.failure is not None:
-        return ProgramSurvey(np.zeros(len(rows), bool), None, None, None)
+        return ProgramSurvey(np.zeros(len(rows), bool))
     losses = match(predictions.likeliest(), rows).losses(rows.columns["terminations"])
     right: np.ndarray = losses == 0
     columns, count = rows.select("observations", "actions"), len(rows)
@@ -103,11 +128,12 @@ def survey(model: ProgramModel, rows: Dataset, *, cells: bool = True) -> Program
     if cells:
         grid = _all_cells(rows.observation_space, rows.action_space)
         columns = {name: np.concatenate([columns[name], grid[name]]) for name in columns}
-    followed = record_trails(model.sandbox, TrailsJob.of(model.text, rows, columns=columns))
-    if followed is None:
-        return ProgramSurvey(right, None, None, None)
-    events = followed.events
-    return ProgramSurvey(right, events[:count], events[count:] if cells else None, followed.lines)
+    reply: Any = model.sandbox.run(TrailsJob.of(model.text, rows, columns=columns))
+    if reply.failure is not None or not np.all(reply.slots["status"]):
+        return ProgramSurvey(right)
+    # copies, because the memory of the slots is used again for other jobs
+    events, lines = np.array(reply.slots["events"]), np.array(reply.slots["lines"])
+    return ProgramSurvey(right, events[:count], events[count:] if cells else None, lines)
 
 
 def _is_plain(model: ProgramModel) -> bool:
@@ -122,11 +148,25 @@ def find_support(found: ProgramSurvey, rows: Dataset) -> Support | None:
     spaces = rows.observation_space, rows.action_space
     if any(leaf.space.kind == "text" for space in spaces for leaf in space.leaves("")):
         return None
-    if is_enumerable(*spaces):
-        return None if found.cells is None else Support(*spaces, cells=_support_cells(found, rows))
-    low, high = _range(spaces[0], "observations", rows)
-    action_low, action_high = _range(spaces[1], "actions", rows)
-    return Support(*spaces, low=low, high=high, action_low=action_low, action_high=action_high)
+    parts = [_flat_columns(spaces[0], rows.columns, "observations")]
+    parts.append(_flat_columns(spaces[1], rows.columns, "actions"))
+    if not is_enumerable(*spaces):
+        # The range is widened by the tolerance only: rows near the end of a track are just inside.
+        lows, highs = zip(*((part.min(axis=0), part.max(axis=0)) for part in parts), strict=True)
+        low, action_low = (bound - TOLERANCE * (1 + np.abs(bound)) for bound in lows)
+        high, action_high = (bound + TOLERANCE * (1 + np.abs(bound)) for bound in highs)
+        return Support(*spaces, low=low, high=high, action_low=action_low, action_high=action_high)
+    if found.cells is None or found.rows is None:
+        return None
+    recorded = _cell_numbers(component_bounds(*spaces), np.hstack(parts))
+    right = np.zeros(len(found.cells), bool)
+    right[recorded[found.right]] = True  # a cell is correct if any of its rows is
+    chance = bool((right[recorded] & ~found.right).any())
+    rules = RuleCounts.of(found.rows, right[recorded], chance=chance)
+    cells = np.array([rules.supports(Trail.of(row)) for row in found.cells])
+    # Recorded cells need no rule; a cell that the program predicts wrongly has no support.
+    cells[recorded] = right[recorded]
+    return Support(*spaces, cells=cells.reshape(-1, rows.action_space.count))
 
 
 @dataclass
@@ -191,22 +231,274 @@ class RuleCounts:
         )
 
 
-def _support_cells(found: ProgramSurvey, rows: Dataset) -> np.ndarray:
-    """Return a mask (observations, actions) of the supported cells."""
-    assert found.rows is not None and found.cells is not None
-    recorded = _cell_numbers(rows)
-    right = np.zeros(len(found.cells), bool)
-    right[recorded[found.right]] = True  # a cell is correct if any of its rows is
-    chance = bool((right[recorded] & ~found.right).any())
-    rules = RuleCounts.of(found.rows, right[recorded], chance=chance)
-    cells = np.array([rules.supports(Trail.of(row)) for row in found.cells])
-    cells[recorded] = right[recorded]
-    return cells.reshape(-1, rows.action_space.count)
+@dataclass(frozen=True)
+class Support:
+    """The steps that recorded rows support.
+
+    Args:
+        observation_space: The observation space, without texts.
+        action_space: The action space.
+        cells: (observations, actions) bool, whether each step is supported, if there are few
+            (see `is_enumerable`). The last component of an observation changes fastest.
+        low: Without cells: the lower bound of each component of supported observations.
+        high: Their upper bounds.
+        action_low: Without cells: the lower bound of each component of supported actions.
+        action_high: Their upper bounds.
+    """
+
+    observation_space: Space
+    action_space: Space
+    cells: np.ndarray | None = None
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    action_low: np.ndarray | None = None
+    action_high: np.ndarray | None = None
+
+    def covers(self, observation: Any, action: Any) -> bool:
+        """Return whether a step is supported."""
+        if self.cells is not None:
+            place = int(action) - int(self.action_space.low[0])
+            return bool(self._cells_of(self.cells, observation)[place])
+        action_range = self.action_low, self.action_high
+        return self.has_supported_action(observation, None) and _is_within(
+            action_range, _flat_value(self.action_space, action)
+        )
+
+    def has_supported_action(self, observation: Any, valid: Sequence[int] | None) -> bool:
+        """Return whether any valid action is supported; `valid` is None if all are valid."""
+        if self.cells is None:
+            value = _flat_value(self.observation_space, observation)
+            return _is_within((self.low, self.high), value)
+        actions, low = self._cells_of(self.cells, observation), int(self.action_space.low[0])
+        return bool(
+            actions.any() if valid is None else any(actions[action - low] for action in valid)
+        )
+
+    def conditions(self) -> list[str]:
+        """Return Python expressions of `here` and `action` that all hold for supported steps."""
+        names = component_names(self.observation_space, "here")
+        names += component_names(self.action_space, "action")
+        bounds = component_bounds(self.observation_space, self.action_space)
+        if self.cells is not None:
+            index = "0"
+            for name, (low, high) in zip(names, bounds, strict=True):
+                index = f"({index}) * {int(high - low + 1)} + int({name}) - {int(low)}"
+            return [f"SUPPORTED[{index}] == '1'"]
+        if self.low is None or self.high is None:
+            return []
+        lows = [*self.low, *(() if self.action_low is None else self.action_low)]
+        highs = [*self.high, *(() if self.action_high is None else self.action_high)]
+        comparisons = []
+        # Bounds of the space need no comparison.
+        for name, (least, most), low, high in zip(names, bounds, lows, highs, strict=False):
+            comparisons += [f"{name} >= {float(low)!r}"] * bool(low > least)
+            comparisons += [f"{name} <= {float(high)!r}"] * bool(high < most)
+        return comparisons
+
+    def _cells_of(self, cells: np.ndarray, observation: Any) -> np.ndarray:
+        """Return the mask of the supported actions of an observation."""
+        value = _flat_value(self.observation_space, observation)
+        [number] = _cell_numbers(component_bounds(self.observation_space), value)
+        return np.asarray(cells[number])
+
+
+class ExtremeReturn(NamedTuple):
+    """The worst or best discounted return of recorded rows; `ends` if its episode terminated."""
+
+    value: float
+    ends: bool
+
+    @property
+    def reward_per_step(self) -> float:
+        """The constant reward whose endless discounted sum is the return."""
+        return (1 - DISCOUNT) * self.value
+
+
+def extreme_return(rows: Dataset, *, best: bool) -> ExtremeReturn:
+    """Return the lowest discounted return after any row, or the highest if `best`.
+
+    An episode that did not terminate is assumed to continue with its mean reward.
+    """
+    returns = []
+    for number in np.unique(rows.columns["episodes"]):
+        own = rows.columns["episodes"] == number
+        rewards = rows.columns["rewards"][own]
+        ends = bool(rows.columns["terminations"][own][-1])
+        value = 0.0 if ends else float(rewards.mean()) / (1 - DISCOUNT)
+        for reward in rewards[::-1].tolist():
+            value = reward + DISCOUNT * value
+            returns.append(ExtremeReturn(value, ends))
+    return max(returns) if best else min(returns)
+
+
+def add_doubt(
+    program: str,
+    support: Support,
+    extreme: ExtremeReturn,
+    *,
+    best: bool = False,
+    valid: bool = False,
+) -> str:
+    """Return a changed program, whose unsupported steps have the worst return, or the best.
+
+    With cells, an unsupported step ends the episode, with the return as its reward. With bounds, a
+    step outside them does the same if the episode of the extreme return terminated. Otherwise the
+    step happens as predicted, but with a reward no better (for `best`: no worse) than
+    `extreme.reward_per_step`. For example, plans in CartPole, whose worst episodes terminate, stay
+    within the recorded part of the track. Plans for a car whose episodes are only truncated may
+    reach a speed that no row shows.
+
+    Args:
+        program: The text of the program.
+        support: The supported steps.
+        extreme: The worst or best recorded return.
+        best: Whether `extreme` is the best return.
+        valid: Whether steps of the program return valid actions.
+    """
+    conditions = support.conditions()
+    if not conditions:
+        return program
+    if support.cells is not None:
+        cells = "".join("01"[int(cell)] for cell in support.cells.ravel())
+        program += f"\nSUPPORTED = {cells!r}\n"
+    if support.cells is not None or extreme.ends:
+        before = f"return here, {float(extreme.value)!r}, True" + ", ()" * valid
+        after = "answer"
+    else:
+        before = "pass"
+        bound = f"{'max' if best else 'min'}(float(answer[1]), {float(extreme.reward_per_step)!r})"
+        after = f"answer[0], {bound}, *answer[2:]"
+    doubtful = f"not ({' and '.join(conditions)})"
+    return f"{program}\n{_WRAPPER.format(doubtful, before, after)}"
+
+
+# The wrapper follows the program, so that the line numbers of the program do not change.
+_WRAPPER = """
+if hasattr(Environment, "set_state"):
+
+    class _Doubted(Environment):
+        def set_state(self, observation):
+            self.doubted_here = observation
+            super().set_state(observation)
+
+        def step(self, action):
+            here = self.doubted_here
+            doubtful = {0}
+            if doubtful:
+                {1}
+            answer = super().step(action)
+            self.doubted_here = answer[0]
+            if doubtful:
+                return {2}
+            return answer
+
+    Environment = _Doubted
+"""
+
+
+@dataclass(frozen=True)
+class DoubtedModel(WorldModel):
+    """A program that predicts unchanged and plans with changed programs (see `add_doubt`).
+
+    Args:
+        plain: The program itself, for predictions.
+        doubted: The changed program, for plans.
+        otherwise: The program for plans from observations without any supported action. There
+            every step of `doubted` may end the episode, which leaves the planner no choice.
+        support: The supported steps.
+    """
+
+    kind = "program"
+
+    plain: WorldModel
+    doubted: WorldModel
+    otherwise: WorldModel
+    support: Support
+
+    def describe(self) -> str:
+        """Return the name of the program."""
+        return self.plain.describe()
+
+    def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
+        """Return the predictions of the unchanged program."""
+        return self.plain.predict(rows, seed=seed, draws=draws)
+
+    def open(self, planners: Sequence[Planning], task: Task) -> DoubtingSession:
+        """Start planning with both programs for plans."""
+        otherwise = self.otherwise.open(planners, task)
+        is_same = self.doubted is self.otherwise
+        doubted = otherwise if is_same else self.doubted.open(planners, task)
+        return DoubtingSession(otherwise, doubted, self.support)
+
+
+class DoubtingSession(PlanningSession):
+    """Plans with a `DoubtedModel`; each plan records whether its first step is supported."""
+
+    def __init__(
+        self, otherwise: PlanningSession, doubted: PlanningSession, support: Support
+    ) -> None:
+        self._otherwise, self._doubted, self._support = otherwise, doubted, support
+
+    def plan(self, moments: Sequence[Moment]) -> list[Plan]:
+        """Return plans for moments of different episodes, in the order of the moments."""
+        has_support = [
+            self._support.has_supported_action(moment.state, moment.valid) for moment in moments
+        ]
+        plans: list[Plan] = [Plan([], None)] * len(moments)
+        for session, supported in ((self._doubted, True), (self._otherwise, False)):
+            places = [place for place, found in enumerate(has_support) if found is supported]
+            if not places:
+                continue
+            before = session.steps
+            new_plans = session.plan([moments[place] for place in places])
+            self.steps += session.steps - before
+            self.report = self._doubted.report or self._otherwise.report
+            for place, plan in zip(places, new_plans, strict=True):
+                state = moments[place].state
+                covered = not plan.actions or self._support.covers(state, plan.actions[0])
+                plans[place] = plan if covered else plan._replace(supported=False)
+        return plans
+
+    def confirm(self, seconds: Mapping[int, float]) -> dict[int, Confirmation]:
+        """Confirm the plans of both sessions."""
+        confirmations = self._doubted.confirm(seconds)
+        if self._otherwise is self._doubted:
+            return confirmations
+        others = self._otherwise.confirm(seconds)
+        return {
+            episode: Confirmation(
+                one.decisions + others[episode].decisions, one.verified and others[episode].verified
+            )
+            for episode, one in confirmations.items()
+        }
+
+    def close(self) -> None:
+        """Close both sessions."""
+        try:
+            self._doubted.close()
+        finally:
+            self._otherwise.close()
+
+
+def is_enumerable(observation_space: Space, action_space: Space) -> bool:
+    """Return whether there are at most 12,000 pairs of observation and action.
+
+    A program steps through 12,000 pairs in about a second.
+    """
+    if action_space.kind != "discrete":
+        return False
+    return observation_space.cardinality * action_space.count <= 12_000
+
+
+def component_bounds(*spaces: Space) -> list[tuple[float, float]]:
+    """Return the lower and upper bound of every component of some spaces."""
+    leaves = [leaf.space for space in spaces for leaf in space.leaves("")]
+    return [pair for leaf in leaves for pair in zip(leaf.low, leaf.high, strict=True)]
 
 
 def _all_cells(observation_space: Space, action_space: Space) -> Columns:
     """Return columns of every observation with every action; the last component varies fastest."""
-    bounds = [*component_bounds(observation_space), *component_bounds(action_space)]
+    bounds = component_bounds(observation_space, action_space)
     counts = [int(high - low) + 1 for low, high in bounds]
     grid = np.indices(counts).reshape(len(counts), -1).T
     grid = grid + np.array([int(low) for low, _ in bounds])
@@ -218,28 +510,25 @@ def _all_cells(observation_space: Space, action_space: Space) -> Columns:
     return columns
 
 
-def _cell_numbers(rows: Dataset) -> np.ndarray:
-    """Return for each row the index of its cell in `_all_cells`."""
-    number = np.zeros(len(rows), np.int64)
-    bounds = iter([*component_bounds(rows.observation_space), *component_bounds(rows.action_space)])
-    for name, space in (("observations", rows.observation_space), ("actions", rows.action_space)):
-        for column in _flat(space, name, rows):
-            low, high = next(bounds)
-            number = number * int(high - low + 1) + (column.astype(np.int64) - int(low))
-    return number
+def _cell_numbers(bounds: Sequence[tuple[float, float]], numbers: np.ndarray) -> np.ndarray:
+    """Return the index in `_all_cells` of each row of component values (rows, components)."""
+    lows, highs = np.array(bounds, np.int64).T
+    offsets = tuple((numbers.astype(np.int64) - lows).T)
+    # Values outside the space get the nearest cell here; the planning session reports them later.
+    found: np.ndarray = np.ravel_multi_index(offsets, tuple(highs - lows + 1), mode="clip")
+    return found
 
 
-def _flat(space: Space, name: str, rows: Dataset) -> Iterator[np.ndarray]:
-    """Yield the column of each component of a field."""
-    for leaf in space.leaves(name):
-        yield from rows.columns[leaf.name].reshape(len(rows), -1).T
+def _flat_columns(space: Space, columns: Columns, name: str) -> np.ndarray:
+    """Return the components of a field as real numbers (rows, components)."""
+    leaves = [columns[leaf.name] for leaf in space.leaves(name)]
+    return np.hstack([leaf.reshape(len(leaf), -1).astype(float) for leaf in leaves])
 
 
-def _range(space: Space, name: str, rows: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest and largest recorded values, widened by the tolerance only.
+def _flat_value(space: Space, value: Any) -> np.ndarray:
+    return _flat_columns(space, space.pack("value", [value]), "value")
 
-    A wider range could leave the track, since rows near its end are just inside.
-    """
-    columns = [column.astype(float) for column in _flat(space, name, rows)]
-    low, high = (np.array([pick(column) for column in columns]) for pick in (np.min, np.max))
-    return low - TOLERANCE * (1 + np.abs(low)), high + TOLERANCE * (1 + np.abs(high))
+
+def _is_within(bounds: tuple[np.ndarray | None, np.ndarray | None], value: np.ndarray) -> bool:
+    low, high = bounds
+    return low is None or high is None or bool(np.all((low <= value) & (value <= high)))

@@ -15,6 +15,7 @@ import numpy as np
 
 from cwm_cli.translation.expressions import TraceNode, Unsupported
 from cwm_cli.translation.functions import BUILTINS, Type, select_number
+from cwm_cli.translation.instrumentation import PREFIX, rewrite
 from cwm_cli.translation.numbers import (
     Array,
     Number,
@@ -29,7 +30,6 @@ from cwm_cli.translation.numbers import (
     tracer,
 )
 from cwm_cli.translation.paths import AbandonedPath, merge_by_decisions
-from cwm_cli.translation.rewriting import PREFIX, rewrite
 from cwm_cli.translation.values import (
     ATOMS,
     closure_values,

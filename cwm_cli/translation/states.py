@@ -22,6 +22,7 @@ from cwm_cli.translation.expressions import (
     promote_kinds,
     topological_order,
 )
+from cwm_cli.translation.instrumentation import PREFIX
 from cwm_cli.translation.numbers import (
     Array,
     Current,
@@ -34,7 +35,6 @@ from cwm_cli.translation.numbers import (
 )
 from cwm_cli.translation.paths import LIMITS, PathResult, Range, Tracer, merge_by_decisions
 from cwm_cli.translation.regions import load
-from cwm_cli.translation.rewriting import PREFIX
 from cwm_cli.translation.values import (
     Shape,
     WriteOnlyList,

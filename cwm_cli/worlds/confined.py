@@ -1,13 +1,18 @@
-"""Handlers that plan with a program, or step it, in its confined process."""
+"""The confined process of a program: handlers that plan, step, or call functions in it.
 
-from collections.abc import Callable
+Outside the sandbox, `program` asks for plans, `remote` for steps, and `imagining` for calls. This
+module must not import these modules, because workers import it before each program.
+"""
+
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning import PLANNERS, Decider, Moment, Unsuited, find_planner
+from cwm_cli.planning import PLANNERS, Decider, Unsuited, find_planner, stepping
 from cwm_cli.planning.memory import ProgramWithMemory
 from cwm_cli.planning.model import FORMS, LARGEST, Here, Model, Step, name
 from cwm_cli.planning.program import Checks, Program
@@ -25,13 +30,14 @@ from cwm_cli.sandbox.handlers import (
     writer,
 )
 from cwm_cli.sandbox.job import ModelJob, slot_type
-from cwm_cli.translation import Form, Rows, Source, find_fastest_form
+from cwm_cli.translation.forms import Form, Rows, Source, find_fastest_form
 from cwm_cli.worlds.messages import (
     NO_PLACE,
     NO_STATE,
     SIZE,
     STEPPING,
     Codec,
+    ImaginingJob,
     PlanningJob,
     PlanningReply,
     StartKind,
@@ -42,7 +48,9 @@ from cwm_cli.worlds.messages import (
     encode_outcomes,
     encode_reply,
     is_deterministic,
+    pack,
     states_of,
+    unpack,
 )
 
 # Import all planners before the process is confined with a program.
@@ -64,19 +72,17 @@ class PlanningHandler(Handler[PlanningJob]):
         states, actions = states_of(job), Codec(job.action_space, "actions")
         while head := program.read(SIZE.size):
             moments = decode_question(program.read(*SIZE.unpack(head)), states)
-            reply = encode_reply(_plan(decider, form, moments), actions)
+            try:
+                plans = decider.plan(moments)
+            except Unsuited as reason:
+                planned = PlanningReply([], [], 0, 0, str(reason))
+            else:
+                passed_over = decider.passed_over
+                note = "; ".join([*passed_over, *form.program.notes])
+                used = sum(1 << bit for bit, name in enumerate(FORMS) if name in form.program.used)
+                planned = PlanningReply(plans, decider.steps, len(passed_over), used, note)
+            reply = encode_reply(planned, actions)
             program.write(SIZE.pack(len(reply)) + reply)
-
-
-def _plan(decider: Decider, form: Form, moments: list[Moment]) -> PlanningReply:
-    try:
-        plans = decider.plan(moments)
-    except Unsuited as reason:
-        return PlanningReply([], [], 0, 0, str(reason))
-    passed_over = decider.passed_over
-    note = "; ".join([*passed_over, *form.program.notes])
-    used = sum(1 << bit for bit, name in enumerate(FORMS) if name in form.program.used)
-    return PlanningReply(plans, decider.steps, len(passed_over), used, note)
 
 
 def load_form(environment: Any, job: ModelJob, form: str, counter: Any) -> Form:
@@ -167,6 +173,29 @@ class SteppingHandler(Handler[SteppingJob]):
             program.write(SIZE.pack(len(reply)) + reply)
 
 
+class ImaginingHandler(Handler[ImaginingJob]):
+    """Calls functions with the model, on request.
+
+    `modules` contain the functions, by the name before the colon in a request. A subclass adds its
+    own modules, which are imported before the process is confined.
+    """
+
+    job_class = ImaginingJob
+    modules: ClassVar[Mapping[str, ModuleType]] = {"stepping": stepping}
+
+    def run(self, program: ConfinedProgram) -> None:
+        """Answer questions until the pipe is closed."""
+        model = load_form(program.load(), self.job, self.job.form, program.counter).model
+        while head := program.read(SIZE.size):
+            call, arrays = unpack(program.read(*SIZE.unpack(head)))
+            module, _, name = call["function"].partition(":")
+            function = getattr(self.modules[module], name)
+            before = model.counter[0]
+            results = function(model, arrays, **call["options"])
+            reply = pack({"steps": model.counter[0] - before}, results)
+            program.write(SIZE.pack(len(reply)) + reply)
+
+
 class _Stepper:
     """Answers questions about the steps of a model, and numbers the states (places) it reaches."""
 
@@ -190,8 +219,12 @@ class _Stepper:
             return SteppingReply(0, self._model.agree(*states)).encode()
         if request == SteppingRequest.RETURNS:
             shape = (starts, count, length, *self._job.action_space.shape)
+            # A copy, because programs may change the actions that they get.
             plans: np.ndarray = np.frombuffer(bytearray(body[size:]), self._actions.dtype)
-            return self._returns(states, plans.reshape(shape), int(discount))
+            before = self._model.counter[0]
+            returns = self._model.returns(states, plans.reshape(shape), int(discount))
+            head = SteppingReply(self._model.counter[0] - before)
+            return head.encode() + returns.astype("<f8").tobytes()
         for state in states:
             self._model.stand(state)
         actions = self._actions.decode(body[size:], count)
@@ -260,13 +293,6 @@ class _Stepper:
         steps = SteppingReply(model.counter[0] - before).encode()
         return steps + encode_outcomes([result.probability for result in found], replies)
 
-    def _returns(self, states: list[Any], plans: np.ndarray, draws: int) -> bytes:
-        counter = self._model.counter
-        before = counter[0]
-        returns = self._model.returns(states, plans, draws)
-        head = SteppingReply(counter[0] - before)
-        return head.encode() + returns.astype("<f8").tobytes()
-
     def _reply(self, before: int, step: Step) -> bytes:
         """Return the reply to a step that began when the counter was `before`."""
         steps = self._model.counter[0] - before
@@ -275,16 +301,11 @@ class _Stepper:
     def _encode(self, steps: int, step: Step, here: Any) -> SteppingReply:
         observation = here.observation if isinstance(here, Here) else here
         encoded = self._observations.encode([observation])
-        place = self._number(here)
+        place = NO_PLACE
+        if isinstance(here, Here):
+            place = NO_STATE
+            if here.state is not None:  # equal places have the same number
+                place = self._numbers.setdefault(name(here), len(self._places))
+                if place == len(self._places):
+                    self._places.append(here)
         return SteppingReply(steps, step.reward, step.terminated, place, step.valid, encoded)
-
-    def _number(self, here: Any) -> int:
-        """Return the number of a place; equal places have the same number."""
-        if not isinstance(here, Here):
-            return NO_PLACE
-        if here.state is None:
-            return NO_STATE
-        number = self._numbers.setdefault(name(here), len(self._places))
-        if number == len(self._places):
-            self._places.append(here)
-        return number

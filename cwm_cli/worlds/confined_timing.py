@@ -1,6 +1,7 @@
-"""Timing of a program's steps in its confined process: the job, its inputs and its handler.
+"""The confined process that is timed: the job, its sealed inputs, and its handler.
 
-`timing` is the side outside the sandbox.
+`timing` holds the clock outside the sandbox. This module must not import it, because workers import
+this module before each program.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +24,6 @@ from cwm_cli.sandbox.handlers import (
     writer,
 )
 from cwm_cli.sandbox.job import ModelJob, slot_type
-from cwm_cli.translation import Form
 from cwm_cli.worlds.confined import load_form
 from cwm_cli.worlds.messages import MAX_NOTE_BYTES
 
@@ -175,28 +175,16 @@ class TimingHandler(Handler[TimingJob]):
             program.write(READY)
             inputs = sealed.open(data, program.read(KEY_SIZE))
             weights = np.frombuffer(program.read(8 * count), "<f8")
-            reason = _missing_reason(form, sealed.form)
-            program.write(_take_passes(passes.get(sealed.form), inputs, weights, reason))
-
-
-def _take_passes(
-    take: Pass | None, inputs: Iterator[TimedInputs], weights: np.ndarray, reason: str
-) -> bytes:
-    """Return the reply to a round: the sums of its passes, or the reason why there are none."""
-    if take is not None:
-        try:
-            sums = [take(one, weights) for one in inputs]
-            return PASSED.pack(True, b"") + np.array(sums, "<f8").tobytes()
-        except Unbatched as error:
-            reason = str(error)
-    return PASSED.pack(False, reason.encode("utf-8", "replace")[:MAX_NOTE_BYTES])
-
-
-def _missing_reason(form: Form, name: str) -> str:
-    """Return the reason why a form of a program does not exist."""
-    notes, prefix = form.program.notes, f"not {name}: "
-    own = [note.removeprefix(prefix) for note in notes if note.startswith(prefix)]
-    return "; ".join(own or notes)
+            try:
+                if (take := passes.get(sealed.form)) is None:
+                    notes, prefix = form.program.notes, f"not {sealed.form}: "
+                    own = [note.removeprefix(prefix) for note in notes if note.startswith(prefix)]
+                    raise Unbatched("; ".join(own or notes))
+                sums = np.array([take(one, weights) for one in inputs], "<f8")
+                program.write(PASSED.pack(True, b"") + sums.tobytes())
+            except Unbatched as reason:
+                note = str(reason).encode("utf-8", "replace")[:MAX_NOTE_BYTES]
+                program.write(PASSED.pack(False, note))
 
 
 def _single_pass(

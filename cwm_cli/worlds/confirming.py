@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from math import ceil, comb, inf
+from math import ceil, inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,6 @@ from cwm_cli.worlds.messages import PlanningJob, states_of
 from cwm_cli.worlds.model import Confirmation
 from cwm_cli.worlds.remote import (
     AGREEMENT,
-    INSTEAD,
     OutOfTime,
     ProgramFailed,
     RemoteModel,
@@ -145,9 +144,15 @@ class Confirmer:
                 reported += self._repeat(batch)
                 for window in batch:
                     counts[window[0].moment.episode] += len(window)
-            for largest in filter(None, map(self._suspicious_window, episodes)):
-                reported += self._repeat([largest])
-                counts[largest[0].moment.episode] += len(largest)
+            for windows in filter(None, episodes):
+                most, largest = max(
+                    ((max(decision.steps for decision in window), window) for window in windows),
+                    key=lambda counted: counted[0],
+                )
+                # Far more steps than repeated decisions took were not taken by the planner.
+                if most > MAX_STEP_RATIO * self._max_steps:
+                    reported += self._repeat([largest])
+                    counts[largest[0].moment.episode] += len(largest)
             self._confirm_steps(reported)
         except OutOfTime:
             self.close()  # not all steps of this process were confirmed
@@ -207,13 +212,6 @@ class Confirmer:
                 batches.setdefault((planner, place, number if alone else -1), []).append(window)
         return list(batches.values())
 
-    def _suspicious_window(self, windows: list[list[Decision]]) -> list[Decision] | None:
-        """Return the window with the most reported steps, if repeated decisions took far fewer."""
-        counts = [max(decision.steps for decision in window) for window in windows]
-        if not counts or max(counts) <= MAX_STEP_RATIO * self._max_steps:
-            return None
-        return windows[counts.index(max(counts))]
-
     def _repeat(self, windows: list[list[Decision]]) -> list[ReportedStep]:
         """Repeat windows, a second time in a new process if the first fails.
 
@@ -230,9 +228,7 @@ class Confirmer:
             self._check_time()
             where = _where(windows[0][0].moment)
             words = printable(error.failure.message.splitlines()[0], 200)
-            raise TamperingError(
-                f"{where} failed when it was repeated ({words}): {INSTEAD}"
-            ) from error
+            raise TamperingError(f"{where} failed when it was repeated ({words})") from error
 
     def _check_time(self) -> None:
         """Raise `OutOfTime` after a failure near the deadline, which itself ends processes."""
@@ -262,7 +258,7 @@ class Confirmer:
             except Unsuited as reason:
                 where = _where(moments[0])
                 raise TamperingError(
-                    f"{where} cannot come from the planner (it {reason}): {INSTEAD}"
+                    f"{where} cannot come from the planner (it {reason})"
                 ) from None
             for decision, plan in zip(due, plans, strict=True):
                 if decider.passed_over or not self._is_equal(plan, decision.plan):
@@ -272,7 +268,7 @@ class Confirmer:
                     )
                     words = f"returned {played} instead of the planner's action {planned}"
                     where = _where(decision.moment)
-                    raise TamperingError(f"in {where} the program {words}: {INSTEAD}")
+                    raise TamperingError(f"in {where} the program {words}")
             share = (model.requested - before) / len(due)
             self._max_steps = max(self._max_steps, ceil(share))
             requested[places] += share
@@ -283,7 +279,7 @@ class Confirmer:
             if claimed > MAX_STEP_RATIO * (steps + self._max_steps):
                 words = f"{claimed:,} model steps instead of {steps:,.0f}"
                 where = _where(window[0].moment)
-                raise TamperingError(f"{where} and the following ones report {words}: {INSTEAD}")
+                raise TamperingError(f"{where} and the following ones report {words}")
         if model.remembers:
             self._confirm_steps(reported)
             reported = []
@@ -346,9 +342,7 @@ class Confirmer:
             differs = self._differs_from_predictions(rows, checked, model)
         if differs.any():
             words = f"{int(differs.sum())} of {len(differs)} steps used in plans"
-            raise TamperingError(
-                f"the program predicts {words} differently when repeated: {INSTEAD}"
-            )
+            raise TamperingError(f"the program predicts {words} differently when repeated")
 
     def _differs_from_predictions(
         self, rows: Dataset, checked: np.ndarray, model: RemoteModel
@@ -454,16 +448,15 @@ class Confirmer:
         if failure is not None:
             self._check_time()
             words = printable(failure.message.splitlines()[0], 200)
-            raise TamperingError(f"the program fails when steps are repeated ({words}): {INSTEAD}")
+            raise TamperingError(f"the program fails when steps are repeated ({words})")
 
 
 def _agrees(predictions: np.ndarray, reported: np.ndarray) -> np.ndarray:
-    """Return a mask of the rows whose only prediction (1, rows, ...) agrees with the report."""
-    [again] = predictions
-    same = np.asarray(again == reported)
+    """Return a mask of the rows where a prediction (n, rows, ...) agrees with the report."""
+    same = np.asarray(predictions == reported)
     if reported.dtype.kind == "f":
-        same = np.isclose(again, reported, rtol=AGREEMENT, atol=AGREEMENT, equal_nan=True)
-    return np.asarray(same.reshape(len(same), -1).all(axis=1))
+        same = np.isclose(predictions, reported, AGREEMENT, AGREEMENT, equal_nan=True)
+    return np.asarray(same.reshape(*same.shape[:2], -1).all(axis=2).any(axis=0))
 
 
 def _may_be_drawn(predictions: np.ndarray, reported: np.ndarray) -> np.ndarray:
@@ -473,6 +466,8 @@ def _may_be_drawn(predictions: np.ndarray, reported: np.ndarray) -> np.ndarray:
     2 / (n + 1). Rows outside are rejected only if such a large number of rows would be outside by
     chance with a probability below 1e-9. Texts are always accepted.
     """
+    from scipy.stats import binom
+
     rows = len(reported)
     if reported.dtype.kind not in "fiub":
         return np.ones(rows, bool)
@@ -481,12 +476,11 @@ def _may_be_drawn(predictions: np.ndarray, reported: np.ndarray) -> np.ndarray:
         reported < predictions.min(axis=0) - room
     )
     outside = outside.reshape(rows, -1)
-    # the upper tail of the binomial distribution
-    chance, tail, most = 2 / (1 + len(predictions)), 0.0, rows
-    while tail < 1e-9:
-        tail += comb(rows, most) * chance**most * (1 - chance) ** (rows - most)
-        most -= 1
-    return np.asarray(~outside[:, outside.sum(axis=0) > most + 1].any(axis=1))
+    # the upper tail of the binomial distribution: P(X >= number)
+    numbers = np.arange(rows + 2)
+    tail = binom.sf(numbers - 1, rows, 2 / (1 + len(predictions)))
+    rejected = outside.sum(axis=0) >= numbers[tail < 1e-9].min()
+    return np.asarray(~outside[:, rejected].any(axis=1))
 
 
 def _where(moment: Moment) -> str:

@@ -274,17 +274,15 @@ class _Sample:
             key = pickle.dumps(answer[2:])
             self.outcomes[key] = answer, self.outcomes.get(key, (answer, 0))[1] + 1
             self.times += 1
-        self.is_random = len(self.outcomes) > 1 or self._uses_generator()
-
-    def _uses_generator(self) -> bool:
-        """Return whether restoring and stepping the environment draws random numbers."""
-        env, restore = self._env, self._model.spec.restore
-        env.reset()
-        before = fingerprint(env.unwrapped.np_random)
-        assert restore is not None
-        restore(env.unwrapped, self._row.observation)
-        env.step(self._row.action)
-        return fingerprint(env.unwrapped.np_random) != before
+        self.is_random = len(self.outcomes) > 1
+        if not self.is_random:  # equal draws are random if the step uses the random generator
+            env = self._env
+            env.reset()
+            before = fingerprint(env.unwrapped.np_random)
+            assert self._model.spec.restore is not None
+            self._model.spec.restore(env.unwrapped, self._row.observation)
+            env.step(self._row.action)
+            self.is_random = fingerprint(env.unwrapped.np_random) != before
 
     def probabilities(self, width: int) -> list[float]:
         """Return the frequency of each outcome, padded with 0 to `width` numbers."""

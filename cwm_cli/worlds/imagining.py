@@ -1,4 +1,7 @@
-"""Computations inside the process of a program, such as searches, tables and imagined episodes."""
+"""Calls into the process of a program, outside the sandbox: functions and imagined episodes.
+
+`confined.ImaginingHandler` runs the functions in that process.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,13 @@ from weakref import finalize
 import numpy as np
 
 from cwm_cli.data.dataset import VALID, Dataset
-from cwm_cli.data.spaces import Columns
+from cwm_cli.data.spaces import Columns, Space
 from cwm_cli.errors import CwmError
-from cwm_cli.sandbox.failures import KILLED_WORKERS
+from cwm_cli.sandbox.failures import KILLED_WORKERS, printable
 from cwm_cli.sandbox.pool import WorkerLost
-from cwm_cli.worlds.confined_imagining import ImaginingJob, pack, unpack
-from cwm_cli.worlds.messages import SIZE
-from cwm_cli.worlds.model import ImaginedEpisodes, ImaginedStep
-from cwm_cli.worlds.remote import NO_PLAN, ProgramFailed
+from cwm_cli.worlds.messages import MAX_NOTE_BYTES, SIZE, ImaginingJob, pack, unpack
+from cwm_cli.worlds.model import ImaginedEpisodes, ImaginedStep, ObservedEpisodes
+from cwm_cli.worlds.remote import NO_PLAN, ProgramFailed, RemoteModel
 
 if TYPE_CHECKING:
     from cwm_cli.planning.model import EpisodeHistory
@@ -108,7 +110,7 @@ class Imagination:
         self.close()
 
 
-class SteppedEpisodes(ImaginedEpisodes):
+class SteppedEpisodes(ObservedEpisodes):
     """Episodes in a program without memory, which steps all episodes in one call.
 
     If the program raises an exception or returns no valid numbers, that episode terminates with
@@ -124,12 +126,9 @@ class SteppedEpisodes(ImaginedEpisodes):
         seed: int,
         idle: list[Imagination],
     ) -> None:
-        self.count, self._rows, self._seed, self._steps = len(starts), rows, seed, 0
+        super().__init__(starts, rows, seed)
         self._process = process
         finalize(self, process.retire, idle)
-        self._observations = rows.observation_space.pack(
-            "observations", [start.observations[-1] for start in starts]
-        )
 
     def step(self, actions: Columns) -> ImaginedStep:
         """Take one action in each episode."""
@@ -150,11 +149,6 @@ class SteppedEpisodes(ImaginedEpisodes):
             self._observations, results["rewards"], results["ends"], results.get(VALID)
         )
 
-    def keep(self, places: np.ndarray) -> None:
-        """Keep only the episodes at these indices, in this order."""
-        self._observations = {name: column[places] for name, column in self._observations.items()}
-        self.count = len(places)
-
     def _check(self, results: Columns) -> Columns:
         """Return the observations; raise ProgramFailed if a column has another type or shape."""
         rows, count = self._rows, self.count
@@ -171,3 +165,54 @@ class SteppedEpisodes(ImaginedEpisodes):
             if column is None or column.dtype.kind not in kinds or column.shape != (count, *shape):
                 raise ProgramFailed(NO_PLAN)
         return {leaf.name: results[leaf.name] for leaf in leaves}
+
+
+class FollowedEpisodes(ImaginedEpisodes):
+    """Episodes in a program with memory, which sees each history and then its own predictions.
+
+    One process steps the episodes one after the other, each from its own saved state.
+    """
+
+    def __init__(
+        self, model: RemoteModel, starts: Sequence[EpisodeHistory], space: Space, seed: int
+    ) -> None:
+        self.count = len(starts)
+        self._model, self._places, self._space = model, list[Any](starts), space
+        self._seed, self._steps = seed, 0
+        self._end = finalize(self, model.close)  # also if no caller closes it
+
+    def step(self, actions: Columns) -> ImaginedStep:
+        """Take one action in each episode."""
+        model, space, steps = self._model, self._model.action_space, []
+        try:
+            for number, place in enumerate(self._places):
+                if not model.deterministic:
+                    model.draw_from([self._seed, self._steps, number])
+                model.stand(place)
+                steps.append(model.step(space.unpack("actions", actions, number)))
+                self._places[number] = model.here()
+        except (ProgramFailed, WorkerLost) as error:
+            message = printable(str(error), MAX_NOTE_BYTES)
+            raise CwmError(f"the program failed: {message}") from error
+        model.reported.clear()
+        self._steps += 1
+        valid = None
+        if any(step.valid is not None for step in steps):
+            everything = np.ones(space.count, np.bool_)
+            masks = (everything if step.valid is None else space.mask(step.valid) for step in steps)
+            valid = np.array(list(masks))
+        return ImaginedStep(
+            self._space.pack("observations", [step.observation for step in steps]),
+            np.array([step.reward for step in steps], float),
+            np.array([step.terminated for step in steps], np.bool_),
+            valid,
+        )
+
+    def keep(self, places: np.ndarray) -> None:
+        """Keep only the episodes at these indices, in this order."""
+        self._places = [self._places[place] for place in np.asarray(places).tolist()]
+        self.count = len(self._places)
+
+    def close(self) -> None:
+        """End the process."""
+        self._end()

@@ -1,19 +1,21 @@
-"""Jobs for programs that are world models, and their messages.
+"""Jobs for programs that are world models, and their messages, for both sides of the sandbox.
 
 A question of a `PlanningJob` contains the moments at which plans are due. The reply contains the
 plans, the number of model steps that each plan took, and the planner. A question of a `SteppingJob`
-contains the start state of the program and the actions that it takes.
+contains the start state of the program and the actions that it takes. Questions and replies of an
+`ImaginingJob` are JSON data with named arrays.
 
 Each message starts with its length (`SIZE`). The layout of the rest follows from the spaces.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
 from math import prod
 from struct import Struct
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -61,6 +63,18 @@ class SteppingJob(ModelJob):
     form: str = "auto"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImaginingJob(ModelJob):
+    """A job that calls functions of trusted modules, which step a program inside its process.
+
+    `columns` are recorded rows. A translated form replaces the program only if both agree on
+    these rows.
+    """
+
+    handler: ClassVar[str] = "cwm_cli.worlds.confined:ImaginingHandler"
+    form: str = "auto"
+
+
 def is_deterministic(job: ModelJob) -> bool:
     """Return whether the same action in the same state always has the same result."""
     abilities = abilities_of(job.program)
@@ -74,7 +88,12 @@ class Codec:
 
     def __init__(self, space: Space, name: str) -> None:
         self._space, self._name = space, name
-        leaves = [(leaf.name, _dtype(leaf.space), leaf.space.shape) for leaf in space.leaves(name)]
+        leaves = []
+        for leaf, part in space.leaves(name):
+            dtype = "<f8" if part.is_float else "<i8"
+            if part.kind == "text":  # one more character shows that a text is too long
+                dtype = f"<U{part.max_length + 1}"
+            leaves.append((leaf, dtype, part.shape))
         self._leaves = leaves
         self.dtype = leaves[0][1]
         self.size = sum(np.dtype(dtype).itemsize * prod(shape) for _, dtype, shape in leaves)
@@ -94,39 +113,22 @@ class Codec:
         return list(values(self._space, iter(columns)))
 
 
-def _dtype(leaf: Space) -> str:
-    """Return the numpy type of a leaf; text that is too long remains recognizable as too long."""
-    if leaf.kind == "text":
-        return f"<U{leaf.max_length + 1}"
-    return "<f8" if leaf.is_float else "<i8"
-
-
-class States(Protocol):
-    """Converts the start states of plans to bytes and back."""
-
-    def encode(self, episodes: Sequence[int], states: Sequence[Any]) -> bytes:
-        """Return the bytes of one state per episode; raise ValueError if one is invalid."""
-
-    def decode(self, data: bytes, count: int) -> list[Any]:
-        """Return the `count` states in the bytes."""
-
-
-class ObservedStates:
-    """States that are observations."""
+class States:
+    """Converts the start states of plans to bytes and back; these states are observations."""
 
     def __init__(self, observations: Codec) -> None:
         self._observations = observations
 
     def encode(self, episodes: Sequence[int], states: Sequence[Any]) -> bytes:
-        """Return the bytes of observations; raise ValueError if one is not in the space."""
+        """Return the bytes of one state per episode; raise ValueError if one is invalid."""
         return self._observations.encode(states)
 
     def decode(self, data: bytes, count: int) -> list[Any]:
-        """Return the observations."""
+        """Return the `count` states in the bytes."""
         return self._observations.decode(data, count)
 
 
-class HistoryStates:
+class HistoryStates(States):
     """States that are histories; only steps that the other side does not have yet are sent.
 
     Both sides keep the same recent histories if one side decodes all states that the other
@@ -134,7 +136,8 @@ class HistoryStates:
     """
 
     def __init__(self, observations: Codec, actions: Codec) -> None:
-        self._observations, self._actions = observations, actions
+        super().__init__(observations)
+        self._actions = actions
         self._known: dict[int, EpisodeHistory] = {}
 
     def encode(self, episodes: Sequence[int], states: Sequence[EpisodeHistory]) -> bytes:
@@ -186,7 +189,7 @@ def states_of(job: ModelJob) -> States:
     """Return a new encoder or decoder for the states of one process of a program."""
     observations = Codec(job.observation_space, "observations")
     if not abilities_of(job.program).remembers:
-        return ObservedStates(observations)
+        return States(observations)
     return HistoryStates(observations, Codec(job.action_space, "actions"))
 
 
@@ -380,3 +383,33 @@ def decode_outcomes(data: bytes, size: int) -> list[tuple[float, SteppingReply]]
     middle = SIZE.size + 8 * count
     probabilities = np.frombuffer(data[SIZE.size : middle], "<f8").tolist()
     return list(zip(probabilities, SteppingReply.decode(data[middle:], size), strict=True))
+
+
+def pack(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return the bytes of a head of plain JSON data, and of named arrays of numbers or texts."""
+    columns = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    shapes = [[name, column.dtype.str, column.shape] for name, column in columns.items()]
+    text = json.dumps([head, shapes]).encode()
+    return b"".join([SIZE.pack(len(text)), text, *(c.tobytes() for c in columns.values())])
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the head and the arrays of packed bytes; raise ValueError if they are malformed."""
+    if len(data) < SIZE.size:
+        raise ValueError("a reply without a head")
+    [size] = SIZE.unpack_from(data)
+    offset = SIZE.size + size
+    try:
+        head, shapes = json.loads(data[SIZE.size : offset])
+        arrays: dict[str, np.ndarray] = {}
+        for name, kind, shape in shapes:
+            dtype, whole = np.dtype(str(kind)), tuple(map(int, shape))
+            if dtype.kind not in "biufU" or min(whole, default=0) < 0:
+                raise ValueError("an array of something else")
+            if offset + dtype.itemsize * prod(whole) > len(data):
+                raise ValueError("an array that is not there")
+            arrays[str(name)] = np.ndarray(whole, dtype, data, offset).copy()
+            offset += arrays[str(name)].nbytes
+    except (TypeError, KeyError, RecursionError) as error:
+        raise ValueError("a reply that makes no sense") from error
+    return head, arrays

@@ -180,7 +180,22 @@ class ImaginedEpisodes:
         """Release the resources of the episodes."""
 
 
-class PredictedEpisodes(ImaginedEpisodes):
+class ObservedEpisodes(ImaginedEpisodes):
+    """Episodes whose whole state is the last observation of each, kept as columns."""
+
+    def __init__(self, starts: Sequence[EpisodeHistory], rows: Dataset, seed: int) -> None:
+        self.count, self._rows, self._seed, self._steps = len(starts), rows, seed, 0
+        self._observations = rows.observation_space.pack(
+            "observations", [start.observations[-1] for start in starts]
+        )
+
+    def keep(self, places: np.ndarray) -> None:
+        """Keep only the episodes at these indices, in this order."""
+        self._observations = {name: column[places] for name, column in self._observations.items()}
+        self.count = len(next(iter(self._observations.values())))
+
+
+class PredictedEpisodes(ObservedEpisodes):
     """Episodes in a model that predicts row by row: each step predicts one row per episode.
 
     Random outcomes follow from `seed`.
@@ -189,11 +204,8 @@ class PredictedEpisodes(ImaginedEpisodes):
     def __init__(
         self, model: WorldModel, starts: Sequence[EpisodeHistory], rows: Dataset, seed: int
     ) -> None:
-        self.count = len(starts)
-        self._model, self._rows, self._seed, self._steps = model, rows, seed, 0
-        self._observations = rows.observation_space.pack(
-            "observations", [start.observations[-1] for start in starts]
-        )
+        super().__init__(starts, rows, seed)
+        self._model = model
 
     def step(self, actions: Columns) -> ImaginedStep:
         """Predict the next step of each episode."""
@@ -219,11 +231,6 @@ class PredictedEpisodes(ImaginedEpisodes):
         return ImaginedStep(
             dict(self._observations), after["rewards"], after["terminations"], after.get(VALID)
         )
-
-    def keep(self, places: np.ndarray) -> None:
-        """Keep only the episodes at these indices, in this order."""
-        self._observations = {name: column[places] for name, column in self._observations.items()}
-        self.count = len(next(iter(self._observations.values())))
 
     def _sample(self, predictions: Predictions, rng: np.random.Generator) -> Columns:
         """Sample one prediction for each episode."""

@@ -1,7 +1,4 @@
-"""A program as a world model, which predicts and is planned with inside the sandbox.
-
-This module runs outside the sandbox. `confined` runs in the process of the program.
-"""
+"""A program as a world model, outside the sandbox; `confined` runs in the program's process."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from hashlib import sha256
 from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
-from weakref import finalize
 
 import numpy as np
 
@@ -33,7 +29,7 @@ from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, printable
 from cwm_cli.sandbox.pool import WorkerLost
 from cwm_cli.sandbox.prediction import ProgramAnswers
 from cwm_cli.worlds.confirming import SHARE, Confirmer, Decision
-from cwm_cli.worlds.imagining import Imagination, SteppedEpisodes
+from cwm_cli.worlds.imagining import FollowedEpisodes, Imagination, SteppedEpisodes
 from cwm_cli.worlds.messages import (
     MAX_NOTE_BYTES,
     SIZE,
@@ -49,7 +45,6 @@ from cwm_cli.worlds.messages import (
 from cwm_cli.worlds.model import (
     Confirmation,
     ImaginedEpisodes,
-    ImaginedStep,
     Plan,
     PlannedWith,
     Planning,
@@ -183,57 +178,6 @@ class ProgramModel(WorldModel):
         if sandbox is None:
             raise CwmError("a program needs a sandbox: pass `sandbox`")
         return cls(read_text(path), sandbox, str(path))
-
-
-class FollowedEpisodes(ImaginedEpisodes):
-    """Episodes in a program with memory, which sees each history and then its own predictions.
-
-    One process steps the episodes one after the other, each from its own saved state.
-    """
-
-    def __init__(
-        self, model: RemoteModel, starts: Sequence[EpisodeHistory], space: Space, seed: int
-    ) -> None:
-        self.count = len(starts)
-        self._model, self._places, self._space = model, list[Any](starts), space
-        self._seed, self._steps = seed, 0
-        self._end = finalize(self, model.close)  # also if no caller closes it
-
-    def step(self, actions: Columns) -> ImaginedStep:
-        """Take one action in each episode."""
-        model, space, steps = self._model, self._model.action_space, []
-        try:
-            for number, place in enumerate(self._places):
-                if not model.deterministic:
-                    model.draw_from([self._seed, self._steps, number])
-                model.stand(place)
-                steps.append(model.step(space.unpack("actions", actions, number)))
-                self._places[number] = model.here()
-        except (ProgramFailed, WorkerLost) as error:
-            message = printable(str(error), MAX_NOTE_BYTES)
-            raise CwmError(f"the program failed: {message}") from error
-        model.reported.clear()
-        self._steps += 1
-        valid = None
-        if any(step.valid is not None for step in steps):
-            everything = np.ones(space.count, np.bool_)
-            masks = (everything if step.valid is None else space.mask(step.valid) for step in steps)
-            valid = np.array(list(masks))
-        return ImaginedStep(
-            self._space.pack("observations", [step.observation for step in steps]),
-            np.array([step.reward for step in steps], float),
-            np.array([step.terminated for step in steps], np.bool_),
-            valid,
-        )
-
-    def keep(self, places: np.ndarray) -> None:
-        """Keep only the episodes at these indices, in this order."""
-        self._places = [self._places[place] for place in np.asarray(places).tolist()]
-        self.count = len(self._places)
-
-    def close(self) -> None:
-        """End the process."""
-        self._end()
 
 
 class ProgramSession(PlanningSession):

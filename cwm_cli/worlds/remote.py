@@ -1,7 +1,7 @@
 """A model that steps a program in a process of its own, and records each reported step.
 
-The planner that uses it runs outside the sandbox. States stay in the process of the program, and
-are identified by numbers (places).
+The planner that uses it runs outside the sandbox. States stay in the process of the program, where
+`confined.SteppingHandler` steps it, and are identified by numbers (places).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import fields
 from itertools import accumulate, pairwise
 from math import inf
 from struct import error as StructError
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -72,11 +72,19 @@ class OutOfTime(Exception):
 
 
 class TamperingError(CwmError):
-    """A result of a program differs when it is repeated or checked."""
+    """A result of a program differs when it is repeated or checked.
 
+    Args:
+        reason: The difference; the message adds the consequence.
+    """
 
-MEDDLED = "the program tampered with its process, which returned a reply"
-INSTEAD = "the results are discarded; do not use this program"
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}: the results are discarded; do not use this program")
+
+    @classmethod
+    def of_reply(cls, fault: str) -> Self:
+        """Return the error for a reply that no process of an honest program returns."""
+        return cls(f"the program tampered with its process, which returned a reply {fault}")
 
 
 class ReportedStep(NamedTuple):
@@ -304,7 +312,7 @@ class RemoteModel(Model):
         [head] = self._read(data[: STEPPED.size], 0, several * count * length * max(draws, 1))
         returns = np.frombuffer(data[STEPPED.size :], "<f8")
         if len(returns) != several * count or not (np.abs(returns) < LARGEST).all():
-            raise TamperingError(f"{MEDDLED} without returns: {INSTEAD}")
+            raise TamperingError.of_reply("without returns")
         self.counter[0] += head.steps
         table = returns.reshape(several, count)
         # The best plan and a random one can be checked later.
@@ -322,7 +330,7 @@ class RemoteModel(Model):
         try:
             replies = decode_outcomes(data[STEPPED.size :], size)
         except (ValueError, StructError) as error:
-            raise TamperingError(f"{MEDDLED} with {error}: {INSTEAD}") from error
+            raise TamperingError.of_reply(f"with {error}") from error
         results = []
         for share, reply in replies:
             observation = self._decode_observation(reply)
@@ -361,9 +369,7 @@ class RemoteModel(Model):
         total = float(rewards @ weights[: len(rewards)])
         if abs(total - played.returned) > AGREEMENT * (1 + np.abs(rewards).sum()):
             words = f"have the return {played.returned:.6g}, but single steps give {total:.6g}"
-            raise TamperingError(
-                f"the program reported that {len(played.actions)} actions {words}: {INSTEAD}"
-            )
+            raise TamperingError(f"the program reported that {len(played.actions)} actions {words}")
         observations = [start.observation, *map(self._decode_observation, replies)]
         places = [int(start.place), *(int(reply.place) for reply in replies)]
         steps = []
@@ -461,24 +467,23 @@ class RemoteModel(Model):
         try:
             replies = SteppingReply.decode(data, size)
         except (ValueError, StructError) as error:
-            raise TamperingError(f"{MEDDLED} with {error}: {INSTEAD}") from error
+            raise TamperingError.of_reply(f"with {error}") from error
         self.requested += requested
         counts, least = [reply.steps for reply in replies], min(1, requested)
         if not (replies and least <= sum(counts) <= requested and min(counts) >= least):
-            words = f"{MEDDLED} with {sum(counts):,} steps instead of {requested:,}"
-            raise TamperingError(f"{words}: {INSTEAD}")
+            raise TamperingError.of_reply(f"with {sum(counts):,} steps instead of {requested:,}")
         if not all(-LARGEST < reply.reward < LARGEST for reply in replies):
-            raise TamperingError(f"{MEDDLED} with rewards that are not finite: {INSTEAD}")
-        return list(map(self._hold, replies)) if self.remembers else replies
-
-    def _hold(self, reply: SteppingReply) -> SteppingReply:
-        """Keep the place of a reply in the process for as long as its number is in use here."""
-        if reply.place < 0:
-            return reply
-        self._held[reply.place] += 1
-        place = _PlaceReference(reply.place)
-        place.dropped = self._dropped
-        return reply._replace(place=place)
+            raise TamperingError.of_reply("with rewards that are not finite")
+        if not self.remembers:
+            return replies
+        # Keep each place in the process for as long as its number is in use here.
+        for index, reply in enumerate(replies):
+            if reply.place >= 0:
+                self._held[reply.place] += 1
+                place = _PlaceReference(reply.place)
+                place.dropped = self._dropped
+                replies[index] = reply._replace(place=place)
+        return replies
 
     def _free_places(self) -> None:
         """Delete unused places in the process; each is a copy of the program's memory."""
@@ -520,7 +525,7 @@ class RemoteModel(Model):
             step = STEPPED.size + self._observations.size + 8 * self._choices
             limit = (step + 8) * max(1, count) * max_steps
             if size > limit + 8 * several * count + 2 * STEPPED.size:
-                raise TamperingError(f"{MEDDLED} with {size:,} bytes: {INSTEAD}")
+                raise TamperingError.of_reply(f"with {size:,} bytes")
             reply = process.receive(size)
         except EOFError:
             raise ProgramFailed(process.failure()) from None

@@ -1,4 +1,4 @@
-"""Time the steps of a program from outside its confined process."""
+"""Timing of a program's steps, outside the sandbox; `confined_timing` takes the steps."""
 
 from __future__ import annotations
 

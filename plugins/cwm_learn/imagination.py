@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cwm_cli.worlds.confined_imagining import ImaginingHandler, ImaginingJob
+from cwm_cli.worlds.confined import ImaginingHandler
 from cwm_cli.worlds.imagining import Imagination
+from cwm_cli.worlds.messages import ImaginingJob
 from cwm_learn.search import lanes, missions, policies, searching, tables
 
 

@@ -15,10 +15,9 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.planning.model import LARGEST, Unbatched
 from cwm_cli.planning.program import Checks, Program, returns
 from cwm_cli.sandbox.handlers import Complaint
-from cwm_cli.translation import Rows, Source, find_fastest_form
 from cwm_cli.translation.emission import emit_scalar
 from cwm_cli.translation.expressions import Unsupported
-from cwm_cli.translation.forms import TraceBatch
+from cwm_cli.translation.forms import Rows, Source, TraceBatch, find_fastest_form
 from cwm_cli.translation.scalar import ARITHMETIC_ERRORS, ArithmeticModel
 from cwm_cli.translation.states import Trace
 from cwm_cli.translation.tables import TableBatch, TableModel, is_enumerable

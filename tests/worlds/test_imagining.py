@@ -11,7 +11,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.worlds.confined_imagining import pack, unpack
+from cwm_cli.worlds.messages import pack, unpack
 from cwm_cli.worlds.model import ImaginedStep
 from cwm_cli.worlds.program import ProgramModel
 

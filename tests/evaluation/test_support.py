@@ -12,13 +12,21 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.evaluation.missing_data import find_gaps
-from cwm_cli.evaluation.support import doubting, find_support, survey
+from cwm_cli.evaluation.support import (
+    ExtremeReturn,
+    Support,
+    add_doubt,
+    doubting,
+    extreme_return,
+    find_support,
+    survey,
+)
 from cwm_cli.export.package import build_package
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.sandbox import Sandbox
+from cwm_cli.translation.instrumentation import LOOKUP, MAX_SITES, RECORDER, Recorder, instrument
 from cwm_cli.worlds import ProgramModel
-from cwm_cli.worlds.doubt import ExtremeReturn, Support, add_doubt, extreme_return
-from cwm_cli.worlds.trails import LOOKUP, MAX_SITES, RECORDER, Recorder, encode_events, instrument
+from cwm_cli.worlds.confined_trails import encode_events
 from cwm_learn.actor import Knowledge
 from object_worlds import SCHEMA, Corridor
 from recordings import POINT, dataset
