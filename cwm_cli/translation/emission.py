@@ -7,17 +7,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cwm_cli.translation.expressions import OPERATIONS, TraceNode, topological_order
 from cwm_cli.translation.paths import Tracer
-from cwm_cli.translation.scalar import ScalarFunctions
 from cwm_cli.translation.states import Trace
-
-# Python's parser fails at about 90 nested brackets.
-MAX_LINE_DEPTH = 20
 
 FILE = "<emitted>"
 
@@ -88,7 +84,8 @@ class CodeWriter:
                 continue
             text = self._template(node).format(*[self._names[arg] for arg in node.args])
             depth = 1 + max((self._depth.get(arg, 0) for arg in node.args), default=0)
-            if self._uses[node] > 1 or depth > MAX_LINE_DEPTH or self._lanes:
+            # Python's parser fails at about 90 nested brackets.
+            if self._uses[node] > 1 or depth > 20 or self._lanes:
                 self.lines.append(f"t{node.number} = {text}")
                 text, depth = f"t{node.number}", 0
             self._names[node], self._depth[node] = text, depth
@@ -103,9 +100,9 @@ class CodeWriter:
         lines, self.lines = self.lines, []
         return lines
 
-    def fallback_check(self, fallback: TraceNode | None) -> list[str]:
+    def fallback_check(self, fallback: TraceNode) -> list[str]:
         """Return lines that raise OverflowError if the program has to compute the step."""
-        if fallback is None:
+        if fallback.op == "const" and not fallback.value:
             return []
         condition = self.text(fallback)
         return [*self.take_lines(), f"if {condition}: raise OverflowError"]
@@ -190,14 +187,20 @@ def _unpack(names: dict[TraceNode, str], variable: str) -> list[str]:
     return [f"{_tuple(names.values())} = {variable}"]
 
 
+class ScalarFunctions(NamedTuple):
+    """Emitted functions on plain numbers: enter a state, take a step, play actions."""
+
+    enter: Callable[[Sequence[Any]], Any]
+    step: Callable[[Any, Any], tuple[Any, Sequence[Any], float, bool]]
+    play: Callable[[Any, Iterable[Any], float], tuple[float, int, bool]]
+
+
 def emit_scalar(trace: Trace) -> ScalarFunctions:
     """Return the functions of a trace on plain numbers."""
     observation, state = _input_names(trace.observation, "o"), _input_names(trace.slots, "s")
     action = _input_names(trace.action, "a")
-    fallback = [] if trace.fallback is None else [trace.fallback]
-    entry = [] if trace.entry_fallback is None else [trace.entry_fallback]
 
-    writer = CodeWriter([*trace.entry_state, *entry], observation, trace.tracer)
+    writer = CodeWriter([*trace.entry_state, trace.entry_fallback], observation, trace.tracer)
     checks = writer.fallback_check(trace.entry_fallback)
     result = writer.tuple_text(trace.entry_state)
     lines = [*_unpack(observation, "observation"), *checks, *writer.lines, f"return {result}"]
@@ -205,7 +208,7 @@ def emit_scalar(trace: Trace) -> ScalarFunctions:
 
     outputs = [trace.reward, trace.terminated]
     writer = CodeWriter(
-        [*trace.next_state, *trace.next_observation, *outputs, *fallback],
+        [*trace.next_state, *trace.next_observation, *outputs, trace.fallback],
         state | action,
         trace.tracer,
     )
@@ -216,17 +219,14 @@ def emit_scalar(trace: Trace) -> ScalarFunctions:
     lines = [*_unpack(state, "state"), *_unpack(action, "action"), *checks, *writer.lines]
     lines.append(f"return {next_state}, {observed}, float({reward}), {end}")
     step = _compile_function("step(state, action)", lines, writer.tables)
-    return ScalarFunctions(enter, step, _emit_play(trace, state, action, fallback))
+    return ScalarFunctions(enter, step, _emit_play(trace, state, action))
 
 
 def _emit_play(
-    trace: Trace,
-    state: dict[TraceNode, str],
-    action: dict[TraceNode, str],
-    fallback: list[TraceNode],
+    trace: Trace, state: dict[TraceNode, str], action: dict[TraceNode, str]
 ) -> Callable[..., Any]:
     """Return a function that takes many actions in one loop."""
-    outputs = [*trace.next_state, trace.reward, trace.terminated, *fallback]
+    outputs = [*trace.next_state, trace.reward, trace.terminated, trace.fallback]
     writer = CodeWriter(outputs, state | action, trace.tracer)
     body = writer.fallback_check(trace.fallback)
     reward = writer.text(trace.reward)

@@ -6,7 +6,7 @@ step (see `numbers`).
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +16,6 @@ MAX_NODES = 12_000
 
 # Operations visited while a program is traced; this many take one or two seconds.
 MAX_WORK = 300_000
-
-
-# Report progress after this much work, which takes some hundredths of a second.
-_REPORT_INTERVAL = 5_000
 
 
 class Unsupported(BaseException):
@@ -112,9 +108,7 @@ _NUMPY_TYPES: dict[str, Callable[[Any], Any]] = {
     "s": np.float32,
     "f": np.float64,
 }
-_PYTHON_TYPES: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "s": float, "f": float}
-# Larger integers are not folded, because lanes have 64 bits.
-_MAX_FOLDED_INTEGER = 2**62
+PYTHON_TYPES: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "s": float, "f": float}
 
 
 def kind_of(value: Any) -> str:
@@ -183,7 +177,7 @@ class Graph:
     def count(self, work: int = 1) -> None:
         """Add work to the total, and raise `Unsupported` beyond `MAX_WORK`."""
         self.work += work
-        if self.work - self._reported > _REPORT_INTERVAL:
+        if self.work - self._reported > 5_000:  # takes some hundredths of a second
             self._reported = self.work
             self._progress()
             if self.work > MAX_WORK:
@@ -192,8 +186,8 @@ class Graph:
     def const(self, value: Any, kind: str = "") -> TraceNode:
         """Return the node of a constant."""
         kind = kind or kind_of(value)
-        value = _PYTHON_TYPES[kind](value)
-        if kind == "i" and abs(value) > _MAX_FOLDED_INTEGER:
+        value = PYTHON_TYPES[kind](value)
+        if kind == "i" and abs(value) > 2**62:  # arrays of integers have 64 bits
             raise Unsupported("large whole numbers")
         return self.make("const", (), kind, value)
 
@@ -206,9 +200,9 @@ class Graph:
                 return self.const(float(np.float32(node.value)), "s")
             if kind == "i" and not math.isfinite(node.value):
                 return self.make("whole", (node,), "i")
-            return self.const(_PYTHON_TYPES[kind](node.value), kind)
+            return self.const(PYTHON_TYPES[kind](node.value), kind)
         if kind == "b":
-            return self.negate(self.apply("equal", node, self.const(0)))
+            return self.negate(self.apply("equal", node, 0))
         return self.make({"i": "whole", "s": "single", "f": "real"}[kind], (node,), kind)
 
     def negate(self, node: TraceNode) -> TraceNode:
@@ -221,9 +215,14 @@ class Graph:
             return one or other
         return self.apply("logical_or", one, other)
 
-    def apply(self, op: str, *args: TraceNode) -> TraceNode:
-        """Return an operation, folded and simplified."""
+    def exceeds(self, node: TraceNode, limit: float) -> TraceNode:
+        """Return whether the absolute value of a number reaches a limit."""
+        return self.negate(self.apply("less", self.apply("absolute", node), limit))
+
+    def apply(self, op: str, *operands: TraceNode | float) -> TraceNode:
+        """Return an operation, folded and simplified; plain numbers become constants."""
         self.count()
+        args = tuple([x if isinstance(x, TraceNode) else self.const(x) for x in operands])
         rule = OPERATIONS[op].kind
         if op == "select":
             return self._select(args[0], args[1], args[2])
@@ -363,7 +362,7 @@ class Graph:
         """Return an element of a table of numbers, selected by an index node."""
         kinds = {kind_of(value) for value in values}
         kind = promote_kinds(kinds)
-        plain = tuple(_PYTHON_TYPES[kind](value) for value in values)
+        plain = tuple(PYTHON_TYPES[kind](value) for value in values)
         if len(set(map(repr, plain))) == 1:
             return self.const(plain[0], kind)
         if place.op == "const":
@@ -394,16 +393,16 @@ def evaluate(op: str, values: Sequence[Any]) -> Any:
 
 
 def topological_order(
-    roots: Iterable[TraceNode], known: Iterable[TraceNode] = ()
+    roots: Iterable[TraceNode], known: Container[TraceNode] = ()
 ) -> list[TraceNode]:
     """Return all nodes that the roots depend on, operands first; `known` nodes are left out."""
-    seen, out = set(known), []
+    seen, out = set[TraceNode](), []
     stack = [(root, False) for root in reversed(list(roots))]
     while stack:
         node, done = stack.pop()
         if done:
             out.append(node)
-        elif node not in seen:
+        elif node not in seen and node not in known:
             seen.add(node)
             stack.append((node, True))
             stack += [(arg, False) for arg in reversed(node.args)]

@@ -349,7 +349,7 @@ class Recorder:
         return holds
 
     def truth(self, site: int, value: Any) -> Any:
-        """Record the truth value of a condition; arrays have none."""
+        """Record whether a condition is true; arrays are not recorded."""
         if not isinstance(value, np.ndarray):
             self.events[site << SITE_SHIFT | bool(value)] = None
         return value

@@ -14,6 +14,7 @@ import numpy as np
 
 from cwm_cli.translation.expressions import (
     OPERATIONS,
+    PYTHON_TYPES,
     AmbiguousType,
     TraceNode,
     Unsupported,
@@ -29,7 +30,6 @@ KINDS = {str(dtype): kind for kind, dtype in DTYPES.items()}
 MAX_INTEGER = 2.0**62
 
 _NUMBERS = {"b": np.bool_, "i": np.int64, "s": np.float32, "f": np.float64}
-_PYTHON: dict[str, type] = {"b": bool, "i": int, "s": float, "f": float}
 
 
 class Current:
@@ -126,23 +126,19 @@ class Number:
         kind = self.node.kind
         if name.startswith("__"):
             raise AttributeError(name)
-        if self.python:
-            if name == "is_integer" and kind == "f":
-                return lambda: op("equal", self, op("floor", self))
-            if name in ("real", "conjugate"):
-                return self if name == "real" else lambda: self
-            if hasattr(_PYTHON[kind], name):
-                raise Unsupported(f"the attribute {name} of a number")
-            raise program_error(
-                AttributeError(f"{_PYTHON[kind].__name__!r} object has no attribute {name!r}")
-            )
         if self.python is None:
             raise Unsupported(f"the attribute {name} of a number that is sometimes Python's")
         if name == "is_integer" and kind == "f":
             return lambda: op("equal", self, op("floor", self))
-        if not hasattr(_NUMBERS[kind], name):
-            raise program_error(AttributeError(f"a numpy number has no attribute {name!r}"))
-        return getattr(Array(scalar_array(self), kind), name)
+        plain = PYTHON_TYPES[kind] if self.python else _NUMBERS[kind]
+        if not hasattr(plain, name):
+            message = f"{plain.__name__!r} object has no attribute {name!r}"
+            raise program_error(AttributeError(message))
+        if not self.python:
+            return getattr(Array(scalar_array(self), kind), name)
+        if name not in ("real", "conjugate"):
+            raise Unsupported(f"the attribute {name} of a number")
+        return self if name == "real" else lambda: self
 
 
 def program_error(error: Exception) -> Exception:
@@ -177,7 +173,7 @@ def is_python(value: Any) -> bool | None:
 def number(node: TraceNode, python: bool | None) -> Any:
     """Return the number of a node: a plain one if it is constant and its type is known."""
     if node.op == "const" and python is not None:
-        return _PYTHON[node.kind](node.value) if python else _NUMBERS[node.kind](node.value)
+        return PYTHON_TYPES[node.kind](node.value) if python else _NUMBERS[node.kind](node.value)
     return Number(node, python)
 
 
@@ -197,10 +193,30 @@ def op(name: str, *args: Any) -> Any:
     return number(_apply(name, [node_of(arg) for arg in args], flags), python)
 
 
+def select_number(condition: Any, x: Any, y: Any) -> Any:
+    """Return one of two numbers by a condition.
+
+    Its type may be ambiguous if that cannot matter; otherwise the path forks.
+    """
+    one, other = node_of(x), node_of(y)
+    types = {is_python(x), is_python(y)}
+    python = types.pop() if one.kind == other.kind and len(types) == 1 else None
+    if python is None and tracer().exact_types and one is not other:
+        return x if tracer().decide(condition) else y
+    return number(tracer().graph.apply("select", condition, one, other), python)
+
+
 def elementwise(name: str, *args: Any) -> Any:
     """Apply an operation to arrays; their elements are NumPy's, other numbers may be Python's."""
-    made = np.frompyfunc(lambda *values: op(name, *values), len(args), 1)
-    return wrap(made(*[raw(arg) if not is_number(arg) else scalar_array(arg) for arg in args]))
+    arrays = [scalar_array(arg) if is_number(arg) else raw(arg) for arg in args]
+    return wrap(map_elements(lambda *values: op(name, *values), *arrays))
+
+
+def map_elements(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
+    """Return the results of a function of an element of each array, as an array of objects."""
+    made = np.frompyfunc(function, len(arrays), 1)(*arrays)
+    # For arrays without axes, NumPy returns the element itself.
+    return made if isinstance(made, np.ndarray) else scalar_array(made)
 
 
 def _apply(name: str, nodes: list[TraceNode], flags: list[bool | None]) -> TraceNode:
@@ -225,7 +241,7 @@ def _apply(name: str, nodes: list[TraceNode], flags: list[bool | None]) -> Trace
     if OPERATIONS[name].kind == "f" and nodes[0].kind in "bi" and name != "select":
         nodes = [graph.cast(node, "f") if node.kind in "b" else node for node in nodes]
     if tracer().path is not None:
-        _note_domain_errors(name, nodes)
+        tracer().fall_back_if(_outside_domain(name, nodes))
     result = graph.apply(name, *nodes)
     if tracer().path is not None and result.op != "const":
         _note_overflow(name, nodes, result)
@@ -268,44 +284,29 @@ def _prepare_power(nodes: list[TraceNode], flags: list[bool | None]) -> list[Tra
     return nodes
 
 
-def _note_domain_errors(name: str, nodes: Sequence[TraceNode]) -> None:
-    """Add a fallback for arguments outside the domain of an operation."""
-    graph = tracer().graph
-    zero, last = graph.const(0), nodes[-1]
+def _outside_domain(name: str, nodes: Sequence[TraceNode]) -> TraceNode | None:
+    """Return the condition under which the arguments of an operation are outside its domain."""
+    graph, first, last = tracer().graph, nodes[0], nodes[-1]
     bad = None
     if name in ("floor_divide", "remainder", "fmod") or (name == "divide" and last.op == "const"):
-        bad = graph.apply("equal", last, zero)
-    elif name == "sqrt":
-        bad = graph.apply("less", nodes[0], zero)
-    elif name in ("log", "log2", "log10"):
-        bad = graph.negate(graph.apply("less", zero, nodes[0]))
-    elif name == "log1p":
-        bad = graph.negate(graph.apply("less", graph.const(-1), nodes[0]))
-    elif name in ("arcsin", "arccos", "arctanh"):
-        bad = graph.apply("less", graph.const(1), graph.apply("absolute", nodes[0]))
-        if name == "arctanh":
-            bad = graph.negate(
-                graph.apply("less", graph.apply("absolute", nodes[0]), graph.const(1))
-            )
-    elif name == "arccosh":
-        bad = graph.apply("less", nodes[0], graph.const(1))
+        bad = graph.apply("equal", last, 0)
+    elif name in ("sqrt", "arccosh"):
+        bad = graph.apply("less", first, 0 if name == "sqrt" else 1)
+    elif name in ("log", "log2", "log10", "log1p"):
+        bad = graph.negate(graph.apply("less", -1 if name == "log1p" else 0, first))
+    elif name == "arctanh":
+        bad = graph.exceeds(first, 1)
+    elif name in ("arcsin", "arccos"):
+        bad = graph.apply("less", 1, graph.apply("absolute", first))
     elif name == "power":
-        bad = _power_domain_error(*nodes)
-    tracer().fall_back_if(bad, numeric=True)
-
-
-def _power_domain_error(base: TraceNode, exponent: TraceNode) -> TraceNode | None:
-    """Return the condition under which a power fails: a root of a negative number, or 1/0."""
-    graph, zero = tracer().graph, tracer().graph.const(0)
-    if exponent.op != "const":
-        low, _ = tracer().range(exponent)
-        fraction = exponent.kind in "sf"
-        bad = graph.apply("less", base, zero) if fraction else None
-        return graph.either(bad, graph.apply("equal", base, zero) if low < 0 else None)
-    if not float(exponent.value).is_integer():
-        bad = graph.apply("less", base, zero)
-        return graph.either(bad, graph.apply("equal", base, zero) if exponent.value < 0 else None)
-    return graph.apply("equal", base, zero) if exponent.value < 0 else None
+        # A power fails for a root of a negative number, and for zero to a negative power.
+        lowest = tracer().range(last)[0]
+        fraction = last.kind in "sf" and not (last.op == "const" and lowest.is_integer())
+        if fraction:
+            bad = graph.apply("less", first, 0)
+        if lowest < 0:
+            bad = graph.either(bad, graph.apply("equal", first, 0))
+    return bad
 
 
 _BOUNDED = ("minimum", "maximum", "select", "gather", "less", "equal", "absolute", "negative")
@@ -320,22 +321,24 @@ def _note_overflow(name: str, nodes: Sequence[TraceNode], result: TraceNode) -> 
     if result.kind == "b" or name in _BOUNDED:
         return
     if result.kind == "i":
-        low, high = current.range(result)
-        if not (low > -MAX_INTEGER and high < MAX_INTEGER):
-            parts = [graph.cast(node, "f") for node in nodes]
-            size = graph.apply("absolute", graph.apply(name, *parts))
-            current.fall_back_if(
-                graph.negate(graph.apply("less", size, graph.const(MAX_INTEGER))), numeric=True
-            )
+        if not _fits_integer(result):
+            # Real numbers show how large the exact result is, without wrapping around.
+            exact = graph.apply(name, *[graph.cast(node, "f") for node in nodes])
+            current.fall_back_if(graph.exceeds(exact, MAX_INTEGER))
         return
     low, high = current.range_before_assumptions(result)
     if math.isinf(low) or math.isinf(high):
         limit = LIMITS[result.kind]
-        within = graph.apply("less", graph.apply("absolute", result), graph.const(limit))
-        current.fall_back_regardless(graph.negate(within))
+        # The assumed range includes the limit, so the condition stays open.
         current.assume(result, max(low, -limit), min(high, limit))
+        current.fall_back_if(graph.exceeds(result, limit))
     elif name == "power" and nodes[1].op != "const":
-        current.fall_back_if(graph.make("isnan", (result,), "b"), numeric=True)
+        current.fall_back_if(graph.make("isnan", (result,), "b"))
+
+
+def _fits_integer(node: TraceNode) -> bool:
+    low, high = tracer().range(node)
+    return low > -MAX_INTEGER and high < MAX_INTEGER
 
 
 def _compose(text: str) -> Callable[[list[TraceNode]], TraceNode]:
@@ -385,14 +388,8 @@ COMPOSED: dict[str, Callable[[list[TraceNode]], TraceNode]] = {
 def to_int(value: Any) -> Any:
     """Return `int(value)`."""
     node, current = node_of(value), tracer()
-    if node.kind in "sf":
-        low, high = current.range(node)
-        if not (low > -MAX_INTEGER and high < MAX_INTEGER):
-            size = current.graph.apply("absolute", node)
-            wide = current.graph.const(MAX_INTEGER)
-            current.fall_back_if(
-                current.graph.negate(current.graph.apply("less", size, wide)), numeric=True
-            )
+    if node.kind in "sf" and not _fits_integer(node):
+        current.fall_back_if(current.graph.exceeds(node, MAX_INTEGER))
     return number(current.graph.cast(node, "i"), True)
 
 
@@ -406,13 +403,11 @@ def round_half_even(value: Any, digits: Any = None) -> Any:
     if type(digits) is not int or node_of(value).kind != "f" or not 0 <= digits <= 15:
         raise Unsupported("rounding of another kind")
     scaled = op("multiply", value, 10.0**digits)
-    near = op(
-        "absolute", op("subtract", op("absolute", op("subtract", scaled, op("floor", scaled))), 0.5)
-    )
-    tracer().fall_back_if(
-        node_of(op("less", near, 1e-6)), numeric=True
-    )  # far above rounding errors
-    tracer().fall_back_if(node_of(op("greater", op("absolute", scaled), 1e9)), numeric=True)
+    fraction = op("subtract", scaled, op("floor", scaled))
+    near_half = op("absolute", op("subtract", op("absolute", fraction), 0.5))
+    # 1e-6 is far above rounding errors of numbers below 1e9.
+    tracer().fall_back_if(node_of(op("less", near_half, 1e-6)))
+    tracer().fall_back_if(node_of(op("greater", op("absolute", scaled), 1e9)))
     return op("divide", op("rint", scaled), 10.0**digits)
 
 
@@ -420,9 +415,7 @@ def cast(value: Any, dtype: Any) -> Any:
     """Convert a number or an array to a NumPy type."""
     kind = kind_for(dtype)
     if isinstance(value, Array | np.ndarray | list | tuple):
-        array = raw(value)
-        made = np.frompyfunc(lambda each: cast(each, dtype), 1, 1)(array)
-        return Array(made if isinstance(made, np.ndarray) else scalar_array(made), kind)
+        return Array(map_elements(lambda each: cast(each, dtype), raw(value)), kind)
     node = node_of(value)
     if kind == "i" and node.kind in "sf":
         node = node_of(to_int(value))
@@ -538,11 +531,8 @@ class Array:
             kinds = {node_of(value).kind for value in data.flat}
             kind = promote_kinds(kinds) if kinds else "f"
             if len(kinds) > 1:
-                convert = np.frompyfunc(
-                    lambda value: number(tracer().graph.cast(node_of(value), kind), False), 1, 1
-                )
-                converted = convert(data)
-                data = converted if isinstance(converted, np.ndarray) else scalar_array(converted)
+                graph = tracer().graph
+                data = map_elements(lambda x: number(graph.cast(node_of(x), kind), False), data)
         self.data, self.kind = data, kind
 
     shape = property(lambda self: self.data.shape)
@@ -610,26 +600,6 @@ class Array:
     def __deepcopy__(self, memo: Any) -> "Array":
         memo[id(self)] = made = self.copy()
         return made
-
-    def flatten(self) -> "Array":
-        """Return a copy with one axis."""
-        return Array(self.data.flatten(), self.kind)
-
-    def ravel(self) -> "Array":
-        """Return the array with one axis."""
-        return Array(self.data.ravel(), self.kind)
-
-    def reshape(self, *shape: Any) -> "Array":
-        """Return the array with another shape."""
-        return Array(self.data.reshape(*shape), self.kind)
-
-    def transpose(self, *axes: Any) -> "Array":
-        """Return the array with permuted axes."""
-        return Array(self.data.transpose(*axes), self.kind)
-
-    def squeeze(self, axis: Any = None) -> "Array":
-        """Return the array without axes of length 1."""
-        return Array(np.asarray(self.data.squeeze(axis)), self.kind)
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
         """Return the array converted to another type."""
@@ -721,6 +691,13 @@ def in_place_method(compute: Operation) -> Callable[[Array, Any], Array]:
     return change
 
 
+def _rearranging_method(name: str) -> Callable[..., Array]:
+    def call(self: Array, *args: Any, **options: Any) -> Array:
+        return Array(np.asarray(getattr(self.data, name)(*args, **options)), self.kind)
+
+    return call
+
+
 _ARITHMETIC = {
     "add": "add",
     "sub": "subtract",
@@ -760,3 +737,5 @@ for _class in (Number, Array):
         setattr(_class, _name, _function)
 for _short, _name in _ARITHMETIC.items():
     setattr(Array, f"__i{_short}__", in_place_method(partial(op, _name)))
+for _name in ("flatten", "ravel", "reshape", "squeeze", "transpose"):
+    setattr(Array, _name, _rearranging_method(_name))

@@ -9,23 +9,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from cwm_cli.translation.expressions import Graph, TraceNode, Unsupported
+from cwm_cli.translation.expressions import Graph, TraceNode, Unsupported, topological_order
 
-MAX_PATHS = 256  # through a region of a program
-MAX_DECISIONS = 200  # on one path
 MAX_VALUES = 64  # of an integer, for a fork with one path per value
 
 # Larger numbers of states, observations and actions are left to the program. So the product of a
 # few numbers never exceeds the range of double precision, single precision or 64-bit integers.
 LIMITS = {"f": 1e30, "s": 1e9, "i": 2.0**31, "b": 1.0}
 
-_LARGEST_SINGLE = 3.4e38
-
 Range = tuple[float, float]
 T = TypeVar("T")
 Decision = tuple[TraceNode, bool]
-# The decisions of a path, its two fallback conditions, and its result or exception.
-PathResult = tuple[list[Decision], tuple[TraceNode | None, TraceNode | None], Any]
+# The decisions of a path, its fallback condition, and its result or exception.
+PathResult = tuple[list[Decision], TraceNode | None, Any]
 
 ROUNDINGS = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "rint": round}
 
@@ -37,9 +33,8 @@ class AbandonedPath(BaseException):
 class Path:
     """The facts on one path through a program that is being traced.
 
-    `fallback` is the condition under which the program raises or behaves differently.
-    `numeric_fallback` is the condition under which plain numbers fail but arrays continue. Under
-    both conditions the program itself computes the step. `cache` contains the results of regions
+    `fallback` is the condition under which the program itself computes the step, because it raises
+    or because plain numbers and arrays behave differently. `cache` contains the results of regions
     on this path and on paths with the same first decisions.
     """
 
@@ -55,7 +50,6 @@ class Path:
         self.ranges: dict[TraceNode, Range] = dict(parent.ranges) if parent else {}
         self.counts: Counter[int] = Counter(parent.counts) if parent else Counter()
         self.fallback: TraceNode | None = None
-        self.numeric_fallback: TraceNode | None = None
 
     def next_region(self) -> Any:
         """Return a key for the next region; paths share it until their decisions differ."""
@@ -100,9 +94,10 @@ class Tracer:
         memo = self.path.ranges if self.path else self._ranges
         results = memo.get(node)
         if results is None:
-            for each in _nodes_without_range(node, memo):
-                self.graph.count()
-                memo[each] = self._compute_range(each)
+            for each in topological_order([node], memo):
+                if each.op != "const":
+                    self.graph.count()
+                    memo[each] = self._compute_range(each)
             results = memo[node]
         return results
 
@@ -215,7 +210,7 @@ class Tracer:
         number = len(path.decisions)
         choice = path.prefix[number] if number < len(path.prefix) else True
         path.decisions.append((node, choice))
-        if number >= MAX_DECISIONS:
+        if number >= 200:  # the prefixes of all paths would fill the memory
             raise Unsupported("too many decisions")
         self.learn(node, choice)
         return choice
@@ -234,7 +229,7 @@ class Tracer:
                 raise Unsupported("a whole number without small bounds is an index or key")
             values = range(int(low), int(high) + 1)
         for value in values:
-            if self.decide(self.graph.apply("equal", node, self.graph.const(value))):
+            if self.decide(self.graph.apply("equal", node, value)):
                 return value
         raise AbandonedPath("no value is left")
 
@@ -253,7 +248,7 @@ class Tracer:
         while waiting:
             prefix = waiting.pop()
             self.graph.count(50)
-            if len(results) >= MAX_PATHS:
+            if len(results) >= 256:  # more paths would take seconds
                 raise Unsupported("too many paths")
             self.path = path = Path(prefix, parent, known)
             try:
@@ -267,27 +262,13 @@ class Tracer:
             for number in range(len(prefix), len(path.decisions)):
                 decisions = [choice for _, choice in path.decisions[: number + 1]]
                 waiting.append([*decisions[:-1], not decisions[-1]])
-            results.append((path.decisions, (path.fallback, path.numeric_fallback), result))
+            results.append((path.decisions, path.fallback, result))
         return results
 
-    def fall_back_if(self, where: TraceNode | None, *, numeric: bool = False) -> None:
-        """Leave the step to the program if a condition holds.
-
-        Args:
-            where: The condition; None means never.
-            numeric: Plain numbers fail under the condition, but arrays continue.
-        """
-        if where is None or self.path is None or self.truth(where) is False:
-            return
-        if numeric:
-            self.fall_back_regardless(where)
-        else:
+    def fall_back_if(self, where: TraceNode | None) -> None:
+        """Leave the step to the program if a condition holds; None means never."""
+        if where is not None and self.path is not None and self.truth(where) is not False:
             self.path.fallback = self.graph.either(self.path.fallback, where)
-
-    def fall_back_regardless(self, where: TraceNode) -> None:
-        """Add a numeric fallback condition, even if assumed ranges exclude it."""
-        assert self.path is not None
-        self.path.numeric_fallback = self.graph.either(self.path.numeric_fallback, where)
 
 
 def merge_by_decisions(
@@ -306,18 +287,12 @@ def merge_by_decisions(
     return merge(node, one, other)
 
 
-def _nodes_without_range(node: TraceNode, memo: dict[TraceNode, Range]) -> list[TraceNode]:
-    """Return a node and its operands that have no range yet, operands first."""
-    out, stack, seen = [], [(node, False)], set()
-    while stack:
-        each, done = stack.pop()
-        if done:
-            out.append(each)
-        elif each not in seen and each not in memo and each.op != "const":
-            seen.add(each)
-            stack.append((each, True))
-            stack += [(arg, False) for arg in each.args]
-    return out
+_RANGES = {
+    **dict.fromkeys(("sin", "cos", "tanh"), (-1.0, 1.0)),
+    **dict.fromkeys(("sqrt", "exp", "hypot"), (0.0, math.inf)),
+    # Pi, also in single precision.
+    **dict.fromkeys(("arctan2", "arctan"), (-3.1415927411, 3.1415927411)),
+}
 
 
 def compute_range(  # noqa: C901, PLR0912  # a case for each operation
@@ -334,17 +309,25 @@ def compute_range(  # noqa: C901, PLR0912  # a case for each operation
     (a, b), (c, d) = ranges[0], ranges[-1]
     if op == "multiply" and node.args[0] is node.args[1]:
         low, high = (0.0 if a < 0 < b else min(a * a, b * b)), max(a * a, b * b)
-    elif op in ("add", "subtract", "multiply"):
-        low, high = _arithmetic_range(op, (a, b), (c, d))
-    elif op == "divide" and (c > 0 or d < 0):
-        corners = [x / y for x in (a, b) for y in (c, d)]
-        low, high = min(corners), max(corners)
-        if any(map(math.isnan, corners)):
-            low, high = -math.inf, math.inf
+    elif op == "add":
+        low, high = a + c, b + d
+    elif op == "subtract":
+        low, high = a - d, b - c
+    elif op == "multiply" or (op == "divide" and (c > 0 or d < 0)):
+        if op == "divide":
+            corners = [x / y for x in (a, b) for y in (c, d)]
+        else:  # 0 * inf is 0 here, because infinity stands for a large number
+            corners = [x * y if x and y else 0.0 for x in (a, b) for y in (c, d)]
+        if not any(map(math.isnan, corners)):
+            low, high = min(corners), max(corners)
     elif op == "power" and node.args[1].op == "const" and node.args[1].value % 2 == 0:
         low = 0.0
-    elif op in ("negative", "absolute", "sign"):
-        low, high = _signed_range(op, a, b)
+    elif op == "negative":
+        low, high = -b, -a
+    elif op == "absolute":
+        low, high = max(0.0, a, -b), max(abs(a), abs(b))
+    elif op == "sign":
+        low, high = float((a > 0) - (a < 0)), float((b > 0) - (b < 0))
     elif op == "remainder" and c == d > 0:
         low, high = 0.0, d - (node.kind == "i")
     elif op == "floor_divide" and c == d > 0 and node.kind == "i":
@@ -361,33 +344,11 @@ def compute_range(  # noqa: C901, PLR0912  # a case for each operation
     elif op in ("real", "whole", *ROUNDINGS):
         turn: Any = {"real": float, "whole": math.trunc, **ROUNDINGS}[op]
         low, high = (x if math.isinf(x) else turn(x) for x in (a, b))
-    elif op in ("sin", "cos", "tanh"):
-        low, high = -1.0, 1.0
-    elif op in ("sqrt", "exp", "hypot"):
-        low = 0.0
-    elif op in ("arctan2", "arctan"):
-        low, high = -3.1415927411, 3.1415927411  # pi, also in single precision
+    elif op in _RANGES:
+        low, high = _RANGES[op]
     if node.kind == "s":
         # Single precision rounds the bounds to 24 bits.
-        margin = 1e-6 * max(abs(low), abs(high), 1e-30)
-        low = low - margin if low > -_LARGEST_SINGLE else -math.inf
-        high = high + margin if high < _LARGEST_SINGLE else math.inf
+        margin, largest = 1e-6 * max(abs(low), abs(high), 1e-30), 3.4e38
+        low = low - margin if low > -largest else -math.inf
+        high = high + margin if high < largest else math.inf
     return low, high
-
-
-def _arithmetic_range(op: str, left: Range, right: Range) -> Range:
-    (a, b), (c, d) = left, right
-    if op == "add":
-        return a + c, b + d
-    if op == "subtract":
-        return a - d, b - c
-    corners = [x * y if x and y else 0.0 for x in (a, b) for y in (c, d)]
-    return min(corners), max(corners)
-
-
-def _signed_range(op: str, a: float, b: float) -> Range:
-    if op == "negative":
-        return -b, -a
-    if op == "absolute":
-        return max(0.0, a, -b), max(abs(a), abs(b))
-    return float((a > 0) - (a < 0)), float((b > 0) - (b < 0))

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.translation.expressions import TraceNode, Unsupported
-from cwm_cli.translation.functions import BUILTINS, Type, select_number
 from cwm_cli.translation.instrumentation import PREFIX, rewrite
+from cwm_cli.translation.modules import BUILTINS, Type
 from cwm_cli.translation.numbers import (
     Array,
     Number,
@@ -26,6 +26,7 @@ from cwm_cli.translation.numbers import (
     number,
     op,
     raw,
+    select_number,
     to_numpy,
     tracer,
 )
@@ -38,11 +39,6 @@ from cwm_cli.translation.values import (
     memory_owner,
     select_mutable,
 )
-
-MAX_LOOP_ROUNDS = 3  # of a loop with a symbolic condition; the program computes longer ones
-MAX_DEPTH = 60  # of nested regions; a deeper recursion has no known end
-MIN_CACHED_WORK = 150  # of a region; repeating less work costs less than copying its results
-MAX_CHOICES = 16  # in a chain of selections that replaces a table
 
 FILE = "<traced>"  # file name of traced programs
 
@@ -233,7 +229,7 @@ def run_and_merge(
     def explore() -> list[Any]:
         current.depth += 1
         try:
-            if current.depth > MAX_DEPTH:
+            if current.depth > 60:  # nested regions: the recursion has no known end
                 raise Unsupported("it recurs too deeply")
             return current.explore(lambda: (run(), tuple(map(_copy_contents, mutable))), before)
         finally:
@@ -241,7 +237,7 @@ def run_and_merge(
 
     found = _explore_cached(around, explore)
     if len(found) == 1:
-        _, (fallback, numeric), outcome = found[0]
+        _, fallback, outcome = found[0]
         if isinstance(outcome, BaseException):
             raise outcome
         result, after = outcome
@@ -252,11 +248,10 @@ def run_and_merge(
         if not results.succeeded:
             before()
             raise found[0][2]
-        fallback, numeric, result, *after = results.merge()
+        fallback, result, *after = results.merge()
     for thing, content in zip(mutable, after, strict=True):
         _restore(thing, content.data if isinstance(content, Array) else content)
     current.fall_back_if(fallback)
-    current.fall_back_if(numeric, numeric=True)
     return result
 
 
@@ -272,7 +267,8 @@ def _explore_cached(around: list[Any], explore: Callable[[], list[Any]]) -> list
         return copies
     work = current.graph.work
     found = explore()
-    if current.graph.work - work > MIN_CACHED_WORK:
+    # Repeating less work costs less than copying the results.
+    if current.graph.work - work > 150:
         with suppress(MergeError):
             path.cache[key] = _CachedResults(around, found)
     return found
@@ -290,7 +286,7 @@ class _RegionResults:
         ]
 
     def merge(self) -> list[Any]:
-        """Return both fallback conditions, the result, and the new contents of mutable values."""
+        """Return the fallback condition, the result, and the new contents of mutable values."""
         group = self._fork_by(
             self.succeeded, lambda place: self._found[place][2][0][0] if self._tagged else None
         )
@@ -326,23 +322,25 @@ class _RegionResults:
         old |= {id(memory_owner(thing)) for thing in self._old if isinstance(thing, Array)}
         merger = _Merger(old)
         rows = []
-        for place, (taken, (fallback, numeric), outcome) in enumerate(self._found):
+        for place, (taken, fallback, outcome) in enumerate(self._found):
             if place in group:
-                row = [fallback or graph.false, numeric or graph.false, outcome[0], *outcome[1]]
+                row = [fallback or graph.false, outcome[0], *outcome[1]]
             else:  # a failed path, or one that `_fork_by` has excluded
                 failed = graph.const(place not in self.succeeded)
-                row = [failed, graph.false, *[UNKNOWN] * (1 + len(self._mutable))]
+                row = [failed, *[UNKNOWN] * (1 + len(self._mutable))]
             rows.append((taken, row))
 
+        def merge_content(condition: TraceNode, x: Any, y: Any) -> Any:
+            if x is UNKNOWN or y is UNKNOWN:
+                return y if x is UNKNOWN else x
+            merged = merger.merge_contents(condition, x, y)
+            return merged.data if isinstance(merged, Array) else merged
+
         def both(condition: TraceNode, x: list[Any], y: list[Any]) -> list[Any]:
-            conditions = [
-                graph.apply("select", condition, a, b) for a, b in zip(x[:2], y[:2], strict=True)
-            ]
-            merged = merger.merge(condition, x[2], y[2])
-            contents = [
-                _merge_content(merger, condition, a, b) for a, b in zip(x[3:], y[3:], strict=True)
-            ]
-            return [*conditions, merged, *contents]
+            fallback = graph.apply("select", condition, x[0], y[0])
+            merged = merger.merge(condition, x[1], y[1])
+            contents = [merge_content(condition, a, b) for a, b in zip(x[2:], y[2:], strict=True)]
+            return [fallback, merged, *contents]
 
         return merge_by_decisions(rows, both)
 
@@ -354,14 +352,6 @@ class _RegionResults:
             return repr(flatten([result, *parts], []))
         except Unsupported:
             return place
-
-
-def _merge_content(merger: _Merger, condition: TraceNode, x: Any, y: Any) -> Any:
-    """Merge the contents that one mutable value has on two paths."""
-    if x is UNKNOWN or y is UNKNOWN:
-        return y if x is UNKNOWN else x
-    merged = merger.merge_contents(condition, x, y)
-    return merged.data if isinstance(merged, Array) else merged
 
 
 # Functions that rewritten programs call, under their names with the prefix `_w_`.
@@ -427,7 +417,7 @@ def continue_loop(test: Any, number: int) -> Any:
     if type(test) is Number and current.path and current.truth(test.node) is None:
         current.path.counts[number] += 1
         going = bool(test)
-        if going and current.path.counts[number] > MAX_LOOP_ROUNDS:
+        if going and current.path.counts[number] > 3:  # the program computes longer loops
             raise AbandonedPath("a long loop")
         return going
     return test
@@ -572,15 +562,15 @@ def _normalize_index(place: Any, size: int) -> Any:
     node = graph.cast(node, "i")
     low, high = current.range(node)
     if low < 0:
-        below = graph.apply("less", node, graph.const(0))
-        node = graph.apply("select", below, graph.apply("add", node, graph.const(size)), node)
+        below = graph.apply("less", node, 0)
+        node = graph.apply("select", below, graph.apply("add", node, size), node)
         low, high = current.range(node)
     if low < 0 or high >= size:
-        below = graph.apply("less", node, graph.const(0))
-        above = graph.apply("less", graph.const(size - 1), node)
+        below = graph.apply("less", node, 0)
+        above = graph.apply("less", size - 1, node)
         current.fall_back_if(graph.apply("logical_or", below, above))
-        least = graph.apply("maximum", node, graph.const(0))
-        node = graph.apply("minimum", least, graph.const(size - 1))
+        least = graph.apply("maximum", node, 0)
+        node = graph.apply("minimum", least, size - 1)
     return number(node, True)
 
 
@@ -606,11 +596,11 @@ def _gather_items(items: list[Any], place: TraceNode) -> Any:
             of_numpy = {isinstance(each, np.generic) for each in items}
             python = not of_numpy.pop() if len(of_numpy) == len(kinds) == 1 else None
             return number(graph.gather(items, place), python)
-        if len(items) > MAX_CHOICES:
+        if len(items) > 16:  # a fork is faster than a longer chain of selections
             raise MergeError
         out = items[-1]
         for at in range(len(items) - 2, -1, -1):
-            out = select_number(graph.apply("equal", place, graph.const(at)), items[at], out)
+            out = select_number(graph.apply("equal", place, at), items[at], out)
         return out
     if any(type(each) is not type(first) for each in items):
         raise MergeError

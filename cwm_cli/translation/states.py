@@ -14,9 +14,9 @@ import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import LARGEST
-from cwm_cli.translation.actions import Unifier
 from cwm_cli.translation.expressions import (
     AmbiguousType,
+    Graph,
     TraceNode,
     Unsupported,
     promote_kinds,
@@ -46,10 +46,8 @@ from cwm_cli.translation.values import (
     select_mutable,
 )
 
+# A program whose state has more shapes has a list that grows with every step.
 MAX_VARIANTS = 8
-MAX_ROUNDS = 12  # of tracing steps from all variants
-ROUNDS_BEFORE_WIDENING = 2  # then a range that still grows becomes unbounded
-MAX_ACTIONS = 64
 
 
 class StateVariant:
@@ -87,7 +85,7 @@ class Trace:
         next_state: The numbers of the state after `step`.
         next_observation, reward, terminated: The results of `step`.
         entry_fallback, fallback: The conditions under which the program itself has to compute
-            `set_state` and `step`; None means never.
+            `set_state` and `step`.
 
     Raises:
         Unsupported: The program cannot be traced.
@@ -121,7 +119,7 @@ class Trace:
             low, high = (
                 int(bound[0]) for bound in (self._action_space.low, self._action_space.high)
             )
-            if high - low >= MAX_ACTIONS:
+            if high - low >= 64:  # every action is traced separately
                 raise Unsupported("too many actions")
             self.action = [self.tracer.graph.make("action", (), "i")]
             self._actions: list[Any] = list(range(low, high + 1))
@@ -157,9 +155,13 @@ class Trace:
             for key, each in names.items()
             if not key.startswith("__")
         ]
-        self._shared = select_mutable(
-            collect_reachable([*_may_change([*values, *plain]), *defaults])
-        )
+        kinds = (list, dict, set, tuple, Array, FunctionType, staticmethod, classmethod)
+        roots = [
+            each
+            for each in [*values, *plain]
+            if isinstance(each, kinds) or hasattr(type(each), "__traced__")
+        ]
+        self._shared = select_mutable(collect_reachable([*roots, *defaults]))
         self._shared_contents = [self._identities(each) for each in self._shared]
         self._globals = dict(self._names)
         arrays = (each for each in self._shared if isinstance(each, Array))
@@ -222,18 +224,19 @@ class Trace:
                 self._add_state(*result, widen=False)
         if not self._variants:
             raise Unsupported(f"set_state fails: {self._entered[0][2]!r}"[:300])
-        for round_ in range(MAX_ROUNDS):
+        max_rounds, rounds_before_widening = 12, 2
+        for round_ in range(max_rounds):
             changed = False
             self._stepped = {}
             for variant in list(self._variants):
                 for action in self._actions:
                     found = self.tracer.explore(self._make_step(variant, action))
                     self._stepped[variant.number, action] = found
+                    # A range that still grows after a few rounds becomes unbounded.
+                    widen = round_ >= rounds_before_widening
                     for _, _, result in found:
                         if not isinstance(result, BaseException) and result[3] is not None:
-                            changed |= self._add_state(
-                                *result[3], widen=round_ >= ROUNDS_BEFORE_WIDENING
-                            )
+                            changed |= self._add_state(*result[3], widen=widen)
                 if len(self._variants) > MAX_VARIANTS:
                     self._forget_growing_lists()
                     return False
@@ -385,33 +388,30 @@ class Trace:
         tag = graph.make("symbol", (), "i", "tag")
         self.tracer.bound(tag, 0, len(self._variants) - 1)
         entered = self._merge_paths(self._entered, 1 + self._total, self._pack_state)
-        stepped = self._merge_variants(tag)
-        fallback = graph.either(*stepped[:2])
-        if fallback is not None and fallback.op == "const" and fallback.value:
+        fallback, *stepped = self._merge_variants(tag)
+        assert fallback is not None
+        if fallback.op == "const" and fallback.value:
             raise Unsupported(f"it always fails: {self._failure!r}"[:300])
-        outputs = [graph.const(0) if node is None else node for node in stepped[2 : size + 4]]
+        outputs = [graph.const(0) if node is None else node for node in stepped[: size + 2]]
         self.next_observation, self.reward = outputs[:size], outputs[size]
         self.terminated = graph.cast(outputs[size + 1], "b")
         slots = [tag, *slots]
         next_state = [
-            self._fill_slot(*pair) for pair in zip(stepped[size + 4 :], slots, strict=True)
+            self._fill_slot(*pair) for pair in zip(stepped[size + 2 :], slots, strict=True)
         ]
-        entry_state = [self._fill_slot(*pair) for pair in zip(entered[2:], slots, strict=True)]
+        entry_state = [self._fill_slot(*pair) for pair in zip(entered[1:], slots, strict=True)]
         live = self._find_live_slots(
             slots, next_state, [*self.next_observation, self.reward, self.terminated, fallback]
         )
         self.slots, self.next_state, self.entry_state = (
             [nodes[place] for place in live] for nodes in (slots, next_state, entry_state)
         )
-        self.fallback = self._add_overflow(fallback, self.next_state, self.terminated)
         low, high = self.tracer.range(self.reward)
         if not -LARGEST < low <= high < LARGEST:
-            size_of_reward = graph.apply("absolute", self.reward)
-            small = graph.apply("less", size_of_reward, graph.const(LARGEST))
-            self.fallback = graph.either(self.fallback, graph.negate(small))
-        self.entry_fallback = self._add_overflow(
-            graph.either(*entered[:2]), self.entry_state, graph.false
-        )
+            fallback = graph.apply("logical_or", fallback, graph.exceeds(self.reward, LARGEST))
+        self.fallback = self._add_overflow(fallback, self.next_state, self.terminated)
+        assert entered[0] is not None
+        self.entry_fallback = self._add_overflow(entered[0], self.entry_state, graph.false)
 
     def _merge_variants(self, tag: TraceNode) -> list[TraceNode | None]:
         """Return the merged results of steps from all variants with all actions."""
@@ -420,7 +420,11 @@ class Trace:
         merged: list[TraceNode | None] = []
         for variant in reversed(self._variants):
             columns = [
-                self._merge_paths(self._stepped[variant.number, action], width, self._pack_step)
+                self._merge_paths(
+                    self._stepped[variant.number, action],
+                    width,
+                    lambda result: [*result[0], *result[1:3], *self._pack_state(result[3])],
+                )
                 for action in self._actions
             ]
             row = [unifier.unify(tuple(nodes)) for nodes in zip(*columns, strict=True)]
@@ -432,22 +436,18 @@ class Trace:
             merged = row
         return merged
 
-    def _pack_step(self, result: Any) -> list[TraceNode | None]:
-        observed, reward, end, state = result
-        return [*observed, reward, end, *self._pack_state(state)]
-
     def _merge_paths(
         self, found: Sequence[PathResult], width: int, pack: Callable[[Any], list[TraceNode | None]]
     ) -> list[TraceNode | None]:
-        """Return nodes that merge all paths: fallback conditions, then the packed results."""
+        """Return nodes that merge all paths: the fallback condition, then the packed results."""
         graph = self.tracer.graph
         rows = []
-        for decisions, (fallback, numeric), result in found:
+        for decisions, fallback, result in found:
             if isinstance(result, BaseException):
                 self._failure = result
-                row: list[TraceNode | None] = [graph.const(True), graph.false, *[None] * width]
+                row: list[TraceNode | None] = [graph.const(True), *[None] * width]
             else:
-                row = [fallback or graph.false, numeric or graph.false, *pack(result)]
+                row = [fallback or graph.false, *pack(result)]
             rows.append((decisions, row))
         return merge_by_decisions(
             rows, lambda c, x, y: [_select(c, a, b) for a, b in zip(x, y, strict=True)]
@@ -487,8 +487,8 @@ class Trace:
         return sorted(live)
 
     def _add_overflow(
-        self, fallback: TraceNode | None, nodes: Sequence[TraceNode], ended: TraceNode
-    ) -> TraceNode | None:
+        self, fallback: TraceNode, nodes: Sequence[TraceNode], ended: TraceNode
+    ) -> TraceNode:
         """Add to a fallback condition that a number exceeds the limits that tracing assumed."""
         # One comparison of a sum of squares checks all numbers, each scaled by its limit.
         graph, squares, widest = self.tracer.graph, None, LIMITS["f"]
@@ -499,15 +499,14 @@ class Trace:
                 continue
             real = graph.cast(node, "f")
             if limit != widest:
-                real = graph.apply("multiply", real, graph.const(widest / limit))
+                real = graph.apply("multiply", real, widest / limit)
             square = graph.apply("multiply", real, real)
             squares = square if squares is None else graph.apply("add", squares, square)
         if squares is not None:
-            within = graph.apply("less", squares, graph.const(widest * widest))
-            beyond = graph.negate(graph.either(within, ended) or within)
-            fallback = graph.either(fallback, beyond)
-        never = fallback is not None and fallback.op == "const" and not fallback.value
-        return None if never else fallback
+            within = graph.apply("less", squares, widest * widest)
+            beyond = graph.negate(graph.apply("logical_or", within, ended))
+            fallback = graph.apply("logical_or", fallback, beyond)
+        return fallback
 
 
 def _select(condition: TraceNode, x: TraceNode | None, y: TraceNode | None) -> TraceNode | None:
@@ -517,7 +516,108 @@ def _select(condition: TraceNode, x: TraceNode | None, y: TraceNode | None) -> T
     return tracer().graph.apply("select", condition, x, y)
 
 
-def _may_change(values: Sequence[Any]) -> list[Any]:
-    """Return the containers, functions and objects of the program."""
-    kinds = (list, dict, set, tuple, Array, FunctionType, staticmethod, classmethod)
-    return [each for each in values if isinstance(each, kinds) or hasattr(type(each), "__traced__")]
+# Constants that change no real number, to the last bit.
+_NEUTRAL = {"subtract": 0.0, "add": -0.0, "multiply": 1.0, "divide": 1.0}
+
+# A node for each action; None if the value does not matter.
+Nodes = tuple[TraceNode | None, ...]
+
+
+class Unifier:
+    """A merger of the nodes of all actions: constants that differ become tables indexed by action.
+
+    Args:
+        graph: The graph of the nodes.
+        action: The node of the action.
+        actions: All actions, which are consecutive integers.
+    """
+
+    def __init__(self, graph: Graph, action: TraceNode, actions: Sequence[Any]) -> None:
+        self._graph, self._place = graph, action
+        if len(actions) > 1 and actions[0] != 0:
+            self._place = graph.apply("subtract", action, actions[0])
+        self._memo: dict[Nodes, TraceNode | None] = {}
+
+    def unify(self, nodes: Nodes) -> TraceNode | None:
+        """Return one node for the nodes of all actions."""
+        if len(nodes) == 1:
+            return nodes[0]
+        if nodes not in self._memo:
+            self._graph.count(len(nodes))
+            self._memo[nodes] = self._unify(self._pad(nodes))
+        return self._memo[nodes]
+
+    def _unify(self, nodes: Nodes) -> TraceNode | None:
+        present = [node for node in nodes if node is not None]
+        distinct = list(dict.fromkeys(present))
+        if len(distinct) < 2:
+            return distinct[0] if distinct else None
+        if all(node.op == "const" for node in present) and len({n.kind for n in present}) == 1:
+            values = [present[0].value if node is None else node.value for node in nodes]
+            return self._graph.cast(self._graph.gather(values, self._place), present[0].kind)
+        # Nodes with one operation are unified if they share the operation and kind of an operand.
+        if len(set(map(_head, present))) == 1 and any(
+            len({(arg.op, arg.kind) for arg in args}) == 1
+            for args in zip(*[node.args for node in distinct], strict=True)
+        ):
+            return self._operation(nodes, present[0])
+        # No common operation: split off the first group of equal operations by a selection.
+        groups: dict[Any, list[TraceNode]] = {}
+        for node in distinct:
+            groups.setdefault("const" if node.op == "const" else _head(node), []).append(node)
+        first = set(next(iter(groups.values()))) if len(groups) > 1 else {distinct[0]}
+        mask = self._graph.gather([node in first for node in nodes], self._place)
+        one = self.unify(tuple(node if node in first else None for node in nodes))
+        other = self.unify(tuple(None if node in first else node for node in nodes))
+        assert one is not None and other is not None
+        return self._graph.apply("select", mask, one, other)
+
+    def _operation(self, nodes: Nodes, first: TraceNode) -> TraceNode:
+        """Return one operation on unified operands."""
+        args = []
+        for place in range(len(first.args)):
+            arg = self.unify(tuple(None if node is None else node.args[place] for node in nodes))
+            assert arg is not None
+            args.append(arg)
+        if first.op == "gather":
+            return self._graph.gather(first.value, args[0])
+        if first.op in ("whole", "real", "single", "isnan"):
+            return self._graph.make(first.op, tuple(args), first.kind)
+        return self._graph.apply(first.op, *args)
+
+    def _pad(self, nodes: Nodes) -> Nodes:
+        """Add a neutral operation to nodes that lack an operation with a constant.
+
+        So `x + 1` for one action and `x` for another become `x + 1` and `x + -0.0`.
+        """
+        present = [node for node in dict.fromkeys(nodes) if node is not None]
+        if len(present) < 2:
+            return nodes
+        for model in present:
+            if model.op not in _NEUTRAL or model.kind != "f" or model.args[1].op != "const":
+                continue
+            if model.args[0].op in ("const", "symbol"):
+                continue
+            inner = _signature(model.args[0])
+            if any(node.kind == "f" and _signature(node) == inner for node in present):
+                neutral = self._graph.const(_NEUTRAL[model.op])
+                return tuple(
+                    self._graph.make(model.op, (node, neutral), "f")
+                    if node is not None and node.kind == "f" and _signature(node) == inner
+                    else node
+                    for node in nodes
+                )
+        return nodes
+
+
+def _head(node: TraceNode) -> Any:
+    return node.op, len(node.args), node.kind, repr(node.value)
+
+
+def _signature(node: TraceNode, depth: int = 3) -> Any:
+    """Return a label that is equal for operations of equal structure down to a depth."""
+    if node.op == "const":
+        return "c"
+    if node.op in ("symbol", "action"):
+        return node.value
+    return (node.op, *[_signature(arg, depth - 1) for arg in node.args]) if depth else node.op

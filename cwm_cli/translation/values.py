@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cwm_cli.translation.expressions import Unsupported
-from cwm_cli.translation.functions import Module, Ufunc
+from cwm_cli.translation.modules import Module, Ufunc
 from cwm_cli.translation.numbers import Array, array_of, is_number
 
 # The class of functions that `functools.lru_cache` returns.

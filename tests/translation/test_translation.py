@@ -17,11 +17,22 @@ from cwm_cli.planning.program import Checks, Program, returns
 from cwm_cli.sandbox.handlers import Complaint
 from cwm_cli.translation.emission import emit_scalar
 from cwm_cli.translation.expressions import Unsupported
-from cwm_cli.translation.forms import Rows, Source, TraceBatch, find_fastest_form
-from cwm_cli.translation.scalar import ARITHMETIC_ERRORS, ArithmeticModel
+from cwm_cli.translation.forms import (
+    Rows,
+    Source,
+    find_fastest_form,
+    verify_batch,
+    verify_model,
+)
+from cwm_cli.translation.models import (
+    ARITHMETIC_ERRORS,
+    ArithmeticModel,
+    TableBatch,
+    TableModel,
+    TraceBatch,
+    is_enumerable,
+)
 from cwm_cli.translation.states import Trace
-from cwm_cli.translation.tables import TableBatch, TableModel, is_enumerable
-from cwm_cli.translation.verification import verify_batch, verify_model
 from folders import WORLD_MODELS
 from world_models import expressions
 from world_models.random_programs import Author

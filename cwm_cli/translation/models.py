@@ -1,26 +1,243 @@
-"""Programs with few states as tables: the program takes every action once in every state."""
+"""Translated programs as models: plain arithmetic, arrays of many states, and tables.
+
+A model of a few states is a table: the program takes every action once in every state.
+"""
 
 import pickle
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import product
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import product, tee
+from math import isfinite
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.model import Unbatched, key
-from cwm_cli.planning.program import Program
-from cwm_cli.translation.scalar import TranslatedModel
+from cwm_cli.planning.model import LARGEST, Here, Model, Step, Unbatched, key
+from cwm_cli.planning.program import MemorylessModel, Program
+from cwm_cli.translation.emission import ScalarFunctions, emit_batched
+from cwm_cli.translation.expressions import TraceNode
+from cwm_cli.translation.states import Trace
 
-# Steps of the program for filling a table; this many take one or two tenths of a second.
+# A table is filled by at most this many steps of the program, in one or two tenths of a second.
 MAX_STEPS = 12_000
 
-# A program that counts its steps has more states for each observation, without end.
-MAX_STATES_PER_OBSERVATION = 3
+# Emitted code raises these if the program has to compute the step, or if there is no state.
+ARITHMETIC_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError)
 
 _FIXED = (ModuleType, BuiltinFunctionType, np.ufunc, np.dtype, property, staticmethod, classmethod)
+
+
+class TranslatedModel(Model):
+    """A model that computes steps of a program, and calls the program if it cannot.
+
+    `play` leaves the state unchanged. The model has no state of its own
+    after the end of an episode and after a step of the program; the program then computes the
+    next step. `fallbacks` counts how often the program was called.
+    """
+
+    deterministic = True
+    form = "arithmetic"
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._here = Here(None, None)
+        self.action_space = program.action_space
+        self.counter = program.counter
+        self.batch = program.batch
+        self.used = program.used
+        self.fallbacks = 0
+
+    @cached_property
+    def memoryless(self) -> Model:
+        """The same form, with the state set from the last observation before every step."""
+        return MemorylessModel(self, self._program)
+
+    def stand(self, state: Any) -> None:
+        """Set the state by an observation or by a result of `here`."""
+        self._here = state if type(state) is Here else Here(state, self._enter_state(state))
+
+    def here(self) -> Any:
+        """Return the observation and the state."""
+        return self._here
+
+    def step(self, action: Any) -> Step:
+        """Take an action."""
+        answer = self._take_step(self._here.state, action)
+        if answer is None:
+            self._restore_program()
+            step = self._program.step(action)
+            state = None if step.terminated else self._enter_state(step.observation)
+            self._here = Here(step.observation, state)
+            return step
+        self.counter[0] += 1
+        self.used.add(self.form)
+        observation, reward, terminated, state = answer
+        self._here = Here(observation, None if terminated else state)
+        return Step(observation, reward, terminated)
+
+    def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
+        """Take actions until they or the episode end; return the discounted sum of rewards."""
+        # The program needs the actions again if the translation fails halfway.
+        repeatable = isinstance(actions, bytes | list | tuple | np.ndarray)
+        first, again = (actions, actions) if repeatable else tee(actions)
+        answer = self._play_actions(self._here.state, first, discount)
+        if answer is None or not isfinite(answer[0]):
+            self._restore_program()
+            return self._program.play(again, discount)
+        total, count = answer
+        self.counter[0] += count
+        self.used.add(self.form)
+        return total
+
+    def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
+        """Return the returns of plans from the program, which uses its batch if it has one."""
+        return self._program.returns(states, plans)
+
+    def _restore_program(self) -> None:
+        self.fallbacks += 1
+        self._program.stand(self._here.observation)
+
+    @abstractmethod
+    def _enter_state(self, observation: Any) -> Any:
+        """Return the state for an observation, or None if the program has to be called."""
+
+    @abstractmethod
+    def _take_step(self, state: Any, action: Any) -> tuple[Any, float, bool, Any] | None:
+        """Return observation, reward, terminated and next state; None to call the program."""
+
+    @abstractmethod
+    def _play_actions(
+        self, state: Any, actions: Iterable[Any], discount: float
+    ) -> tuple[float, int] | None:
+        """Return the return of actions and the number of steps; None to call the program."""
+
+
+class ArithmeticModel(TranslatedModel):
+    """A program as plain arithmetic on Python numbers."""
+
+    def __init__(
+        self, program: Program, functions: ScalarFunctions, observation_space: Space
+    ) -> None:
+        super().__init__(program)
+        self._enter, self._step, self._play = functions
+        self._takes_integers = program.action_space.kind == "discrete"
+        self._takes_vectors = len(program.action_space.shape) == 1
+        self._observes_integers = observation_space.kind == "discrete"
+        self._dtype = np.float64 if observation_space.is_float else np.int64
+        self._shape = observation_space.shape
+
+    def _enter_state(self, observation: Any) -> Any:
+        try:
+            return self._enter(np.ravel(observation).tolist())
+        except ARITHMETIC_ERRORS:
+            return None
+
+    def _take_step(self, state: Any, action: Any) -> tuple[Any, float, bool, Any] | None:
+        try:
+            state, components, reward, terminated = self._step(
+                state, action if self._takes_integers else np.ravel(action).tolist()
+            )
+            if not (-LARGEST < reward < LARGEST and isfinite(sum(components))):
+                return None
+        except ARITHMETIC_ERRORS:
+            return None
+        if self._observes_integers:
+            return int(components[0]), reward, terminated, state
+        observation = np.array(components, self._dtype)
+        if len(self._shape) != 1:
+            observation = observation.reshape(self._shape)
+        return observation, reward, terminated, state
+
+    def _play_actions(
+        self, state: Any, actions: Iterable[Any], discount: float
+    ) -> tuple[float, int] | None:
+        if self._takes_vectors:
+            actions = map(np.ndarray.tolist, actions)
+        elif not self._takes_integers:
+            actions = (np.ravel(action).tolist() for action in actions)
+        try:
+            return self._play(state, actions, discount)[:2]
+        except ARITHMETIC_ERRORS:
+            return None
+
+
+class TraceBatch:
+    """A traced program at many states at a time.
+
+    Raises:
+        Unbatched: Only the program itself can compute a row.
+    """
+
+    def __init__(self, trace: Trace, observation_space: Space) -> None:
+        self._components = tuple(observation_space.shape)
+        self._dtype = np.float64 if observation_space.is_float else np.int64
+        self._discrete = trace.discrete
+        self._count = 0
+        self._state: tuple[Any, ...] = ()
+        outputs = [trace.fallback, trace.reward, trace.terminated]
+        inputs: Sequence[TraceNode] = [*trace.slots, *trace.action]
+        self._enter = emit_batched(
+            trace, trace.observation, trace.entry_state, [trace.entry_fallback]
+        )
+        self._advance = emit_batched(trace, inputs, trace.next_state, outputs)
+        self._step = emit_batched(
+            trace, inputs, trace.next_state, [*outputs, *trace.next_observation]
+        )
+
+    def stand(self, observations: np.ndarray) -> None:
+        """Set the states by observations: (components, lanes), or (lanes,) for single integers."""
+        self._count = observations.shape[-1]
+        self._run(self._enter, observations.reshape(-1, self._count).astype(self._dtype))
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Take actions; return observations, rewards (lanes,) and terminated (lanes,)."""
+        reward, end, *columns = map(self._broadcast, self._take(self._step, actions))
+        observations = columns[0]
+        if self._components:
+            observations = np.stack(columns).astype(self._dtype, copy=False)
+            observations = observations.reshape(*self._components, self._count)
+        return observations, reward.astype(float), end.astype(bool)
+
+    def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Take actions; return rewards and terminated, each (lanes,) or one value for all."""
+        reward, end, *_ = self._take(self._advance, actions)
+        return np.asarray(reward, float), np.asarray(end, bool)
+
+    def keep(self, lanes: np.ndarray) -> None:
+        """Keep only the given lanes, by number or by a mask."""
+        kept = np.flatnonzero(lanes) if lanes.dtype == bool else lanes
+        self._count = len(kept)
+        self._state = tuple(
+            numbers.take(kept) if np.ndim(numbers) else numbers for numbers in self._state
+        )
+
+    def _take(self, function: Callable[..., Any], actions: np.ndarray) -> tuple[Any, ...]:
+        columns = [actions] if self._discrete else list(actions.reshape(-1, self._count))
+        return self._run(function, [*self._state, *columns])
+
+    def _run(self, function: Callable[..., Any], inputs: Any) -> tuple[Any, ...]:
+        """Run a function, store the state that it returns, and return its other outputs."""
+        try:
+            with np.errstate(all="ignore"):
+                state, (fallback, *outputs) = function(*inputs)
+        except Exception as error:  # noqa: BLE001  # numpy raises errors of many types
+            raise Unbatched(f"it does not compute with arrays: {error}") from None
+        # Most programs never need a fallback: their functions return the constant False.
+        if fallback is not False and np.any(fallback):
+            raise Unbatched("a row needs the interpreted program")
+        # State numbers that are equal in all lanes stay single numbers.
+        self._state = tuple(
+            numbers if isinstance(numbers, np.ndarray) else np.asarray(numbers)[()]
+            for numbers in state
+        )
+        return tuple(outputs)
+
+    def _broadcast(self, value: Any) -> np.ndarray:
+        return value if np.ndim(value) else np.full(self._count, value)
 
 
 class TableModel(TranslatedModel):
@@ -144,7 +361,8 @@ class _TableBuilder:
 
     def enter(self, observation: Any) -> int | None:
         """Return the number of the state for an observation, or None if the program fails."""
-        self._max_states += MAX_STATES_PER_OBSERVATION
+        # A program that counts its steps has more states for each observation, without end.
+        self._max_states += 3
         self._program.counter[0] += 1
         self._set_attributes(self._initial)
         try:
