@@ -17,7 +17,7 @@ import numpy as np
 
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.cem import is_bounded
-from cwm_cli.planning.model import LARGEST, Model, Unbatched
+from cwm_cli.planning.model import LARGEST, Model
 from cwm_cli.planning.planner import Planner, Situation, Unsuited
 
 
@@ -91,6 +91,7 @@ class Coordinates:
 
     def __init__(self, examples: np.ndarray) -> None:
         self._constants = examples[0].copy()
+        self._type = examples.dtype
         left = np.flatnonzero(np.ptp(examples, axis=0) > 0).tolist()
         self._places: list[tuple[int, ...]] = []
         while left:
@@ -117,12 +118,16 @@ class Coordinates:
 
     def decode(self, coordinates: np.ndarray) -> np.ndarray:
         """Return observations (components, lanes) of coordinates (coordinates, lanes)."""
-        observations = np.repeat(self._constants[:, None], coordinates.shape[1], axis=1)
+        observations = np.repeat(
+            self._constants[:, None].astype(float), coordinates.shape[1], axis=1
+        )
         for row, (first, *second) in zip(coordinates, self._places, strict=True):
             observations[first] = np.cos(row) if second else row
             for place in second:
                 observations[place] = np.sin(row)
-        return observations
+        # Rounded as observations are, so that other processes can repeat the steps exactly.
+        rounded: np.ndarray = observations.astype(self._type).astype(float)
+        return rounded
 
 
 class Corners(NamedTuple):
@@ -163,7 +168,7 @@ class Lattice:
         return self._low[:, None] + numbers * self._cell[:, None]
 
     def corners(self, coordinates: np.ndarray) -> Corners:
-        """Return the corners around states (coordinates, lanes); states outside move to the edge."""
+        """Return the corners around states (coordinates, lanes); outside, those at the edge."""
         lanes = coordinates.shape[1]
         numbers, weights = np.zeros((1, lanes), np.intp), np.ones((1, lanes))
         axes = zip(coordinates, self._low, self._cell, self._periodic, self._strides, strict=True)
@@ -198,7 +203,8 @@ class GridValues:
             raise Unsuited(f"{count} components vary, more than {options.components}")
         self._lattice = Lattice(self._coordinates, 2)
         self._values = np.zeros(self._lattice.size)
-        self._refine(examples[np.linspace(0, len(examples) - 1, 500).astype(int)])
+        chosen = np.linspace(0, len(examples) - 1, 500).astype(int)
+        self._refine(examples[chosen].astype(float))
         if not np.ptp(self._values) > 0:
             raise Unsuited("all states have the same value")
 
@@ -209,7 +215,7 @@ class GridValues:
         first = [n for n in every if not situation.valid or self._actions[n] in situation.valid]
         returns = np.full(len(self._actions), -np.inf)
         # Each path has its state, its return, the discount so far, and its first action.
-        paths = [(situation.state, 0.0, None)]
+        paths: list[tuple[Any, float, int | None]] = [(situation.state, 0.0, None)]
         factor, steps = 1.0, len(first)
         for depth in range(situation.horizon):
             if depth and steps + len(paths) * len(every) > self._options.lookahead:
@@ -231,8 +237,9 @@ class GridValues:
         if paths:
             ends = np.array([state for state, _, _ in paths], float).T
             values = self._interpolate(ends).tolist()
-            for (_, total, start), value in zip(paths, values, strict=True):
-                returns[start] = max(returns[start], total + factor * value)
+            for (_, total, begin), value in zip(paths, values, strict=True):
+                assert begin is not None
+                returns[begin] = max(returns[begin], total + factor * value)
         return self._actions[int(returns.argmax())]
 
     def _interpolate(self, observations: np.ndarray) -> np.ndarray:
@@ -261,8 +268,6 @@ class GridValues:
         size, actions = len(self._coordinates), len(self._actions)
         entries = 6_000_000  # of the arrays of corners, about 100 MB
         points = min(self._options.points, entries // (actions * 2**size))
-        if self._model.batch is None:
-            points = min(points, 100_000 // actions)  # some seconds of single steps
         finest = int(points ** (1 / size) + 1e-9)
         if finest < 4:
             raise Unsuited(f"{points} points are too few for {size} components")
@@ -295,9 +300,7 @@ class GridValues:
                 break
             # Modified policy iteration (Puterman and Shin, 1978): evaluating the best actions
             # for a few sweeps takes less time than comparing all actions in each sweep.
-            chosen = Corners(
-                everything.numbers[:, best, lanes], everything.weights[:, best, lanes]
-            )
+            chosen = Corners(everything.numbers[:, best, lanes], everything.weights[:, best, lanes])
             own = rewards[best, lanes]
             for _ in range(5):
                 values = own + chosen.interpolate(values)
@@ -316,33 +319,12 @@ class GridValues:
         lanes = observations.shape[1]
         rewards, following = np.empty((len(self._actions), lanes)), []
         for row, action in zip(rewards, self._actions, strict=True):
-            states, row[:], ends = self._step_all(observations, action)
-            ends = np.broadcast_to(ends, lanes)
+            states, row[:], ends = self._model.step_all(observations, action)
             following.append((np.where(ends, observations, states), ends))
-        states = [states for states, _ in following]
-        if not (np.abs(rewards).max() < LARGEST and np.isfinite(states).all()):
+        found = np.array([states for states, _ in following])
+        if not (np.abs(rewards).max() < LARGEST and np.isfinite(found).all()):
             raise Unsuited("a prediction is not finite")
         return rewards, following
-
-    def _step_all(self, observations: np.ndarray, action: Any) -> tuple[Any, Any, Any]:
-        """Take an action in all states; return observations, rewards and terminated."""
-        model, lanes = self._model, observations.shape[1]
-        if model.batch is not None:
-            try:
-                model.batch.stand(observations.copy())
-                actions = np.repeat(np.asarray(action)[..., None], lanes, axis=-1)
-                answers = model.batch.step(actions)
-                model.counter[0] += lanes
-                return answers
-            except Unbatched:
-                if lanes * len(self._actions) > 100_000:
-                    raise Unsuited("its batched form cannot step all points") from None
-        steps = []
-        for state in observations.T:
-            model.stand(state.copy())
-            steps.append(model.step(action)[:3])
-        states, rewards, ends = zip(*steps, strict=True)
-        return np.array(states).T, np.array(rewards), np.array(ends)
 
 
 def _examples(model: Model) -> np.ndarray:
@@ -353,7 +335,7 @@ def _examples(model: Model) -> np.ndarray:
         raise Unsuited("draws random numbers")
     if model.examples is None or model.examples.ndim != 2 or not len(model.examples):
         raise Unsuited("has no recorded observations of real numbers")
-    return np.asarray(model.examples, float)
+    return model.examples
 
 
 def _list_actions(space: Space, most: int) -> list[Any]:

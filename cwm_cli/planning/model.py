@@ -159,6 +159,25 @@ class Model:
         """Take an action in the current state."""
         raise NotImplementedError
 
+    def step_all(
+        self, observations: np.ndarray, action: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Take an action in each of several states, whose observations are arrays of real numbers.
+
+        Args:
+            observations: (components, lanes), one state in each lane.
+            action: The action.
+
+        Returns:
+            Observations (components, lanes), rewards (lanes,) and terminated (lanes,), a bool.
+        """
+        steps = []
+        for state in observations.T:
+            self.stand(state.copy())
+            steps.append(self.step(action)[:3])
+        states, rewards, ends = zip(*steps, strict=True)
+        return np.array(states, float).T, np.array(rewards, float), np.array(ends, bool)
+
     def outcomes(self, action: Any) -> Sequence[PossibleStep] | None:
         """Return all possible results of an action, or None if the model cannot list them.
 

@@ -67,6 +67,7 @@ class PlanningHandler(Handler[PlanningJob]):
         """Answer questions until the pipe is closed."""
         job = self.job
         form = load_form(program.load(), job, job.form, program.counter)
+        form.model.examples = job.examples
         planners = [find_planner(name)(**options) for name, options in job.planners]
         decider = Decider(planners, form.model, seed=job.seed)
         states, actions = states_of(job), Codec(job.action_space, "actions")
@@ -100,11 +101,7 @@ def load_form(environment: Any, job: ModelJob, form: str, counter: Any) -> Form:
         return Form(program, program)
     observations = values(job.observation_space, iter(job.observations))
     rows = Rows(list(observations), list(values(job.action_space, iter(job.actions))))
-    source = Source(job.program, job.observation_space)
-    fastest = find_fastest_form(program, source, rows, form)
-    if job.observation_space.is_float:
-        fastest.model.examples = job.observations[0]
-    return fastest
+    return find_fastest_form(program, Source(job.program, job.observation_space), rows, form)
 
 
 def make_program(environment: Any, job: ModelJob, counter: Any) -> Program:
@@ -167,6 +164,7 @@ class SteppingHandler(Handler[SteppingJob]):
     def run(self, program: ConfinedProgram) -> None:
         """Answer questions until the pipe is closed."""
         form = load_form(program.load(), self.job, self.job.form, program.counter)
+        form.model.examples = self.job.examples
         stepper = _Stepper(form.model, self.job)
         while head := program.read(SIZE.size):
             reply = stepper.answer(program.read(*SIZE.unpack(head)))
@@ -214,6 +212,8 @@ class _Stepper:
         body = question[STEPPING.size :]
         if self._is_settled(request, body):
             return b""
+        if request == SteppingRequest.STEP_ALL:
+            return self._step_all(body, starts)
         states, size = self._read_states(kind, start_size, starts, body)
         if request == SteppingRequest.AGREE:
             return SteppingReply(0, self._model.agree(*states)).encode()
@@ -292,6 +292,17 @@ class _Stepper:
         replies = [self._encode(0, result.step, result.state) for result in found]
         steps = SteppingReply(model.counter[0] - before).encode()
         return steps + encode_outcomes([result.probability for result in found], replies)
+
+    def _step_all(self, body: bytes, count: int) -> bytes:
+        """Take an action in each of `count` states, which are arrays of real numbers."""
+        space, before = self._job.observation_space, self._model.counter[0]
+        states = np.frombuffer(body, "<f8", count * space.size).reshape(count, space.size).T
+        [action] = self._actions.decode(body[states.nbytes :], 1)
+        found, rewards, ends = self._model.step_all(states, action)
+        head = SteppingReply(self._model.counter[0] - before).encode()
+        return b"".join(
+            (head, found.T.astype("<f8").tobytes(), rewards.astype("<f8").tobytes(), ends.tobytes())
+        )
 
     def _reply(self, before: int, step: Step) -> bytes:
         """Return the reply to a step that began when the counter was `before`."""
