@@ -64,11 +64,6 @@ class Grid(Planner):
         """Return whether actions are discrete, or real numbers within finite bounds."""
         return action_space.kind == "discrete" or is_bounded(action_space)
 
-    @classmethod
-    def rank(cls, observation_space: Space, action_space: Space) -> float | None:
-        """Return 0.5 for arrays of real numbers: after exact values, before a search."""
-        return 0.5 if observation_space.is_float and observation_space.size > 0 else None
-
     def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
         """Return the next action of each situation."""
         values = self._tables.get(id(model))
@@ -165,7 +160,8 @@ class Lattice:
     def points(self) -> np.ndarray:
         """Return the coordinates of all points (coordinates, points)."""
         numbers = np.arange(self.size) // self._strides[:, None] % self._count
-        return self._low[:, None] + numbers * self._cell[:, None]
+        points: np.ndarray = self._low[:, None] + numbers * self._cell[:, None]
+        return points
 
     def corners(self, coordinates: np.ndarray) -> Corners:
         """Return the corners around states (coordinates, lanes); outside, those at the edge."""
@@ -221,7 +217,7 @@ class GridValues:
             if depth and steps + len(paths) * len(every) > self._options.lookahead:
                 break
             steps += len(paths) * len(every) if depth else 0
-            longer = []
+            longer: list[tuple[Any, float, int | None]] = []
             for state, total, begin in paths:
                 for number in every if depth else first:
                     model.stand(state)
@@ -235,7 +231,7 @@ class GridValues:
             if not paths:
                 break
         if paths:
-            ends = np.array([state for state, _, _ in paths], float).T
+            ends = np.array([state for state, _, _ in paths], float).reshape(len(paths), -1).T
             values = self._interpolate(ends).tolist()
             for (_, total, begin), value in zip(paths, values, strict=True):
                 assert begin is not None

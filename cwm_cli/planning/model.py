@@ -176,7 +176,11 @@ class Model:
             self.stand(state.copy())
             steps.append(self.step(action)[:3])
         states, rewards, ends = zip(*steps, strict=True)
-        return np.array(states, float).T, np.array(rewards, float), np.array(ends, bool)
+        return (
+            np.array(states, float).reshape(len(steps), -1).T,
+            np.array(rewards, float),
+            np.array(ends, bool),
+        )
 
     def outcomes(self, action: Any) -> Sequence[PossibleStep] | None:
         """Return all possible results of an action, or None if the model cannot list them.
