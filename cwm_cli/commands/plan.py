@@ -410,6 +410,7 @@ def _model_with_doubt(
         else [s.size for s in known] != [s.size for s in spaces]
     ):
         return plain, FOREIGN_DATA
+    plain = plain.planned_within(rows)
     careful = doubting(plain, rows, doubt)
     if careful is None:
         return plain, "none: support by the data cannot be determined here"

@@ -2,7 +2,8 @@
 
 - `planner`: the base class, and `Decider`, which plans the decisions of several episodes with the
   first suitable planner of a list.
-- `mcts` and `tabular` for discrete actions, `icem` and `cem` for continuous actions.
+- `tabular` and `mcts` for discrete actions, `grid` for models with few real-valued components,
+  `icem` and `cem` for continuous actions.
 - `model`: the base class of models. A program (`program`, translated by `cwm_cli.translation`) is
   a model, and so is a true environment (`cwm_cli.envs.simulators`).
 
@@ -28,6 +29,7 @@ __all__ = [
 
 PLANNERS: Mapping[str, str] = {
     "tabular": "cwm_cli.planning.tabular:Tabular",
+    "grid": "cwm_cli.planning.grid:Grid",
     "mcts": "cwm_cli.planning.mcts:Mcts",
     "icem": "cwm_cli.planning.icem:Icem",
     "cem": "cwm_cli.planning.cem:Cem",

@@ -121,6 +121,8 @@ class Model:
         remembers: Whether its state is the history of an episode.
         hides: Whether different states may have equal observations.
         batch: A form that steps many states together, or None.
+        examples: (rows, components) recorded observations in whose range to plan, or None if there
+            are none, or if observations are not arrays.
         drawn_from: The key of the latest `draw_from`.
     """
 
@@ -130,6 +132,7 @@ class Model:
     remembers: bool = False
     hides: bool = False
     batch: Batch | None = None
+    examples: np.ndarray | None = None
     drawn_from: Sequence[int] = (0,)
 
     @property
@@ -155,6 +158,29 @@ class Model:
     def step(self, action: Any) -> Step:
         """Take an action in the current state."""
         raise NotImplementedError
+
+    def step_all(
+        self, observations: np.ndarray, action: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Take an action in each of several states, whose observations are arrays of real numbers.
+
+        Args:
+            observations: (components, lanes), one state in each lane.
+            action: The action.
+
+        Returns:
+            Observations (components, lanes), rewards (lanes,) and terminated (lanes,), a bool.
+        """
+        steps = []
+        for state in observations.T:
+            self.stand(state.copy())
+            steps.append(self.step(action)[:3])
+        states, rewards, ends = zip(*steps, strict=True)
+        return (
+            np.array(states, float).reshape(len(steps), -1).T,
+            np.array(rewards, float),
+            np.array(ends, bool),
+        )
 
     def outcomes(self, action: Any) -> Sequence[PossibleStep] | None:
         """Return all possible results of an action, or None if the model cannot list them.

@@ -56,6 +56,23 @@ class BatchedModel(Model):
         self._count_setback(reason)  # after the program itself has answered
         return alone
 
+    def step_all(
+        self, observations: np.ndarray, action: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Take an action in each state, all together if the batch can."""
+        count = observations.shape[1]
+        if self.batch is None:
+            return super().step_all(observations, action)
+        try:
+            self.batch.stand(observations.copy())
+            actions = np.repeat(np.asarray(action)[..., None], count, axis=-1)
+            states, rewards, ends = self.batch.step(actions)
+        except Unbatched:
+            return super().step_all(observations, action)
+        self.counter[0] += count
+        rewards = np.broadcast_to(np.asarray(rewards, float), count)
+        return states.astype(float), rewards, np.broadcast_to(np.asarray(ends, bool), count)
+
     def _count_setback(self, reason: str) -> None:
         """Drop the batch after it refused three times to answer where the program answers."""
         self._setbacks += 1

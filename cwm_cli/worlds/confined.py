@@ -67,6 +67,7 @@ class PlanningHandler(Handler[PlanningJob]):
         """Answer questions until the pipe is closed."""
         job = self.job
         form = load_form(program.load(), job, job.form, program.counter)
+        form.model.examples = job.examples
         planners = [find_planner(name)(**options) for name, options in job.planners]
         decider = Decider(planners, form.model, seed=job.seed)
         states, actions = states_of(job), Codec(job.action_space, "actions")
@@ -164,6 +165,7 @@ class SteppingHandler(Handler[SteppingJob]):
     def run(self, program: ConfinedProgram) -> None:
         """Answer questions until the pipe is closed."""
         form = load_form(program.load(), self.job, self.job.form, program.counter)
+        form.model.examples = self.job.examples
         stepper = _Stepper(form.model, self.job)
         while head := program.read(SIZE.size):
             reply = stepper.answer(program.read(*SIZE.unpack(head)))
@@ -212,6 +214,8 @@ class _Stepper:
         # These requests come first, because the other ones change the state of the model.
         if self._is_settled(request, body):
             return b""
+        if request == SteppingRequest.STEP_ALL:
+            return self._step_all(body, starts)
         states, size = self._read_states(kind, start_size, starts, body)
         if request == SteppingRequest.AGREE:
             return SteppingReply(0, self._model.agree(*states)).encode()
@@ -292,6 +296,17 @@ class _Stepper:
         replies = [self._encode(0, result.step, result.state) for result in found]
         steps = SteppingReply(model.counter[0] - before).encode()
         return steps + encode_outcomes([result.probability for result in found], replies)
+
+    def _step_all(self, body: bytes, count: int) -> bytes:
+        """Take an action in each of `count` states, which are arrays of real numbers."""
+        space, before = self._job.observation_space, self._model.counter[0]
+        states = np.frombuffer(body, "<f8", count * space.size).reshape(count, space.size).T
+        [action] = self._actions.decode(body[states.nbytes :], 1)
+        found, rewards, ends = self._model.step_all(states, action)
+        head = SteppingReply(self._model.counter[0] - before).encode()
+        return b"".join(
+            (head, found.T.astype("<f8").tobytes(), rewards.astype("<f8").tobytes(), ends.tobytes())
+        )
 
     def _reply(self, before: int, step: Step) -> bytes:
         """Return the reply to a step that began when the counter was `before`."""

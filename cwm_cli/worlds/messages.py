@@ -48,11 +48,13 @@ class PlanningJob(ModelJob):
     Args:
         planners: Names or addresses, with options; the first planner that suits the model is used.
         form: "scalar" to use no translated form.
+        examples: (rows, components) recorded observations in whose range to plan.
     """
 
     handler: ClassVar[str] = "cwm_cli.worlds.confined:PlanningHandler"
     planners: Sequence[tuple[str, Mapping[str, Any]]]
     form: str = "auto"
+    examples: np.ndarray | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,7 @@ class SteppingJob(ModelJob):
 
     handler: ClassVar[str] = "cwm_cli.worlds.confined:SteppingHandler"
     form: str = "auto"
+    examples: np.ndarray | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,7 +295,7 @@ class SteppingRequest(IntEnum):
     SEED: draw random numbers from a new key. FORGET: delete all places and undo ANEW.
     ANEW: from now on, set the state to the last observation before every step. OUTCOMES: return all
     possible results of an action. DRAW: return the results of random draws of an action. AGREE:
-    compare two places. FREE: delete some places.
+    compare two places. FREE: delete some places. STEP_ALL: take an action in each of many states.
     """
 
     HERE = 0
@@ -306,6 +309,7 @@ class SteppingRequest(IntEnum):
     DRAW = 8
     AGREE = 9
     FREE = 10
+    STEP_ALL = 11
 
 
 class StartKind(IntEnum):

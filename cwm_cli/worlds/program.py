@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import count, islice
 from pathlib import Path
@@ -74,6 +74,7 @@ class ProgramModel(WorldModel):
         sandbox: The sandbox that runs it.
         name: The name for messages, usually the path.
         share: Probability that a window of decisions is confirmed as a whole. 0 confirms nothing.
+        examples: (rows, components) recorded observations in whose range to plan, or None.
     """
 
     kind: ClassVar[str] = "program"
@@ -82,6 +83,7 @@ class ProgramModel(WorldModel):
     sandbox: Sandbox
     name: str = "the program"
     share: float = SHARE
+    examples: np.ndarray | None = field(default=None, repr=False, compare=False)
     _recorded: dict[Task, tuple[tuple[Space, Space], Columns]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -165,9 +167,19 @@ class ProgramModel(WorldModel):
             columns=rows,
             planners=[(planner.lookup_name, planner.options) for planner in planners],
             valid=task.valid is not None,
+            examples=self.examples,
         )
         names = [planner.name for planner in planners]
         return ProgramSession(self.sandbox, job, names, share=self.share)
+
+    def planned_within(self, rows: Dataset) -> Self:
+        """Return the same program, planned with in the range of recorded observations."""
+        if not (len(rows) and rows.observation_space.is_float and rows.observation_space.size):
+            return self
+        column = rows.columns["observations"].reshape(len(rows), -1)
+        some = np.linspace(0, len(column) - 1, 1000).astype(int)
+        ends = [column.argmin(axis=0), column.argmax(axis=0)]  # with the ends of each range
+        return replace(self, examples=column[np.unique(np.concatenate([some, *ends]))])
 
     def save(self, path: Path) -> None:
         """Write the program to a file."""

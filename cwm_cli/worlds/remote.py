@@ -184,6 +184,7 @@ class RemoteModel(Model):
         self.remembers = self.hides = abilities_of(job.program).remembers
         self.tells = abilities_of(job.program).tells and not self.remembers
         self.counter: Counter = [0]
+        self.examples = job.examples
         self.requested = 0
         self.reported: list[ReportedStep] = []
         self.played: list[PlayedActions] = []
@@ -322,6 +323,29 @@ class RemoteModel(Model):
                 actions = list(own_plans[index].copy())
                 self.played.append(PlayedActions(start, [], actions, 1.0, float(totals[index])))
         return table
+
+    def step_all(
+        self, observations: np.ndarray, action: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Take an action in each state; a few random ones of these steps can be checked later."""
+        size, count = observations.shape
+        states = observations.T.astype("<f8").tobytes()
+        numbers = (StartKind.OBSERVED, len(states), count, 1, 0)
+        body = states + self._actions.encode([action])
+        data = self._request(SteppingRequest.STEP_ALL, body, numbers, max_steps=count)
+        [head] = self._read(data[: STEPPED.size], 0, count)
+        if len(data) != STEPPED.size + count * (8 * size + 9):
+            raise TamperingError.of_reply("without all states")
+        found: np.ndarray = np.frombuffer(data, "<f8", count * size, STEPPED.size)
+        rewards: np.ndarray = np.frombuffer(data[STEPPED.size + found.nbytes :], "<f8", count)
+        ends: np.ndarray = np.frombuffer(data[-count:], np.bool_)
+        found = found.reshape(count, size)
+        self.counter[0] += head.steps
+        self._is_current = False
+        for lane in {secrets.randbelow(count) for _ in range(20)}:
+            step = Step(found[lane].copy(), float(rewards[lane]), bool(ends[lane]))
+            self.reported.append(ReportedStep(observations[:, lane].copy(), action, step))
+        return found.T, rewards, ends
 
     def _possible(self, request: SteppingRequest, action: Any, draws: int) -> list[PossibleStep]:
         """Request the results of an action from the current state, and record them."""
