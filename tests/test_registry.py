@@ -1,5 +1,6 @@
 """Plugins are found through entry points, and built-in plugins have no privileges."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -375,3 +376,13 @@ def test_third_party_planner_plans_in_the_sandbox_and_in_the_environment(cwm):
     assert max(result["lengths"]) <= 12, "which no other planner does"
     answer = cwm.inside("plan", *asked, "--planner", "first_plugin:first", "--max-steps", "3")
     assert json.loads(answer.stdout)["planner"] == "first_plugin:first", answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("data_import", "Importer"), ("data_export", "Exporter")]
+)
+def test_former_address_of_a_base_class_works_with_a_warning(module, name):
+    sys.modules.pop(f"cwm_cli.commands.{module}", None)
+    with pytest.warns(DeprecationWarning, match=r"is now cwm_cli\.commands\.data"):
+        former = importlib.import_module(f"cwm_cli.commands.{module}")
+    assert getattr(former, name) is registry.base_of(name.lower())
