@@ -31,8 +31,8 @@ from cwm_cli.registry import Owner, default, find, read_options
 from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits, Sandbox
-from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure
+from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.search.models import one_model
 from cwm_cli.worlds import EnvironmentModel, ProgramModel

@@ -32,8 +32,8 @@ from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.places import placed
 from cwm_cli.runs.programs import ModelRun
 from cwm_cli.sandbox import Limits
-from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.failures import Failure
+from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.environment import EnvironmentModel
 from cwm_cli.worlds.model import ExtraScores

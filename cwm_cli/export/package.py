@@ -31,7 +31,7 @@ from cwm_cli.runs.listing import load, run_folders
 from cwm_cli.runs.places import named, placed
 from cwm_cli.runs.searches import SearchRun
 from cwm_cli.runs.store import DATASET, kind_of
-from cwm_cli.sandbox.abilities import abilities_of
+from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.search.contracts import Node, total
 from cwm_cli.text import clean, money, share, tokens
 

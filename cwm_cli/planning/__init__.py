@@ -3,7 +3,7 @@
 - `planner`: the base class, and `Decider`, which plans the decisions of several episodes with the
   first suitable planner of a list.
 - `tabular` and `mcts` for discrete actions, `grid` for models with few real-valued components,
-  `icem` and `cem` for continuous actions.
+  `cem` (also iCEM) for continuous actions.
 - `model`: the base class of models. A program (`program`, translated by `cwm_cli.translation`) is
   a model, and so is a true environment (`cwm_cli.envs.simulators`).
 
@@ -31,7 +31,7 @@ PLANNERS: Mapping[str, str] = {
     "tabular": "cwm_cli.planning.tabular:Tabular",
     "grid": "cwm_cli.planning.grid:Grid",
     "mcts": "cwm_cli.planning.mcts:Mcts",
-    "icem": "cwm_cli.planning.icem:Icem",
+    "icem": "cwm_cli.planning.cem:Icem",
     "cem": "cwm_cli.planning.cem:Cem",
 }
 """Addresses of planners by name, imported on first use."""

@@ -127,6 +127,7 @@ def choose(found: ActionValues, temperature: float, number: float) -> int:
     gaps = [found.values[n] - best for n in tried]
     weights = [exp(gap / temperature) if temperature else float(gap == 0) for gap in gaps]
     sums = list(accumulate(weights))
+    # Rounding could lead to a place after the last action, which `hi` excludes.
     return found.actions[tried[bisect(sums, number * sums[-1], hi=len(tried) - 1)]]
 
 

@@ -315,12 +315,9 @@ def close(left: Any, right: Any) -> bool:
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(close(left[name], right[name]) for name in left)
     if isinstance(left, np.ndarray | float) and isinstance(right, np.ndarray | float):
-        return np.shape(left) == np.shape(right) and _near(np.asarray(left), np.asarray(right))
+        if np.shape(left) != np.shape(right):
+            return False
+        if {np.asarray(left).dtype.kind, np.asarray(right).dtype.kind} - set("iuf"):
+            return np.array_equal(left, right)
+        return np.allclose(left, right, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
     return type(left) is type(right) and bool(left == right)
-
-
-def _near(left: np.ndarray, right: np.ndarray) -> bool:
-    """Compare numbers within the tolerance, and other arrays exactly."""
-    if {left.dtype.kind, right.dtype.kind} - set("iuf"):
-        return np.array_equal(left, right)
-    return np.allclose(left, right, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)

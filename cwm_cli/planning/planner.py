@@ -175,7 +175,10 @@ class Decider:
         """
         plans: list[list[Any]] = []
         self.steps, counter = [], self._model.counter
-        for group in self._groups(moments):
+        planner = self._planners[len(self.passed_over)]
+        together = self._begin is None and self._model.deterministic and not planner.ALONE
+        groups = [moments] if together else [[moment] for moment in moments]
+        for group in groups:
             if self._begin:
                 self._begin(group[0])
             elif not self._model.deterministic:
@@ -186,13 +189,6 @@ class Decider:
             self.steps += [share + (place < rest) for place in range(len(group))]
         self._forget(len(moments))
         return plans
-
-    def _groups(self, moments: Sequence[Moment]) -> list[Sequence[Moment]]:
-        """Group the moments to plan together."""
-        planner = self._planners[len(self.passed_over)]
-        if self._begin is None and self._model.deterministic and not planner.ALONE:
-            return [moments]
-        return [[moment] for moment in moments]
 
     def _decide(self, moments: Sequence[Moment]) -> list[list[Any]]:
         situations = [self._situation(moment) for moment in moments]
@@ -205,7 +201,7 @@ class Decider:
             self._memories.clear()
             return self._decide(moments)
         for moment, situation in zip(moments, situations, strict=True):
-            self._memories.pop(moment.episode, None)
+            self._memories.pop(moment.episode, None)  # so that its new memory is the youngest
             self._memories[moment.episode] = moment.decision, situation.memory
         return plans
 

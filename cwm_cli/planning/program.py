@@ -53,7 +53,11 @@ class BatchedModel(Model):
         except Unbatched as refusal:
             reason = str(refusal)
         alone = super().returns(states, plans, draws)
-        self._count_setback(reason)  # after the program itself has answered
+        # Only a refusal where the program itself answers counts against the batch.
+        self._setbacks += 1
+        if self._setbacks == 3:
+            self.batch = None
+            self.notes.append(f"not batched any more: {reason}")
         return alone
 
     def step_all(
@@ -72,13 +76,6 @@ class BatchedModel(Model):
         self.counter[0] += count
         rewards = np.broadcast_to(np.asarray(rewards, float), count)
         return states.astype(float), rewards, np.broadcast_to(np.asarray(ends, bool), count)
-
-    def _count_setback(self, reason: str) -> None:
-        """Drop the batch after it refused three times to answer where the program answers."""
-        self._setbacks += 1
-        if self._setbacks == 3:
-            self.batch = None
-            self.notes.append(f"not batched any more: {reason}")
 
 
 class Program(BatchedModel):

@@ -197,7 +197,7 @@ class StateTable:
             change = np.abs(improved - values[-1]).max()
             self._converged = bool(change <= self._tolerance)
             self._sweeps += 1
-            if len(values) == room:
+            if len(values) == room:  # keep the values of few remaining steps, and the latest ones
                 values.pop()
             values.append(improved)
         return values[min(steps, len(values) - 1)]
@@ -256,6 +256,7 @@ class OutcomeArrays(NamedTuple):
 
     def back_up(self, values: np.ndarray, discount: float) -> np.ndarray:
         """Return the values of all actions, given the values of all states."""
+        # The outcomes of an action are adjacent: `reduceat` adds from each first one to the next.
         expected = np.add.reduceat(self.shares * values[self.following], self.outcomes)
         backed_up: np.ndarray = self.rewards + discount * expected
         return backed_up

@@ -20,8 +20,7 @@ from typing import Any, NoReturn, TextIO
 import numpy as np
 
 from cwm_cli.data.spaces import Columns, Space
-from cwm_cli.sandbox.abilities import check_source
-from cwm_cli.sandbox.confinement import AddressSpace, Guards, address_space
+from cwm_cli.sandbox.confinement import AddressSpace, Guards, address_space, check_source
 from cwm_cli.sandbox.handlers import (
     Complaint,
     ConfinedProgram,
@@ -45,6 +44,7 @@ from cwm_cli.sandbox.job import (
     Phase,
     PredictionJob,
     ReceivedJob,
+    ReportedKind,
     answer_slots,
 )
 from cwm_cli.sandbox.linux import die_with_parent, self_stopper
@@ -94,13 +94,15 @@ def run(
     """
     code = 1
     try:
-        os.setsid()
+        os.setsid()  # the worker kills the whole group
         if rehearses:
-            _rehearse()
+            # Then the pages that every job writes to are already copied.
+            rehearsal = _make_handler(ReceivedJob.decode(_REHEARSAL))
+            _execute(rehearsal, mmap.mmap(-1, _REHEARSAL_BYTES), checks_source=False)
         before = address_space()
         guards.apply_early()
         die_with_parent()
-        if os.getppid() != worker:
+        if os.getppid() != worker:  # it ended before the line above
             os._exit(code)
         received = JobRequest.receive(requests)
         if received is None:  # the worker has ended
@@ -109,7 +111,7 @@ def run(
         job, memory = _open_files(request, files, ready)
         handler = _make_handler(job)
         handler.prepare()
-        stop = self_stopper()
+        stop = self_stopper()  # needs the process number, which the filter hides
         job_bytes = request.job_bytes + request.slot_bytes
         guards.apply_last(request.limits, AddressSpace(before, job_bytes))
         os.write(READY_DESCRIPTOR, READY)
@@ -121,12 +123,6 @@ def run(
         traceback.print_exc()
     finally:
         os._exit(code)
-
-
-def _rehearse() -> None:
-    """Execute a small job, so that the pages that every job writes to are already copied."""
-    handler = _make_handler(ReceivedJob.decode(_REHEARSAL))
-    _execute(handler, mmap.mmap(-1, _REHEARSAL_BYTES), checks_source=False)
 
 
 def _make_handler(job: ReceivedJob) -> Handler[Any]:
@@ -148,20 +144,16 @@ def _execute(handler: Handler[Any], memory: mmap.mmap, *, checks_source: bool) -
         slots["phase"][...] = Phase.DONE
     except BaseException as error:  # noqa: BLE001  # also SystemExit is the program's failure
         reserve.close()  # memory for the report if the program has used everything
+        complaint = error if isinstance(error, Complaint) else None
+        kind: ReportedKind = "wrong_output" if complaint else "step_error"
+        if slots["phase"] == Phase.LOADING:
+            kind = "load_error"
+        if complaint and complaint.kind:
+            kind = complaint.kind
         # The kind first, in case the memory does not suffice for more.
-        slots["kind"][...] = 1 + KINDS.index(_failure_kind(error, int(slots["phase"])))
+        slots["kind"][...] = 1 + KINDS.index("memory" if isinstance(error, MemoryError) else kind)
         slots["line"][...] = _failure_line(error)
         slots["message"][...] = _failure_text(error).encode("utf-8", "replace")
-
-
-def _failure_kind(error: BaseException, phase: int) -> str:
-    if isinstance(error, MemoryError):
-        return "memory"
-    if isinstance(error, Complaint) and error.kind:
-        return error.kind
-    if phase == Phase.LOADING:
-        return "load_error"
-    return "wrong_output" if isinstance(error, Complaint) else "step_error"
 
 
 def _failure_line(error: BaseException) -> int:
@@ -275,17 +267,15 @@ def _inputs(program: ConfinedProgram, job: PredictionJob) -> Iterator[tuple[Any,
     actions = values(job.action_space, iter(job.actions))
     pairs = zip(observations, actions, strict=True)
     if job.starts is None:
-        return pairs
-    return _seed_each(program, job.starts, pairs)
+        return pairs  # a generator around them would slow down the hot loop
+    starts = job.starts  # (rows, 1, 2)
 
+    def seeded() -> Iterator[tuple[Any, Any]]:
+        for start, pair in zip(starts, pairs, strict=True):
+            program.begin_draw(start.tobytes())
+            yield pair
 
-def _seed_each(
-    program: ConfinedProgram, starts: np.ndarray, pairs: Iterator[tuple[Any, Any]]
-) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs, and begin a draw before each; `starts` has the shape (rows, 1, 2)."""
-    for start, pair in zip(starts, pairs, strict=True):
-        program.begin_draw(start.tobytes())
-        yield pair
+    return seeded()
 
 
 class OutcomesHandler(Handler[OutcomesJob]):
@@ -298,7 +288,7 @@ class OutcomesHandler(Handler[OutcomesJob]):
         environment = program.load()
         try:
             self._ask(program, environment)
-        except Complaint as complaint:
+        except Complaint as complaint:  # raised by a check, so no line of the program is known
             raise complaint.blame(environment.outcomes) from None
 
     def _ask(self, program: ConfinedProgram, environment: Any) -> None:

@@ -12,8 +12,7 @@ from typing import Self, TypeVar
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.abilities import abilities_of, find_misread_choice, find_unrepeatable_line
-from cwm_cli.sandbox.confinement import LAYERS
+from cwm_cli.sandbox.confinement import LAYERS, Limits
 from cwm_cli.sandbox.conversation import Conversation, Reply
 from cwm_cli.sandbox.episodes import EpisodeQuestions
 from cwm_cli.sandbox.failures import (
@@ -23,10 +22,11 @@ from cwm_cli.sandbox.failures import (
     Failure,
     add_line,
     failure_of,
-    misread_choice_failure,
+    find_misread_choice,
+    find_unrepeatable_line,
     output_overflow,
 )
-from cwm_cli.sandbox.job import Job, Limits
+from cwm_cli.sandbox.job import Job, abilities_of
 from cwm_cli.sandbox.pool import (
     SIDES,
     SandboxError,
@@ -106,8 +106,7 @@ class Sandbox:
         if len(program) > LONGEST_PROGRAM:
             return ProgramAnswers({}, TOO_LONG)
         if misread := find_misread_choice(program):
-            failure = misread_choice_failure(misread)
-            return ProgramAnswers({}, add_line(failure, program, misread.line))
+            return ProgramAnswers({}, misread)
         return self._questions(program, dataset, seed).ask(draws)
 
     def audit(
@@ -148,7 +147,22 @@ class Sandbox:
         if len(job.program) > LONGEST_PROGRAM:
             return Reply({}, TOO_LONG)
         self.prepare(job.handler)
-        reply = self.insist(lambda: self._run(job, stdin))
+
+        def attempt() -> Reply:
+            with self._pool.places, ExitStack() as stack:
+                if stdin is None:
+                    return stack.enter_context(self._start_job(job, 0))()
+                files = [stack.enter_context(memory_file(text)) for text in (stdin, b"")]
+                console = Console(*files)
+                with self._start_job(job, 0, console) as finish:
+                    reply = finish()
+                # One byte more than the limit shows that there was more.
+                output = read_all(console.stdout, self.limits.output_bytes + 1)
+            if len(output) > self.limits.output_bytes:
+                return reply._replace(output=output[:-1], failure=output_overflow(self.limits))
+            return reply._replace(output=output)
+
+        reply = self.insist(attempt)
         return Reply({}, KILLED_WORKERS) if reply is None else reply
 
     def run_apart(
@@ -294,22 +308,6 @@ class Sandbox:
             while running:
                 finish_oldest()
         return replies
-
-    def _run(self, job: Job, stdin: bytes | None) -> Reply:
-        with self._pool.places, ExitStack() as stack:
-            console = None
-            if stdin is not None:
-                console = Console(
-                    *(stack.enter_context(memory_file(text)) for text in (stdin, b""))
-                )
-            with self._start_job(job, 0, console) as finish:
-                reply = finish()
-            if console is None:
-                return reply
-            output = read_all(console.stdout, self.limits.output_bytes + 1)
-        if len(output) > self.limits.output_bytes:
-            return reply._replace(output=output[:-1], failure=output_overflow(self.limits))
-        return reply._replace(output=output)
 
     @contextmanager
     def _start_job(

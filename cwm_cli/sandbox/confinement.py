@@ -1,9 +1,10 @@
-"""The guards that protect the machine from a program, activated in its own process.
+"""The guards that protect the machine from a program, and the limits on its time and memory.
 
 The worker prepares the guards once. The process of a program activates the early guards while it
 waits for its job, and the last ones when it has received the job.
 """
 
+import ast
 import errno
 import os
 import platform
@@ -11,15 +12,16 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.abc import MetaPathFinder
 from math import ceil
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
+from cwm_cli.errors import CwmError
 from cwm_cli.sandbox import linux
-from cwm_cli.sandbox.job import Limits
 from cwm_cli.sandbox.linux import MACHINES, compute_only, deny_everything, for_process
 
 Layer = Literal["user", "capabilities", "landlock", "limits", "seccomp"]
@@ -30,9 +32,111 @@ LAYERS: tuple[Layer, ...] = get_args(Layer)
 ON = "on"
 NOT_HERE = "not here"
 
-# A range of user ids that no user has. A process gets the id at its process number.
-_FIRST_USER = 1_900_000_000
-_USERS = 30_000
+_USERS = range(1_900_000_000, 1_900_030_000)
+"""User ids that no user has. Each process gets one, by its number, so that it cannot signal others
+or read their memory."""
+
+
+_MIN_SECONDS, _MAX_SECONDS = 0.01, 1e6
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds for a program in one job, or for one question of a conversation.
+
+    CPU time is the main limit, because it does not depend on the load of the machine. Wall-clock
+    time is a backstop for programs that sleep. On systems where the CPU time of another process
+    cannot be read (macOS), stalls are measured by the wall clock.
+
+    A program can forge its progress, so a step that takes too long is detected immediately only in
+    an honest program. The total holds for all programs: the processes that answer the rows of a
+    dataset share the time in proportion to their rows. The processes of an audit have the whole
+    time once more for each worker, because each process loads the program. After a program has run
+    out of time, no further dataset is asked. All rollouts of a program together may take as long as
+    one process by the wall clock.
+    """
+
+    wall_seconds: float = 60.0
+    """Maximum wall-clock time of a program in seconds."""
+
+    cpu_seconds: float = 10.0
+    """Maximum CPU time of a program in seconds, for all rows of a dataset."""
+
+    stall_seconds: float = 1.0
+    """Maximum CPU time in seconds for loading a program or for a single step."""
+    # One second is about 100,000 times the duration of a typical step. It leaves time for tables
+    # that are built at import, and ends a hang ten times sooner than `cpu_seconds`.
+
+    sleep_seconds: float = 2.0
+    """Maximum time in seconds that a program may sleep or wait; no model needs this."""
+
+    memory_mb: int = 512
+    """Maximum memory of a program in megabytes, beyond the memory of an idle process."""
+
+    output_bytes: int = 1 << 20
+    """Maximum number of bytes that a program may print."""
+
+    def part(self, share: float) -> Self:
+        """Return the limits of a process that has a share of the CPU and sleep time."""
+        return self.less(
+            used=(1 - share) * self.cpu_seconds, slept=(1 - share) * self.sleep_seconds
+        )
+
+    def without_time(self) -> Self:
+        """Return limits that do not reveal the remaining time, which depends on earlier processes.
+
+        The CPU time is one day: too long to matter.
+        """
+        return type(self)(
+            memory_mb=self.memory_mb, output_bytes=self.output_bytes, cpu_seconds=86400.0
+        )
+
+    def longer(self, draws: int) -> Self:
+        """Return the limits for several draws of each row.
+
+        Every 16 draws add the time limit once more. A program that answers a row in 30 microseconds
+        then has time for 64 draws of each of 20,000 rows.
+        """
+        factor = 1 + draws // 16
+        return replace(
+            self,
+            cpu_seconds=min(_MAX_SECONDS, factor * self.cpu_seconds),
+            wall_seconds=min(_MAX_SECONDS, factor * self.wall_seconds),
+        )
+
+    def less(self, *, used: float, slept: float, passed: float = 0.0) -> Self:
+        """Return the limits that remain after a process.
+
+        Args:
+            used: CPU time of the process in seconds.
+            slept: Sleep and wait time of the process in seconds.
+            passed: Wall-clock time of the process in seconds.
+        """
+        return replace(
+            self,
+            cpu_seconds=max(_MIN_SECONDS, self.cpu_seconds - used),
+            sleep_seconds=max(_MIN_SECONDS, self.sleep_seconds - slept),
+            wall_seconds=max(_MIN_SECONDS, self.wall_seconds - passed),
+        )
+
+    def __post_init__(self) -> None:
+        bounds = {"memory_mb": (1, 1 << 20), "output_bytes": (0, 1 << 30)}
+        for name, value in vars(self).items():
+            least, most = bounds.get(name, (_MIN_SECONDS, _MAX_SECONDS))
+            if not least <= value <= most:
+                raise ValueError(f"{name} is {value:g}; it must be from {least:g} to {most:.0f}")
+
+    @classmethod
+    def chosen(cls, options: Mapping[str, Any]) -> Self:
+        """Return limits with the options of a user, and defaults for all others.
+
+        Raises:
+            CwmError: An option is unknown or out of range.
+        """
+        try:
+            return cls(**options)
+        except (TypeError, ValueError) as error:
+            raise CwmError(f"invalid limit of the sandbox: {error}") from error
 
 
 class AddressSpace(NamedTuple):
@@ -89,8 +193,8 @@ class Guards:
     def apply_early(self) -> None:
         """Activate the guards that allow this process to receive its job."""
         if self._is_on("user"):  # a change from root to another user also drops the capabilities
-            user = _FIRST_USER + os.getpid() % _USERS
-            os.setgroups([])
+            user = _USERS[os.getpid() % len(_USERS)]
+            os.setgroups([])  # first, since another user may not
             os.setresgid(user, user, user)
             os.setresuid(user, user, user)
         if self._is_on("capabilities"):
@@ -146,7 +250,7 @@ def _check_spare_users() -> str:
         raise OSError(errno.EPERM, "this container does not allow dropping groups")
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         first, _, count = map(int, line.split())
-        if first <= _FIRST_USER and first + count > _FIRST_USER + _USERS:
+        if first <= _USERS.start and first + count > _USERS.stop:
             return ON
     raise OSError(errno.EPERM, "this container has no unused user ids")
 
@@ -228,3 +332,61 @@ def _lower(name: int, soft: int, hard: int | None = None) -> None:
     if present != resource.RLIM_INFINITY:
         bounds = (min(bounds[0], present), min(bounds[1], present))
     resource.setrlimit(name, bounds)
+
+
+class ForbiddenName(SyntaxError):
+    """A program uses a name that is forbidden on this machine."""
+
+
+def check_source(program: str, file: str) -> None:
+    """Refuse a program that does more than compute.
+
+    This check is used if the kernel cannot confine a program (macOS, old kernels). It prevents
+    accidents, such as a program that reads files because a language model considers that helpful.
+    It is not a security boundary: a hostile program can circumvent it.
+
+    Args:
+        program: Source text of the program.
+        file: File name for the error.
+
+    Raises:
+        ForbiddenName: The program uses a name that is not allowed.
+        SyntaxError: The text is not Python.
+    """
+    for node in ast.walk(ast.parse(program, file)):
+        for name in _forbidden_names(node):
+            line = getattr(node, "lineno", 1)
+            raise ForbiddenName(
+                f"{name!r} is not allowed: on this machine the only protection is a check of the "
+                "program's text, so programs may only compute",
+                (file, line, None, None),
+            )
+
+
+# Modules, functions and attributes that do more than compute, and harmless attributes.
+_MODULES = """
+_thread asyncio builtins codeop concurrent ctypes fcntl gc glob gzip http importlib inspect
+linecache mmap multiprocessing os pathlib pickle platform posix pty resource runpy select shelve
+shutil signal site socket sqlite3 ssl subprocess tempfile urllib webbrowser zipfile
+"""
+_FUNCTIONS = "open eval exec compile __import__ breakpoint globals vars"
+_ATTRIBUTES = """
+modules meta_path load save savez savez_compressed loadtxt savetxt genfromtxt fromfile tofile memmap
+ctypeslib f2py
+"""
+_HARMLESS = "__init__ __name__ __class__ __post_init__ __doc__ __stdin__ __stdout__"
+
+
+def _forbidden_names(node: ast.AST) -> Iterator[str]:
+    modules = _MODULES.split()
+    if isinstance(node, ast.Import):
+        yield from (a.name for a in node.names if a.name.partition(".")[0] in modules)
+    elif isinstance(node, ast.ImportFrom):
+        module = node.module or ""
+        yield from (module,) if module.partition(".")[0] in modules else ()
+    elif isinstance(node, ast.Name):
+        yield from (node.id,) if node.id in _FUNCTIONS.split() else ()
+    elif isinstance(node, ast.Attribute):
+        hidden = node.attr.startswith("__") and node.attr not in _HARMLESS.split()
+        is_forbidden = node.attr in (*modules, *_ATTRIBUTES.split())
+        yield from (node.attr,) if hidden or is_forbidden else ()

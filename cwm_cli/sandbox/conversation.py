@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from typing import NamedTuple, Self
 
 from cwm_cli.data.spaces import Columns
+from cwm_cli.sandbox.confinement import Limits
 from cwm_cli.sandbox.failures import Failure, failure_of
-from cwm_cli.sandbox.job import Job, Limits
+from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.pool import GRACE_SECONDS, JobResult, SandboxError, WorkerHandle, WorkerLost
 from cwm_cli.sandbox.protocol import (
     PAUSED,

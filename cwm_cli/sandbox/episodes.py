@@ -20,16 +20,17 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.abilities import Abilities, abilities_of
+from cwm_cli.sandbox.confinement import Limits
 from cwm_cli.sandbox.conversation import Conversation
 from cwm_cli.sandbox.failures import Failure, shown
 from cwm_cli.sandbox.job import (
     COUNT,
     MOST_OUTCOMES,
     SIZE,
+    Abilities,
     EpisodesJob,
     Job,
-    Limits,
+    abilities_of,
     answer_bytes,
     answer_slots,
 )
@@ -143,19 +144,30 @@ class EpisodeQuestions:
         dataset, abilities = self._dataset, abilities_of(self._program)
         if abilities.tells or not abilities.draws:  # one answer, or all outcomes
             starts = starts[:, :1]
-        questions = _make_questions(dataset, self._episodes, starts)
-        record = questions.dtype
+        columns = dataset.select("observations", "actions")
+        # Before the first step of an episode there is no reward.
+        columns["rewards"] = np.roll(dataset.columns["rewards"], 1)
+        columns["rewards"][[episode[0] for episode in self._episodes]] = 0.0
+        columns["starts"] = starts
         job = EpisodesJob.of(
             self._program,
             dataset,
             seed=int(self._seed),
             episodes=0,
             question_fields=[
-                (name, record[name].base.str, record[name].shape) for name in record.names or ()
+                (
+                    name,
+                    {"f": "<f8", "U": column.dtype.str}.get(column.dtype.kind, "<i8"),
+                    column.shape[1:],
+                )
+                for name, column in columns.items()
             ],
             draws_per_step=starts.shape[1],
             checked=checked,
         )
+        questions = np.zeros(len(dataset), job.question_type)
+        for name, column in columns.items():
+            questions[name] = column
         return _Pass(dataset, self._episodes, abilities, questions, job)
 
     def _answers(
@@ -335,24 +347,3 @@ def _walk_all(walks: list[_Walk]) -> list[_StepAnswers] | Failure:
     except _InvalidAnswer as error:
         return error.failure
     return answers
-
-
-def _make_questions(dataset: Dataset, episodes: list[np.ndarray], starts: np.ndarray) -> np.ndarray:
-    """Return a record for each row: observation, action, previous reward, and states of draws."""
-    columns = dataset.select("observations", "actions")
-    first_rows = np.array([episode[0] for episode in episodes], int)
-    columns["rewards"] = np.roll(dataset.columns["rewards"], 1)
-    columns["rewards"][first_rows] = 0.0
-    columns["starts"] = starts
-    types = [
-        (
-            name,
-            {"f": "<f8", "U": column.dtype.str}.get(column.dtype.kind, "<i8"),
-            column.shape[1:],
-        )
-        for name, column in columns.items()
-    ]
-    questions = np.zeros(len(dataset), np.dtype(types))
-    for name, column in columns.items():
-        questions[name] = column
-    return questions

@@ -1,10 +1,11 @@
 """Failures of programs, as messages for the next prompt. All data of a program may be forged."""
 
+import ast
 import re
 import signal
 import sys
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,8 +14,8 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.abilities import MisreadChoice
-from cwm_cli.sandbox.job import KINDS, Job, Limits, Phase
+from cwm_cli.sandbox.confinement import Limits
+from cwm_cli.sandbox.job import KINDS, Job, Phase, parse_program
 from cwm_cli.sandbox.pool import JobResult
 from cwm_cli.sandbox.protocol import EndReason
 
@@ -142,16 +143,6 @@ def _quote_line(lines: list[str], line: int) -> str:
     return f"at line {line}: {printable(lines[line - 1], _LINE_CHARACTERS)}"
 
 
-def misread_choice_failure(misread: MisreadChoice) -> Failure:
-    """Return the failure of a program that reads an entry of `CHOICES` without `[0]`."""
-    text = printable(misread.expression, _LINE_CHARACTERS)
-    message = (
-        f"{text} is the list of all alternatives, not the one in force. Write {text}[0]: the first "
-        "item of the list is in force."
-    )
-    return Failure(kind="load_error", message=message)
-
-
 def output_overflow(limits: Limits) -> Failure:
     """Return the failure of a program that printed more than its limit."""
     size = f"{limits.output_bytes / 2**20:.3g} MB"
@@ -270,3 +261,116 @@ def _literal(value: Any) -> str:
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key!r}: {_literal(part)}' for key, part in value.items())}}}"
     return repr(value)
+
+
+def find_unrepeatable_line(program: str) -> int:
+    """Return the first line that may make answers differ between processes, or 0.
+
+    The line calls a function that reads the clock, the operating system or random numbers without
+    our seed. If there is none, it assigns an empty container in the module or a class, which the
+    program may use as memory.
+    """
+    unseeded = re.compile(
+        "default_rng|RandomState|Random|SystemRandom|urandom|getrandom|token_bytes|token_hex|"
+        "randbelow|uuid1|uuid4|(time|perf_counter|monotonic|process_time)(_ns)?|now|today|getpid"
+    )
+    if (tree := parse_program(program)) is None:
+        return 0
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    call_lines = [node.lineno for node in calls if unseeded.fullmatch(_called_name(node))]
+    classes = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
+    container_lines = [
+        node.lineno
+        for body in (tree.body, *classes)
+        for node in body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and _is_empty_container(node.value)
+    ]
+    return min(call_lines or container_lines, default=0)
+
+
+def _called_name(call: ast.Call) -> str:
+    """Return the last part of the name of a called function."""
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
+def _is_empty_container(value: ast.expr | None) -> bool:
+    containers = {"dict", "list", "set", "defaultdict", "deque", "Counter", "OrderedDict"}
+    match value:
+        case ast.Dict(keys=[]) | ast.List(elts=[]):
+            return True
+        case ast.Call(args=[]) | ast.Call(func=ast.Name(id="defaultdict")):
+            return _called_name(value) in containers
+    return False
+
+
+def find_misread_choice(program: str) -> Failure | None:
+    """Return the failure of a program that uses an entry of `CHOICES` without `[0]`.
+
+    `CHOICES = {"integrator": ["euler", "rk4"]}` declares alternatives; the first item is active. A
+    comparison of the list itself with "euler" is False without an error. Entries that are not
+    lists, and programs without such a dictionary, are not checked.
+    """
+    if "CHOICES" not in program or (tree := parse_program(program)) is None:
+        return None
+    listed = set(_listed_choices(tree))
+    if not listed:
+        return None
+    indexed = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Constant)
+        and node.slice.value == 0
+    }
+    misread = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.expr)
+        and id(node) not in indexed
+        and not isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
+        and _reads_choice(node, listed)
+    ]
+    if not misread:
+        return None
+    first = min(misread, key=lambda node: (node.lineno, node.col_offset))
+    text = ast.get_source_segment(program.removeprefix("\ufeff"), first) or ast.unparse(first)
+    text = printable(text, _LINE_CHARACTERS)
+    message = (
+        f"{text} is the list of all alternatives, not the one in force. Write {text}[0]: the first "
+        "item of the list is in force."
+    )
+    return add_line(Failure(kind="load_error", message=message), program, first.lineno)
+
+
+def _listed_choices(tree: ast.Module) -> Iterator[object]:
+    """Yield the keys of `CHOICES` whose values are lists."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(_is_choices(target) for target in targets):
+                for key, value in zip(node.value.keys, node.value.values, strict=True):
+                    if isinstance(key, ast.Constant) and isinstance(value, ast.List | ast.Tuple):
+                        yield key.value
+
+
+def _is_choices(node: ast.expr) -> bool:
+    """Return whether an expression is `CHOICES`, as a name or an attribute."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name == "CHOICES"
+    return False
+
+
+def _reads_choice(node: ast.expr, listed: Collection[object]) -> bool:
+    """Return whether an expression is `CHOICES[key]` or `CHOICES.get(key)` for a listed key."""
+    match node:
+        case ast.Subscript(value=value, slice=key):
+            pass
+        case ast.Call(func=ast.Attribute(value=value, attr="get"), args=[key, *_]):
+            pass
+        case _:
+            return False
+    return _is_choices(value) and (not isinstance(key, ast.Constant) or key.value in listed)

@@ -19,8 +19,15 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 
 from cwm_cli.data.spaces import Columns, Space
-from cwm_cli.sandbox.abilities import Abilities, abilities_of
-from cwm_cli.sandbox.job import MOST_OUTCOMES, NEVER, Job, Phase, ReportedKind
+from cwm_cli.sandbox.job import (
+    MOST_OUTCOMES,
+    NEVER,
+    Abilities,
+    Job,
+    Phase,
+    ReportedKind,
+    abilities_of,
+)
 
 CHANNEL_DESCRIPTOR = 4
 """The descriptor of the questions of a conversation; the next one is that for replies."""
@@ -91,7 +98,7 @@ class ConfinedProgram:
         if self._job.draws:
             reseed(self._job.seed)
         module = ModuleType("world_model")
-        sys.modules[module.__name__] = module
+        sys.modules[module.__name__] = module  # `dataclass` looks up the module of a class there
         exec(self.code, module.__dict__)  # noqa: S102
         factory = getattr(module, "Environment", None)
         if not callable(factory):
@@ -108,12 +115,13 @@ class ConfinedProgram:
             return self._factory()
         self._generator.install(self._factory)
         environment = self._factory()
+        # `Environment` may be a function, or `__init__` may set an `rng` of its own.
         self._generator.install(type(environment), environment)
         return environment
 
     def begin_draw(self, start: bytes) -> None:
         """Seed all random numbers of the program for one draw, from `START_BYTES` random bytes."""
-        if self._has_other_random:
+        if self._has_other_random:  # takes longer than a typical step
             reseed(*np.frombuffer(start, "<u4").tolist())
         if self._generator is not None:
             self._generator.begin(start)
@@ -415,6 +423,7 @@ def _to_integers(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind == "u":
         return np.where(array > _MAX_INT, NEVER, array.astype(np.int64))
     fits = (np.floor(array) == array) & (np.abs(array) < 2.0**63)
+    # The inner `where` avoids the undefined conversion of numbers that do not fit.
     return np.where(fits, np.where(fits, array, 0).astype(np.int64), NEVER)
 
 

@@ -1,14 +1,16 @@
-"""Jobs for programs: their inputs, the slots for the answers, and limits on time and memory.
+"""The contract of a program, jobs for programs, and the slots for their answers.
 
 A job goes to the process of a program as raw bytes. Answers come back in shared memory of fixed
 size. Each answer has one slot of known type and width, so the trusted side parses nothing, and
 anything that a program writes there is at worst a wrong answer.
 """
 
+import ast
 import marshal
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from functools import lru_cache
 from math import prod
 from mmap import mmap
 from struct import Struct
@@ -17,8 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_
 import numpy as np
 
 from cwm_cli.data.spaces import Columns, Space
-from cwm_cli.errors import CwmError
-from cwm_cli.sandbox.abilities import abilities_of
 
 if TYPE_CHECKING:
     from cwm_cli.data.dataset import Dataset
@@ -56,6 +56,79 @@ KINDS: tuple[ReportedKind, ...] = get_args(ReportedKind)
 
 _ALIGNMENT = 16
 _SPACE, _ARRAY = "space", "array"
+
+
+class Abilities(NamedTuple):
+    """The optional features of the class `Environment` of a program; a plain program has none.
+
+    The trusted side has to know the contract of a program before the program runs, and must not
+    rely on its answers. The process of the program checks that the text and the class agree.
+
+    Attributes:
+        tells: It has `outcomes(action)`, which returns all possible outcomes with probabilities.
+        draws: It draws random numbers from `self.rng`.
+        remembers: It has `correct(observation, reward)`, so it is asked along whole episodes.
+    """
+
+    tells: bool = False
+    draws: bool = False
+    remembers: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each row is asked separately and has one certain answer."""
+        return not any(self)
+
+    @property
+    def contract(self) -> str:
+        """The contract of the program: plain, chance or memory."""
+        if self.remembers:
+            return "memory"
+        return "plain" if self.is_plain else "chance"
+
+
+@lru_cache(maxsize=256)
+def abilities_of(program: str) -> Abilities:
+    """Return the abilities of a program; a program with a syntax error counts as plain."""
+    # Skip parsing if no word occurs that every program with an ability contains.
+    if not any(word in program for word in ("outcomes", "correct", "rng")):
+        return Abilities()
+    if (tree := parse_program(program)) is None:
+        return Abilities()
+    methods = set(_members(tree, "Environment", frozenset()))
+    draws = any(isinstance(node, ast.Attribute) and node.attr == "rng" for node in ast.walk(tree))
+    return Abilities("outcomes" in methods, draws, "correct" in methods)
+
+
+def parse_program(program: str) -> ast.Module | None:
+    """Return the syntax tree of a program, or None if it cannot be parsed."""
+    try:
+        return ast.parse(program.removeprefix("\ufeff"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _members(tree: ast.Module, name: str, seen: frozenset[str]) -> Iterator[str]:
+    """Yield the members that a class defines or inherits from other classes of the module."""
+    if name in seen:
+        return
+    for node in tree.body:
+        match node:
+            case ast.ClassDef(name=found) if found == name:
+                for part in node.body:
+                    if isinstance(part, ast.FunctionDef):
+                        yield part.name
+                    elif isinstance(part, ast.Assign):
+                        yield from (t.id for t in part.targets if isinstance(t, ast.Name))
+                bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+            case ast.Assign(targets=[ast.Name(id=found)], value=ast.Name(id=other)) if (
+                found == name
+            ):
+                bases = [other]
+            case _:
+                continue
+        for base in bases:
+            yield from _members(tree, base, seen | {name})
 
 
 class Phase(IntEnum):
@@ -218,7 +291,7 @@ class Job:
         text = marshal.dumps((self.handler, trusted, parts, shapes))
         pieces = [len(text).to_bytes(8, "little"), text]
         size = 8 + len(text)
-        for array in arrays:
+        for array in arrays:  # aligned, so that `decode` can return views of the buffer
             pieces += [bytes(-size % _ALIGNMENT), array.tobytes()]
             size += -size % _ALIGNMENT + array.nbytes
         return b"".join(pieces)
@@ -459,105 +532,3 @@ def _unflatten(value: Any, arrays: list[np.ndarray]) -> Any:
         case list():
             return [_unflatten(part, arrays) for part in value]
     return value
-
-
-_MIN_SECONDS, _MAX_SECONDS = 0.01, 1e6
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bounds for a program in one job, or for one question of a conversation.
-
-    CPU time is the main limit, because it does not depend on the load of the machine. Wall-clock
-    time is a backstop for programs that sleep. On systems where the CPU time of another process
-    cannot be read (macOS), stalls are measured by the wall clock.
-
-    A program can forge its progress, so a step that takes too long is detected immediately only in
-    an honest program. The total holds for all programs: the processes that answer the rows of a
-    dataset share the time in proportion to their rows. The processes of an audit have the whole
-    time once more for each worker, because each process loads the program. After a program has run
-    out of time, no further dataset is asked. All rollouts of a program together may take as long as
-    one process by the wall clock.
-    """
-
-    wall_seconds: float = 60.0
-    """Maximum wall-clock time of a program in seconds."""
-
-    cpu_seconds: float = 10.0
-    """Maximum CPU time of a program in seconds, for all rows of a dataset."""
-
-    stall_seconds: float = 1.0
-    """Maximum CPU time in seconds for loading a program or for a single step."""
-    # One second is about 100,000 times the duration of a typical step. It leaves time for tables
-    # that are built at import, and ends a hang ten times sooner than `cpu_seconds`.
-
-    sleep_seconds: float = 2.0
-    """Maximum time in seconds that a program may sleep or wait; no model needs this."""
-
-    memory_mb: int = 512
-    """Maximum memory of a program in megabytes, beyond the memory of an idle process."""
-
-    output_bytes: int = 1 << 20
-    """Maximum number of bytes that a program may print."""
-
-    def part(self, share: float) -> Self:
-        """Return the limits of a process that has a share of the CPU and sleep time."""
-        return self.less(
-            used=(1 - share) * self.cpu_seconds, slept=(1 - share) * self.sleep_seconds
-        )
-
-    def without_time(self) -> Self:
-        """Return limits that do not reveal the remaining time, which depends on earlier processes.
-
-        The CPU time is one day: too long to matter.
-        """
-        return type(self)(
-            memory_mb=self.memory_mb, output_bytes=self.output_bytes, cpu_seconds=86400.0
-        )
-
-    def longer(self, draws: int) -> Self:
-        """Return the limits for several draws of each row.
-
-        Every 16 draws add the time limit once more. A program that answers a row in 30 microseconds
-        then has time for 64 draws of each of 20,000 rows.
-        """
-        factor = 1 + draws // 16
-        return replace(
-            self,
-            cpu_seconds=min(_MAX_SECONDS, factor * self.cpu_seconds),
-            wall_seconds=min(_MAX_SECONDS, factor * self.wall_seconds),
-        )
-
-    def less(self, *, used: float, slept: float, passed: float = 0.0) -> Self:
-        """Return the limits that remain after a process.
-
-        Args:
-            used: CPU time of the process in seconds.
-            slept: Sleep and wait time of the process in seconds.
-            passed: Wall-clock time of the process in seconds.
-        """
-        return replace(
-            self,
-            cpu_seconds=max(_MIN_SECONDS, self.cpu_seconds - used),
-            sleep_seconds=max(_MIN_SECONDS, self.sleep_seconds - slept),
-            wall_seconds=max(_MIN_SECONDS, self.wall_seconds - passed),
-        )
-
-    def __post_init__(self) -> None:
-        bounds = {"memory_mb": (1, 1 << 20), "output_bytes": (0, 1 << 30)}
-        for name, value in vars(self).items():
-            least, most = bounds.get(name, (_MIN_SECONDS, _MAX_SECONDS))
-            if not least <= value <= most:
-                raise ValueError(f"{name} is {value:g}; it must be from {least:g} to {most:.0f}")
-
-    @classmethod
-    def chosen(cls, options: Mapping[str, Any]) -> Self:
-        """Return limits with the options of a user, and defaults for all others.
-
-        Raises:
-            CwmError: An option is unknown or out of range.
-        """
-        try:
-            return cls(**options)
-        except (TypeError, ValueError) as error:
-            raise CwmError(f"invalid limit of the sandbox: {error}") from error

@@ -22,28 +22,15 @@ MACHINE = platform.machine()
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
-_PR_SET_PDEATHSIG = 1
-_PR_SET_DUMPABLE = 4
-_PR_SET_SECCOMP = 22
-_PR_SET_CHILD_SUBREAPER = 36
-_PR_SET_NO_NEW_PRIVS = 38
-_SECCOMP_MODE_FILTER = 2
-_CLONE = {"x86_64": 56, "aarch64": 220}
-_CLONE_PARENT = 0x8000
-_CAPSET = {"x86_64": 126, "aarch64": 91}
-_CAPABILITY_VERSION_3 = 0x20080522
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF = 444, 446
-_LANDLOCK_VERSION = 1
 
 # Instructions of classic BPF, and the fields of the description of a call (`struct seccomp_data`).
 _INSTRUCTION = Struct("=HBBI")
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
-_REFUSE = 0x00050000
 _NUMBER, _AUDIT, _ARGUMENTS = 0, 4, 16
-_X32 = 0x40000000
-_PROT_EXEC = 4
-_PID_PLACEHOLDER = 0x5AFE9D1D  # larger than any process number
+_PID_PLACEHOLDER = 0x5AFE9D1D
+"""Stands for the number of the process in a filter; larger than any process number."""
 
 ALLOWED = """
 read write close close_range lseek munmap mremap brk
@@ -58,9 +45,6 @@ poll ppoll select pselect6 set_robust_list rseq
 
 CONSTANT = "getpid gettid getppid getuid geteuid getgid getegid time"
 """Calls that return 0 in every process, so that no answer depends on the process or the hour."""
-
-_FUTEX_PRIVATE, _FUTEX_REAL_TIME = 128, 256
-_MADVISE_MERGEABLE = 12
 
 
 class Machine(NamedTuple):
@@ -115,21 +99,23 @@ def fork_sibling() -> int:
     Raises:
         OSError: This process has several threads, or the system is not supported.
     """
-    if MACHINE not in _CLONE or len(list(Path("/proc/self/task").iterdir())) > 1:
+    clone = {"x86_64": 56, "aarch64": 220}
+    # A fork has only the calling thread: locks that other threads held would stay locked.
+    if MACHINE not in clone or len(list(Path("/proc/self/task").iterdir())) > 1:
         raise OSError(errno.ENOSYS, "this process cannot be forked as a sibling")
-    return _call(_CLONE[MACHINE], _CLONE_PARENT, 0, 0, 0, 0)
+    return _call(clone[MACHINE], 0x8000, 0, 0, 0, 0)  # CLONE_PARENT
 
 
 def die_with_parent() -> None:
     """Make the kernel kill this process when its parent thread ends, until the user changes."""
     if sys.platform == "linux":
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def adopt_orphans(*, adopts: bool = True) -> None:
     """Become the parent of all descendants whose own parent ends, or stop doing so."""
     if sys.platform == "linux":
-        _prctl(_PR_SET_CHILD_SUBREAPER, int(adopts))
+        _prctl(36, int(adopts))  # PR_SET_CHILD_SUBREAPER
 
 
 class ProcessStat(NamedTuple):
@@ -219,24 +205,25 @@ def _system_call_code(number: int) -> tuple[bytes, int]:
 
 def hide_from_others() -> None:
     """Deny other processes of the same user access to the memory of this process."""
-    _prctl(_PR_SET_DUMPABLE, 0)
+    _prctl(4, 0)  # PR_SET_DUMPABLE
 
 
 def give_up_new_privileges() -> None:
     """Prevent this process from gaining rights by executing other programs."""
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
 
 
 def drop_capabilities() -> None:
     """Drop all capabilities, which are the privileges of root."""
-    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
-    _call(_CAPSET[MACHINE], header, bytes(24))
+    header = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
+    capset = {"x86_64": 126, "aarch64": 91}[MACHINE]
+    _call(capset, header, bytes(24))  # no effective, permitted or inheritable capability
 
 
 def landlock_version() -> int:
     """Return the version of Landlock in this kernel, or 0."""
     try:
-        return _call(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION)
+        return _call(_LANDLOCK_CREATE_RULESET, None, 0, 1)  # LANDLOCK_CREATE_RULESET_VERSION
     except OSError:
         return 0
 
@@ -255,7 +242,7 @@ class _FilterProgram(ctypes.Structure):
 def filter_system_calls(instructions: bytes) -> None:
     """Filter all further system calls of this process permanently by a classic BPF program."""
     program = _FilterProgram(len(instructions) // 8, instructions)
-    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(program))
+    _prctl(22, 2, ctypes.addressof(program))  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
 
 
 def _prctl(option: int, *values: int) -> None:
@@ -323,14 +310,15 @@ def compute_only(machine: str) -> bytes:
     audit, numbers = MACHINES[machine]
     code = [_load(_AUDIT), *_unless_equal(audit, _end(_KILL)), _load(_NUMBER)]
     if machine == "x86_64":
-        code += [_step(_IF_AT_LEAST, _X32, 0, 1), _end(_KILL)]
+        # Calls of the x32 interface have this bit in their number, and other meanings.
+        code += [_step(_IF_AT_LEAST, 0x40000000, 0, 1), _end(_KILL)]
     for name in ALLOWED.split():
         if name in numbers:
             code += _when(numbers[name], [_end(_ALLOW)])
     for name in ("mmap", "mprotect"):
         executable = [
             _load(_argument(2)),
-            _step(_IF_ANY_BIT, _PROT_EXEC, 0, 1),
+            _step(_IF_ANY_BIT, mmap.PROT_EXEC, 0, 1),
             _refuse(errno.EPERM),
         ]
         code += _when(numbers[name], [*executable, _end(_ALLOW)])
@@ -338,13 +326,15 @@ def compute_only(machine: str) -> bytes:
         if name in numbers:
             code += _when(numbers[name], [_refuse(0)])
     code += _clock_rules(numbers)
-    shared = [_load(_argument(1)), _step(_IF_ANY_BIT, _FUTEX_PRIVATE, 1, 0), _refuse(errno.EPERM)]
-    real = [_step(_IF_ANY_BIT, _FUTEX_REAL_TIME, 1, 0), _end(_ALLOW)]
+    private_futex, real_time_futex = 128, 256
+    shared = [_load(_argument(1)), _step(_IF_ANY_BIT, private_futex, 1, 0), _refuse(errno.EPERM)]
+    real = [_step(_IF_ANY_BIT, real_time_futex, 1, 0), _end(_ALLOW)]
     # A lock without a timeout names the real-time clock, too.
     for half in (_argument(3), _argument(3) + 4):
         real += [_load(half), *_unless_equal(0, _refuse(errno.EPERM))]
     code += _when(numbers["futex"], [*shared, *real, _end(_ALLOW)])
-    merged = [_load(_argument(2)), _step(_IF_EQUAL, _MADVISE_MERGEABLE, 0, 1)]
+    # The time of a write shows whether the kernel has merged a page with an equal one elsewhere.
+    merged = [_load(_argument(2)), _step(_IF_EQUAL, 12, 0, 1)]  # MADV_MERGEABLE
     code += _when(numbers["madvise"], [*merged, _refuse(errno.EINVAL), _end(_ALLOW)])
     own = [_load(_argument(0)), *_unless_equal(0, _refuse(errno.EPERM)), _end(_ALLOW)]
     code += _when(numbers["sched_getaffinity"], own)
@@ -412,7 +402,7 @@ def _end(verdict: int) -> bytes:
 
 def _refuse(error: int) -> bytes:
     """Return an instruction that makes the call fail with an error number (0: return 0)."""
-    return _end(_REFUSE | error)
+    return _end(0x00050000 | error)  # SECCOMP_RET_ERRNO
 
 
 def _unless_equal(value: int, line: bytes) -> list[bytes]:

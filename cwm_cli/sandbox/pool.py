@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock, Semaphore
@@ -26,7 +26,8 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.locks import find_abandoned_folders, make_locked_folder
 from cwm_cli.sandbox import probe
-from cwm_cli.sandbox.job import Limits, PredictionJob
+from cwm_cli.sandbox.confinement import Limits
+from cwm_cli.sandbox.job import PredictionJob
 from cwm_cli.sandbox.protection import GAPS, Protection
 from cwm_cli.sandbox.protocol import (
     BEGINNING,
@@ -48,16 +49,6 @@ SIDES = 2
 
 GRACE_SECONDS = 10.0
 """Delay after the wall-clock limit of a program until its worker is considered lost."""
-
-_COMMAND = f"{BEGINNING}; from cwm_cli.sandbox.worker import main; main()"
-_ENVIRONMENT = {
-    "LANG": "C.UTF-8",
-    "PATH": "/usr/bin:/bin",
-    "PYTHONHASHSEED": "0",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "VECLIB_MAXIMUM_THREADS": "1",
-}
 
 
 class SandboxError(RuntimeError):
@@ -168,8 +159,14 @@ class WorkerPool:
             free = self._free[side]
             outdated = [worker for worker in free if worker.setup != self._setup]
             free[:] = [worker for worker in free if worker.setup == self._setup]
-            worker = free.pop() if free else self._start()
-        for old in outdated:
+            if free:
+                worker = free.pop()
+            else:
+                # The first worker of a setup forks a twin for the other side.
+                is_first = all(worker.setup != self._setup for worker in self._alive)
+                worker = WorkerHandle.start(self._setup, with_twin=is_first and self._is_parallel)
+                self._alive.add(worker)
+        for old in outdated:  # `_retire` takes the lock itself, and waits for the worker
             self._retire(old)
         return worker
 
@@ -177,7 +174,13 @@ class WorkerPool:
         """Wait for a new worker, run the probe in it, and keep its twin for the other side."""
         hello = worker.greet()
         if worker.twin:
-            self._keep(worker.twin, 1 - side)
+            with self._lock:
+                is_closed = self.is_closed
+                if not is_closed:
+                    self._alive.add(worker.twin)
+                    self._free[1 - side].append(worker.twin)
+            if is_closed:
+                worker.twin.close()
         if hello.complaint:
             raise CwmError(
                 f"the tool {clean(hello.complaint, limit=300)}: fix it, or leave out --tool"
@@ -192,21 +195,6 @@ class WorkerPool:
                 self._protection = protection
                 layers = ", ".join(f"{name} {state}" for name, state in protection.layers.items())
                 log.info("a worker is confined: %s", layers)
-
-    def _start(self) -> WorkerHandle:
-        """Start a worker; the first one of a setup has a twin if programs may run in parallel."""
-        is_first = all(worker.setup != self._setup for worker in self._alive)
-        worker = WorkerHandle.start(self._setup, with_twin=is_first and self._is_parallel)
-        self._alive.add(worker)
-        return worker
-
-    def _keep(self, twin: WorkerHandle, side: int) -> None:
-        with self._lock:
-            if not self.is_closed:
-                self._alive.add(twin)
-                self._free[side].append(twin)
-                return
-        twin.close()
 
     def _retire(self, worker: WorkerHandle) -> None:
         with self._lock:
@@ -327,17 +315,18 @@ class WorkerHandle:
             with _convert_errors():
                 self._control.settimeout(limits.wall_seconds + GRACE_SECONDS)
                 JobRequest(len(job), slot_bytes, limits).send(self._control, files)
-            yield partial(self._finish, slots, slot_bytes, log_file)
 
-    def _finish(self, slots: int, size: int, log_file: int) -> JobResult:
-        with _convert_errors():
-            report = JobReport.receive(self._control)
-        log_tail_bytes = 1 << 16  # more than any message shows
-        start = max(0, os.fstat(log_file).st_size - log_tail_bytes)
-        printed = os.pread(log_file, log_tail_bytes, start)
-        if not report.ready:
-            raise SandboxError(f"the sandbox could not be set up: {_last_line(printed)}")
-        return JobResult(report, read_all(slots, size), printed)
+            def finish() -> JobResult:
+                with _convert_errors():
+                    report = JobReport.receive(self._control)
+                log_tail_bytes = 1 << 16  # more than any message shows
+                start = max(0, os.fstat(log_file).st_size - log_tail_bytes)
+                printed = os.pread(log_file, log_tail_bytes, start)
+                if not report.ready:
+                    raise SandboxError(f"the sandbox could not be set up: {_last_line(printed)}")
+                return JobResult(report, read_all(slots, slot_bytes), printed)
+
+            yield finish
 
     def close(self) -> None:
         """End the worker and all processes that it has started."""
@@ -434,30 +423,31 @@ def start(
     ends = [connection.theirs, *([second.theirs] if second else [])]
     words = [str(ends[0].fileno()), setup.encode()]
     words += [str(second.theirs.fileno()), second.folder] if second else []
+    # No variable with a key of the user: only the paths of modules and libraries.
+    paths = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+    environment = {name: os.environ[name] for name in paths if name in os.environ} | {
+        "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in sys.path),
+        "LANG": "C.UTF-8",
+        "PATH": "/usr/bin:/bin",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "VECLIB_MAXIMUM_THREADS": "1",
+    }
+    command = f"{BEGINNING}; from cwm_cli.sandbox.worker import main; main()"
     with ExitStack() as stack:
         for end in ends:
             stack.enter_context(end)
         return subprocess.Popen(
-            [sys.executable, *FLAGS, _COMMAND, *words],
+            [sys.executable, *FLAGS, command, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             pass_fds=[end.fileno() for end in ends],
-            env=_environment(),
+            env=environment,
             cwd=connection.folder,
             start_new_session=True,
         )
-
-
-def _environment() -> dict[str, str]:
-    """Return environment variables without secrets: only the paths of modules and libraries."""
-    modules = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
-    libraries = {
-        name: os.environ[name]
-        for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-        if name in os.environ
-    }
-    return _ENVIRONMENT | libraries | {"PYTHONPATH": modules}
 
 
 @contextmanager
@@ -470,32 +460,25 @@ def memory_file(content: bytes = b"", size: int = 0) -> Iterator[int]:
         content: Content of the file.
         size: Size in bytes of a file without content.
     """
-    with _unnamed_file() as descriptor:
+    with ExitStack() as stack:
+        if sys.platform == "linux":
+            descriptor = os.memfd_create("cwm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            stack.callback(os.close, descriptor)
+        else:
+            descriptor = stack.enter_context(tempfile.TemporaryFile()).fileno()
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
         if content:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
             os.lseek(descriptor, 0, os.SEEK_SET)
         if size:
             os.ftruncate(descriptor, size)
         if sys.platform == "linux" and (content or size):
+            # If a program shortened the slots, a SIGBUS would end the worker, which maps them.
             seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
             seals |= fcntl.F_SEAL_WRITE if content else 0
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
         yield descriptor
-
-
-@contextmanager
-def _unnamed_file() -> Iterator[int]:
-    if sys.platform != "linux":
-        with tempfile.TemporaryFile() as file:
-            yield file.fileno()
-        return
-    descriptor = os.memfd_create("cwm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def read_all(descriptor: int, size: int) -> bytes:

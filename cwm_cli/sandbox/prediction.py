@@ -20,7 +20,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.abilities import abilities_of
+from cwm_cli.sandbox.confinement import Limits
 from cwm_cli.sandbox.conversation import Reply
 from cwm_cli.sandbox.failures import Failure, describe_question, shown
 from cwm_cli.sandbox.job import (
@@ -28,9 +28,9 @@ from cwm_cli.sandbox.job import (
     START_BYTES,
     DrawsJob,
     Job,
-    Limits,
     OutcomesJob,
     PredictionJob,
+    abilities_of,
     answer_bytes,
     answer_slots,
 )
@@ -169,6 +169,7 @@ class RowQuestions:
             numbers = random_permutations(draws, len(dataset), rng)[:, :MAX_AUDITED_DRAWS]
             answers = answers.select_draws(numbers)
         job = self._job_maker(draws, numbers, checked=False)
+        # Even and odd parts on different sides, so that no worker gets consecutive rows.
         again = self._answers(job, [parts[0::2], parts[1::2]], whole=True)
         if again.failure:
             return as_nondeterministic(again.failure)
@@ -282,6 +283,7 @@ def _merge_outcomes(dataset: Dataset, answers: PartialAnswers, bytes_each: int) 
     for rows, slots in answers:
         filled = min(width, slots["probabilities"].shape[1])
         probabilities[rows, :filled] = slots["probabilities"][:, :filled]
+    # A program may write into places beyond its counts; equal answers must have equal places.
     is_unused = np.arange(width) >= counts[:, None]
     for column in (probabilities, *columns.values()):
         column[is_unused] = np.zeros((), column.dtype)
@@ -303,7 +305,8 @@ def check_outcome_memory(rows: int, width: int, bytes_each: int) -> Failure | No
 def as_outcomes(columns: Columns, probabilities: np.ndarray, rows: np.ndarray) -> ProgramAnswers:
     """Return outcomes, or a failure if the probabilities of the given rows do not sum to 1."""
     asked = probabilities[rows]
-    if not ((asked >= 0).all() and (np.abs(asked.sum(axis=1) - 1) < _TOLERANCE).all()):
+    # `handlers.outcomes_of` has normalised them, so only rounding is left.
+    if not ((asked >= 0).all() and (np.abs(asked.sum(axis=1) - 1) < 1e-9).all()):
         return ProgramAnswers({}, TAMPERED)
     return ProgramAnswers(columns, shape="outcomes", probabilities=probabilities)
 
@@ -425,28 +428,23 @@ def find_difference(
     Returns:
         A failure that names the first row with a difference, or None.
     """
+    # Solvers that start at their last solution differ by 1e-16; the metric accepts 1e-5.
+    tolerance = 1e-9
     for name, column in first.items():
-        differs = ~_is_close(column, second[name]).reshape(len(column), -1).all(axis=1)
+        again = second[name]
+        with np.errstate(over="ignore"):
+            equal = (
+                np.isclose(again, column, rtol=tolerance, atol=tolerance, equal_nan=True)
+                if column.dtype.kind == "f"
+                else np.asarray(column == again)
+            )
+        differs = ~equal.reshape(len(column), -1).all(axis=1)
         if differs.any():
             row = int(np.argmax(differs))
             answers = " and then ".join(shown(part[name][row].tolist()) for part in (first, second))
             message = f"two calls of {describe(row)} returned different results: {answers}"
             return Failure(kind="nondeterministic", message=f"{message}\n{advice}")
     return None
-
-
-_TOLERANCE = 1e-9
-"""Absolute plus relative difference that equal answers may have. Solvers that start at their last
-solution differ by 1e-16; the metric accepts 1e-5."""
-
-
-def _is_close(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return which elements agree: numbers within the tolerance, NaN with NaN, inf with inf."""
-    if first.dtype.kind != "f":
-        return np.asarray(first == second)
-    with np.errstate(over="ignore"):
-        close = np.isclose(second, first, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
-    return np.asarray(close)
 
 
 def as_nondeterministic(failure: Failure, advice: str = ADVICE) -> Failure:

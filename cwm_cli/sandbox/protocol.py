@@ -11,8 +11,8 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, Self
 
-from cwm_cli.sandbox.confinement import LAYERS
-from cwm_cli.sandbox.job import DrawsJob, EpisodesJob, Limits, OutcomesJob, PredictionJob
+from cwm_cli.sandbox.confinement import LAYERS, Limits
+from cwm_cli.sandbox.job import DrawsJob, EpisodesJob, OutcomesJob, PredictionJob
 
 FLAGS = ("-s", "-P", *(["-B"] if sys.dont_write_bytecode else []), "-c")
 """Arguments of Python for workers: without the user's site packages and the working folder.

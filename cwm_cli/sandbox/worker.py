@@ -28,9 +28,9 @@ import numpy as np
 
 from cwm_cli.sandbox import candidate
 from cwm_cli.sandbox.candidate import MAX_DESCRIPTORS, READY
-from cwm_cli.sandbox.confinement import Guards
+from cwm_cli.sandbox.confinement import Guards, Limits
 from cwm_cli.sandbox.handlers import handler_class
-from cwm_cli.sandbox.job import CONTROL_BYTES, Limits, Phase
+from cwm_cli.sandbox.job import CONTROL_BYTES, Phase
 from cwm_cli.sandbox.linux import adopt_orphans, fork_sibling, landlock_version, process_stat
 from cwm_cli.sandbox.protocol import (
     BEGINNING,
@@ -63,11 +63,7 @@ import late."""
 FORBIDDEN = "gymnasium"
 """This module contains the true environments, each a perfect model of itself."""
 
-_TICK_SECONDS = 0.05  # interval of checks: a twentieth of the shortest usual limit
-_FIRST_DESCRIPTOR = 3
 _PROGRESS = Struct("<QB7xB")  # the first three slots of the control page
-
-_COMMAND = f"{BEGINNING}; from cwm_cli.sandbox.worker import become_program; become_program()"
 
 
 class Disconnected(Exception):
@@ -120,7 +116,7 @@ def _fork_twin(first: Endpoint, second: Endpoint, hello: Hello) -> tuple[Endpoin
         second.control.close()
         return first, hello._replace(twin=twin or 0)
     first.control.close()
-    os.setsid()
+    os.setsid()  # as `pool.start` does for a worker of its own
     os.chdir(second.folder)
     os.dup2(sys.stdout.fileno(), 2)  # close standard error, whose reader waits for the first worker
     adopt_orphans()
@@ -136,6 +132,7 @@ def prepare_interpreter(setup: Setup) -> tuple[Guards, Hello]:
         ImportError: A handler imports Gymnasium.
     """
     faulthandler.enable(file=2, all_threads=False)
+    # `WatchedProcess.dump` sends this signal to a program that takes too long.
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
     for name in PRELOADED.split():
         importlib.import_module(name)
@@ -157,11 +154,12 @@ def prepare_interpreter(setup: Setup) -> tuple[Guards, Hello]:
             )
     guards = Guards(setup.layers, ("numpy", *setup.tools))
     guards.apply_inherited()
-    sys.meta_path.insert(0, guards.imports)
+    sys.meta_path.insert(0, guards.imports)  # from here on, only imported modules can be imported
     sys.argv = sys.orig_argv = [""]
     sys.path.clear()
     sys.path_importer_cache.clear()
     os.environ.clear()
+    # A collection in a fork would otherwise write to all objects, and so copy their pages.
     gc.freeze()
     gc.enable()
     return guards, Hello(guards.layers, landlock_version(), complaint)
@@ -193,25 +191,23 @@ def _compile_in_one_thread(mujoco: Any) -> None:
         return read(f"{before}{compiler}{end}{after}" if end else text, *more, **named)
 
     mujoco.MjModel.from_xml_string = staticmethod(from_xml_string)
+
+    def in_one_thread(method: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_in_one_thread(self: Any, *more: Any, **named: Any) -> Any:
+            self.compiler.usethread = False
+            return method(self, *more, **named)
+
+        return compile_in_one_thread
+
     if hasattr(mujoco, "MjSpec"):  # since 3.2
         for name in ("compile", "recompile"):
-            _compile_spec_in_one_thread(mujoco.MjSpec, name)
+            setattr(mujoco.MjSpec, name, in_one_thread(getattr(mujoco.MjSpec, name)))
     try:
         mujoco.MjModel.from_xml_string("<mujoco/>")
         if hasattr(mujoco, "MjSpec"):
             mujoco.MjSpec().compile()
     except Exception as error:
         raise BadTool(f"this 'mujoco' compiles models only in threads ({error})") from error
-
-
-def _compile_spec_in_one_thread(spec: Any, name: str) -> None:
-    method = getattr(spec, name)
-
-    def compile_in_one_thread(self: Any, *more: Any, **named: Any) -> Any:
-        self.compiler.usethread = False
-        return method(self, *more, **named)
-
-    setattr(spec, name, compile_in_one_thread)
 
 
 WITHOUT_THREADS: Mapping[str, Callable[[Any], None]] = {"mujoco": _compile_in_one_thread}
@@ -282,6 +278,7 @@ class Worker:
         except BaseException:
             process.end()
             raise
+        # A process that has finished its job is only stopped; its end would delay the report.
         is_done = reason is EndReason.EXITED and not process.is_reaped
         used = allowance.used(process.cpu_seconds())
         process.kill()
@@ -351,8 +348,8 @@ class PreparedProcess:
         self._requests, requests = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
-            ChildChanges.disable()
-            first = _FIRST_DESCRIPTOR
+            ChildChanges.disable()  # the worker reads the same pipe
+            first = 3  # after the standard streams
             for descriptor in sorted((requests.fileno(), ready, *guards.descriptors)):
                 os.closerange(first, descriptor)
                 first = descriptor + 1
@@ -377,8 +374,11 @@ class FreshProcess(PreparedProcess):
         with requests:
             ends = (requests.fileno(), ready)
             words = [*map(str, ends), str(os.getpid()), setup.encode()]
+            command = "from cwm_cli.sandbox.worker import become_program; become_program()"
             process = subprocess.Popen(
-                [sys.executable, *FLAGS, _COMMAND, *words], pass_fds=ends, env=environment
+                [sys.executable, *FLAGS, f"{BEGINNING}; {command}", *words],
+                pass_fds=ends,
+                env=environment,
             )
         os.close(ready)
         self.pid = process.pid
@@ -462,7 +462,7 @@ class _Allowance:
         now = time.monotonic()
         self.slept += now - self._seen if asleep and self._counting else 0.0
         self._seen = now
-        if place > self._furthest and place[0] <= Phase.DONE:
+        if place > self._furthest and place[0] <= Phase.DONE:  # no forged phase counts
             self._furthest, self._moved = place, used
         if not self._counting:
             return None
@@ -531,7 +531,8 @@ class WatchedProcess:
         """
         if self._has_changed():
             return
-        events = [descriptor for descriptor, _ in self._poller.poll(_TICK_SECONDS * 1000)]
+        tick_milliseconds = 50  # a twentieth of the shortest usual limit
+        events = [descriptor for descriptor, _ in self._poller.poll(tick_milliseconds)]
         if self._control in events:
             raise Disconnected
         if self._changes.descriptor in events:
@@ -592,6 +593,7 @@ class WatchedProcess:
         """Kill the process and its group without waiting for its end."""
         if self._status is None:
             os.kill(self.pid, signal.SIGKILL)
+        # `candidate.run` has made the process the leader of its group.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 

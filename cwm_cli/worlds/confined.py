@@ -16,7 +16,6 @@ from cwm_cli.planning import PLANNERS, Decider, Unsuited, find_planner, stepping
 from cwm_cli.planning.memory import ProgramWithMemory
 from cwm_cli.planning.model import FORMS, LARGEST, Here, Model, Step, name
 from cwm_cli.planning.program import Checks, Program
-from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.handlers import (
     Complaint,
     ConfinedProgram,
@@ -29,7 +28,7 @@ from cwm_cli.sandbox.handlers import (
     values,
     writer,
 )
-from cwm_cli.sandbox.job import ModelJob, slot_type
+from cwm_cli.sandbox.job import ModelJob, abilities_of, slot_type
 from cwm_cli.translation.forms import Form, Rows, Source, find_fastest_form
 from cwm_cli.worlds.messages import (
     NO_PLACE,

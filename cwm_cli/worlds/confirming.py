@@ -23,9 +23,9 @@ from cwm_cli.data.dataset import VALID, Dataset, Transition
 from cwm_cli.data.spaces import Columns
 from cwm_cli.planning import Decider, Moment, Planner, Unsuited, find_planner
 from cwm_cli.planning.model import key
-from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.client import Sandbox
 from cwm_cli.sandbox.failures import Failure, printable
+from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.sandbox.pool import SandboxError
 from cwm_cli.worlds.messages import PlanningJob, states_of
 from cwm_cli.worlds.model import Confirmation

@@ -22,9 +22,8 @@ import numpy as np
 from cwm_cli.data.spaces import Space
 from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.planning.planner import Moment
-from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.handlers import values
-from cwm_cli.sandbox.job import ModelJob
+from cwm_cli.sandbox.job import ModelJob, abilities_of
 
 SIZE = Struct("<I")
 """The length of the message that follows, in bytes."""

@@ -22,10 +22,10 @@ from cwm_cli.envs.tasks import Task, random_action
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.planning.model import FORMS, EpisodeHistory
-from cwm_cli.sandbox.abilities import Abilities, abilities_of
 from cwm_cli.sandbox.client import Sandbox
 from cwm_cli.sandbox.conversation import Conversation
 from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure, printable
+from cwm_cli.sandbox.job import Abilities, abilities_of
 from cwm_cli.sandbox.pool import WorkerLost
 from cwm_cli.sandbox.prediction import ProgramAnswers
 from cwm_cli.worlds.confirming import SHARE, Confirmer, Decision

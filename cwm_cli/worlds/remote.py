@@ -29,10 +29,9 @@ from cwm_cli.planning.model import (
     PossibleStep,
     Step,
 )
-from cwm_cli.sandbox.abilities import abilities_of
 from cwm_cli.sandbox.client import Sandbox
 from cwm_cli.sandbox.failures import Failure
-from cwm_cli.sandbox.job import MOST_OUTCOMES
+from cwm_cli.sandbox.job import MOST_OUTCOMES, abilities_of
 from cwm_cli.worlds.messages import (
     NO_PLACE,
     NO_STATE,

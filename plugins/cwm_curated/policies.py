@@ -32,7 +32,7 @@ from cwm_cli.envs.simulators.chance import GLOBAL, reseed
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import step_limit
 from cwm_cli.planning import Decider, Moment
-from cwm_cli.planning.icem import Icem
+from cwm_cli.planning.cem import Icem
 from cwm_cli.planning.mcts import Mcts
 from cwm_cli.planning.model import Model, Named, key
 from cwm_cli.planning.tabular import Tabular

@@ -15,7 +15,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.missing_data import find_gaps
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.problems.world_model import WorldModelProblem
-from cwm_cli.sandbox.abilities import abilities_of
+from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
 from cwm_cli.text import percent, share
 from cwm_induction import objects

@@ -16,7 +16,7 @@ from cwm_cli.registry import Owner, read_options
 from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.sandbox import Limits
-from cwm_cli.sandbox.abilities import abilities_of
+from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.program import ProgramModel
 from cwm_induction.refining.calibrating import Calibrate, Calibration

@@ -7,7 +7,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns, Leaf, Space
-from cwm_cli.sandbox.abilities import abilities_of
+from cwm_cli.sandbox.job import abilities_of
 
 FIELDS = ("observations", "next_observations")
 _BEGINS = "class Numbers:"

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.chance.__main__ import table
 from benchmarks.chance.items import ITEMS, Measure, familiar_rows
 from benchmarks.chance.optimum import planned, share, true_dynamics
-from cwm_cli.sandbox.abilities import abilities_of
+from cwm_cli.sandbox.job import abilities_of
 from folders import ROOT
 
 PAGE = (ROOT / "docs" / "tutorials" / "chance-and-memory.md").read_text(encoding="utf-8")

@@ -11,8 +11,7 @@ import pytest
 
 from benchmarks import published
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.cem import Cem
-from cwm_cli.planning.icem import Icem, coloured_noise
+from cwm_cli.planning.cem import Cem, Icem, coloured_noise
 from cwm_cli.planning.model import Model
 from cwm_cli.planning.planner import Situation
 from cwm_cli.planning.program import Checks, MemorylessModel, Program

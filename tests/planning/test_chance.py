@@ -11,8 +11,7 @@ from candidates import open_session
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Moment
-from cwm_cli.planning.cem import Cem
-from cwm_cli.planning.icem import Icem
+from cwm_cli.planning.cem import Cem, Icem
 from cwm_cli.planning.mcts import Mcts
 from cwm_cli.planning.planner import Planner, Situation, Unsuited
 from cwm_cli.planning.tabular import Tabular

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from cwm_cli.sandbox.abilities import Abilities, abilities_of, find_unrepeatable_line
+from cwm_cli.sandbox.failures import find_unrepeatable_line
+from cwm_cli.sandbox.job import Abilities, abilities_of
 from cwm_cli.worlds import Predictions
 
 PLAIN = """

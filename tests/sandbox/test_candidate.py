@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmarks.scoring import PROGRAM
-from cwm_cli.sandbox.abilities import ForbiddenName, check_source
+from cwm_cli.sandbox.confinement import ForbiddenName, check_source
 from old_kernel import available, on_old_kernel
 
 REACHING = {
