@@ -264,7 +264,7 @@ class GridValues:
         size, actions = len(self._coordinates), len(self._actions)
         entries = 6_000_000  # of the arrays of corners, about 100 MB
         points = min(self._options.points, entries // (actions * 2**size))
-        finest = int(points ** (1 / size) + 1e-9)
+        finest = int(points ** (1 / size) + 1e-9)  # the root of 1000 may be 9.999...
         if finest < 4:
             raise Unsuited(f"{points} points are too few for {size} components")
         counts = [min(finest, 1000)]

@@ -158,6 +158,7 @@ class TreeSearch(Generic[N]):
         self._options = options
         self._random = Random(0)  # noqa: S311  # no secret
         self._horizon = 0
+        self._lowest, self._highest = inf, -inf  # of all values so far
 
     def search(self, situation: Situation) -> ActionValues:
         """Return the values of the actions in a situation."""
@@ -185,6 +186,10 @@ class TreeSearch(Generic[N]):
     def _spent(self) -> int:
         """Return the number of steps that count for the budget."""
         return self._model.counter[0]
+
+    def _exploration(self) -> float:
+        """Return the factor of the exploration term, in units of the values."""
+        return self._options.exploration * max(0.0, self._highest - self._lowest)
 
     def _play(self, valid: Sequence[int], proposals: Sequence[int]) -> tuple[float, Sequence[int]]:
         """Take actions from the current state; a random valid action replaces an invalid one.
@@ -232,7 +237,7 @@ class PublishedTree(TreeSearch[PublishedNode]):
     def _begin(self, situation: Situation) -> PublishedNode:
         self._rng = situation.rng
         root = PublishedNode(situation.state, situation.valid or self._actions)
-        root.visits = 1
+        root.visits = 1  # the first selection takes its logarithm
         return root
 
     def _simulate(self, root: PublishedNode) -> None:
@@ -353,7 +358,6 @@ class PlanTree(TreeSearch[PlanNode]):
     def __init__(self, model: Model, options: Mcts) -> None:
         super().__init__(model, options)
         self.root: PlanNode | None = None
-        self._lowest, self._highest = inf, -inf
         self._rate = 0.0  # reward per step of the latest rollout that did not end
 
     def _begin(self, situation: Situation) -> PlanNode:
@@ -393,7 +397,7 @@ class PlanTree(TreeSearch[PlanNode]):
 
     def _descend(self, root: PlanNode) -> tuple[Path, Sequence[int]]:
         """Select by upper confidence bounds; return the path and a rollout to continue with."""
-        scale = self._options.exploration * max(0.0, self._highest - self._lowest)
+        scale = self._exploration()
         path = self._follow([], root, lambda node: select_ucb(node, scale, self._random))
         return path, next(self._rollouts)
 
@@ -564,7 +568,6 @@ class StateGraph(TreeSearch[GraphNode]):
     def __init__(self, model: Model, options: Mcts) -> None:
         super().__init__(model, options)
         self.states: dict[Any, GraphNode] = {}
-        self._lowest, self._highest = inf, -inf
         self._walked = 0
 
     def _begin(self, situation: Situation) -> GraphNode:
@@ -580,8 +583,7 @@ class StateGraph(TreeSearch[GraphNode]):
         """Walk for the length of a rollout, or to the end of the episode, and back up."""
         # `is_set` says that the model is already in the state of `node`.
         node, path, is_set = root, list[tuple[GraphNode, int]](), False
-        length = min(self._options.rollout, self._horizon)
-        scale = self._options.exploration * max(0.0, self._highest - self._lowest)
+        length, scale = min(self._options.rollout, self._horizon), self._exploration()
         while len(path) < length and not node.terminated:
             index = select_ucb(node, scale, self._random)
             path.append((node, index))

@@ -197,6 +197,7 @@ def _replica(value: Any, memo: dict[int, Any]) -> Any:
         return value
     if (known := memo.get(id(value))) is not None:
         return known
+    # A container is in the memo before its parts are copied: a part may refer to it.
     if kind is np.ndarray and not value.dtype.hasobject:
         made = memo[id(value)] = value.copy("K")
     elif kind is tuple:

@@ -201,6 +201,7 @@ class Model:
         """
         start, found = self.here(), dict[Any, list[Any]]()
         key = self.drawn_from
+        # Not `hash`, whose values for texts differ between processes.
         self.draw_from([crc32(repr(name(start)).encode()), int(action)])
         for _ in range(times):
             self.stand(start)

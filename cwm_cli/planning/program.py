@@ -159,6 +159,7 @@ class Program(BatchedModel):
     def draw_from(self, key: Sequence[int]) -> None:
         """Seed `self.rng`, `random` and `numpy.random` with a key."""
         super().draw_from(key)
+        # Seeding from a key takes much longer than restoring a state.
         seeded = self._seeded.get(self.drawn_from)
         if seeded is None:
             random.seed(repr(self.drawn_from))

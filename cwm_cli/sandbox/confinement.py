@@ -185,6 +185,7 @@ class Guards:
         """Activate, in the worker, the guards that its processes inherit."""
         if any(self._is_on(layer) for layer in ("capabilities", "landlock", "seccomp")):
             linux.give_up_new_privileges()
+        # A change of the user, which follows in each process, needs the capabilities.
         if self._is_on("capabilities") and not self._is_on("user"):
             linux.drop_capabilities()
         if self._is_on("seccomp"):
@@ -294,6 +295,7 @@ def _limit_resources(limits: Limits, space: AddressSpace) -> None:
     The worker watches CPU time more closely. The limit on processes does not bind root, so the
     worker also checks programs for children.
     """
+    # Later than the worker, which knows the reason and reports it.
     seconds = ceil(time.process_time() + limits.cpu_seconds) + 1
     _lower(resource.RLIMIT_CPU, seconds, seconds + 1)
     _lower(resource.RLIMIT_FSIZE, limits.output_bytes + (1 << 16))  # and a stack in the log

@@ -251,6 +251,7 @@ def _prctl(option: int, *values: int) -> None:
 
 
 def _call(number: int, *values: int | bytes | None) -> int:
+    # ctypes would pass a plain int of a variadic function as 32 bits.
     arguments = [ctypes.c_long(v) if isinstance(v, int) else v for v in values]
     return _checked(_LIBC.syscall(ctypes.c_long(number), *arguments))
 

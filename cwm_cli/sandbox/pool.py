@@ -191,6 +191,7 @@ class WorkerPool:
             self._accepted = protection.accepted  # "all" becomes the gaps of the first worker
         protection.require()
         with self._lock:
+            # `prepare` may have changed the setup meanwhile.
             if worker.setup == self._setup and self._protection is None:
                 self._protection = protection
                 layers = ", ".join(f"{name} {state}" for name, state in protection.layers.items())
@@ -277,7 +278,7 @@ class WorkerHandle:
         except ValueError as error:
             raise SandboxError(f"a worker did not start: {error}") from error
         except (EOFError, OSError) as error:
-            self.process.kill()
+            self.process.kill()  # otherwise `read` could wait forever
             message = self.process.stderr.read() if self.process.stderr else b""
             raise SandboxError(f"a worker did not start: {_last_line(message)}") from error
         if hello.twin and self._second:
@@ -436,6 +437,7 @@ def start(
     }
     command = f"{BEGINNING}; from cwm_cli.sandbox.worker import main; main()"
     with ExitStack() as stack:
+        # Only the worker keeps its ends, so that a connection closes when the worker ends.
         for end in ends:
             stack.enter_context(end)
         return subprocess.Popen(
@@ -446,7 +448,7 @@ def start(
             pass_fds=[end.fileno() for end in ends],
             env=environment,
             cwd=connection.folder,
-            start_new_session=True,
+            start_new_session=True,  # Ctrl+C in a terminal does not reach it
         )
 
 

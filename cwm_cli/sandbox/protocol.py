@@ -44,6 +44,7 @@ ROWS_HANDLERS = (
 
 _MAGIC = b"cwm1"
 _GREETING = Struct("<4sI")
+# Sizes of the job and the slots, then the limits in the order of their fields.
 _REQUEST = Struct("<4s2Q4d2Q")
 _REPORT = Struct("<4sBBi2d")
 
