@@ -2,9 +2,10 @@
 
 The trusted side consists of `client` (start here), `conversation`, `prediction`, `episodes`,
 `pool`, `protection` and `failures`. A `worker` process starts and watches the processes of
-programs. The modules `candidate` and `handlers` run in the process of a program; `probe` is itself
-a program. Both sides share `job`, `protocol` and `confinement`. A `Job` is a request to a program,
-and its `Handler` executes the request: a new kind of job needs one of each, and no change here.
+programs. The modules `candidate`, `handlers`, `confinement` and `linux` run in the process of a
+program; `probe` is itself a program. Both sides share `job` and `protocol`. A `Job` is a request to
+a program, and its `Handler` executes the request: a new kind of job needs one of each, and no
+change here.
 
 The exports are lazy because the worker imports this package too and must stay small: no
 pydantic, no Gymnasium.
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cwm_cli.sandbox.client import Sandbox
-    from cwm_cli.sandbox.confinement import Limits
     from cwm_cli.sandbox.conversation import Conversation, Reply
     from cwm_cli.sandbox.failures import Failure
     from cwm_cli.sandbox.handlers import ConfinedProgram, Handler
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cwm_cli.sandbox.pool import SandboxError
     from cwm_cli.sandbox.prediction import PredictedColumns, ProgramAnswers
     from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected
+    from cwm_cli.sandbox.protocol import Limits
 
 _MODULES = {
     "GAPS": "protection",
@@ -31,7 +32,7 @@ _MODULES = {
     "Failure": "failures",
     "Handler": "handlers",
     "Job": "job",
-    "Limits": "confinement",
+    "Limits": "protocol",
     "PredictedColumns": "prediction",
     "ProgramAnswers": "prediction",
     "Protection": "protection",

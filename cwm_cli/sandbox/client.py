@@ -12,7 +12,6 @@ from typing import Self, TypeVar
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.confinement import LAYERS, Limits
 from cwm_cli.sandbox.conversation import Conversation, Reply
 from cwm_cli.sandbox.episodes import EpisodeQuestions
 from cwm_cli.sandbox.failures import (
@@ -37,7 +36,7 @@ from cwm_cli.sandbox.pool import (
 )
 from cwm_cli.sandbox.prediction import PredictedColumns, ProgramAnswers, RowQuestions
 from cwm_cli.sandbox.protection import Protection, check_gaps
-from cwm_cli.sandbox.protocol import Console, Setup
+from cwm_cli.sandbox.protocol import LAYERS, Console, Limits, Setup
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The guards that protect the machine from a program, and the limits on its time and memory.
+"""The guards that protect the machine from a program, activated in its own process.
 
 The worker prepares the guards once. The process of a program activates the early guards while it
 waits for its job, and the last ones when it has received the job.
@@ -12,131 +12,23 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from math import ceil
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import NamedTuple
 
-from cwm_cli.errors import CwmError
 from cwm_cli.sandbox import linux
 from cwm_cli.sandbox.linux import MACHINES, compute_only, deny_everything, for_process
+from cwm_cli.sandbox.protocol import LAYERS, Layer, Limits
 
-Layer = Literal["user", "capabilities", "landlock", "limits", "seccomp"]
-"""Guards: a separate user for each program if cwm runs as root; no capabilities; no files; limits
-on resources; a filter of system calls."""
-
-LAYERS: tuple[Layer, ...] = get_args(Layer)
 ON = "on"
 NOT_HERE = "not here"
 
 _USERS = range(1_900_000_000, 1_900_030_000)
 """User ids that no user has. Each process gets one, by its number, so that it cannot signal others
 or read their memory."""
-
-
-_MIN_SECONDS, _MAX_SECONDS = 0.01, 1e6
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bounds for a program in one job, or for one question of a conversation.
-
-    CPU time is the main limit, because it does not depend on the load of the machine. Wall-clock
-    time is a backstop for programs that sleep. On systems where the CPU time of another process
-    cannot be read (macOS), stalls are measured by the wall clock.
-
-    A program can forge its progress, so a step that takes too long is detected immediately only in
-    an honest program. The total holds for all programs: the processes that answer the rows of a
-    dataset share the time in proportion to their rows. The processes of an audit have the whole
-    time once more for each worker, because each process loads the program. After a program has run
-    out of time, no further dataset is asked. All rollouts of a program together may take as long as
-    one process by the wall clock.
-    """
-
-    wall_seconds: float = 60.0
-    """Maximum wall-clock time of a program in seconds."""
-
-    cpu_seconds: float = 10.0
-    """Maximum CPU time of a program in seconds, for all rows of a dataset."""
-
-    stall_seconds: float = 1.0
-    """Maximum CPU time in seconds for loading a program or for a single step."""
-    # One second is about 100,000 times the duration of a typical step. It leaves time for tables
-    # that are built at import, and ends a hang ten times sooner than `cpu_seconds`.
-
-    sleep_seconds: float = 2.0
-    """Maximum time in seconds that a program may sleep or wait; no model needs this."""
-
-    memory_mb: int = 512
-    """Maximum memory of a program in megabytes, beyond the memory of an idle process."""
-
-    output_bytes: int = 1 << 20
-    """Maximum number of bytes that a program may print."""
-
-    def part(self, share: float) -> Self:
-        """Return the limits of a process that has a share of the CPU and sleep time."""
-        return self.less(
-            used=(1 - share) * self.cpu_seconds, slept=(1 - share) * self.sleep_seconds
-        )
-
-    def without_time(self) -> Self:
-        """Return limits that do not reveal the remaining time, which depends on earlier processes.
-
-        The CPU time is one day: too long to matter.
-        """
-        return type(self)(
-            memory_mb=self.memory_mb, output_bytes=self.output_bytes, cpu_seconds=86400.0
-        )
-
-    def longer(self, draws: int) -> Self:
-        """Return the limits for several draws of each row.
-
-        Every 16 draws add the time limit once more. A program that answers a row in 30 microseconds
-        then has time for 64 draws of each of 20,000 rows.
-        """
-        factor = 1 + draws // 16
-        return replace(
-            self,
-            cpu_seconds=min(_MAX_SECONDS, factor * self.cpu_seconds),
-            wall_seconds=min(_MAX_SECONDS, factor * self.wall_seconds),
-        )
-
-    def less(self, *, used: float, slept: float, passed: float = 0.0) -> Self:
-        """Return the limits that remain after a process.
-
-        Args:
-            used: CPU time of the process in seconds.
-            slept: Sleep and wait time of the process in seconds.
-            passed: Wall-clock time of the process in seconds.
-        """
-        return replace(
-            self,
-            cpu_seconds=max(_MIN_SECONDS, self.cpu_seconds - used),
-            sleep_seconds=max(_MIN_SECONDS, self.sleep_seconds - slept),
-            wall_seconds=max(_MIN_SECONDS, self.wall_seconds - passed),
-        )
-
-    def __post_init__(self) -> None:
-        bounds = {"memory_mb": (1, 1 << 20), "output_bytes": (0, 1 << 30)}
-        for name, value in vars(self).items():
-            least, most = bounds.get(name, (_MIN_SECONDS, _MAX_SECONDS))
-            if not least <= value <= most:
-                raise ValueError(f"{name} is {value:g}; it must be from {least:g} to {most:.0f}")
-
-    @classmethod
-    def chosen(cls, options: Mapping[str, Any]) -> Self:
-        """Return limits with the options of a user, and defaults for all others.
-
-        Raises:
-            CwmError: An option is unknown or out of range.
-        """
-        try:
-            return cls(**options)
-        except (TypeError, ValueError) as error:
-            raise CwmError(f"invalid limit of the sandbox: {error}") from error
 
 
 class AddressSpace(NamedTuple):

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from typing import NamedTuple, Self
 
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.confinement import Limits
 from cwm_cli.sandbox.failures import Failure, failure_of
 from cwm_cli.sandbox.job import Job
 from cwm_cli.sandbox.pool import GRACE_SECONDS, JobResult, SandboxError, WorkerHandle, WorkerLost
@@ -20,6 +19,7 @@ from cwm_cli.sandbox.protocol import (
     QUESTION_SENT,
     RESUMED,
     Channel,
+    Limits,
 )
 
 _VANISHED = Failure(kind="early_exit", message="the program ended its own process when asked")

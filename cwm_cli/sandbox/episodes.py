@@ -20,7 +20,6 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.confinement import Limits
 from cwm_cli.sandbox.conversation import Conversation
 from cwm_cli.sandbox.failures import Failure, shown
 from cwm_cli.sandbox.job import (
@@ -50,6 +49,7 @@ from cwm_cli.sandbox.prediction import (
     select_draws,
     select_rows,
 )
+from cwm_cli.sandbox.protocol import Limits
 
 SINGLE_EPISODES, MAX_SINGLE_EPISODE_ROWS = 16, 1000
 """Episodes that an audit asks in a process of their own, and the maximum number of their rows.

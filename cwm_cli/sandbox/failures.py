@@ -14,10 +14,9 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.confinement import Limits
 from cwm_cli.sandbox.job import KINDS, Job, Phase, parse_program
 from cwm_cli.sandbox.pool import JobResult
-from cwm_cli.sandbox.protocol import EndReason
+from cwm_cli.sandbox.protocol import EndReason, Limits
 
 FailureKind = Literal[
     "no_answer",

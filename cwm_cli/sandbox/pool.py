@@ -26,7 +26,6 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.locks import find_abandoned_folders, make_locked_folder
 from cwm_cli.sandbox import probe
-from cwm_cli.sandbox.confinement import Limits
 from cwm_cli.sandbox.job import PredictionJob
 from cwm_cli.sandbox.protection import GAPS, Protection
 from cwm_cli.sandbox.protocol import (
@@ -38,6 +37,7 @@ from cwm_cli.sandbox.protocol import (
     Hello,
     JobReport,
     JobRequest,
+    Limits,
     Setup,
 )
 from cwm_cli.text import clean

@@ -20,7 +20,6 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
-from cwm_cli.sandbox.confinement import Limits
 from cwm_cli.sandbox.conversation import Reply
 from cwm_cli.sandbox.failures import Failure, describe_question, shown
 from cwm_cli.sandbox.job import (
@@ -34,6 +33,7 @@ from cwm_cli.sandbox.job import (
     answer_bytes,
     answer_slots,
 )
+from cwm_cli.sandbox.protocol import Limits
 
 APART = 22
 """Minimum distance in steps between two rows of an episode in one process of an audit.

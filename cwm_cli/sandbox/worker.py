@@ -28,7 +28,7 @@ import numpy as np
 
 from cwm_cli.sandbox import candidate
 from cwm_cli.sandbox.candidate import MAX_DESCRIPTORS, READY
-from cwm_cli.sandbox.confinement import Guards, Limits
+from cwm_cli.sandbox.confinement import Guards
 from cwm_cli.sandbox.handlers import handler_class
 from cwm_cli.sandbox.job import CONTROL_BYTES, Phase
 from cwm_cli.sandbox.linux import adopt_orphans, fork_sibling, landlock_version, process_stat
@@ -43,6 +43,7 @@ from cwm_cli.sandbox.protocol import (
     Hello,
     JobReport,
     JobRequest,
+    Limits,
     Setup,
 )
 

@@ -13,7 +13,7 @@ import gymnasium
 import pytest
 
 from adversaries import GUARDED, KEY, LAYERS, PROGRAMS, UNCONTROLLED, Adversary
-from cwm_cli.sandbox.confinement import LAYERS as ALL_LAYERS
+from cwm_cli.sandbox.protocol import LAYERS as ALL_LAYERS
 from folders import SUPPORT
 from users import AM_ROOT, USERS, barrier, obstacle, run_as
 

@@ -14,10 +14,11 @@ from candidates import BOX, open_session, plan_at, program
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.sandbox import Limits, Sandbox, SandboxError, linux, pool, probe
-from cwm_cli.sandbox.confinement import LAYERS, ON
+from cwm_cli.sandbox.confinement import ON
 from cwm_cli.sandbox.job import EpisodesJob
 from cwm_cli.sandbox.linux import MACHINES
 from cwm_cli.sandbox.protection import GAPS, Protection, Unprotected, dangers
+from cwm_cli.sandbox.protocol import LAYERS
 
 ROOT = os.geteuid() == 0
 FILTERED = sys.platform == "linux" and linux.MACHINE in MACHINES

@@ -27,12 +27,11 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Moment
 from cwm_cli.sandbox import Sandbox, SandboxError
-from cwm_cli.sandbox.confinement import LAYERS
 from cwm_cli.sandbox.failures import Failure, failure_of
 from cwm_cli.sandbox.job import CONTROL_BYTES, Phase, SlotLayout
 from cwm_cli.sandbox.pool import JobResult, WorkerHandle
 from cwm_cli.sandbox.prediction import find_contradiction, merge_answers
-from cwm_cli.sandbox.protocol import Descriptors, EndReason, Hello, JobReport, JobRequest
+from cwm_cli.sandbox.protocol import LAYERS, Descriptors, EndReason, Hello, JobReport, JobRequest
 from cwm_cli.worlds.messages import SIZE, Codec, PlanningReply
 
 fast = settings(deadline=1000, max_examples=100)
