@@ -261,7 +261,8 @@ def _find_faults(kind: Kind, found: Any, base: type | None) -> Iterator[str]:
     for name, hint in base.__annotations__.items():
         if "ClassVar" in str(hint) and not hasattr(found, name):
             yield f"the class {found.__name__} must define {name}"
-    if point.has_options and is_dataclass(found):
+    # Problems are created with their data, all other parts with their options only.
+    if point.has_options and kind != "problem" and is_dataclass(found):
         for field in fields(found):
             is_required = field.default is MISSING and field.default_factory is MISSING
             if field.init and is_required and field.name not in point.arguments:

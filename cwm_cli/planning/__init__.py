@@ -29,7 +29,7 @@ __all__ = [
 
 PLANNERS: Mapping[str, str] = {
     "tabular": "cwm_cli.planning.tabular:Tabular",
-    "grid": "cwm_cli.planning.grid:Grid",
+    "grid": "cwm_cli.planning.grid:StateGrid",
     "mcts": "cwm_cli.planning.mcts:Mcts",
     "icem": "cwm_cli.planning.cem:Icem",
     "cem": "cwm_cli.planning.cem:Cem",

@@ -22,7 +22,7 @@ from cwm_cli.planning.planner import Planner, Situation, Unsuited
 
 
 @dataclass(frozen=True)
-class Grid(Planner):
+class StateGrid(Planner):
     """Value iteration on a regular grid of states, with lookahead in the model.
 
     The grid is refined until the decisions at recorded states no longer change, or until it has
@@ -189,7 +189,7 @@ class GridValues:
         Unsuited: If the model has no such values.
     """
 
-    def __init__(self, model: Model, options: Grid) -> None:
+    def __init__(self, model: Model, options: StateGrid) -> None:
         self._model, self._options = model, options
         examples = _examples(model)
         self._coordinates = Coordinates(examples)

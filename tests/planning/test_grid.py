@@ -9,7 +9,7 @@ import pytest
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Unsuited
-from cwm_cli.planning.grid import Coordinates, Grid, Lattice
+from cwm_cli.planning.grid import Coordinates, Lattice, StateGrid
 from cwm_cli.planning.model import Model, Step
 from cwm_cli.planning.planner import Situation
 
@@ -41,7 +41,7 @@ class Cart(Model):
         return Step(self.state, -1.0, bool(place >= 1))
 
 
-def steps_to_the_end(planner: Grid, start: list[float]) -> int:
+def steps_to_the_end(planner: StateGrid, start: list[float]) -> int:
     model, state = Cart(), np.array(start)
     for count in range(1, 200):
         [[action]] = planner.plan(model, [Situation(state, 200, (0,))])
@@ -57,11 +57,11 @@ def test_grid_reaches_the_end_as_fast_as_constant_pushes() -> None:
     model = Cart()
     model.stand([-0.5, -0.2])
     fastest = next(count for count in range(1, 200) if model.step(2).terminated)
-    assert steps_to_the_end(Grid(points=2000), [-0.5, -0.2]) == fastest
+    assert steps_to_the_end(StateGrid(points=2000), [-0.5, -0.2]) == fastest
 
 
 def test_lookahead_corrects_a_coarse_grid() -> None:
-    coarse = {depth: Grid(points=25, lookahead=depth) for depth in (3, 400)}
+    coarse = {depth: StateGrid(points=25, lookahead=depth) for depth in (3, 400)}
     taken = {depth: steps_to_the_end(grid, [0.2, -0.1]) for depth, grid in coarse.items()}
     assert taken[400] <= taken[3]
 
@@ -120,7 +120,7 @@ def test_unsuitable_model_is_refused_with_the_reason(words: str) -> None:
     model = Cart()
     for name, value in REFUSED[words].items():
         setattr(model, name, value)
-    grid = Grid(components=1 if words == "more than 1" else 6)
+    grid = StateGrid(components=1 if words == "more than 1" else 6)
     with pytest.raises(Unsuited, match=words):
         grid.plan(model, [Situation(np.zeros(2), 10, (0,))])
 
@@ -128,5 +128,5 @@ def test_unsuitable_model_is_refused_with_the_reason(words: str) -> None:
 def test_equal_steps_of_continuous_actions_include_the_middle() -> None:
     model = Cart()
     model.action_space = space_of(gym.spaces.Box(0, 2, (1,)))
-    [[action]] = Grid(points=500, actions=6).plan(model, [Situation(np.zeros(2), 10, (0,))])
+    [[action]] = StateGrid(points=500, actions=6).plan(model, [Situation(np.zeros(2), 10, (0,))])
     assert action.shape == (1,) and action[0] in (0.0, 0.5, 1.0, 1.5, 2.0)
