@@ -96,9 +96,7 @@ def run(
     try:
         os.setsid()  # the worker kills the whole group
         if rehearses:
-            # Then the pages that every job writes to are already copied.
-            rehearsal = _make_handler(ReceivedJob.decode(_REHEARSAL))
-            _execute(rehearsal, mmap.mmap(-1, _REHEARSAL_BYTES), checks_source=False)
+            _rehearse()
         before = address_space()
         guards.apply_early()
         die_with_parent()
@@ -123,6 +121,13 @@ def run(
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _rehearse() -> None:
+    """Execute a small job, so that the pages that every job writes to are already copied."""
+    # Not inline: the frame of `run` would keep the small job, and programs can read that frame.
+    handler = _make_handler(ReceivedJob.decode(_REHEARSAL))
+    _execute(handler, mmap.mmap(-1, _REHEARSAL_BYTES), checks_source=False)
 
 
 def _make_handler(job: ReceivedJob) -> Handler[Any]:
