@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import published
 from cwm_cli.data.spaces import Space
-from cwm_cli.planning.cem import Cem, Icem, coloured_noise
+from cwm_cli.planning.cem import Cem, Icem, coloured_noise, plan_in_groups
 from cwm_cli.planning.model import Model
 from cwm_cli.planning.planner import Situation
 from cwm_cli.planning.program import Checks, MemorylessModel, Program
@@ -315,3 +315,18 @@ def test_redder_noise_has_a_higher_autocorrelation() -> None:
     white, *others = (likeness(colour) for colour in (0.0, 0.25, 1.0, 2.0))
     assert abs(white) < 0.02
     assert 0.05 < others[0] < others[1] < others[2] < 1
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_situations_with_equal_keys_are_planned_in_groups(most: int) -> None:
+    situations = [Situation(number, 5, (number,)) for number in range(5)]
+    groups: list[tuple[str, list[int]]] = []
+
+    def search(key: str, group: list[Situation]) -> list[list[int]]:
+        groups.append((key, [each.state for each in group]))
+        return [[each.state] for each in group]
+
+    assert plan_in_groups(situations, list("abaab"), most, search) == [[n] for n in range(5)]
+    pairs = [("a", [0, 2]), ("a", [3]), ("b", [1, 4])]
+    alone = [("a", [0]), ("a", [2]), ("a", [3]), ("b", [1]), ("b", [4])]
+    assert groups == (pairs if most == 2 else alone)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,18 @@ from hypothesis import strategies as st
 from candidates import BOX, LIMITS, dataset_of, predicting, program
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.sandbox import Sandbox
-from cwm_cli.sandbox.failures import Failure
+from cwm_cli.sandbox.conversation import Reply
+from cwm_cli.sandbox.failures import KILLED_WORKERS, Failure
 from cwm_cli.sandbox.job import Phase
-from cwm_cli.sandbox.prediction import APART, split_rows
+from cwm_cli.sandbox.prediction import (
+    APART,
+    MAX_AUDITED_DRAWS,
+    ProgramAnswers,
+    RowQuestions,
+    check_outcome_memory,
+    find_difference,
+    split_rows,
+)
 from recordings import cartpole, record
 
 
@@ -47,6 +57,8 @@ def judged(sandbox: Sandbox, text: str, dataset: Dataset, seed: int = 0) -> Fail
 
 
 ROWS = dataset_of(spaces.Discrete(2), 60)
+
+DRAWS = program("return self.state, self.rng.random(), False")
 
 
 @given(episodes=st.lists(st.integers(-3, 3), max_size=60))
@@ -86,6 +98,49 @@ def test_audited_rows_of_an_episode_are_far_apart(lengths: list[int], chosen: se
         for episode in set(labels.tolist()):
             together = np.sort(rows[part][labels[rows[part]] == episode])
             assert (np.diff(together) > 20).all()
+
+
+def audit_jobs(text: str, dataset: Dataset, answers: ProgramAnswers) -> Any:
+    """Return the jobs of each side of an audit, which are not run."""
+    asked: list[Any] = []
+
+    def run_apart(sides: Any, limits: Any) -> list[list[Reply]]:
+        asked.extend(sides)
+        return [[Reply({}, KILLED_WORKERS)]]
+
+    assert RowQuestions(run_apart, LIMITS, text, dataset, 0).audit(answers) == KILLED_WORKERS
+    return asked
+
+
+def test_no_side_of_an_audit_has_consecutive_rows() -> None:
+    rows = dataset_of(spaces.Discrete(200), 120)
+    columns = rows.columns | {"observations": np.arange(120), "episodes": np.zeros(120, int)}
+    sides = audit_jobs(program(), replace(rows, columns=columns), ProgramAnswers({}))
+    numbers = [np.concatenate([job.columns["observations"] for job in jobs]) for jobs in sides]
+    assert sorted(np.concatenate(numbers).tolist()) == list(range(120))
+    assert all((np.diff(np.sort(places)) > 1).all() for places in numbers)
+
+
+def test_an_audit_repeats_some_draws_in_another_order() -> None:
+    answers = ProgramAnswers({"rewards": np.zeros((len(ROWS), 20))}, shape="draws")
+    sides = audit_jobs(DRAWS, ROWS, answers)
+    jobs = [job for side in sides for job in side]
+    assert {job.starts.shape[1:] for job in jobs} == {(MAX_AUDITED_DRAWS, 2)}
+
+
+def test_outcomes_of_all_rows_take_at_most_256_mb() -> None:
+    assert check_outcome_memory(1 << 10, 256, 1 << 10) is None
+    failure = check_outcome_memory((1 << 10) + 1, 256, 1 << 10)
+    assert failure is not None
+    assert "with 256 in a row" in failure.message
+
+
+@pytest.mark.parametrize(("change", "is_equal"), [(1e-11, True), (1e-7, False), (np.nan, False)])
+def test_answers_are_equal_up_to_rounding(change: float, is_equal: bool) -> None:
+    first = {"rewards": np.array([1.0, np.nan, np.inf])}
+    second = {"rewards": first["rewards"] + np.array([change, 0.0, 0.0])}
+    failure = find_difference(first, second, lambda row: f"row {row}", "advice")
+    assert (failure is None) == is_equal
 
 
 def test_order_of_audited_rows_is_random(poles: Dataset) -> None:
