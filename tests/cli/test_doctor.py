@@ -187,7 +187,6 @@ class TestOnAnOldKernel:
         assert "CWM_ALLOW_GAP accepts these gaps: generated programs run here." in done.stdout
         assert "--allow-gap" not in done.stdout
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
     def test_generated_code_is_refused_before_anything_is_made(self, old, counting, command):
         before = sorted(counting.folder.iterdir())

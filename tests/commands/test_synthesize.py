@@ -216,7 +216,6 @@ def test_parallel_completions_reach_the_budget_and_replay_to_the_same_tree(teach
     assert "12" in shown.stdout
 
 
-@pytest.mark.slow
 def test_max_cost_stops_before_it_is_exceeded(teacher):
     answer = teacher.inside("synthesize", *FAST, "20", "--max-cost", "0.055", "--json")
     result = json.loads(answer.stdout)

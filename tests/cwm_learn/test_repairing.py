@@ -70,7 +70,7 @@ def test_rows_that_no_rule_gives_are_looked_up_and_counted(sandbox):
     rows.columns["rewards"][:] = np.random.default_rng(0).normal(size=60)
     _, alone = np.unique(rows.situations(), return_index=True)
     rows = rows[np.sort(alone)]
-    written = ProgramWriter(sandbox, seconds=0.2).write(rows)
+    written = ProgramWriter(sandbox).write(rows)
     assert written.is_exact and written.unexplained.any()
     assert EXCEPTIONS in written.program and EXCEPTIONS not in written.rules
     wrong = ProgramWriter(sandbox).wrong(written.rules, rows)
@@ -119,7 +119,7 @@ def test_exceptions_are_looked_up_in_observations_of_any_form(sandbox):
 def test_of_real_numbers_nothing_is_looked_up_as_no_row_is_met_again(sandbox):
     rows = acted(gym.make("MountainCar-v0"), 60)
     rows.columns["next_observations"][7] += 0.01
-    written = ProgramWriter(sandbox, seconds=0.2).write(rows)
+    written = ProgramWriter(sandbox).write(rows)
     assert np.flatnonzero(written.unexplained).tolist() == [7]
     assert written.program == written.rules and not written.is_exact
 

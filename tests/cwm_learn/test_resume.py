@@ -207,7 +207,6 @@ def cwm_learning_strategies():
 """
 
 
-@pytest.mark.slow
 def test_an_interrupted_strategy_starts_again_with_its_recorded_answers(cwm: Shell) -> None:
     cwm.install("asking", ASKING)
     cwm.environment["OPENAI_API_KEY"] = "none"
@@ -235,7 +234,6 @@ def test_an_interrupted_strategy_starts_again_with_its_recorded_answers(cwm: She
     assert {name: after[name] for name in before} == before
 
 
-@pytest.mark.slow
 def test_the_command_of_a_finished_run_changes_no_file(whole: LearningResult) -> None:
     before, notes = contents(whole.run), Notes()
     again = learn(**LAKE, run=whole.run, observer=notes)

@@ -29,7 +29,6 @@ def kinds(cell):
     return [sorted({"text/plain", *each.get("data", ())}) for each in cell.get("outputs", [])]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("file", notebooks(), ids=lambda file: file.stem)
 def test_notebook_runs_and_stores_the_outputs_of_its_cells(file, tmp_path):
     stored = [cell for cell in nbformat.read(file, as_version=4).cells if cell.source]
@@ -42,7 +41,6 @@ def test_notebook_runs_and_stores_the_outputs_of_its_cells(file, tmp_path):
             assert matches(*texts, loose="<td" in one), other
 
 
-@pytest.mark.slow
 def test_notebook_with_a_failing_cell_or_check_is_refused(tmp_path):
     from nbclient.exceptions import CellExecutionError
 

@@ -100,7 +100,6 @@ def events(cwm, run="run"):
     return lines
 
 
-@pytest.mark.slow
 def test_a_request_for_memory_changes_the_next_prompt(light):
     texts = [answer(PLAIN, "Some presses differ.", "CONTRACT: memory"), answer(MEMORY)]
     done = search(light, texts)
@@ -122,7 +121,6 @@ def test_a_request_for_memory_changes_the_next_prompt(light):
     assert (light.folder / "run" / "best.py").read_text().endswith(MEMORY)
 
 
-@pytest.mark.slow
 def test_a_search_that_stops_at_a_switch_resumes_unchanged(light):
     texts = [answer(PLAIN, "CONTRACT: memory"), answer(PLAIN), answer(MEMORY)]
     search(light, texts, run="whole")

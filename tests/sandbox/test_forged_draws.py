@@ -141,9 +141,11 @@ def scored(sandbox: Sandbox, methods: str, trick: str = "", *, audited: bool = T
 each_contract = pytest.mark.parametrize("methods", [PLAIN, MEMORY], ids=["chance", "memory"])
 
 
-@pytest.mark.slow
 @each_contract
-@pytest.mark.parametrize("trick", FORGED)
+@pytest.mark.parametrize(
+    "trick",
+    [pytest.param(n, marks=() if n == next(iter(FORGED)) else pytest.mark.slow) for n in FORGED],
+)
 def test_dependent_draws_are_refused(sandbox, methods, trick) -> None:
     honest, forged, audited = (
         scored(sandbox, methods),
@@ -158,7 +160,6 @@ def test_dependent_draws_are_refused(sandbox, methods, trick) -> None:
     assert audited.score.skill == 0.0
 
 
-@pytest.mark.slow
 @each_contract
 def test_start_does_not_reveal_the_index_of_its_draw(sandbox, methods) -> None:
     honest, forged = scored(sandbox, methods), scored(sandbox, methods, DERIVED)

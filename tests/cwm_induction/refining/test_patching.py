@@ -135,7 +135,6 @@ def test_what_no_rule_gives_is_looked_up_by_what_decides_it(
     assert repair(text, data) == "", "nothing is left over"
 
 
-@pytest.mark.slow
 def test_hidden_rows_change_nothing(repair: Repair) -> None:
     data = _recorded(GLIDER.replace("0.3 * speed", "0.45 * speed"), GLIDER)
     other = data.columns["rewards"].copy()
