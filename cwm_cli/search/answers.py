@@ -6,6 +6,8 @@ answer: the model, its sampling options, all messages, the seed, and the number 
 with the same messages. The seed is included so that searches with different seeds stay
 independent: a second run of the same search costs nothing, but three seeds are three samples.
 
+The package diskcache would replace only the table and the removal of old answers: it pickles
+values, keeps no costs and uses of answers, and fails with a damaged file.
 """
 
 from __future__ import annotations
