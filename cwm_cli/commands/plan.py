@@ -40,6 +40,7 @@ from cwm_cli.commands.subjects import (
     find_subject,
     protected,
 )
+from cwm_cli.commands.trials import choose_by_trial
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.envs.films import Camera
@@ -175,6 +176,11 @@ def plan(
                 observer=observer,
             )
             sandbox = stack.enter_context(guarded)
+        model, doubt = _model_with_doubt(
+            subject, sandbox, spaces, rows, choice.doubt, confirmed_share(episodes)
+        )
+        if model is not None and rows is not None and doubt != FOREIGN_DATA:
+            choice = _try_rivals(choice, model, setting.task(subject.spec), rows, observer)
         config = _play_config(subject, setting, choice, all_tools, rows)
         play_run = PlayRun.open(Path(folder or subject.folder), config, new=new)
         stack.enter_context(play_run)
@@ -182,9 +188,6 @@ def plan(
         playing = Playing(title, sides, asked, episodes, limit, play_run)
         play_run.report_repair(observer)
         playing.prepare(observer, filmed=film is not None)
-        model, doubt = _model_with_doubt(
-            subject, sandbox, spaces, rows, choice.doubt, confirmed_share(episodes)
-        )
         comparing = None
         if model is not None:
             known = None if doubt == FOREIGN_DATA else rows
@@ -299,6 +302,7 @@ class PlannerChoice(NamedTuple):
         limits: Sandbox limits of a planning call.
         general: The most general planner; error messages suggest it.
         doubt: Value of steps that no row supports.
+        rivals: Number of planners at the beginning with equal ranks: a trial can choose one.
     """
 
     name: str
@@ -306,6 +310,7 @@ class PlannerChoice(NamedTuple):
     limits: Limits
     general: str
     doubt: Mode = Doubt.doubt
+    rivals: int = 1
 
 
 def choose_planners(
@@ -356,7 +361,9 @@ def choose_planners(
     planners = [_create_planning(owner, given[owner.label]) for owner in chosen]
     general = automatic_names[-1] if automatic_names else supported[-1]
     doubt = Doubt(**given["planning"]).doubt
-    return PlannerChoice(name, planners, bounds, general, doubt)
+    ranks = [known[planner.name].rank(*spaces) for planner in planners]
+    rivals = 1 if first else ranks.count(ranks[0])
+    return PlannerChoice(name, planners, bounds, general, doubt, rivals)
 
 
 def _create_planning(owner: Owner, options: Mapping[str, Any]) -> Planning:
@@ -415,6 +422,17 @@ def _model_with_doubt(
     if careful is None:
         return plain, "none: support by the data cannot be determined here"
     return careful, doubt
+
+
+def _try_rivals(
+    choice: PlannerChoice, model: WorldModel, task: Task, rows: Dataset, observer: Observer
+) -> PlannerChoice:
+    """Return the choice without the planners that a trial found worse."""
+    if choice.rivals == 1:
+        return choice
+    best = choose_by_trial(model, choice.planners[: choice.rivals], task, rows, observer)
+    place = 0 if best is None else choice.planners.index(best)
+    return choice._replace(planners=choice.planners[place:])
 
 
 def _play_config(

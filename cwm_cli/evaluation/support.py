@@ -29,6 +29,7 @@ from cwm_cli.worlds.confined_trails import UNKNOWN, TrailsJob
 from cwm_cli.worlds.contract import component_names
 from cwm_cli.worlds.model import (
     Confirmation,
+    ImaginedEpisodes,
     Plan,
     Planning,
     PlanningSession,
@@ -39,6 +40,7 @@ from cwm_cli.worlds.program import ProgramModel
 
 if TYPE_CHECKING:
     from cwm_cli.envs.tasks import Task
+    from cwm_cli.planning.model import EpisodeHistory
 
 MIN_ROWS = 3
 """Rows that a rule needs as support.
@@ -395,6 +397,12 @@ class DoubtedModel(WorldModel):
     def predict(self, rows: Dataset, *, seed: int = 0, draws: int = 1) -> Predictions:
         """Return the predictions of the unchanged program."""
         return self.plain.predict(rows, seed=seed, draws=draws)
+
+    def imagine(
+        self, starts: Sequence[EpisodeHistory], rows: Dataset, *, seed: int = 0
+    ) -> ImaginedEpisodes:
+        """Continue episodes in the changed program, where plans look best."""
+        return self.doubted.imagine(starts, rows, seed=seed)
 
     def open(self, planners: Sequence[Planning], task: Task) -> DoubtingSession:
         """Start planning with both programs for plans."""

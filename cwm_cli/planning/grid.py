@@ -64,6 +64,12 @@ class StateGrid(Planner):
         """Return whether actions are discrete, or real numbers within finite bounds."""
         return action_space.kind == "discrete" or is_bounded(action_space)
 
+    @classmethod
+    def rank(cls, observation_space: Space, action_space: Space) -> float | None:
+        """Return 1 for observations of at most 12 real numbers: `plan` refuses most larger ones."""
+        is_small = observation_space.is_float and observation_space.size <= 12
+        return 1.0 if is_small and cls.serves(action_space) else None
+
     def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
         """Return the next action of each situation."""
         values = self._tables.get(id(model))

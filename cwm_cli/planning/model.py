@@ -1,6 +1,7 @@
 """The base class of models that planners simulate, and functions on states."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from operator import is_
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
@@ -162,24 +163,35 @@ class Model:
     def step_all(
         self, observations: np.ndarray, action: Any
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take an action in each of several states, whose observations are arrays of real numbers.
+        """Take an action in each of several states, all together if the batch can.
 
         Args:
-            observations: (components, lanes), one state in each lane.
+            observations: (components, lanes) real numbers, one state in each lane.
             action: The action.
 
         Returns:
             Observations (components, lanes), rewards (lanes,) and terminated (lanes,), a bool.
         """
+        if self.batch is not None:
+            count = observations.shape[1]
+            with suppress(Unbatched):
+                self.batch.stand(observations.copy())
+                actions = np.repeat(np.asarray(action)[..., None], count, axis=-1)
+                states, rewards, ends = self.batch.step(actions)
+                self.counter[0] += count
+                return (
+                    states.astype(float),
+                    np.broadcast_to(np.asarray(rewards, float), count),
+                    np.broadcast_to(np.asarray(ends, bool), count),
+                )
         steps = []
         for state in observations.T:
             self.stand(state.copy())
-            steps.append(self.step(action)[:3])
-        states, rewards, ends = zip(*steps, strict=True)
+            steps.append(self.step(action))
         return (
-            np.array(states, float).reshape(len(steps), -1).T,
-            np.array(rewards, float),
-            np.array(ends, bool),
+            np.array([step.observation for step in steps], float).reshape(len(steps), -1).T,
+            np.array([step.reward for step in steps], float),
+            np.array([step.terminated for step in steps], bool),
         )
 
     def outcomes(self, action: Any) -> Sequence[PossibleStep] | None:

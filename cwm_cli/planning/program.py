@@ -60,23 +60,6 @@ class BatchedModel(Model):
             self.notes.append(f"not batched any more: {reason}")
         return alone
 
-    def step_all(
-        self, observations: np.ndarray, action: Any
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take an action in each state, all together if the batch can."""
-        count = observations.shape[1]
-        if self.batch is None:
-            return super().step_all(observations, action)
-        try:
-            self.batch.stand(observations.copy())
-            actions = np.repeat(np.asarray(action)[..., None], count, axis=-1)
-            states, rewards, ends = self.batch.step(actions)
-        except Unbatched:
-            return super().step_all(observations, action)
-        self.counter[0] += count
-        rewards = np.broadcast_to(np.asarray(rewards, float), count)
-        return states.astype(float), rewards, np.broadcast_to(np.asarray(ends, bool), count)
-
 
 class Program(BatchedModel):
     """The `Environment` of a program; arrays are copied on their way in and out.

@@ -10,7 +10,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.planning import Unsuited
 from cwm_cli.planning.grid import Coordinates, Lattice, StateGrid
-from cwm_cli.planning.model import Model, Step
+from cwm_cli.planning.model import Model, Step, Unbatched
 from cwm_cli.planning.planner import Situation
 
 PUSHES = space_of(gym.spaces.Discrete(3))
@@ -130,3 +130,42 @@ def test_equal_steps_of_continuous_actions_include_the_middle() -> None:
     model.action_space = space_of(gym.spaces.Box(0, 2, (1,)))
     [[action]] = StateGrid(points=500, actions=6).plan(model, [Situation(np.zeros(2), 10, (0,))])
     assert action.shape == (1,) and action[0] in (0.0, 0.5, 1.0, 1.5, 2.0)
+
+
+class CartBatch:
+    """Many carts that move together; refuses if `refuses` is set."""
+
+    def __init__(self, *, refuses: bool = False) -> None:
+        self.calls, self.refuses = 0, refuses
+
+    def stand(self, observations: np.ndarray) -> None:
+        self.states = observations
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        self.calls += 1
+        if self.refuses:
+            raise Unbatched("a row needs the interpreted program")
+        speed = np.clip(self.states[1] + 0.02 * (actions - 1.0), -0.2, 0.2)
+        place = np.maximum(self.states[0] + speed, -1.0)
+        return np.stack([place, speed]), np.array(-1.0), place >= 1
+
+    def advance(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.step(actions)[1:]
+
+    def keep(self, lanes: np.ndarray) -> None:
+        self.states = self.states[:, lanes]
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_batch_steps_all_states_together_unless_it_refuses(refuses: bool) -> None:
+    alone, together = Cart(), Cart()
+    together.batch = CartBatch(refuses=refuses)
+    states = np.ascontiguousarray(alone.examples.T)
+    for action in range(3):
+        for one, other in zip(
+            alone.step_all(states, action), together.step_all(states, action), strict=True
+        ):
+            assert np.array_equal(one, other)
+            assert one.dtype == other.dtype
+    assert together.batch.calls == 3
+    assert together.counter == alone.counter == [3 * states.shape[1]]

@@ -1,0 +1,124 @@
+"""The choice between planners by a trial in the model that they plan in."""
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.tasks import Task
+from cwm_cli.errors import CwmError
+from cwm_cli.planning import Moment, Unsuited
+from cwm_cli.planning.model import EpisodeHistory
+from cwm_cli.runs.observer import Observer
+from cwm_cli.worlds.model import Planning, PlanningSession, Stuck, WorldModel
+
+
+class Trial(NamedTuple):
+    """The imagined episodes of a planner.
+
+    Args:
+        planner: The planner.
+        mean: Mean predicted return, or an upper bound of it if the trial stopped early.
+        is_complete: Whether the trial did not stop early.
+    """
+
+    planner: Planning
+    mean: float
+    is_complete: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.planner.name} {'' if self.is_complete else 'at most '}{self.mean:.4g}"
+
+
+class _Setting(NamedTuple):
+    model: WorldModel
+    task: Task
+    rows: Dataset
+    starts: Sequence[Any]
+
+
+def choose_by_trial(
+    model: WorldModel,
+    planners: Sequence[Planning],
+    task: Task,
+    rows: Dataset,
+    observer: Observer,
+) -> Planning | None:
+    """Return the planner with the highest return in imagined episodes.
+
+    All planners play the same episodes in the model, from the first observations of recorded
+    episodes. A planner stops as soon as it can no longer reach the return of a planner before it,
+    if no later reward exceeds all recorded and predicted ones.
+
+    Args:
+        model: The model to plan in, which also predicts the steps.
+        planners: The planners, in order: of equal returns the first one is taken.
+        task: The task, which limits the steps.
+        rows: Recorded rows.
+        observer: Receives a note with the predicted returns.
+
+    Returns:
+        The planner; None if fewer than two can plan with the model, and for models with memory
+        or valid actions.
+    """
+    if model.remembers or rows.has_valid_actions:
+        return None
+    episodes = 3
+    first = np.sort(np.unique(rows.columns["episodes"], return_index=True)[1])[:episodes]
+    starts = [rows.observation_space.unpack("observations", rows.columns, row) for row in first]
+    setting, found = _Setting(model, task, rows, starts), list[Trial]()
+    for planner in planners:
+        to_beat = max((trial.mean for trial in found), default=-np.inf)
+        try:
+            with model.open([planner], task) as session:
+                trial = _play(planner, session, setting, to_beat)
+        except (Unsuited, Stuck, CwmError):
+            continue
+        found.append(trial)
+    if len(found) < 2:
+        return None
+    best = max(found, key=lambda trial: trial.mean)
+    others = ", ".join(str(trial) for trial in found if trial is not best)
+    observer.note(f"mean predicted return in {len(starts)} imagined episodes: {best} ({others})")
+    return best.planner
+
+
+def _play(planner: Planning, session: PlanningSession, trial: _Setting, to_beat: float) -> Trial:
+    """Play an imagined episode from each start, all in parallel."""
+    rows, starts, limit = trial.rows, trial.starts, min(trial.task.limit, 200)
+    states, plans = dict(enumerate(starts)), [deque[Any]() for _ in starts]
+    decisions: Counter[int] = Counter()
+    total, highest = 0.0, float(rows.columns["rewards"].max())
+    histories = [EpisodeHistory((start,)) for start in starts]
+    with closing(trial.model.imagine(histories, rows, seed=trial.task.seed)) as inside:
+        for left in reversed(range(limit)):
+            planless = [number for number in states if not plans[number]]
+            moments = [Moment(n, decisions[n], states[n], left + 1) for n in planless]
+            found = session.plan(moments) if moments else []
+            for number, plan in zip(planless, found, strict=True):
+                if plan.failure is not None:
+                    raise CwmError(plan.failure.message)
+                plans[number].extend(plan.actions)
+                decisions[number] += 1
+            actions = [plans[number].popleft() for number in states]
+            step = inside.step(rows.action_space.pack("actions", actions))
+            total += float(step.rewards.sum())
+            highest = max(highest, float(step.rewards.max()))
+            lasting, numbers = np.flatnonzero(~step.terminated), list(states)
+            if not len(lasting):
+                break
+            inside.keep(lasting)
+            states = {
+                numbers[place]: rows.observation_space.unpack(
+                    "observations", step.observations, place
+                )
+                for place in lasting.tolist()
+            }
+            # Negative rewards cost least if the episode ends with the next step.
+            bound = total + len(states) * max(highest, highest * left)
+            if left and bound <= to_beat * len(starts):
+                return Trial(planner, bound / len(starts), is_complete=False)
+    return Trial(planner, total / len(starts))
