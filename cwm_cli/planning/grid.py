@@ -202,13 +202,13 @@ class GridValues:
         self._actions = _list_actions(model.action_space, options.actions)
         if not 1 <= len(self._coordinates) <= options.components:
             count = len(self._coordinates)
-            raise Unsuited(f"{count} components vary, more than {options.components}")
+            raise Unsuited(f"has {count} components that vary, not 1 to {options.components}")
         self._lattice = Lattice(self._coordinates, 2)
         self._values = np.zeros(self._lattice.size)
         chosen = np.linspace(0, len(examples) - 1, 500).astype(int)
         self._refine(examples[chosen].astype(float))
         if not np.ptp(self._values) > 0:
-            raise Unsuited("all states have the same value")
+            raise Unsuited("has the same value in all states")
 
     def decide(self, situation: Situation) -> Any:
         """Return the best first action of all sequences of a few actions."""
@@ -272,7 +272,7 @@ class GridValues:
         points = min(self._options.points, entries // (actions * 2**size))
         finest = int(points ** (1 / size) + 1e-9)  # the root of 1000 may be 9.999...
         if finest < 4:
-            raise Unsuited(f"{points} points are too few for {size} components")
+            raise Unsuited(f"needs more than {points} points for its {size} components")
         counts = [min(finest, 1000)]
         while counts[0] >= 12:
             counts.insert(0, counts[0] // 2)
@@ -325,7 +325,7 @@ class GridValues:
             following.append((np.where(ends, observations, states), ends))
         found = np.array([states for states, _ in following])
         if not (np.abs(rewards).max() < LARGEST and np.isfinite(found).all()):
-            raise Unsuited("a prediction is not finite")
+            raise Unsuited("predicts numbers that are not finite")
         return rewards, following
 
 
@@ -348,7 +348,7 @@ def _list_actions(space: Space, most: int) -> list[Any]:
         return list(range(int(space.low[0]), int(space.high[0]) + 1))
     parts = int(most ** (1 / space.size) + 1e-9)
     if parts < 3:
-        raise Unsuited(f"{most} values are too few for {space.size} components of actions")
+        raise Unsuited(f"has actions of {space.size} components, too many for {most} values")
     parts -= 1 - parts % 2  # an odd number, so that the middle is one of them: often no action
     axes = [np.linspace(*bounds, parts) for bounds in zip(space.low, space.high, strict=True)]
     return [np.array(action).reshape(space.shape) for action in product(*axes)]

@@ -77,7 +77,10 @@ class PlanningHandler(Handler[PlanningJob]):
             except Unsuited as reason:
                 planned = PlanningReply([], [], 0, 0, str(reason))
             else:
-                passed_over = decider.passed_over
+                passed_over = [
+                    f"not {name.rpartition(':')[2]}: it {reason}"
+                    for (name, _), reason in zip(job.planners, decider.passed_over, strict=False)
+                ]
                 note = "; ".join([*passed_over, *form.program.notes])
                 used = sum(1 << bit for bit, name in enumerate(FORMS) if name in form.program.used)
                 planned = PlanningReply(plans, decider.steps, len(passed_over), used, note)

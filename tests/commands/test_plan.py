@@ -279,7 +279,9 @@ def test_planners_are_chosen_by_spaces_and_options() -> None:
     wrong = {}
     for observations, name, options, expected in (
         (GRID, "auto", (), ["tabular", "mcts"]),
-        (POINT, "auto", (), ["mcts"]),
+        (POINT, "auto", (), ["grid", "mcts"]),
+        (POINT, "auto", ("budget=50",), ["mcts"]),
+        (POINT, "auto", ("lookahead=5",), ["grid"]),
         (COUNTS, "auto", (), ["mcts"]),
         (POINT, "tabular", (), ["tabular"]),
         (GRID, "auto", ("simulations=50",), ["mcts"]),

@@ -110,8 +110,8 @@ REFUSED = {
     "has no recorded observations": {"examples": None},
     "draws random numbers": {"deterministic": False},
     "has states that observations do not show": {"hides": True},
-    "more than 1": {},
-    "all states have the same value": {"step": lambda action: Step(np.zeros(2), 0.0, False)},
+    "has 2 components that vary, not 1 to 1": {},
+    "has the same value in all states": {"step": lambda action: Step(np.zeros(2), 0.0, False)},
 }
 
 
@@ -120,7 +120,7 @@ def test_unsuitable_model_is_refused_with_the_reason(words: str) -> None:
     model = Cart()
     for name, value in REFUSED[words].items():
         setattr(model, name, value)
-    grid = StateGrid(components=1 if words == "more than 1" else 6)
+    grid = StateGrid(components=1 if words.startswith("has 2 components") else 6)
     with pytest.raises(Unsuited, match=words):
         grid.plan(model, [Situation(np.zeros(2), 10, (0,))])
 

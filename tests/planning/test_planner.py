@@ -95,8 +95,11 @@ def test_ranks_order_the_automatic_planners() -> None:
 
     finite, endless = space_of(spaces.Discrete(5)), space_of(spaces.Box(-1, 1))
     assert automatic(KNOWN, finite, FEW) == ["tabular", "mcts"]
-    assert automatic(KNOWN, endless, FEW) == ["mcts"]
-    assert automatic(KNOWN, endless, REAL) == ["icem"]
+    many = space_of(spaces.Box(-1, 1, (13,)))
+    assert automatic(KNOWN, endless, FEW) == ["grid", "mcts"]
+    assert automatic(KNOWN, many, FEW) == ["mcts"]
+    assert automatic(KNOWN, endless, REAL) == ["grid", "icem"]
+    assert automatic(KNOWN, many, REAL) == ["icem"]
     assert automatic(KNOWN | {"eager": Eager}, finite, FEW) == ["tabular", "eager", "mcts"]
 
 
