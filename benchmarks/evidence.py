@@ -21,7 +21,7 @@ import numpy as np
 
 from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.envs.suites import SUITES
+from cwm_cli.envs.tasks import SUITES
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import environment, find

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.machine import machine
 from benchmarks.published import ENTROPY
-from cwm_cli.envs.suites import SUITES
+from cwm_cli.envs.tasks import SUITES
 from cwm_cli.text import share
 
 DISCRETE = (*SUITES["cwmb"][:6], *SUITES["cwmb"][18:])

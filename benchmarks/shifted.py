@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.machine import machine
 from cwm_cli.commands.collect import shipped_name
-from cwm_cli.envs.suites import SUITES
+from cwm_cli.envs.tasks import SUITES
 from cwm_cli.text import share
 
 SHIPPED = Path(__file__).parents[1] / "data" / "cwm_data"

@@ -13,7 +13,7 @@ from pathlib import Path
 from cwm_cli.commands.collect import shipped_name
 from cwm_cli.commands.recording import COLLECTOR_VERSION, Recording
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.envs.suites import SUITES
+from cwm_cli.envs.tasks import SUITES
 from cwm_cli.registry import environment
 
 FOLDER = Path(__file__).parents[1] / "data" / "cwm_data"

@@ -20,8 +20,7 @@ from typing import IO, Any, NamedTuple, Self
 
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, find, read_options
-from cwm_cli.runs.places import storage_of
-from cwm_cli.runs.storage import BusyError
+from cwm_cli.runs.storage import BusyError, storage_of
 from cwm_cli.search.spending import SPENDING, lapse
 from cwm_cli.text import clean
 

@@ -74,7 +74,7 @@ def _load_environments(values: dict[str, Any]) -> None:
     env = values.get("env")
     if not env:
         return
-    from cwm_cli.envs.own_files import name_in_file
+    from cwm_cli.envs.spec import name_in_file
 
     values["env"] = name_in_file(env) if isinstance(env, str) else list(map(name_in_file, env))
 

@@ -74,7 +74,7 @@ def list_(folder: FoldersArgument = None, json: JsonOption = False) -> None:
     from rich.text import Text
 
     from cwm_cli.runs.listing import list_runs
-    from cwm_cli.runs.places import named
+    from cwm_cli.runs.storage import named
     from cwm_cli.runs.store import RUNS
 
     places = folder or [RUNS]
@@ -188,7 +188,7 @@ def report(
     if html is None:
         print_report(report_on(folder), json=json)
         return
-    from cwm_cli.runs.places import named
+    from cwm_cli.runs.storage import named
     from cwm_cli.views.page import PAGE, write_page
 
     file = Path(html) if html else folder[0] / PAGE
@@ -283,7 +283,7 @@ def export(
     from cwm_cli.commands.collect import writing
     from cwm_cli.errors import CwmError
     from cwm_cli.export import export_of, publish
-    from cwm_cli.runs.places import send_all
+    from cwm_cli.runs.storage import send_all
 
     asked = {
         "episodes": episodes,
@@ -342,7 +342,7 @@ def _print(made: Export, target: Path, *, json: bool) -> None:
     import shlex
     from string import Template
 
-    from cwm_cli.runs.places import named
+    from cwm_cli.runs.storage import named
     from cwm_cli.text import clean
 
     paths = {name: named(target / path) for name, path in made.paths.items()}
@@ -370,7 +370,7 @@ def rm(
     """
     from cwm_cli.cli.shared import can_ask, confirm
     from cwm_cli.errors import CwmError
-    from cwm_cli.runs.places import named, placed
+    from cwm_cli.runs.storage import named, placed
     from cwm_cli.runs.store import remove
 
     listed = ", ".join(map(named, folder))

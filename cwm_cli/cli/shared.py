@@ -67,7 +67,7 @@ ALLOW_GAP = "CWM_ALLOW_GAP"
 
 def run_folder(place: Path | str) -> Path:
     """Return the folder of a run that is named by a path or by a URL such as s3://bucket/run."""
-    from cwm_cli.runs.places import located
+    from cwm_cli.runs.storage import located
 
     with boundary():
         return located(place)
@@ -75,7 +75,7 @@ def run_folder(place: Path | str) -> Path:
 
 def shown(path: Path) -> str:
     """Return the name of a path for users: its URL if it is a copy of a remote one."""
-    from cwm_cli.runs.places import named
+    from cwm_cli.runs.storage import named
 
     return named(path)
 

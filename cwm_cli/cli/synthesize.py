@@ -99,7 +99,7 @@ def synthesize(
 
 def _environment(env: str | None, idx: int | None) -> str:
     """Return the environment ID, given by name or by position in the benchmark."""
-    from cwm_cli.envs.suites import SUITES
+    from cwm_cli.envs.tasks import SUITES
 
     known = SUITES["cwmb"]
 

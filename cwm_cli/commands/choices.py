@@ -32,8 +32,8 @@ from cwm_cli.registry import (
     read_options,
     with_presets,
 )
-from cwm_cli.runs.places import placed
 from cwm_cli.runs.programs import program_run
+from cwm_cli.runs.storage import placed
 from cwm_cli.sandbox import Limits
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.search.answers import AnswerCache

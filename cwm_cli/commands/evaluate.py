@@ -29,8 +29,8 @@ from cwm_cli.problems.feedback import Diagnosis, diagnose
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.places import placed
 from cwm_cli.runs.programs import ModelRun
+from cwm_cli.runs.storage import placed
 from cwm_cli.sandbox import Limits
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.job import abilities_of

@@ -23,8 +23,8 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.result import Result
-from cwm_cli.runs.places import named
 from cwm_cli.runs.report import ChartLine, LineChart, RunReport, RunSummary, Section, table
+from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import HEADER, Run, RunHeader
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.text import mean_with_error

@@ -18,8 +18,8 @@ from cwm_cli.envs.tasks import random_action, reward_number
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.listing import load_readable, run_folders
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.places import located, placed
 from cwm_cli.runs.programs import ModelRun, Options, ProgramRun, model_run, program_run
+from cwm_cli.runs.storage import located, placed
 from cwm_cli.runs.store import RUNS, Run
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds.model import WorldModel

@@ -40,10 +40,9 @@ from cwm_cli.registry import (
     find,
 )
 from cwm_cli.result import Result
-from cwm_cli.runs.answers import ANSWERS, PendingAnswers
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.places import named, placed
-from cwm_cli.runs.searches import SearchConfig, SearchHeader, SearchRun
+from cwm_cli.runs.searches import ANSWERS, PendingAnswers, SearchConfig, SearchHeader, SearchRun
+from cwm_cli.runs.storage import named, placed
 from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openings, package_versions
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure

@@ -16,7 +16,7 @@ from cwm_cli.runs.observer import Observer
 from cwm_cli.worlds.model import Planning, PlanningSession, Stuck, WorldModel
 
 
-class Trial(NamedTuple):
+class PlannerTrial(NamedTuple):
     """The imagined episodes of a planner.
 
     Args:
@@ -69,7 +69,7 @@ def choose_by_trial(
     episodes = 3
     first = np.sort(np.unique(rows.columns["episodes"], return_index=True)[1])[:episodes]
     starts = [rows.observation_space.unpack("observations", rows.columns, row) for row in first]
-    setting, found = _Setting(model, task, rows, starts), list[Trial]()
+    setting, found = _Setting(model, task, rows, starts), list[PlannerTrial]()
     for planner in planners:
         to_beat = max((trial.mean for trial in found), default=-np.inf)
         try:
@@ -86,7 +86,9 @@ def choose_by_trial(
     return best.planner
 
 
-def _play(planner: Planning, session: PlanningSession, trial: _Setting, to_beat: float) -> Trial:
+def _play(
+    planner: Planning, session: PlanningSession, trial: _Setting, to_beat: float
+) -> PlannerTrial:
     """Play an imagined episode from each start, all in parallel."""
     rows, starts, limit = trial.rows, trial.starts, min(trial.task.limit, 200)
     states, plans = dict(enumerate(starts)), [deque[Any]() for _ in starts]
@@ -120,5 +122,5 @@ def _play(planner: Planning, session: PlanningSession, trial: _Setting, to_beat:
             # Negative rewards cost least if the episode ends with the next step.
             bound = total + len(states) * max(highest, highest * left)
             if left and bound <= to_beat * len(starts):
-                return Trial(planner, bound / len(starts), is_complete=False)
-    return Trial(planner, total / len(starts))
+                return PlannerTrial(planner, bound / len(starts), is_complete=False)
+    return PlannerTrial(planner, total / len(starts))

@@ -1,8 +1,8 @@
-"""Tasks: an environment, and the seeds and step limits of its episodes."""
+"""Tasks (an environment, with seeds and step limits of episodes), and suites of environments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from cwm_cli.envs.spec import EnvironmentSpec
+
 
 LONGEST = 1000
 """Step limit of an episode if neither the environment nor the user sets one."""
@@ -83,3 +84,37 @@ def reward_number(reward: Any) -> float:
     if values.size != 1 or not np.isfinite(values).all():
         raise CwmError(f"the environment returned the reward {reward}: it must be a finite number")
     return float(values.item())
+
+
+_CWMB = (
+    "Blackjack-v1",
+    "CliffWalking-v1",
+    "Taxi-v4",
+    "CartPole-v1",
+    "MountainCar-v0",
+    "Acrobot-v1",
+    "Pendulum-v1",
+    "Reacher-v5",
+    "Pusher-v5",
+    "InvertedPendulum-v5",
+    "InvertedDoublePendulum-v5",
+    "HalfCheetah-v5",
+    "Hopper-v5",
+    "Swimmer-v5",
+    "Walker2d-v5",
+    "Ant-v5",
+    "Humanoid-v5",
+    "HumanoidStandup-v5",
+    "RTFM-v0",
+)
+
+SUITES: Mapping[str, tuple[str, ...]] = {"cwmb": _CWMB, "cwmb-shifted": _CWMB[:-1]}
+"""Environments of each suite.
+
+`cwmb` is the Code World Models Benchmark (Dainese et al., NeurIPS 2024) in the order of the paper,
+with the ids of current Gymnasium versions. `cwmb-shifted` contains its environments that have
+shifted variants.
+"""
+
+SHIFTED = ("cwmb-shifted",)
+"""Suites of shifted environments; the default seed of the shift is 0."""

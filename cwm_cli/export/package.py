@@ -28,8 +28,8 @@ from cwm_cli.export.publishing import MARK, Export, template
 from cwm_cli.planning.model import key
 from cwm_cli.registry import environment
 from cwm_cli.runs.listing import load, run_folders
-from cwm_cli.runs.places import named, placed
 from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.storage import named, placed
 from cwm_cli.runs.store import DATASET, kind_of
 from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.search.contracts import Node, total

@@ -1,15 +1,28 @@
-"""Read JSON files with one-line errors, write files atomically, and flatten nested objects."""
+"""Files of a run: JSON files, and the journal with one JSON record per line.
+
+JSON files are read with one-line errors and written atomically. Unusable lines of a journal are
+skipped.
+"""
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cwm_cli.data.reading import LARGEST_TEXT, UnreadableError, parse_json, read_bytes, read_json
+from cwm_cli.data.reading import (
+    LARGEST_TEXT,
+    UnreadableError,
+    parse_json,
+    read_bytes,
+    read_json,
+    read_lines,
+)
 from cwm_cli.errors import CwmError
+from cwm_cli.runs.storage import named
 from cwm_cli.text import clean
 
 M = TypeVar("M", bound=BaseModel)
@@ -99,3 +112,88 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
     name = "" if name == "options" else name
     parts = ((f"{name}.{key}" if name else str(key), item) for key, item in value.items())
     return {key: leaf for part, item in parts for key, leaf in flat(item, part).items()}
+
+
+R = TypeVar("R", bound=BaseModel)
+
+ROWS_FILE = r"^rows-([0-9]{1,9})\.npz$"
+"""Name of a file of added rows, with its number."""
+
+
+class RowsAdded(BaseModel):
+    """A journal line about rows that were added to the dataset, in a file of their own."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["rows"] = "rows"
+    file: str = Field(pattern=ROWS_FILE)
+    count: int
+    digest: str
+
+    @property
+    def number(self) -> int:
+        """The number of the file, counted from 1."""
+        return int(self.file[len("rows-") : -len(".npz")])
+
+
+class Journal(NamedTuple, Generic[R]):
+    """The readable lines of a journal, and the numbers of the skipped lines, counted from 1."""
+
+    file: Path
+    events: Sequence[R | RowsAdded]
+    left_out: Sequence[int]
+
+    @property
+    def damage(self) -> str:
+        """Return one line on skipped lines, "" if there are none."""
+        if not self.left_out:
+            return ""
+        count, whole = len(self.left_out), len(self.events) + len(self.left_out)
+        lines = f"{count} of the {whole} lines of {named(self.file)}"
+        return f"{lines} cannot be used (the first is line {self.left_out[0]}) and were skipped"
+
+
+def read_journal(
+    file: Path,
+    record: Any,
+    connected: Callable[[Iterable[M | RowsAdded | None]], Iterable[M | RowsAdded | None]] = iter,
+) -> Journal[M]:
+    """Read the lines of a journal, without an incomplete last line.
+
+    Args:
+        file: The journal; a missing file has no lines.
+        record: Model of the lines, or a union of models.
+        connected: Filter as in `Run.connected`.
+
+    Raises:
+        UnreadableError: The file cannot be read.
+    """
+    try:
+        events = list(connected(_line(line, record) for line in read_lines(file)))
+    except UnreadableError as error:
+        if not error.is_missing:
+            raise UnreadableError(file, error.reason, "restore it or choose another run") from error
+        events = []
+    left_out = [number for number, event in enumerate(events, start=1) if event is None]
+    return Journal(file, [event for event in events if event is not None], left_out)
+
+
+def _line(line: bytes, record: Any) -> Any:
+    rows = line.startswith(b'{"kind":"rows"')
+    for model in (RowsAdded,) if rows else get_args(record) or (record,):
+        with suppress(ValueError):
+            return parse_model(model, line)
+    return None
+
+
+def complete_length(journal: IO[bytes]) -> int:
+    """Return the length of a journal up to the end of its last complete line."""
+    size = journal.seek(0, os.SEEK_END)
+    while size > 0:
+        start = max(0, size - 65536)
+        journal.seek(start)
+        newline = journal.read(size - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        size = start
+    return 0

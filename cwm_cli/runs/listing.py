@@ -20,9 +20,8 @@ from cwm_cli.data.reading import UnreadableError, read_json, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
 from cwm_cli.runs.files import flat
-from cwm_cli.runs.places import located, named, placed
 from cwm_cli.runs.report import RunReport, RunSummary, Section
-from cwm_cli.runs.storage import StorageError
+from cwm_cli.runs.storage import StorageError, located, named, placed
 from cwm_cli.runs.store import (
     BEST,
     HEADER,

@@ -1,28 +1,57 @@
-"""The run of a search: the nodes of the tree with their completions, and the best program."""
+"""The run of a search: the nodes of the tree with their completions, and the best program.
 
+Completions of a language model are written and synced before any computation uses them, so that
+none is paid twice: a process that continues the run reads the completions of earlier processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.reading import UnreadableError, open_for_reading, parse_json
+from cwm_cli.data.reading import (
+    UnreadableError,
+    open_for_appending,
+    open_for_reading,
+    parse_json,
+    read_lines,
+)
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score, baseline
 from cwm_cli.evaluation.finding import ContractName, Finding
 from cwm_cli.evaluation.verdicts import verdict
-from cwm_cli.runs.journal import RowsAdded, read_journal
+from cwm_cli.runs.files import RowsAdded, parse_model, read_journal
 from cwm_cli.runs.nodes import NodeDetails, PromptFile, SearchRecord, node_details, tree_data
 from cwm_cli.runs.programs import ProgramRun
 from cwm_cli.runs.progress import score_curves, score_grid, score_parts, spending_sections
 from cwm_cli.runs.report import RunReport, RunSummary, Section, table_of, with_effort
 from cwm_cli.runs.store import DATASET, RESULT, RunHeader
-from cwm_cli.search.contracts import ROOT, Node, Record, Remark, Switch, total
-from cwm_cli.search.models import ModelUse, model_uses
+from cwm_cli.search.contracts import (
+    ROOT,
+    Backend,
+    Completion,
+    Node,
+    Record,
+    Remark,
+    Request,
+    Switch,
+    Turn,
+    Usage,
+    total,
+)
+from cwm_cli.search.models import BackendWrapper, ModelUse, model_uses
 from cwm_cli.text import share
 
 JOURNAL = "nodes.jsonl"
@@ -241,7 +270,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         return model_uses(self.nodes(), self.config.model or self.config.backend)
 
     @classmethod
-    def report(cls, runs: Sequence["SearchRun"]) -> RunReport:
+    def report(cls, runs: Sequence[SearchRun]) -> RunReport:
         """Return the scores of a search."""
         base, about = super().report(runs), runs[0].summary()
         known = runs[0].scores()
@@ -259,7 +288,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         )
 
     @classmethod
-    def sections(cls, runs: Sequence["SearchRun"]) -> list[Section]:
+    def sections(cls, runs: Sequence[SearchRun]) -> list[Section]:
         """Return the sections of the page: scores, curve, search tree, spending and program."""
         run = runs[0]
         tree = Section("tree", "Search tree", tree_data(run.node_details()), TREE_WORDS)
@@ -363,3 +392,124 @@ def read_answers(folder: Path) -> Iterator[SearchLine]:
     for line in read_journal(folder / JOURNAL, SearchLine).events:
         if not isinstance(line, RowsAdded):
             yield line
+
+
+ANSWERS = "answers.jsonl"
+"""File of a run folder with all completions in the order of arrival."""
+
+
+class RecordedAnswer(BaseModel):
+    """A line of the file: a completion, and the hash of its request."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    request: str
+    step: int
+    known: int
+    text: str
+    usage: Usage
+    final: bool = False
+    lacking: str = ""
+    log_probability: float | None = None
+
+    @property
+    def completion(self) -> Completion:
+        """The completion as the backend returned it."""
+        return Completion(
+            self.text, self.usage, self.final, self.lacking, log_probability=self.log_probability
+        )
+
+
+class RecordedAnswers(BackendWrapper):
+    """A backend that records its completions in a file, and returns recorded ones first."""
+
+    def __init__(self, inner: Backend, file: Path) -> None:
+        super().__init__(inner)
+        self._file, self._lock = file, threading.Lock()
+        self._known: defaultdict[str, list[RecordedAnswer]] = defaultdict(list)
+        try:
+            lines = list(read_lines(file))
+        except UnreadableError as error:
+            if not error.is_missing:
+                raise
+            lines = []
+        for line in lines:
+            try:
+                answer = parse_model(RecordedAnswer, line)
+            except ValueError:
+                continue  # a crash left an incomplete line
+            self._known[answer.request].append(answer)
+
+    def complete(self, request: Request) -> Completion:
+        """Return the recorded completion, else request one and record it."""
+        key = request_key(request)
+        with self._lock:
+            if known := self._known[key]:
+                return known.pop(0).completion
+        completion = self.inner.complete(request)
+        answer = RecordedAnswer(
+            request=key,
+            step=request.step,
+            known=request.known,
+            text=completion.text.encode("utf-8", "replace").decode(),
+            usage=completion.usage,
+            final=completion.final,
+            lacking=completion.lacking,
+            log_probability=completion.log_probability,
+        )
+        with self._lock, open_for_appending(self._file) as file:
+            size = file.seek(0, os.SEEK_END)
+            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+                file.write(b"\n")  # a crash left an incomplete line
+            file.write(answer.model_dump_json().encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return completion
+
+
+class PendingAnswers(RecordedAnswers):
+    """A backend that records each completion until the journal contains its node.
+
+    A search that continues a run judges the completions that arrived before the interruption.
+    """
+
+    def __init__(self, inner: Backend, file: Path) -> None:
+        super().__init__(inner, file)
+        self._waiting = {turn.step for turn in self.lost()}
+
+    def lost(self) -> list[Turn]:
+        """Return step and number of known nodes of the completions without a node, sorted."""
+        return sorted(
+            Turn(answer.step, answer.known)
+            for answers in self._known.values()
+            for answer in answers
+        )
+
+    def worst_cost(self, request: Request) -> float | None:
+        """Return the cost of the recorded completion, else the highest possible cost."""
+        known = self._known[request_key(request)]
+        return known[0].usage.cost if known else self.inner.worst_cost(request)
+
+    def complete(self, request: Request) -> Completion:
+        """Return the recorded completion, else request one and record it."""
+        self._waiting.add(request.step)
+        return super().complete(request)
+
+    def update(self, node: Node) -> None:
+        """Remove the completion of a node; delete the file if no completion is left."""
+        self.inner.update(node)
+        if node.step not in self._waiting:
+            return
+        with self._lock:
+            self._waiting.discard(node.step)
+            for answers in self._known.values():
+                answers[:] = [answer for answer in answers if answer.step != node.step]
+            if not self._waiting:
+                self._file.unlink(missing_ok=True)
+
+
+def request_key(request: Request) -> str:
+    """Return a hash of the fields that make a request unique within a run."""
+    words = [(message.role, message.content) for message in request.messages]
+    parts = [words, request.seed, request.step, request.occurrence, request.model]
+    return sha256(json.dumps(parts).encode()).hexdigest()

@@ -39,15 +39,23 @@ from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import open_for_appending
 from cwm_cli.errors import CwmError
 from cwm_cli.locks import try_lock
-from cwm_cli.runs.files import flat, read_header, read_object, replace
-from cwm_cli.runs.journal import ROWS_FILE, Journal, RowsAdded, complete_length, read_journal
+from cwm_cli.runs.files import (
+    ROWS_FILE,
+    Journal,
+    RowsAdded,
+    complete_length,
+    flat,
+    read_header,
+    read_journal,
+    read_object,
+    replace,
+)
 from cwm_cli.runs.observer import Observer
-from cwm_cli.runs.places import named, storage_of
 from cwm_cli.runs.report import Grid, RunReport, RunSummary, Section
 from cwm_cli.runs.storage import HEADER as HEADER
 from cwm_cli.runs.storage import LOCK as LOCK
 from cwm_cli.runs.storage import BusyError as BusyError
-from cwm_cli.runs.storage import Storage, StorageError
+from cwm_cli.runs.storage import Storage, StorageError, named, storage_of
 from cwm_cli.sandbox.protection import Protection
 
 RUNS = Path("runs")

@@ -64,7 +64,7 @@ class LogLines(logging.Handler):
 
 def complain(text: str, kind: str = "Error") -> None:
     """Print one line to stderr, without control characters."""
-    from cwm_cli.runs.places import with_urls
+    from cwm_cli.runs.storage import with_urls
     from cwm_cli.text import clean
 
     if _loudness == "quiet" and kind not in KEPT_WHEN_QUIET:

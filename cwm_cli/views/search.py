@@ -20,9 +20,9 @@ from cwm_cli.commands.plays import LearnFrom, mismatches_of
 from cwm_cli.commands.synthesize import SearchJob, SynthesisResult
 from cwm_cli.evaluation.verdicts import verdict
 from cwm_cli.registry import find
-from cwm_cli.runs.places import named
 from cwm_cli.runs.progress import models_grid
 from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.storage import named
 from cwm_cli.search.contracts import ROOT, START, Node
 from cwm_cli.search.loop import Pending, Search
 from cwm_cli.text import cached_words, money, share, tokens

@@ -27,9 +27,8 @@ from cwm_cli.bench.executor import (
     stopping_words,
 )
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.places import storage_of
 from cwm_cli.runs.searches import JournalTail
-from cwm_cli.runs.storage import StorageError
+from cwm_cli.runs.storage import StorageError, storage_of
 
 ACCESS = "CWM_APPS_ACCESS"
 """The environment variable with what the process of a problem has to know and nobody writes."""

@@ -24,9 +24,9 @@ from cwm_cli.data.reading import LARGEST, UnreadableError, read_json, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.export.publishing import MARK, Export, template
 from cwm_cli.runs.files import read_found, replace
-from cwm_cli.runs.places import named
 from cwm_cli.runs.report import Grid, RunSummary, Section, table_of, with_effort
 from cwm_cli.runs.searches import JOURNAL, JournalTail, SearchConfig, SearchHeader, SearchRun
+from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import HEADER, RESULT, Run, RunHeader, differences
 from cwm_cli.search.spending import open_spending, read_spending
 

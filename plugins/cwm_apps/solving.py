@@ -31,7 +31,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, default, find, read_options
 from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.places import located, named, placed
+from cwm_cli.runs.storage import located, named, placed
 from cwm_cli.runs.store import HEADER, fresh_folder, remove
 from cwm_cli.sandbox import Limits, Sandbox
 

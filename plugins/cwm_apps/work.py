@@ -21,9 +21,8 @@ from cwm_apps.runs import CodingRun, JudgedSolution, ProblemResult
 from cwm_apps.scoring import ProblemOutcome
 from cwm_apps.tasks import CodingTask
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.answers import ANSWERS, PendingAnswers
-from cwm_cli.runs.places import named
-from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.searches import ANSWERS, PendingAnswers, SearchRun
+from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import RESULT, BusyError
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import (

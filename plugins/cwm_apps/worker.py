@@ -16,9 +16,8 @@ from cwm_apps.scripts import ScriptJob
 from cwm_apps.work import OUT_OF_MONEY, ProblemSearch
 from cwm_cli.bench.executor import job_process
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.places import bring, located, placed
 from cwm_cli.runs.searches import SearchRun
-from cwm_cli.runs.storage import HEADER
+from cwm_cli.runs.storage import HEADER, bring, located, placed
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.spending import SPENDING, CostLimit
 

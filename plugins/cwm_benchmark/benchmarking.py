@@ -59,10 +59,9 @@ from cwm_cli.commands.choices import backend_of, choose_backend, uncached
 from cwm_cli.registry import default, find
 from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Measures, Observer
-from cwm_cli.runs.places import placed
 from cwm_cli.runs.report import RunReport
 from cwm_cli.runs.searches import JournalTail
-from cwm_cli.runs.storage import StorageError
+from cwm_cli.runs.storage import StorageError, placed
 from cwm_cli.runs.store import fresh_folder
 
 ERRANDS = {

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from cwm_cli.commands.choices import Choices, check_choices, check_names, owners_of
 from cwm_cli.credentials import without_credentials
-from cwm_cli.envs.suites import SHIFTED, SUITES
+from cwm_cli.envs.tasks import SHIFTED, SUITES
 from cwm_cli.envs.variants import HIDE, NOISE, SHIFT, check_shift
 from cwm_cli.errors import UnknownNameError
 from cwm_cli.registry import environment, find, read_options

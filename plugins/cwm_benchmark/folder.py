@@ -21,9 +21,9 @@ from cwm_benchmark.configuration import (
 from cwm_cli.data.reading import UnreadableError, read_bytes
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.files import read_found, write_object
-from cwm_cli.runs.places import bring, placed, send, storage_of
 from cwm_cli.runs.report import RunSummary
 from cwm_cli.runs.searches import JournalTail
+from cwm_cli.runs.storage import bring, placed, send, storage_of
 from cwm_cli.runs.store import RESULT, Run
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.search.spending import open_spending

@@ -12,8 +12,8 @@ from cwm_benchmark.folder import AUTOMATIC, BenchmarkFolder, TaskRecord
 from cwm_cli.commands.episodes import Episode
 from cwm_cli.commands.plays import Mean, Side, mean_of, relative_return
 from cwm_cli.evaluation import Score
-from cwm_cli.runs.places import named
 from cwm_cli.runs.searches import JournalTail
+from cwm_cli.runs.storage import named
 
 NOTHING = "no completion fits into the limit: raise --max-cost"
 

@@ -15,10 +15,10 @@ from cwm_benchmark.folder import BenchmarkFolder
 from cwm_benchmark.results import GroupMean, TrialGroup, TrialRow, groups_of, rows_of
 from cwm_cli.commands.plays import Mean
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.places import located
 from cwm_cli.runs.progress import BestSoFar
 from cwm_cli.runs.report import Grid, RunReport, Section, rounded, table, table_of, with_effort
 from cwm_cli.runs.searches import SearchRun
+from cwm_cli.runs.storage import located
 from cwm_cli.text import UNKNOWN, money, share, tokens
 
 ERROR = "\N{PLUS-MINUS SIGN}"

@@ -25,8 +25,7 @@ from cwm_cli.envs.spec import space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import PaperMetric
 from cwm_cli.registry import default, environment, find
-from cwm_cli.runs.places import bring, located, named, send
-from cwm_cli.runs.storage import HEADER
+from cwm_cli.runs.storage import HEADER, bring, located, named, send
 from cwm_cli.search.spending import CostLimit
 from cwm_cli.worlds import EnvironmentModel
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from cwm_cli.envs.own_files import environments_in, import_module
-from cwm_cli.envs.spec import EnvironmentSpec, Rewinder
+from cwm_cli.envs.spec import EnvironmentSpec, Rewinder, environments_in, import_module
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.private_parts import MissingPartError
 from cwm_gymnasium.describing import describe

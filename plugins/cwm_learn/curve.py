@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cwm_cli.runs.files import replace
-from cwm_cli.runs.places import send
+from cwm_cli.runs.storage import send
 from cwm_cli.views.curves import Chart, Series
 from cwm_learn.actor import PLAY
 

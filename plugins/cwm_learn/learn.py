@@ -35,10 +35,10 @@ from cwm_cli.envs.tasks import Setting, step_limit
 from cwm_cli.errors import CwmError
 from cwm_cli.problems.feedback import documented_names
 from cwm_cli.registry import Owner, default, environment, find, read_options, with_presets
-from cwm_cli.runs.answers import ANSWERS, RecordedAnswers
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.places import named, placed
 from cwm_cli.runs.programs import program_run
+from cwm_cli.runs.searches import ANSWERS, RecordedAnswers
+from cwm_cli.runs.storage import named, placed
 from cwm_cli.runs.store import DATASET, HEADER, folder_word, fresh_folder, kind_of
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.protection import check_access

@@ -19,9 +19,8 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import find
 from cwm_cli.result import Result
 from cwm_cli.runs import files
-from cwm_cli.runs.journal import RowsAdded
+from cwm_cli.runs.files import RowsAdded
 from cwm_cli.runs.observer import Measures
-from cwm_cli.runs.places import named
 from cwm_cli.runs.programs import Options, ProgramRun
 from cwm_cli.runs.report import (
     ChartLine,
@@ -34,6 +33,7 @@ from cwm_cli.runs.report import (
     table,
     with_effort,
 )
+from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import DATASET, RunHeader
 from cwm_cli.search.contracts import Usage
 from cwm_learn.actor import PLAY

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from cwm_cli.runs.places import named
+from cwm_cli.runs.storage import named
 from cwm_cli.text import money, percent
 from cwm_cli.views.lines import Lines, Pulse
 from cwm_cli.views.tables import MAX_GAPS, gap_parts, labelled

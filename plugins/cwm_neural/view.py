@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from cwm_cli.runs.places import named
+from cwm_cli.runs.storage import named
 from cwm_cli.text import mean_with_error
 from cwm_cli.views.curves import Chart, Series, save_charts
 from cwm_cli.views.lines import Lines, Pulse

@@ -21,8 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.places import storage_of
-from cwm_cli.runs.storage import HEADER, LOCK, BusyError, Storage, StorageError
+from cwm_cli.runs.storage import HEADER, LOCK, BusyError, Storage, StorageError, storage_of
 from cwm_remote.claims import RunClaim, claims_by_run, is_claim
 from cwm_remote.objects import ObjectInfo, Objects, token
 

@@ -17,10 +17,9 @@ from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import Owner, read_options
 from cwm_cli.result import Result
-from cwm_cli.runs.journal import RowsAdded
+from cwm_cli.runs.files import RowsAdded
 from cwm_cli.runs.nodes import SearchRecord
 from cwm_cli.runs.observer import Measures, Observer
-from cwm_cli.runs.places import named
 from cwm_cli.runs.programs import ModelRun, Options
 from cwm_cli.runs.report import (
     ChartLine,
@@ -33,6 +32,7 @@ from cwm_cli.runs.report import (
     with_effort,
 )
 from cwm_cli.runs.searches import connected_nodes
+from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import RunHeader
 from cwm_cli.search.contracts import Usage
 from cwm_cli.text import UNKNOWN

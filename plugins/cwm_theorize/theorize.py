@@ -24,11 +24,11 @@ from cwm_cli.data.reading import UnreadableError, read_arrays
 from cwm_cli.envs.text_view import TextView
 from cwm_cli.errors import CwmError
 from cwm_cli.registry import default
-from cwm_cli.runs.answers import ANSWERS, PendingAnswers
-from cwm_cli.runs.journal import RowsAdded
+from cwm_cli.runs.files import RowsAdded
 from cwm_cli.runs.nodes import SearchRecord
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.places import placed
+from cwm_cli.runs.searches import ANSWERS, PendingAnswers
+from cwm_cli.runs.storage import placed
 from cwm_cli.runs.store import DATASET, fresh_folder
 from cwm_cli.search.answers import AnswerCache
 from cwm_cli.search.contracts import Record, Remark, Switch, Usage, total

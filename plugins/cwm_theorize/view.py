@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from cwm_cli.runs.places import named
+from cwm_cli.runs.storage import named
 from cwm_cli.search.contracts import Node
 from cwm_cli.text import money, percent, share
 from cwm_cli.views.curves import Axis, Chart, Series, save_charts

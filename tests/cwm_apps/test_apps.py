@@ -33,9 +33,8 @@ from cwm_apps.runs import CodingRun
 from cwm_apps.solving import judge_again
 from cwm_cli.cli import command_line
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.answers import ANSWERS
 from cwm_cli.runs.listing import report_on
-from cwm_cli.runs.searches import JOURNAL, SearchRun
+from cwm_cli.runs.searches import ANSWERS, JOURNAL, SearchRun
 from openai_server import OUT_OF_QUOTA, OpenAIServer, answer, hang, holds
 from processes import wait_until
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
 
-from cwm_cli.envs.suites import SUITES
+from cwm_cli.envs.tasks import SUITES
 from cwm_cli.registry import environment
 from cwm_gymnasium import mujoco_batch, mujoco_rewards
 

@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from candidates import STILL_ANSWER
 from cwm_cli import CwmError, Observer, learn
-from cwm_cli.runs.answers import ANSWERS, RecordedAnswers
+from cwm_cli.runs.searches import ANSWERS, RecordedAnswers
 from cwm_cli.search.contracts import GENERATE, Backend, Completion, Message, Move, Request
 from cwm_learn.runs import LearningResult, LearnRun
 from openai_server import OpenAIServer

@@ -20,8 +20,7 @@ import pytest
 from counting_runs import Count, CountRun, begin, counted
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.files import write_object
-from cwm_cli.runs.places import located, named, placed, storage_of, with_urls
-from cwm_cli.runs.storage import BusyError
+from cwm_cli.runs.storage import BusyError, located, named, placed, storage_of, with_urls
 from cwm_cli.runs.store import remove
 from cwm_remote.claims import CLAIMS, LostClaimError
 from cwm_remote.storage import ObjectStorage

@@ -13,7 +13,7 @@ from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.simulators import Attributes
 from cwm_cli.envs.simulators.opening import is_exact
-from cwm_cli.envs.suites import SUITES
+from cwm_cli.envs.tasks import SUITES
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import PaperMetric
 from cwm_cli.registry import environment

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from cwm_cli.envs.simulators import Attributes, CachingSimulator, Findings, simulator
-from cwm_cli.envs.simulators.chance import fingerprint
-from cwm_cli.envs.simulators.saving import content
+from cwm_cli.envs.simulators.saving import content, fingerprint
 from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.envs.suites import SUITES
+from cwm_cli.envs.tasks import SUITES
 from cwm_cli.errors import CwmError
 from cwm_cli.planning.mcts import Mcts, PlanTree
 from cwm_cli.planning.model import key

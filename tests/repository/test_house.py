@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 import pytest
 
 from cwm_cli import registry
-from cwm_cli.envs.suites import SUITES
+from cwm_cli.envs.tasks import SUITES
 from folders import ROOT
 
 CORE = ROOT / "cwm_cli"
@@ -27,7 +27,7 @@ LOOSE = {
 """Modules that belong to no folder: everyone may use them."""
 
 MEANT = {
-    "cwm_cli/envs/suites.py": set(SUITES["cwmb"]),  # environments of the paper, from any plugin
+    "cwm_cli/envs/tasks.py": set(SUITES["cwmb"]),  # environments of the paper, from any plugin
     "plugins/cwm_benchmark/run.py": {"simulated"},  # a key of the report
     "plugins/cwm_play/play.py": {"replay"},  # a mode of playing
     "cwm_cli/commands/installation.py": {

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
-from cwm_cli.runs.journal import RowsAdded
+from cwm_cli.runs.files import RowsAdded
 from cwm_cli.runs.listing import UnreadableRun, compare, list_runs, load, run_folders
 from cwm_cli.runs.searches import JOURNAL, SearchRun
 from cwm_cli.runs.store import (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from cwm_cli.runs.places import placed
+from cwm_cli.runs.storage import placed
 from cwm_cli.runs.store import Run, RunHeader
 
 

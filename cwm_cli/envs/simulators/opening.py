@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import numpy as np
 
-from cwm_cli.envs.simulators.chance import GLOBAL, fingerprint, reseed
 from cwm_cli.envs.simulators.saving import (
+    GLOBAL,
     OWN,
     Attributes,
     Findings,
+    fingerprint,
     instance_objects,
+    reseed,
     shared_names,
     survey_attributes,
 )

@@ -2,9 +2,11 @@
 
 `Attributes` is the rewinder of environments without their own. A layout defines how each attribute
 is saved: unchanged, copied, or as the state of a random generator. Values are compared and copied
-by type.
+by type. The functions on random generators serve other modules, too.
 """
 
+import pickle
+import random
 from collections import Counter, deque
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -18,10 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cwm_cli.envs.simulators.chance import Generator, is_generator, restore, save_state
-
 if TYPE_CHECKING:
     import gymnasium as gym
+
+
+Generator = np.random.Generator | np.random.RandomState | random.Random
 
 ATOMS: frozenset[type] = frozenset(
     {bool, int, float, complex, str, bytes, type(None), type(...), range, slice}
@@ -482,3 +485,45 @@ class Values:
 
     def returns(self, states: Sequence[Any], plans: np.ndarray) -> None:
         """Return None: stepping is the fastest method."""
+
+
+GLOBAL: tuple[Generator, ...] = (random.random.__self__, np.random.random_sample.__self__)  # type: ignore[attr-defined]
+"""The generators behind the functions of `random` and `numpy.random`."""
+
+
+def is_generator(value: object) -> bool:
+    """Return whether a value is a random generator whose state can be saved."""
+    return isinstance(value, Generator) and not isinstance(value, random.SystemRandom)
+
+
+def save_state(generator: Generator) -> Any:
+    """Return the state of a generator; later draws do not change it."""
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state()
+    return generator.getstate()
+
+
+def fingerprint(generator: Generator) -> bytes:
+    """Return bytes that stay equal until the generator draws a number."""
+    return pickle.dumps(save_state(generator))
+
+
+def restore(generator: Generator, state: Any) -> None:
+    """Restore the state of a generator."""
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(state)
+    else:
+        generator.setstate(state)
+
+
+def reseed(generator: Generator, rng: np.random.Generator) -> None:
+    """Give a generator a new random state; equal states of `rng` give equal results."""
+    if isinstance(generator, np.random.Generator):
+        kind = type(generator.bit_generator)
+        generator.bit_generator.state = kind(int(rng.integers(2**63))).state
+    else:
+        generator.seed(int(rng.integers(2**32)))

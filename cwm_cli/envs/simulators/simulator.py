@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.envs.simulators.chance import GLOBAL, reseed
+from cwm_cli.envs.simulators.saving import GLOBAL, reseed
 from cwm_cli.envs.spec import Rewinder, space_of
 from cwm_cli.envs.tasks import reward_number
 from cwm_cli.planning.model import Counter, Model, Named, Step, copy_value

@@ -21,9 +21,9 @@ from cwm_cli._version import __version__
 from cwm_cli.data.reading import UnreadableError
 from cwm_cli.runs.files import replace
 from cwm_cli.runs.listing import load_alike, report_of
-from cwm_cli.runs.places import placed, send
 from cwm_cli.runs.programs import ProgramRun
 from cwm_cli.runs.report import RunReport, Section
+from cwm_cli.runs.storage import placed, send
 from cwm_cli.runs.store import Run
 from cwm_cli.views.page.measured import measured_sections
 

@@ -19,7 +19,6 @@ from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.registry import Owner, find, read_options
 from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Measures, Observer
-from cwm_cli.runs.places import named
 from cwm_cli.runs.programs import ModelRun, Options
 from cwm_cli.runs.report import (
     ChartLine,
@@ -31,6 +30,7 @@ from cwm_cli.runs.report import (
     table_of,
     with_effort,
 )
+from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import RunHeader
 from cwm_cli.text import UNKNOWN, mean_with_error
 from cwm_cli.worlds.model import PlanningSession, WorldModel

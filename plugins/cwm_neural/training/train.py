@@ -32,9 +32,9 @@ from cwm_cli.envs.tasks import Setting, Task, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
 from cwm_cli.planning import Unsuited
 from cwm_cli.registry import Owner, default, environment, find, names, read_options, with_presets
-from cwm_cli.runs.journal import RowsAdded
+from cwm_cli.runs.files import RowsAdded
 from cwm_cli.runs.observer import SILENT, Observer
-from cwm_cli.runs.places import located, placed
+from cwm_cli.runs.storage import located, placed
 from cwm_cli.runs.store import (
     DATASET,
     HEADER,
