@@ -1,7 +1,11 @@
-"""Errors a user can act on; the command line prints them without a traceback."""
+"""Errors that a user can act on; the command line prints them without a traceback.
+
+Exceptions in the code of environments are converted to such errors (`environment_failure`).
+"""
 
 import errno
 import json
+import sys
 import traceback
 from collections.abc import Iterable
 from contextlib import suppress
@@ -82,3 +86,37 @@ class EnvironmentFailure(TracedError):
 
 class PluginFailure(TracedError):
     """A plugin that raises an exception or lacks a method."""
+
+
+def environment_failure(error: Exception) -> EnvironmentFailure | None:
+    """Return the error to report if a method of an environment raised an exception.
+
+    Args:
+        error: Any exception, with its traceback.
+
+    Returns:
+        An error that names the method, or None if no method of an environment was running.
+    """
+    methods = ("__init__", "reset", "step", "render", "close")
+    # Without an environment gymnasium is not loaded, and importing it here would be slow.
+    gym = sys.modules.get("gymnasium")
+    if gym is None or isinstance(error, CwmError | MemoryError):
+        return None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        env, method = frame.f_locals.get("self"), frame.f_code.co_name
+        if isinstance(env, gym.Env) and not isinstance(env, gym.Wrapper) and method in methods:
+            name = env.spec.id if env.spec else type(env).__name__
+            reason = describe_exception(error, frame.f_code.co_filename)
+            return EnvironmentFailure(f"{name}: {method} raised {reason}", error)
+    return None
+
+
+def describe_exception(error: BaseException, file: str = "") -> str:
+    """Return the last line of a traceback, and the line of `file` that raised."""
+    last = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    lines = [
+        line
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename == file
+    ]
+    return f"{last} ({Path(file).name}, line {lines[-1]})" if lines else last

@@ -17,7 +17,7 @@ from pathlib import Path
 import typer
 
 from cwm_cli.commands.installation import provider_keys
-from cwm_cli.errors import CwmError, TracedError
+from cwm_cli.errors import CwmError, TracedError, environment_failure
 from cwm_cli.runs.recent import RUNS, RecentRun, recent_runs
 from cwm_cli.text import clean
 from cwm_cli.views.lines import complain, is_verbose
@@ -46,7 +46,6 @@ def boundary() -> Iterator[None]:
         raise typer.Exit(1) from error
     except Exception as error:
         from cwm_cli.commands.plugin_failures import plugin_failure
-        from cwm_cli.envs.failures import environment_failure
 
         if failure := environment_failure(error):
             _report(failure)

@@ -26,9 +26,8 @@ from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.commands.plugin_failures import plugin_failure
 from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.envs.failures import environment_failure
 from cwm_cli.envs.tasks import Task, random_action, reward_number, seeds_of
-from cwm_cli.errors import CwmError, TracedError
+from cwm_cli.errors import CwmError, TracedError, environment_failure
 from cwm_cli.evaluation.mismatches import Comparing, Mismatches
 from cwm_cli.planning import Moment, Unsuited
 from cwm_cli.planning.model import EpisodeHistory

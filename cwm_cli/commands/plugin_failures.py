@@ -3,8 +3,7 @@
 import traceback
 from types import FrameType
 
-from cwm_cli.envs.failures import cause
-from cwm_cli.errors import CwmError, PluginFailure
+from cwm_cli.errors import CwmError, PluginFailure, describe_exception
 from cwm_cli.registry import core_package, plugins
 
 GENERATED = "<string>"
@@ -32,7 +31,7 @@ def plugin_failure(error: Exception) -> PluginFailure | None:
     frames = [frame for frame in walked if frame.f_code.co_filename != GENERATED]
     for frame in reversed(frames):  # the innermost frame of a plugin has the line to correct
         if package := packages.get(_top_level(frame.f_globals.get("__name__", ""))):
-            reason = cause(error, frame.f_code.co_filename)
+            reason = describe_exception(error, frame.f_code.co_filename)
             method = _function(frame)
             return PluginFailure(f"the plugin {package} failed: {method} raised {reason}", error)
     if isinstance(error, NotImplementedError) and frames:

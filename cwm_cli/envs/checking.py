@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
-from cwm_cli.envs.failures import environment_failure
 from cwm_cli.envs.tasks import reward_number
-from cwm_cli.errors import CwmError, EnvironmentFailure
+from cwm_cli.errors import CwmError, EnvironmentFailure, environment_failure
 from cwm_cli.text import clean
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cwm_cli.data.spaces import Space
-from cwm_cli.envs.failures import cause
-from cwm_cli.errors import CwmError, EnvironmentFailure, UnknownNameError
+from cwm_cli.errors import CwmError, EnvironmentFailure, UnknownNameError, describe_exception
 from cwm_cli.text import first_few
 
 if TYPE_CHECKING:
@@ -283,7 +282,9 @@ def name_in_file(name: str) -> str:
     try:
         module = import_module(path.stem)
     except ModuleNotFoundError as error:
-        raise EnvironmentFailure(f"{file} cannot be imported: {cause(error)}", error) from error
+        raise EnvironmentFailure(
+            f"{file} cannot be imported: {describe_exception(error)}", error
+        ) from error
     if Path(module.__file__ or "").resolve() != path:
         raise CwmError(f"{file} has the name of another Python module: rename the file")
     return f"{path.stem}:{chosen or _only_environment(module, file)}"
@@ -301,7 +302,9 @@ def import_module(name: str) -> ModuleType:
     except ModuleNotFoundError:
         raise
     except (Exception, SystemExit) as error:
-        raise EnvironmentFailure(f"{name} cannot be imported: {cause(error)}", error) from error
+        raise EnvironmentFailure(
+            f"{name} cannot be imported: {describe_exception(error)}", error
+        ) from error
 
 
 def environments_in(module: ModuleType) -> tuple[list[str], list[str]]:

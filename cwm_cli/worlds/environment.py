@@ -16,8 +16,8 @@ import numpy as np
 
 from cwm_cli.data.dataset import VALID, Dataset, Transition
 from cwm_cli.data.spaces import Columns
+from cwm_cli.envs.saving import fingerprint
 from cwm_cli.envs.simulators import CachingSimulator, Opening, Simulator
-from cwm_cli.envs.simulators.saving import fingerprint
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.envs.tasks import reward_number
 from cwm_cli.errors import CwmError

@@ -27,8 +27,8 @@ from cwm_cli.commands.policies import (
     told,
 )
 from cwm_cli.data.dataset import Transition
+from cwm_cli.envs.saving import GLOBAL, reseed
 from cwm_cli.envs.simulators import CachingSimulator, Simulator
-from cwm_cli.envs.simulators.saving import GLOBAL, reseed
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import step_limit
 from cwm_cli.planning import Decider, Moment

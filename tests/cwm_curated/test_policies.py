@@ -15,7 +15,7 @@ from cwm_cli.commands.collect import default_dataset, shipped_name
 from cwm_cli.commands.policies import DEAR, Stage
 from cwm_cli.commands.recording import RecordingOptions, record
 from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.envs.simulators import opening
+from cwm_cli.envs import simulators
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_curated.policies import Way, planned_acts
 from cwm_gymnasium import cwm_environments
@@ -165,13 +165,13 @@ def test_an_episode_does_not_depend_on_how_many_there_are() -> None:
 
 def test_how_an_environment_is_copied_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[bool] = []
-    compared = opening.is_exact
+    compared = simulators.is_exact
 
     def is_exact(*things: Any) -> bool:
         found.append(compared(*things))
         return found[-1]
 
-    monkeypatch.setattr(opening, "is_exact", is_exact)
+    monkeypatch.setattr(simulators, "is_exact", is_exact)
     dataset = record(find("Pendulum-v1"), policy="planner", max_steps=1, **TEN)
     assert len(dataset) == 20
     assert found == [True]
@@ -345,7 +345,7 @@ def counting(spec: EnvironmentSpec) -> tuple[EnvironmentSpec, list[int]]:
 def test_an_environment_whose_steps_take_long_is_not_even_probed(
     postponed: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "is_exact", lambda *_: pytest.fail("it was probed"))
+    monkeypatch.setattr(simulators, "is_exact", lambda *_: pytest.fail("it was probed"))
     dataset = record(postponed, episodes=2, test_episodes=0, max_steps=2)
     assert dataset.metadata["copies"] == "dear"
     assert dataset.metadata["policies"][1] == "reward, best of 5"

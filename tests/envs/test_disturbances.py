@@ -15,8 +15,7 @@ from cwm_cli.cli.shared import parse_env_args
 from cwm_cli.commands.collect import load_transitions
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.documented import documented_names
-from cwm_cli.envs.simulators import Opening
-from cwm_cli.envs.simulators.simulator import Simulator
+from cwm_cli.envs.simulators import Opening, Simulator
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.envs.variants import with_disturbances
 from cwm_cli.errors import CwmError

@@ -11,8 +11,7 @@ import pytest
 from cwm_benchmark.configuration import shift_of
 from cwm_cli.commands.recording import record
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.envs.simulators import Attributes
-from cwm_cli.envs.simulators.opening import is_exact
+from cwm_cli.envs.simulators import Attributes, is_exact
 from cwm_cli.envs.tasks import SUITES
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import PaperMetric

@@ -10,8 +10,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from cwm_cli.envs.saving import content, fingerprint
 from cwm_cli.envs.simulators import Attributes, CachingSimulator, Findings, simulator
-from cwm_cli.envs.simulators.saving import content, fingerprint
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.envs.tasks import SUITES
 from cwm_cli.errors import CwmError

@@ -32,11 +32,6 @@ ATOMS: frozenset[type] = frozenset(
 )
 """Types whose values never change."""
 
-_TUPLE = {tuple}
-
-ARRAY_BYTES = 256
-"""Bytes of an array that take about as long to copy as another part."""
-
 _FIXED = (type, ModuleType, FunctionType, BuiltinFunctionType, np.ufunc, np.dtype, Enum)
 
 
@@ -63,14 +58,16 @@ class Survey:
             return ()
         fixed = isinstance(part, _FIXED)
         self.bound = self.bound or _is_bound(part)
-        self.plain = self.plain and (fixed or _is_plain(part)) and id(part) not in outside
+        holds_objects = isinstance(part, np.ndarray) and part.dtype.hasobject
+        is_plain = fixed or (type(part) in COPIERS and not holds_objects)
+        self.plain = self.plain and is_plain and id(part) not in outside
         if fixed or id(part) in outside:
             return ()
         if id(part) in self.mutable:
             self.repeats = True
             return ()
         if isinstance(part, np.ndarray):
-            self.size += part.nbytes // ARRAY_BYTES
+            self.size += part.nbytes // 256  # so many bytes take as long to copy as another part
         if type(part) not in (tuple, frozenset):
             self.mutable[id(part)] = part
         if is_generator(part):
@@ -103,9 +100,11 @@ def parts(value: Any) -> Iterator[Any]:
     elif isinstance(value, partial):
         yield from (value.func, value.args, value.keywords)
     yield from getattr(value, "__dict__", {}).values()
-    for name in chain.from_iterable(_slots(cls) for cls in type(value).__mro__):
-        if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-            yield getattr(value, name)
+    for cls in type(value).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                yield getattr(value, name)
 
 
 def content(value: Any, met: dict[int, tuple[int, Any]]) -> Hashable:
@@ -131,15 +130,11 @@ def content(value: Any, met: dict[int, tuple[int, Any]]) -> Hashable:
     return content(tuple(tuple(p) if isinstance(p, Iterator) else p for p in reduced), met)
 
 
-def _slots(cls: type) -> tuple[str, ...]:
-    slots = cls.__dict__.get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
 def _is_bound(value: Any) -> bool:
     """Return whether a copy of the value would still refer to the old instance."""
     if isinstance(value, FunctionType):
         return value.__closure__ is not None
+    # A view of memory that no array owns, such as the state of a C library, cannot be moved.
     while isinstance(value, np.ndarray) and value.base is not None:
         value = value.base
         if not isinstance(value, np.ndarray):
@@ -147,48 +142,32 @@ def _is_bound(value: Any) -> bool:
     return False
 
 
-def _is_plain(value: Any) -> bool:
-    holds_objects = isinstance(value, np.ndarray) and value.dtype.hasobject
-    return type(value) in COPIERS and not holds_objects
-
-
 def copy_value(value: Any) -> Any:
     """Copy a value; containers, arrays and atoms ten times as fast as `deepcopy`."""
     return COPIERS.get(type(value), deepcopy)(value)
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
-def _list(values: list[Any]) -> list[Any]:
+def _copy_list(values: list[Any]) -> list[Any]:
     types = set(map(type, values))
-    flat = types == _TUPLE and ATOMS.issuperset(map(type, chain.from_iterable(values)))
+    # Lists of positions are common, and a flat copy of them is much faster.
+    flat = types == {tuple} and ATOMS.issuperset(map(type, chain.from_iterable(values)))
     return values.copy() if flat or types <= ATOMS else list(map(copy_value, values))
 
 
-def _tuple(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _copy_tuple(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values if ATOMS.issuperset(map(type, values)) else tuple(map(copy_value, values))
 
 
-def _dict(values: dict[Any, Any]) -> dict[Any, Any]:
-    return {key: copy_value(value) for key, value in values.items()}
-
-
-def _deque(values: deque[Any]) -> deque[Any]:
-    return deque(map(copy_value, values), values.maxlen)
-
-
 COPIERS: dict[type, Callable[[Any], Any]] = {
-    **dict.fromkeys(ATOMS, _same),
+    **dict.fromkeys(ATOMS, lambda value: value),
     np.ndarray: np.ndarray.copy,
-    list: _list,
-    tuple: _tuple,
-    dict: _dict,
+    list: _copy_list,
+    tuple: _copy_tuple,
+    dict: lambda values: {key: copy_value(value) for key, value in values.items()},
     set: set.copy,
     frozenset: frozenset.copy,
     bytearray: bytearray.copy,
-    deque: _deque,
+    deque: lambda values: deque(map(copy_value, values), values.maxlen),
 }
 """Copy functions by type; sets are copied shallowly since their members cannot change."""
 
@@ -254,10 +233,15 @@ def make_layout(env: "gym.Env[Any, Any]", known: Findings) -> Layout:
     fixed = {name for name in attributes if name in OWN or name in known.constant}
     generators = {name for name, value in attributes.items() if is_generator(value)}
     surveys = survey_attributes(env, fixed | generators, own)
-    together, left = _shared_pieces(surveys, known), _immovable(surveys, attributes, own, known)
     mutable = {name for name, found in surveys.items() if found.mutable}
+    strange = {name for name in mutable if not surveys[name].plain}
+    # No other instance can take over bound attributes, nor those that cannot be copied.
+    left = {name for name, found in surveys.items() if found.bound and not known.whole}
+    left |= {name for name in strange - left if not _can_copy(attributes[name], own)}
     left |= fixed | generators
-    together -= left
+    # Copies of attributes that share a part must share the copy of the part, too.
+    shared = strange | shared_names(surveys) | known.together & surveys.keys()
+    together = (mutable if known.whole else shared) - left
     plain = (mutable | known.plain & surveys.keys()) - together - left
     empty = {name for name in surveys if attributes[name] is None} - known.seen - plain - together
     watched = [name for name in attributes if name in empty or name in known.constant]
@@ -270,23 +254,6 @@ def make_layout(env: "gym.Env[Any, Any]", known: Findings) -> Layout:
         watched=tuple(watched),
         expected=tuple(map(attributes.__getitem__, watched)),
     )
-
-
-def _shared_pieces(surveys: Mapping[str, Survey], known: Findings) -> set[str]:
-    """Return the names of the attributes that must be copied in one piece."""
-    if known.whole:
-        return {name for name, found in surveys.items() if found.mutable}
-    strange = {name for name, found in surveys.items() if found.mutable and not found.plain}
-    return strange | shared_names(surveys) | known.together & surveys.keys()
-
-
-def _immovable(
-    surveys: Mapping[str, Survey], attributes: Mapping[str, Any], own: list[Any], known: Findings
-) -> set[str]:
-    """Return the names of the attributes that no other instance can take over."""
-    bound = {name for name, found in surveys.items() if found.bound and not known.whole}
-    strange = {name for name, found in surveys.items() if found.mutable and not found.plain}
-    return bound | {name for name in strange - bound if not _can_copy(attributes[name], own)}
 
 
 def survey_attributes(
@@ -372,7 +339,7 @@ class Attributes:
             del values[name]
         for name in layout.plain:
             copy = COPIERS.get(type(values[name]))
-            if copy is None:
+            if copy is None:  # the attribute got a value of a type that only `deepcopy` copies
                 self._update_layout()
                 return self.save(chance=chance)
             values[name] = copy(values[name])
@@ -387,6 +354,7 @@ class Attributes:
         if piece is not None:
             attributes.update(self._attach(piece))
         attributes.update(values)
+        # The state must survive the steps from here on, so the attributes get copies of it.
         for name in layout.plain:
             value = values[name]
             attributes[name] = COPIERS[type(value)](value)
@@ -407,7 +375,7 @@ class Attributes:
             outside = set(map(id, instance_objects(self._env, self._known)))
             together = [attributes[name] for name in layout.together]
             found += survey(together, outside).generators
-        return list({id(generator): generator for generator in found}.values())
+        return list({id(generator): generator for generator in found}.values())  # each once
 
     def returns(self, states: Sequence[Any], plans: np.ndarray) -> None:
         """Return None: stepping is the fastest method."""
@@ -450,6 +418,7 @@ class Attributes:
     def _attach(self, piece: Piece) -> dict[str, Any]:
         """Copy a piece, with the objects of this instance instead of tokens."""
         mine = self._belongings()
+        # If this instance has fewer generators than the saved one, it gets copies of the others.
         mine += map(deepcopy, piece.belonged[len(mine) :])
         known = {id(token): thing for token, thing in zip(piece.tokens, mine, strict=False)}
         return deepcopy(piece.values, known)
