@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from cwm_cli.data.reading import UnreadableError, parse_json, read_arrays
-from cwm_cli.data.spaces import Columns, Leaf, Space, UnfitError, raise_for_values
+from cwm_cli.data.spaces import Columns, Space, UnfitError, raise_for_values
 from cwm_cli.errors import CwmError
 
 VALIDATION_SHARE = 0.3
@@ -270,7 +270,15 @@ class Dataset:
             _, rank = np.unique(columns["episodes"], return_inverse=True)
             columns["split"] = (rank.reshape(-1) % 5 == 4).astype(np.int8)
         rows = columns["rewards"].shape[:1] if "rewards" in columns else ()
-        shapes = self._shapes()
+        leaves = [
+            *self.observation_space.leaves("observations"),
+            *self.action_space.leaves("actions"),
+            *self.observation_space.leaves("next_observations"),
+        ]
+        shapes = {leaf.name: leaf.space.shape for leaf in leaves}
+        if self.has_valid_actions:
+            shapes[VALID] = (self.action_space.count,)
+        shapes |= dict.fromkeys([*VECTORS, *({DONE} & columns.keys())], ())
         if missing := [name for name in shapes if name not in columns]:
             raise ValueError(f"the column {missing[0]} is missing")
         if wrong := [name for name in columns if columns[name].shape[:1] != rows]:
@@ -286,27 +294,13 @@ class Dataset:
             with _name_column(name):
                 _check_vector(name, columns[name])
             columns[name] = columns[name].astype(dtype, copy=False)
-        for leaf in self._leaves():
+        for leaf in leaves:
             with _name_column(leaf.name):
                 leaf.space.check(columns[leaf.name])
         for name in (VALID, DONE):
             if name in columns and columns[name].dtype.kind != "b":
                 raise ValueError(f"the column {name} has the wrong type")
         return self
-
-    def _leaves(self) -> list[Leaf]:
-        observations, actions = self.observation_space, self.action_space
-        spaces = {"observations": observations, "actions": actions}
-        spaces["next_observations"] = observations
-        return [leaf for name, space in spaces.items() for leaf in space.leaves(name)]
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the required columns, each with the shape of a row."""
-        shapes = {leaf.name: leaf.space.shape for leaf in self._leaves()}
-        if self.has_valid_actions:
-            shapes[VALID] = (self.action_space.count,)
-        optional = [DONE] if DONE in self.columns else []
-        return shapes | dict.fromkeys((*VECTORS, *optional), ())
 
 
 @contextmanager

@@ -33,7 +33,7 @@ MOST_VALUES = 1 << 17
 """Maximal number of values in a JSON document: more than the returns of any run. Validation may
 need a kilobyte of error messages for each value."""
 
-DEEPEST = 64
+MAX_DEPTH = 64
 """Maximal nesting of JSON: documents of cwm have less than ten levels, and some libraries fail at
 hundreds."""
 
@@ -97,6 +97,7 @@ def open_for_appending(file: Path) -> IO[bytes]:
 
     System errors that are not about the kind of the file, such as a full disk, are `OSError`.
     """
+    # Without O_NONBLOCK, opening a pipe would wait for a reader.
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(file, flags, 0o666)
@@ -164,8 +165,9 @@ def parse_json(content: bytes | str, values: int = MOST_VALUES, *, finite: bool 
         is_deep = isinstance(error, RecursionError)
         reason = "it is nested too deeply" if is_deep else "it is not valid JSON"
         raise ValueError(reason) from error
+    # Level by level, as a recursive walk could exceed the recursion limit itself.
     level, count = [value], 1
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         if finite and any(isinstance(each, float) and not isfinite(each) for each in level):
             raise ValueError("a number in it is not finite")
         level = [
@@ -204,7 +206,7 @@ def read_arrays(file: Path) -> dict[str, np.ndarray]:
     with open_for_reading(file) as stream, warnings.catch_warnings():
         warnings.simplefilter("error")  # numpy only warns about some invalid headers
         try:
-            return _arrays(stream, os.fstat(stream.fileno()).st_size)
+            return _read_archive(stream)
         except OSError:
             raise
         except ValueError as error:
@@ -213,9 +215,19 @@ def read_arrays(file: Path) -> dict[str, np.ndarray]:
             raise UnreadableError(file, "it is not a .npz archive, or damaged") from error
 
 
-def _arrays(stream: BinaryIO, size: int) -> dict[str, np.ndarray]:
-    """Read an archive, after a check that all headers match the declared sizes."""
-    _check_directory(stream)
+def _read_archive(stream: BinaryIO) -> dict[str, np.ndarray]:
+    """Read an archive, after checks of its directory and of the sizes in all headers."""
+    # The record at the end has the number of members and the length of their directory, which
+    # `zipfile` would read as a whole.
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - 22))
+    end = stream.read()
+    count, length = int.from_bytes(end[10:12], "little"), int.from_bytes(end[12:16], "little")
+    if not end.startswith(b"PK\5\6") or len(end) < 22:
+        raise ValueError("it is not a .npz archive, or it was cut short")
+    max_members = 1000  # a column for each leaf of a space
+    if count > max_members or length > max_members * MAX_HEADER:
+        raise ValueError(f"it has {count:,} members, too many")
     with zipfile.ZipFile(stream) as archive:
         members = [_Member.of(archive, info) for info in archive.infolist()]
         total = sum(member.info.file_size for member in members)
@@ -224,19 +236,6 @@ def _arrays(stream: BinaryIO, size: int) -> dict[str, np.ndarray]:
         if total > LARGEST or total > max(1 << 26, 200 * size):
             raise ValueError(f"its arrays need {total:,} bytes, too many for a file of this size")
         return {member.name: member.read(archive) for member in members}
-
-
-def _check_directory(stream: BinaryIO) -> None:
-    """Reject an archive with a large directory, which `zipfile` would read as a whole."""
-    stream.seek(0, os.SEEK_END)
-    stream.seek(max(0, stream.tell() - 22))
-    end = stream.read()
-    count, length = int.from_bytes(end[10:12], "little"), int.from_bytes(end[12:16], "little")
-    if not end.startswith(b"PK\5\6") or len(end) < 22:
-        raise ValueError("it is not a .npz archive, or it was cut short")
-    max_members = 1000  # a column for each leaf of a space
-    if count > max_members or length > max_members * MAX_HEADER:
-        raise ValueError(f"it has {count:,} members, too many")
 
 
 class _Member(NamedTuple):

@@ -28,10 +28,10 @@ STEP = "(observation, reward, terminated, truncated, info)"
 
 def with_checks(spec: EnvironmentSpec) -> EnvironmentSpec:
     """Return the spec with a `make` whose environments check their observations and rewards."""
-    return replace(spec, make=partial(_made, spec))
+    return replace(spec, make=partial(_make, spec))
 
 
-def _made(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
+def _make(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
     env = spec.make(**env_args)
     try:
         return CheckedEnv(env, spec.id)
@@ -51,7 +51,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
         super().__init__(env)
         self._name = name
-        if env.render_mode == "human" and not _has_display():
+        variables = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+        has_display = sys.platform != "linux" or any(map(os.environ.get, variables))
+        if env.render_mode == "human" and not has_display:  # some libraries would abort the process
             hint = "choose another render_mode, or run cwm with xvfb-run"
             raise EnvironmentFailure(f"{name} needs a display for render_mode='human': {hint}")
         for attribute in ("observation_space", "action_space"):
@@ -80,7 +82,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             raise
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             raise EnvironmentFailure(
-                f"{self._name}: reset returned {_described(result)}; it must return {RESET}, "
+                f"{self._name}: reset returned {_describe(result)}; it must return {RESET}, "
                 "as Gymnasium has it since version 0.26"
             )
         self._check_observation(result[0], "reset")
@@ -93,17 +95,18 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         except Exception as error:
             if failure := environment_failure(error):
                 raise failure from error
-            if not _raised_in_wrapper(error):
+            innermost = list(walk_tb(error.__traceback__))[-1][0]
+            if not str(innermost.f_globals.get("__name__")).startswith("gymnasium.wrappers"):
                 raise
             result = self.unwrapped.step(action)  # a wrapper could not unpack the result
         if not isinstance(result, tuple) or len(result) != 5:
             raise EnvironmentFailure(
-                f"{self._name}: step returned {_described(result)}; it must return {STEP}, "
+                f"{self._name}: step returned {_describe(result)}; it must return {STEP}, "
                 "as Gymnasium has it since version 0.26"
             )
         observation, reward = result[:2]
         self._check_observation(observation, "step")
-        if type(reward) is not float or not isfinite(reward):
+        if type(reward) is not float or not isfinite(reward):  # the usual case takes no call
             self._check_reward(reward)
         return result
 
@@ -155,20 +158,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             ) from error
 
 
-def _has_display() -> bool:
-    """Return whether windows can open: some libraries abort the process if they cannot."""
-    variables = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
-    return sys.platform != "linux" or any(map(os.environ.get, variables))
-
-
-def _described(result: Any) -> str:
+def _describe(result: Any) -> str:
     """Describe a wrong result in a few words."""
     if isinstance(result, tuple):
         return f"{len(result)} values"
     return "only an observation" if isinstance(result, np.ndarray) else f"{type(result).__name__}"
-
-
-def _raised_in_wrapper(error: Exception) -> bool:
-    """Return whether a wrapper of Gymnasium itself raised an exception."""
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    return str(frames[-1].f_globals.get("__name__", "")).startswith("gymnasium.wrappers")

@@ -106,6 +106,7 @@ def documented_actions(description: str, count: int) -> tuple[str, ...]:
     lines = description.splitlines()
     listed = [re.match(r"^\s*[-*]\s+(\d+)\s*:\s*(.+)", line) for line in lines]
     runs: list[list[str]] = [[]]
+    # A list may be interrupted by text and start again: each run counts from 0.
     for found in listed:
         if found and int(found[1]) == len(runs[-1]):
             runs[-1].append(found[2])

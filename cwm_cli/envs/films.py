@@ -26,7 +26,6 @@ EXTRA = "cwm-cli[render]"
 NEEDED = {".gif": ("PIL",), ".mp4": ("imageio", "imageio_ffmpeg")}
 """Required packages by file type."""
 
-
 QUIET = {
     "PYGAME_HIDE_SUPPORT_PROMPT": "1",
     "SDL_VIDEODRIVER": "dummy",
@@ -71,7 +70,7 @@ class Camera:
                 with closing(env):
                     yield env
         except EnvironmentFailure as error:
-            if env is not None:
+            if env is not None:  # it failed in the episode, not because of the render_mode
                 raise
             hint = "accept render_mode='rgb_array' in its constructor, or leave --render out"
             raise CwmError(f"{self.spec.id} cannot be rendered: {hint}") from error
@@ -132,7 +131,7 @@ def _frames(env: "gym.Env[Any, Any]", seed: int, actions: Sequence[Any]) -> Iter
     env.reset(seed=seed)
     yield _picture(env)
     for action in actions:
-        env.step(deepcopy(action))
+        env.step(deepcopy(action))  # some environments clip actions in place
         yield _picture(env)
 
 

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 MAX_COMPONENTS = 10_000
 """Largest number of components of an observation that is not a picture."""
 
-LARGEST_PICTURE = 1 << 18
-"""Largest size of a picture in bytes: enough for a screen of 210 x 160, not for a photo."""
-
 LONGEST_TEXT = 2_000
 """Characters of a text from a space without a limit."""
 
@@ -155,70 +152,48 @@ def space_of(space: gym.Space[Any], what: str = "observations") -> Space:
     """
     from gymnasium import spaces
 
-    readers: list[tuple[type[gym.Space[Any]], Callable[..., Space]]] = [
-        (spaces.Tuple, _tuple),
-        (spaces.Dict, _dict),
-        (spaces.Text, _text),
-        (spaces.Discrete, _discrete),
-        (spaces.MultiDiscrete, _multidiscrete),
-        (spaces.MultiBinary, _multibinary),
-        (spaces.Box, _box),
-    ]
-    for kind, read in readers:
-        if isinstance(space, kind):
-            return read(space, what)
-    if isinstance(space.sample(), str):
+    if isinstance(space, spaces.Tuple):
+        return Space("tuple", children=tuple(space_of(child, what) for child in space.spaces))
+    if isinstance(space, spaces.Dict):
+        if not all(isinstance(key, str) for key in space.spaces):
+            hint = "choose an environment with text keys"
+            raise CwmError(f"{what} have keys that are not text: {hint}")
+        children = tuple(space_of(child, what) for child in space.spaces.values())
+        return Space("dict", keys=tuple(space.spaces), children=children)
+    if isinstance(space, spaces.Text):
+        return Space("text", max_length=int(space.max_length))
+    if isinstance(space, spaces.Discrete):
+        return Space("discrete", low=(int(space.start),), high=(int(space.start + space.n - 1),))
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary | spaces.Box):
+        return _array_space(space, what)
+    if isinstance(space.sample(), str):  # a space of a plugin, such as sentences of a grammar
         return Space("text", max_length=LONGEST_TEXT)
-    known = ", ".join(kind.__name__ for kind, _ in readers)
     raise CwmError(
         f"{what} of a space {type(space).__name__} are not supported: choose an environment "
-        f"with {known}"
+        "with Tuple, Dict, Text, Discrete, MultiDiscrete, MultiBinary, Box"
     )
 
 
-def _tuple(space: gym.spaces.Tuple[Any], what: str) -> Space:
-    return Space("tuple", children=tuple(space_of(child, what) for child in space.spaces))
+def _array_space(
+    space: gym.spaces.MultiDiscrete | gym.spaces.MultiBinary | gym.spaces.Box, what: str
+) -> Space:
+    from gymnasium import spaces
 
-
-def _dict(space: gym.spaces.Dict, what: str) -> Space:
-    if not all(isinstance(key, str) for key in space.spaces):
-        raise CwmError(f"{what} have keys that are not text: choose an environment with text keys")
-    children = tuple(space_of(child, what) for child in space.spaces.values())
-    return Space("dict", keys=tuple(space.spaces), children=children)
-
-
-def _text(space: gym.spaces.Text, what: str) -> Space:
-    return Space("text", max_length=int(space.max_length))
-
-
-def _discrete(space: gym.spaces.Discrete, what: str) -> Space:
-    return Space("discrete", low=(int(space.start),), high=(int(space.start + space.n - 1),))
-
-
-def _multidiscrete(space: gym.spaces.MultiDiscrete, what: str) -> Space:
-    low = tuple(int(start) for start in space.start.ravel())
-    high = tuple(int(last) for last in (space.start + space.nvec - 1).ravel())
-    return Space("multidiscrete", str(space.dtype), tuple(space.nvec.shape), low, high)
-
-
-def _multibinary(space: gym.spaces.MultiBinary, what: str) -> Space:
-    shape = tuple(int(length) for length in space.shape)
-    return Space("multibinary", str(space.dtype), shape, (0,) * prod(shape), (1,) * prod(shape))
-
-
-def _box(space: gym.spaces.Box, what: str) -> Space:
-    shape = tuple(int(length) for length in space.shape)
-    low, high = (tuple(bound.ravel().astype(float).tolist()) for bound in (space.low, space.high))
-    found = Space("box", str(space.dtype), shape, low, high)
+    shape, dtype = tuple(int(length) for length in space.shape), str(space.dtype)
+    if isinstance(space, spaces.MultiBinary):
+        return Space("multibinary", dtype, shape, (0,) * prod(shape), (1,) * prod(shape))
+    if isinstance(space, spaces.MultiDiscrete):
+        low, high = space.start.ravel().tolist(), (space.start + space.nvec - 1).ravel().tolist()
+        return Space("multidiscrete", dtype, shape, tuple(low), tuple(high))
+    low, high = (bound.ravel().astype(float).tolist() for bound in (space.low, space.high))
+    found = Space("box", dtype, shape, tuple(low), tuple(high))
+    across = "x".join(map(str, shape))
     if found.is_picture and what != "observations":
-        raise CwmError(
-            f"{what} are pixels ({_across(found)}): choose an environment with few numbers"
-        )
-    most = LARGEST_PICTURE if found.is_picture else MAX_COMPONENTS
+        raise CwmError(f"{what} are pixels ({across}): choose an environment with few numbers")
+    # A picture has bytes: enough for a screen of 210 x 160, not for a photo.
+    most = 1 << 18 if found.is_picture else MAX_COMPONENTS
     if found.size > most:
-        raise CwmError(
-            f"{what} have {found.size:,} components ({_across(found)}); the limit is {most:,}"
-        )
+        raise CwmError(f"{what} have {found.size:,} components ({across}); the limit is {most:,}")
     return found
 
 
@@ -249,16 +224,10 @@ def gym_space_of(space: Space, characters: str = "") -> gym.Space[Any]:
         return spaces.MultiDiscrete(counts, dtype=dtype.type, start=low.astype(np.int64))
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
+        # The largest 64-bit integers round up to a float that is out of range.
         most = np.nextafter(np.float64(info.max), 0) if info.bits == 64 else info.max
         low, high = np.clip(low, info.min, most), np.clip(high, info.min, most)
     return spaces.Box(low.astype(dtype), high.astype(dtype), space.shape, dtype.type)
-
-
-def _across(space: Space) -> str:
-    return "x".join(map(str, space.shape))
-
-
-FILE = ".py"
 
 
 def name_in_file(name: str) -> str:
@@ -271,8 +240,8 @@ def name_in_file(name: str) -> str:
     Raises:
         CwmError: The file is missing or fails, or it holds no environment or several.
     """
-    file, _, chosen = (name, "", "") if name.endswith(FILE) else name.rpartition(":")
-    if not file.endswith(FILE):
+    file, _, chosen = (name, "", "") if name.endswith(".py") else name.rpartition(":")
+    if not file.endswith(".py"):
         return name
     path = Path(file).resolve()
     if not path.is_file():
@@ -285,6 +254,7 @@ def name_in_file(name: str) -> str:
         raise EnvironmentFailure(
             f"{file} cannot be imported: {describe_exception(error)}", error
         ) from error
+    # Python returns a module that was imported before, or found earlier on the path.
     if Path(module.__file__ or "").resolve() != path:
         raise CwmError(f"{file} has the name of another Python module: rename the file")
     return f"{path.stem}:{chosen or _only_environment(module, file)}"
@@ -336,6 +306,7 @@ def _only_environment(module: ModuleType, file: str) -> str:
             return names[0]
     if not (found := classes or ids):
         raise CwmError(f"{file} defines no environment: derive a class from gymnasium.Env")
+    # Python finds modules of the current folder by name, others need their file.
     prefix = module.__name__ if Path(file).resolve().parent == Path.cwd() else file
     choices = first_few([f"{prefix}:{name}" for name in found], 6)
     raise CwmError(f"{file} defines several environments: add --env with one of {choices}")

@@ -63,6 +63,7 @@ def step_limit(env: gym.Env[Any, Any], max_steps: int | None = None) -> int:
 
 def seeds_of(seed: int, number: int) -> tuple[int, int]:
     """Return the two seeds of an episode: for the environment, and for random actions."""
+    # A sum would give episode 1 of seed 0 the same seeds as episode 0 of seed 1.
     reset, random = np.random.SeedSequence([seed, number]).generate_state(2).tolist()
     return reset, random
 

@@ -58,7 +58,7 @@ Eye = Callable[[Any, Any], Any]
 
 def with_variants(spec: EnvironmentSpec) -> EnvironmentSpec:
     """Add the arguments `shift`, `hide` and `noise` to `make`."""
-    return with_disturbances(replace(spec, make=partial(_shifted, spec)))
+    return with_disturbances(replace(spec, make=partial(_make_shifted, spec)))
 
 
 def check_shift(spec: EnvironmentSpec, seed: int | None) -> None:
@@ -71,7 +71,7 @@ def check_shift(spec: EnvironmentSpec, seed: int | None) -> None:
         raise CwmError(f"--shift {seed!r} is not a seed: give a whole number of at least 0")
 
 
-def _shifted(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
+def _make_shifted(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
     import numpy as np  # slow: the command line imports this module for the argument names
 
     seed = env_args.pop(SHIFT, None)
@@ -105,12 +105,12 @@ def with_disturbances(spec: EnvironmentSpec) -> EnvironmentSpec:
     """Add the arguments `hide` and `noise` to `make`, and adapt the other functions."""
     return replace(
         spec,
-        make=partial(_made, spec),
-        describe=partial(_described, spec),
-        restore=spec.restore and partial(_restored, spec),
-        layout=spec.layout and partial(_layout, spec),
-        objects=spec.objects and partial(_objects, spec),
-        text=spec.text and partial(_text, spec),
+        make=partial(_make_disturbed, spec),
+        describe=partial(_describe, spec),
+        restore=spec.restore and partial(_restore, spec),
+        layout=spec.layout and partial(_layout_of, spec),
+        objects=spec.objects and partial(_objects_of, spec),
+        text=spec.text and partial(_text_of, spec),
     )
 
 
@@ -119,8 +119,9 @@ def disturbance_of(env: gym.Env[Any, Any]) -> Disturbance | None:
     return getattr(type(env.unwrapped), "_disturbance", None)
 
 
-def _made(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
-    hidden, noise = _names(env_args.pop(HIDE, None)), _deviations(env_args.pop(NOISE, None))
+def _make_disturbed(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
+    hidden = _read_names(env_args.pop(HIDE, None))
+    noise = _read_deviations(env_args.pop(NOISE, None))
     env = spec.make(**env_args)
     if not hidden and not noise:
         return env
@@ -132,32 +133,32 @@ def _made(spec: EnvironmentSpec, /, **env_args: Any) -> gym.Env[Any, Any]:
     return env
 
 
-def _described(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> str:
+def _describe(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> str:
     text, found = spec.describe(env), disturbance_of(env)
     if found is None:
         return text
     return f"{without_components(text, found.size, found.gone)}\n\n{found.words}"
 
 
-def _restored(spec: EnvironmentSpec, env: gym.Env[Any, Any], observation: Any) -> bool:
+def _restore(spec: EnvironmentSpec, env: gym.Env[Any, Any], observation: Any) -> bool:
     """Restore the state of an observation, unless the observation is altered."""
     found = disturbance_of(env)
     return not (found and found.altered) and bool(spec.restore and spec.restore(env, observation))
 
 
-def _layout(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> Mapping[str, Any] | None:
+def _layout_of(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> Mapping[str, Any] | None:
     found = disturbance_of(env)
     return None if spec.layout is None or (found and found.altered) else spec.layout(env)
 
 
-def _objects(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> ObjectSchema | None:
+def _objects_of(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> ObjectSchema | None:
     from cwm_cli.data.objects import OBJECTS
 
     shown = getattr(env.observation_space, "spaces", {})
     return spec.objects(env) if spec.objects and OBJECTS in shown else None
 
 
-def _text(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> TextView:
+def _text_of(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> TextView:
     found = disturbance_of(env)
     if spec.text is None or (found and found.altered):
         raise CwmError(
@@ -167,7 +168,7 @@ def _text(spec: EnvironmentSpec, env: gym.Env[Any, Any]) -> TextView:
     return spec.text(env)
 
 
-def _names(given: Any) -> list[str]:
+def _read_names(given: Any) -> list[str]:
     """Read the names of hidden components: a name, or a list of names and numbers."""
     names = [] if given is None else given if isinstance(given, list | tuple) else [given]
     if not all(type(name) in (str, int) for name in names):
@@ -175,7 +176,7 @@ def _names(given: Any) -> list[str]:
     return [str(name) for name in names]
 
 
-def _deviations(given: Any) -> dict[str, float]:
+def _read_deviations(given: Any) -> dict[str, float]:
     """Read standard deviations by name, without zeros."""
     given = {} if given is None else given
     if not isinstance(given, Mapping):
@@ -207,9 +208,14 @@ class Parts(NamedTuple):
             hint = "leave out --hide and --noise"
             raise CwmError(f"a wrapper changes the observations of {spec.id}: {hint}")
         observed: dict[str, list[tuple[Place, ...]]] = defaultdict(list)
-        for place in _places(space):
-            observed[".".join(map(str, place))].append((place,))
-        if pictures := [place for place, leaf in _leaves(space) if _is_picture(leaf)]:
+        pictures = []
+        for node, part_space in _nodes(space):
+            for place in (node, *((*node, number) for number in range(_size(part_space)))):
+                if place:  # the whole observation has a name of its own
+                    observed[".".join(map(str, place))].append((place,))
+            if part_space.shape and _is_picture(part_space):
+                pictures.append(node)
+        if pictures:
             observed[PIXELS] = [tuple(pictures)]
         speeds: set[Place] = set()
         for part in documented_parts(spec.describe(env), _size(space)):
@@ -219,6 +225,7 @@ class Parts(NamedTuple):
                 speeds.update(places)
         if speeds:
             observed[VELOCITIES] = [tuple(sorted(speeds))]
+        # Base classes first, so that derived classes and the instance override their attributes.
         held: dict[str, Any] = {}
         for owner in (*reversed(type(inner).__mro__), inner):
             held |= vars(owner)
@@ -235,12 +242,12 @@ class Parts(NamedTuple):
         Raises:
             CwmError: Several parts have the name.
         """
-        wanted = _plain(name)
+        wanted = _normalize(name)
         if wanted == OBSERVATION and name not in self.observed:
             return ((),)
-        called = [known for known in self.observed if _plain(known) == wanted]
+        called = [known for known in self.observed if _normalize(known) == wanted]
         if not called and loosely:
-            called = [known for known in self.observed if f" {wanted} " in f" {_plain(known)} "]
+            called = [known for known in self.observed if f" {wanted} " in f" {_normalize(known)} "]
         found = {places: known for known in called for places in self.observed[known]}
         if len(found) > 1:
             numbers = [".".join(map(str, places[0])) for places in found if len(places) == 1]
@@ -255,14 +262,14 @@ class Parts(NamedTuple):
         """
         places = self.places(name)
         if not places:
-            kind, known = f"observation component of {self.id}", self._listed(())
+            kind, known = f"observation component of {self.id}", self._list_names(())
             raise UnknownNameError(kind, name, self.observed, known)
         return places
 
     def unknown(self, name: str) -> UnknownNameError:
         """Return the error for an unknown name, with the names that can be disturbed."""
         others = (ACTION, *self.attributes)
-        known = self._listed(others)
+        known = self._list_names(others)
         return UnknownNameError(
             f"observation component or attribute of {self.id}",
             name,
@@ -270,7 +277,7 @@ class Parts(NamedTuple):
             known,
         )
 
-    def _listed(self, others: Sequence[str]) -> str:
+    def _list_names(self, others: Sequence[str]) -> str:
         """Return the known names as a hint, with a range for numbers and at most 12 names."""
         numbers = [int(name) for name in self.observed if name.isdecimal()]
         names = [*(name for name in self.observed if not name.isdecimal()), *others]
@@ -279,7 +286,7 @@ class Parts(NamedTuple):
         return f"choose {', '.join(listed)}" if listed else "the observation is a single value"
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     """Return a name in lower case, with single spaces as separators."""
     return " ".join(re.split(r"[\s_`-]+", name.lower())).strip()
 
@@ -296,32 +303,15 @@ def _size(space: gym.Space[Any]) -> int:
     return int(shape[0]) if len(shape) == 1 else 0
 
 
-def _places(space: gym.Space[Any], at: Place = ()) -> Iterator[Place]:
-    """Yield all places in an observation except the whole observation."""
+def _nodes(space: gym.Space[Any], at: Place = ()) -> Iterator[tuple[Place, gym.Space[Any]]]:
+    """Yield a space and all spaces inside it, with their places in an observation."""
     from gymnasium import spaces
 
-    if at:
-        yield at
-    if isinstance(space, spaces.Dict):
-        for key, child in space.spaces.items():
-            yield from _places(child, (*at, key))
-    elif isinstance(space, spaces.Tuple):
-        for number, child in enumerate(space.spaces):
-            yield from _places(child, (*at, number))
-    else:
-        yield from ((*at, number) for number in range(_size(space)))
-
-
-def _leaves(space: gym.Space[Any], at: Place = ()) -> Iterator[tuple[Place, gym.Space[Any]]]:
-    """Yield the parts of an observation that are no dicts or tuples, with their places."""
-    from gymnasium import spaces
-
-    if not isinstance(space, spaces.Dict | spaces.Tuple):
-        yield at, space
-        return
-    parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-    for key, child in parts:
-        yield from _leaves(child, (*at, key))
+    yield at, space
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        items = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, child in items:
+            yield from _nodes(child, (*at, key))
 
 
 def _disturb(
@@ -331,6 +321,7 @@ def _disturb(
     gone = {place for name in hidden for place in parts.hidden(name)}
     seen: dict[Place, float] = {}
     done, held = 0.0, {}
+    # An exact name of a component wins, then actions and attributes, then a few words of a name.
     for name, deviation in noise.items():
         if places := parts.places(name, loosely=False):
             seen |= dict.fromkeys(places, deviation)
@@ -344,15 +335,16 @@ def _disturb(
         else:
             raise parts.unknown(name)
     inner = env.unwrapped
-    space, see = _seen(inner.observation_space, gone, seen, f"the observations of {parts.id}")
+    space, see = _restrict(inner.observation_space, gone, seen, f"the observations of {parts.id}")
     if space is None:
         raise CwmError(f"no observation of {parts.id} would be left: hide fewer components")
     flat = _size(inner.observation_space)
     numbers = frozenset(place[0] for place in gone if flat and isinstance(place[0], int))
-    words = "\n\n".join(_words(hidden, noise))
+    words = "\n\n".join(_explain(hidden, noise))
     found = Disturbance(see, bool(gone or seen), flat, numbers, done, held, words)
     try:
-        inner.__class__ = _disturbed(type(inner), found)
+        # A wrapper would not do: `hide` and `noise` act beneath the wrappers that exist already.
+        inner.__class__ = _subclass(type(inner), found)
     except TypeError as error:
         raise CwmError(f"{parts.id} does not support --hide and --noise ({error})") from error
     inner.observation_space = space
@@ -365,7 +357,7 @@ def _check_real(space: gym.Space[Any], what: str) -> None:
         raise CwmError(f"{what} are not real numbers: noise can only be added to real numbers")
 
 
-def _seen(
+def _restrict(
     space: Any, gone: set[Place], noise: Mapping[Place, float], what: str
 ) -> tuple[gym.Space[Any] | None, Eye]:
     """Return the visible part of a space, and a function that maps values to it.
@@ -379,12 +371,12 @@ def _seen(
     if not gone and not noise:
         return space, lambda value, rng: value
     if not isinstance(space, spaces.Dict | spaces.Tuple):
-        return _seen_array(space, gone, noise, what)
+        return _restrict_array(space, gone, noise, what)
     named = isinstance(space, spaces.Dict)
     children = dict(space.spaces if isinstance(space, spaces.Dict) else enumerate(space.spaces))
     everywhere = {(): noise[()]} if () in noise else {}
     parts = {
-        key: _seen(
+        key: _restrict(
             child,
             {place[1:] for place in gone if place[0] == key},
             everywhere | {place[1:]: std for place, std in noise.items() if place[:1] == (key,)},
@@ -405,7 +397,7 @@ def _seen(
     )
 
 
-def _seen_array(
+def _restrict_array(
     space: Any, gone: set[Place], noise: Mapping[Place, float], what: str
 ) -> tuple[gym.Space[Any] | None, Eye]:
     """Return the visible part of an array space, and a function that maps values to it.
@@ -427,6 +419,7 @@ def _seen_array(
             return None, lambda value, rng: value
     left = space
     if isinstance(space, spaces.Box) and not is_picture:
+        # Noise from a normal distribution has no bounds.
         low, high = (
             np.where(deviation, end, bound) for end, bound in ((-inf, space.low), (inf, space.high))
         )
@@ -445,12 +438,12 @@ def _seen_array(
             if is_picture:
                 array = array.round().clip(0, BRIGHTEST)
             array = array.astype(space.dtype)
-        return array[kept].copy()
+        return array[kept].copy()  # the environment may change its array at the next step
 
     return left, see
 
 
-def _disturbed(kind: Any, found: Disturbance) -> type:
+def _subclass(kind: Any, found: Disturbance) -> type:
     """Return a subclass with noise on actions, attributes and observations."""
     import numpy as np
 
@@ -477,6 +470,7 @@ def _disturbed(kind: Any, found: Disturbance) -> type:
 def _noisy_attributes(env: Any, attributes: Mapping[str, float]) -> Iterator[None]:
     """Add noise to attributes during a step; values that the step sets are kept."""
     held = vars(env)
+    # An attribute of the class is shadowed during the step, and the shadow deleted after it.
     before = {name: held[name] for name in attributes if name in held}
     shaken = {
         name: getattr(env, name) + std * env.np_random.standard_normal()
@@ -493,7 +487,7 @@ def _noisy_attributes(env: Any, attributes: Mapping[str, float]) -> Iterator[Non
                 del held[name]
 
 
-def _words(hidden: Sequence[str], noise: Mapping[str, float]) -> Iterator[str]:
+def _explain(hidden: Sequence[str], noise: Mapping[str, float]) -> Iterator[str]:
     """Yield paragraphs about hidden components and noise for a description."""
     if hidden:
         yield (

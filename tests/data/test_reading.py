@@ -12,9 +12,9 @@ import pytest
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.reading import (
-    DEEPEST,
     LARGEST,
     LARGEST_TEXT,
+    MAX_DEPTH,
     MOST_VALUES,
     open_for_appending,
     parse_json,
@@ -74,7 +74,7 @@ def test_read_text_normalises_line_ends_and_removes_the_byte_order_mark(tmp_path
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "nested too deeply"),
+        ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "nested too deeply"),
         ("[" * 200_000, "nested too deeply"),
         (f"[{','.join(['1'] * MOST_VALUES)}]", "too many values"),
         ("9" * 5000, "not valid JSON"),
@@ -87,7 +87,7 @@ def test_parse_json_rejects_extreme_and_invalid_documents(text, reason):
     with pytest.raises(ValueError, match=reason) as refused:
         parse_json(text)
     assert "\n" not in str(refused.value)
-    assert parse_json("[" * DEEPEST + "]" * DEEPEST)
+    assert parse_json("[" * MAX_DEPTH + "]" * MAX_DEPTH)
 
 
 def test_read_lines_replaces_too_long_lines_and_omits_an_incomplete_one(tmp_path):
