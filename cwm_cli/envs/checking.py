@@ -69,6 +69,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """Reset the environment and check the observation."""
+        # The base class only seeds its generator and returns None, which wrappers report badly.
         if type(self.unwrapped).reset is gym.Env.reset:
             raise EnvironmentFailure(
                 f"{self._name} has no simulator: define reset and step to act in it, or export a "
@@ -116,6 +117,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             parameters = inspect.signature(self.unwrapped.reset).parameters
         except ValueError:  # a compiled method without a signature
             return
+        # The wrappers of `gymnasium.make` always pass options.
         needed = ["seed", "options"] if self.env is not self.unwrapped else ["seed"]
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return

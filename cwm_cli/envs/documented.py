@@ -77,6 +77,7 @@ def without_components(description: str, size: int, numbers: Collection[int]) ->
 
 def _components(lines: list[str], size: int) -> list[tuple[int, list[str]]]:
     """Return line number and cells of each component, from the table with the most components."""
+    # Tables of actions and rewards look the same, apart from the word in the header.
     found: list[list[tuple[int, list[str]]]] = [[]]
     for header, *rows in _tables(lines):
         counted = [row for row in rows if len(row[1]) > 1 and row[1][0].isdecimal()]
@@ -89,7 +90,7 @@ def _components(lines: list[str], size: int) -> list[tuple[int, list[str]]]:
 def _tables(lines: list[str]) -> Iterator[list[tuple[int, list[str]]]]:
     """Yield the tables: line number and cells of successive lines that begin with a bar."""
     table: list[tuple[int, list[str]]] = []
-    for place, line in enumerate([*lines, ""]):
+    for place, line in enumerate([*lines, ""]):  # the empty line ends a table on the last line
         if line.strip().startswith("|"):
             cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
             table.append((place, cells))

@@ -62,6 +62,7 @@ class Camera:
     @contextmanager
     def _recording(self) -> "Iterator[gym.Env[Any, Any]]":
         """Make an environment that renders itself; report any failure on one line."""
+        # pygame reads these variables when it is imported, which `make` may do.
         os.environ.update({name: text for name, text in QUIET.items() if name not in os.environ})
         env: gym.Env[Any, Any] | None = None
         try:
@@ -113,6 +114,7 @@ def write_film(file: Path, frames: Iterator[np.ndarray], count: int, fps: float)
     Raises:
         CwmError: The disk is full.
     """
+    # The suffix stays the last part of the name, because the writers choose a format by it.
     partial = file.with_name(f".{file.stem}.part{file.suffix}")
     write = _write_gif if file.suffix.lower() == ".gif" else _write_mp4
     try:

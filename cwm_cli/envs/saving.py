@@ -67,7 +67,7 @@ class Survey:
             self.repeats = True
             return ()
         if isinstance(part, np.ndarray):
-            self.size += part.nbytes // 256  # so many bytes take as long to copy as another part
+            self.size += part.nbytes // 256  # 256 bytes are copied as fast as another part
         if type(part) not in (tuple, frozenset):
             self.mutable[id(part)] = part
         if is_generator(part):
@@ -78,6 +78,7 @@ class Survey:
 
 def survey(value: Any, outside: Container[int] = ()) -> Survey:
     """Survey all parts of a value, except inside the parts with ids in `outside`."""
+    # A stack instead of recursion: values may be nested deeper than Python can recurse.
     found, waiting = Survey(), [value]
     while waiting:
         part = waiting.pop()
@@ -120,9 +121,10 @@ def content(value: Any, met: dict[int, tuple[int, Any]]) -> Hashable:
     if isinstance(value, tuple | set | frozenset):
         kind = tuple if isinstance(value, tuple) else frozenset
         return kind([content(part, met) for part in value])
+    # A number for each part makes cycles end, and distinguishes shared parts from equal ones.
     if id(value) in met:
         return met[id(value)][0]
-    met[id(value)] = len(met), value
+    met[id(value)] = len(met), value  # keeps the value alive, so that its id stays unique
     try:
         reduced = value.__reduce_ex__(4)
     except Exception:  # noqa: BLE001  # foreign classes may raise any error
@@ -149,7 +151,7 @@ def copy_value(value: Any) -> Any:
 
 def _copy_list(values: list[Any]) -> list[Any]:
     types = set(map(type, values))
-    # Lists of positions are common, and a flat copy of them is much faster.
+    # Lists of positions are common, and a flat copy is much faster.
     flat = types == {tuple} and ATOMS.issuperset(map(type, chain.from_iterable(values)))
     return values.copy() if flat or types <= ATOMS else list(map(copy_value, values))
 
@@ -235,7 +237,7 @@ def make_layout(env: "gym.Env[Any, Any]", known: Findings) -> Layout:
     surveys = survey_attributes(env, fixed | generators, own)
     mutable = {name for name, found in surveys.items() if found.mutable}
     strange = {name for name in mutable if not surveys[name].plain}
-    # No other instance can take over bound attributes, nor those that cannot be copied.
+    # No other instance can take over attributes that are bound or cannot be copied.
     left = {name for name, found in surveys.items() if found.bound and not known.whole}
     left |= {name for name in strange - left if not _can_copy(attributes[name], own)}
     left |= fixed | generators
@@ -334,6 +336,7 @@ class Attributes:
         """Return the complete state of the environment; later steps never change it."""
         attributes = self._attributes
         layout = self._layout if self._is_current() else self._update_layout()
+        # One copy of the dict and a few deletions are faster than a loop over all attributes.
         values = attributes.copy()
         for name in layout.left:
             del values[name]
@@ -343,6 +346,7 @@ class Attributes:
                 self._update_layout()
                 return self.save(chance=chance)
             values[name] = copy(values[name])
+        # One call of `deepcopy` for all attributes together keeps the parts that they share.
         piece = self._detach(layout) if layout.together else None
         luck = [save_state(generator) for generator in self.generators()] if chance else None
         return Saved(layout, values, piece, luck)
@@ -354,7 +358,7 @@ class Attributes:
         if piece is not None:
             attributes.update(self._attach(piece))
         attributes.update(values)
-        # The state must survive the steps from here on, so the attributes get copies of it.
+        # Later steps must not change the saved state, so the attributes get copies.
         for name in layout.plain:
             value = values[name]
             attributes[name] = COPIERS[type(value)](value)
@@ -383,6 +387,7 @@ class Attributes:
     def _is_current(self) -> bool:
         """Return whether the attributes still have the kinds of the layout."""
         attributes, layout = self._attributes, self._layout
+        # This runs at every save, so it only compares identities, and only of a few attributes.
         watched = map(attributes.get, layout.watched)
         return len(attributes) == len(layout.names) and all(map(is_, watched, layout.expected))
 
@@ -391,6 +396,8 @@ class Attributes:
         attributes, known = self._attributes, self._known
         watched = zip(self._layout.watched, self._layout.expected, strict=True)
         replaced = {name for name, value in watched if attributes.get(name) is not value}
+        # Findings only accumulate: an attribute that alternates between two kinds must not cause
+        # a new layout at every save.
         known = replace(
             known,
             constant=known.constant - replaced,
@@ -418,7 +425,7 @@ class Attributes:
     def _attach(self, piece: Piece) -> dict[str, Any]:
         """Copy a piece, with the objects of this instance instead of tokens."""
         mine = self._belongings()
-        # If this instance has fewer generators than the saved one, it gets copies of the others.
+        # If this instance has fewer generators than the saved one, it gets copies.
         mine += map(deepcopy, piece.belonged[len(mine) :])
         known = {id(token): thing for token, thing in zip(piece.tokens, mine, strict=False)}
         return deepcopy(piece.values, known)
@@ -476,6 +483,7 @@ def save_state(generator: Generator) -> Any:
 
 def fingerprint(generator: Generator) -> bytes:
     """Return bytes that stay equal until the generator draws a number."""
+    # The states contain arrays, which `==` does not compare as a whole.
     return pickle.dumps(save_state(generator))
 
 
@@ -491,6 +499,7 @@ def restore(generator: Generator, state: Any) -> None:
 
 def reseed(generator: Generator, rng: np.random.Generator) -> None:
     """Give a generator a new random state; equal states of `rng` give equal results."""
+    # `Generator` has no method `seed`, so the state of a new bit generator is copied.
     if isinstance(generator, np.random.Generator):
         kind = type(generator.bit_generator)
         generator.bit_generator.state = kind(int(rng.integers(2**63))).state

@@ -295,6 +295,7 @@ class CachingSimulator(Model):
     def play(self, actions: Iterable[Any], discount: float = 1.0) -> float:
         """Take actions until the episode ends; return the discounted sum of rewards."""
         here, count, total, factor = self._here, 0, 0.0, 1.0
+        # A copy of the loop over `step`, because planners spend most of their time here.
         for action in actions:
             count += 1
             here, step = here.steps.get(action) or self._take(here, action)
@@ -321,7 +322,8 @@ class CachingSimulator(Model):
     def _place(self, state: Named) -> Place:
         place = self._places.get(state)
         if place is None:
-            if len(self._places) >= 200_000:  # limits the memory
+            # Forgetting all is cheaper than tracking the use of places, and rarely happens.
+            if len(self._places) >= 200_000:
                 self._places.clear()
             place = self._places[state] = Place(state)
         return place
@@ -410,7 +412,7 @@ def is_deterministic(env: gym.Env[Any, Any], rewinder: Rewinder, seed: int = 0) 
     actions = [action for sequence in sequences for action in sequence]
     for index, action in enumerate(actions):
         state, before = rewinder.save(), _fingerprints(rewinder)
-        (outcome,) = outcomes(inner, [action], [False])
+        (outcome,) = outcomes(inner, [action], [False])  # no reset, which may draw numbers
         if before != _fingerprints(rewinder):  # the step has drawn random numbers
             after = rewinder.save()
             ahead = actions[index : index + 3]  # randomness has to show within three steps
@@ -436,6 +438,7 @@ def is_observed(env: gym.Env[Any, Any]) -> bool:
     here, sequences = key(observation), islice(_random_actions(env), 2000 // STEPS)
     for action in (action for sequence in sequences for action in sequence):
         [outcome] = outcomes(env, [action])
+        # A reset may be random, and a time limit does not depend on the state alone.
         result = outcome._replace(start=None, over=outcome.terminated)
         if known.setdefault((here, key(action)), result) != result:
             return False
@@ -452,6 +455,7 @@ def _is_certain(
 ) -> bool:
     """Return whether a few actions have equal results in several random futures of a state."""
     futures = []
+    # Four futures, as two may agree by chance if an event has a probability near 1/2.
     for _ in range(4):
         rewinder.load(state)
         for generator in rewinder.generators():
@@ -471,7 +475,7 @@ def _fingerprints(rewinder: Rewinder) -> list[bytes]:
 
 def _random_actions(env: gym.Env[Any, Any]) -> Iterator[list[Any]]:
     """Yield random actions without using the environment's own generators."""
-    space = deepcopy(env.action_space)
+    space = deepcopy(env.action_space)  # draws of this copy leave the environment unchanged
     space.seed(0)
     while True:
         yield [space.sample() for _ in range(STEPS)]

@@ -248,42 +248,25 @@ class Parts(NamedTuple):
         called = [known for known in self.observed if _normalize(known) == wanted]
         if not called and loosely:
             called = [known for known in self.observed if f" {wanted} " in f" {_normalize(known)} "]
+        # A part may have several names, such as a number and a documented name: it counts once.
         found = {places: known for known in called for places in self.observed[known]}
         if len(found) > 1:
             numbers = [".".join(map(str, places[0])) for places in found if len(places) == 1]
             raise CwmError(f"{name!r} is ambiguous in {self.id}: write {' or '.join(numbers)}")
         return next(iter(found), ())
 
-    def hidden(self, name: str) -> tuple[Place, ...]:
-        """Return the places of a component to hide.
+    def unknown(self, name: str, others: Sequence[str] = ()) -> UnknownNameError:
+        """Return the error for an unknown name of a component, or of one of `others`.
 
-        Raises:
-            UnknownNameError: There is no such component.
+        The hint has the known names: a range for numbers, and at most 12 names.
         """
-        places = self.places(name)
-        if not places:
-            kind, known = f"observation component of {self.id}", self._list_names(())
-            raise UnknownNameError(kind, name, self.observed, known)
-        return places
-
-    def unknown(self, name: str) -> UnknownNameError:
-        """Return the error for an unknown name, with the names that can be disturbed."""
-        others = (ACTION, *self.attributes)
-        known = self._list_names(others)
-        return UnknownNameError(
-            f"observation component or attribute of {self.id}",
-            name,
-            [*self.observed, *others],
-            known,
-        )
-
-    def _list_names(self, others: Sequence[str]) -> str:
-        """Return the known names as a hint, with a range for numbers and at most 12 names."""
-        numbers = [int(name) for name in self.observed if name.isdecimal()]
-        names = [*(name for name in self.observed if not name.isdecimal()), *others]
+        numbers = [int(known) for known in self.observed if known.isdecimal()]
+        names = [*(known for known in self.observed if not known.isdecimal()), *others]
         listed = [f"a number from 0 to {max(numbers)}"] if numbers else []
         listed += [*names[:12], *["and so on"] * (len(names) > 12)]
-        return f"choose {', '.join(listed)}" if listed else "the observation is a single value"
+        hint = f"choose {', '.join(listed)}" if listed else "the observation is a single value"
+        kind = f"observation component{' or attribute' * bool(others)} of {self.id}"
+        return UnknownNameError(kind, name, [*self.observed, *others], hint)
 
 
 def _normalize(name: str) -> str:
@@ -318,7 +301,12 @@ def _disturb(
     env: gym.Env[Any, Any], parts: Parts, hidden: Sequence[str], noise: Mapping[str, float]
 ) -> None:
     """Replace the class of an environment by one that hides components and adds noise."""
-    gone = {place for name in hidden for place in parts.hidden(name)}
+    gone: set[Place] = set()
+    for name in hidden:
+        places = parts.places(name)
+        if not places:
+            raise parts.unknown(name)
+        gone.update(places)
     seen: dict[Place, float] = {}
     done, held = 0.0, {}
     # An exact name of a component wins, then actions and attributes, then a few words of a name.
@@ -333,7 +321,7 @@ def _disturb(
         elif places := parts.places(name):
             seen |= dict.fromkeys(places, deviation)
         else:
-            raise parts.unknown(name)
+            raise parts.unknown(name, (ACTION, *parts.attributes))
     inner = env.unwrapped
     space, see = _restrict(inner.observation_space, gone, seen, f"the observations of {parts.id}")
     if space is None:
@@ -374,6 +362,7 @@ def _restrict(
         return _restrict_array(space, gone, noise, what)
     named = isinstance(space, spaces.Dict)
     children = dict(space.spaces if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+    # Noise on the whole reaches every part, except parts that have their own noise.
     everywhere = {(): noise[()]} if () in noise else {}
     parts = {
         key: _restrict(
@@ -460,6 +449,7 @@ def _subclass(kind: Any, found: Disturbance) -> type:
         observation, info = kind.reset(self, **options)
         return found.see(observation, self.np_random), info
 
+    # With the same name and module, messages and versions refer to the original class.
     own = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
     return type(
         kind.__name__, (kind,), {**own, "step": step, "reset": reset, "_disturbance": found}
@@ -480,6 +470,7 @@ def _noisy_attributes(env: Any, attributes: Mapping[str, float]) -> Iterator[Non
     try:
         yield
     finally:
+        # If the step has replaced the value, the attribute is a state and not a constant.
         for name, value in shaken.items():
             if held.get(name) is value and name in before:
                 held[name] = before[name]
