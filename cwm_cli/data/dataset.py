@@ -50,6 +50,7 @@ def is_fitted(places: np.ndarray) -> np.ndarray:
 def write_arrays(path: Path, arrays: Columns) -> None:
     """Write arrays to a `.npz` file atomically; equal arrays give equal bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Two processes, or two threads of one, may write the same file.
     partial = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.part")
     try:
         with zipfile.ZipFile(partial, "w") as archive:
@@ -172,6 +173,7 @@ class Dataset:
         digest = sha256()
         for name in sorted(self.columns):
             column = np.ascontiguousarray(self.columns[name])
+            # Type and shape count, as equal bytes may be different columns.
             digest.update(f"{name} {column.dtype.str} {column.shape};".encode())
             digest.update(column.tobytes())
         return digest.hexdigest()
@@ -266,6 +268,7 @@ class Dataset:
             ValueError: A column is missing or has another type or shape.
         """
         columns = self.columns
+        # Without a split, every fifth episode is held out.
         if "split" not in columns and "episodes" in columns:
             _, rank = np.unique(columns["episodes"], return_inverse=True)
             columns["split"] = (rank.reshape(-1) % 5 == 4).astype(np.int8)

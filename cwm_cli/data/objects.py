@@ -119,6 +119,7 @@ class ObjectSchema:
             numbers = tables[..., self.column(name)]
             if old[name] != new[name]:
                 converted = np.zeros(len(old[name]), np.int64)
+                # Only values that occur: the other schema may lack values that no object has.
                 for number in np.unique(numbers[exists]):
                     if (value := old[name][number]) not in new[name]:
                         raise ValueError(f"{name} {value} is unknown in the other environment")
@@ -223,6 +224,7 @@ def _distances(
     points = {"agent": places[:, :1]}
     for number, kind in enumerate(schema.classes[1:], 1):
         mask = kinds[:, 1:] == number
+        # A stable sort of the inverted mask moves the slots of the class to the front, in order.
         order = np.argsort(~mask, axis=1, kind="stable")[:, :max_objects]
         counts = np.take_along_axis(mask, order, 1) & (mask.sum(1) <= max_objects)[:, None]
         positions = np.take_along_axis(places[:, 1:], order[..., None], 1)

@@ -68,6 +68,7 @@ def open_file(file: Path, most: int = LARGEST) -> BinaryIO:
         UnreadableError: The file is missing, too large, not a regular file or not permitted.
     """
     with _translate_errors(file):
+        # The checks use the descriptor, as the file of a name can be replaced after a check.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         _check_opened(descriptor, file, most)
         return os.fdopen(descriptor, "rb")
@@ -195,6 +196,7 @@ def read_lines(file: Path, most: int = LARGEST_TEXT) -> Iterator[bytes]:
             if line.endswith(b"\n"):
                 yield line[:-1]
                 continue
+            # Skip the rest of a long line in pieces, so that it never fills the memory.
             while line and not line.endswith(b"\n"):
                 line = stream.readline(most)
             if line:
@@ -263,6 +265,7 @@ class _Member(NamedTuple):
             header = stream.tell()
         if dtype.kind not in "biufU" or min(shape, default=0) < 0:
             raise ValueError(f"the array {name[:40]!r} contains neither numbers nor text")
+        # Without this check numpy would allocate the declared shape before it reads the data.
         if header + prod(shape) * dtype.itemsize != info.file_size:
             raise ValueError(f"the array {name[:40]!r} has a size that does not match its shape")
         return cls(name, info)
@@ -271,6 +274,7 @@ class _Member(NamedTuple):
         """Read the array, with the byte order of this machine."""
         with archive.open(self.info) as stream:
             array = np.lib.format.read_array(stream, allow_pickle=False)
+        # Python has no such characters: every later use of the text would raise a `ValueError`.
         has_letters = array.dtype.kind == "U" and array.nbytes > 0
         if has_letters and array.ravel("K").view(np.uint32).max() > sys.maxunicode:
             raise ValueError(f"the array {self.name[:40]!r} has invalid characters")

@@ -239,7 +239,7 @@ class Space:
         dtype = np.dtype(self.dtype)
         column = np.asarray(values) if len(values) else np.empty((0, *self.shape), dtype)
         column = column.reshape(len(values), *self.shape)
-        if column.dtype.kind == dtype.kind:
+        if column.dtype.kind == dtype.kind:  # perhaps wider, which loses nothing
             return column
         cast = column.astype(dtype)
         return cast if np.array_equal(cast, column) else None
