@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import is_dataclass, replace
 from inspect import Parameter, getdoc, isfunction, signature
 from pathlib import Path
@@ -78,6 +78,17 @@ def make(kind: Kind, name: str, material: Material) -> Any:
         return example(material) if example else find(kind, name)()
     except TypeError as error:
         pytest.fail(f"{name} cannot be made ({error}): offer an example by cwm_test_examples")
+
+
+@contextmanager
+def skip_if_unusable(remedy: str = "") -> Iterator[None]:
+    """Skip the test after a `CwmError` of one line that contains the remedy."""
+    try:
+        yield
+    except CwmError as error:
+        assert len(str(error).splitlines()) == 1
+        assert remedy in str(error), f"without {remedy} in its error it has to work"
+        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize(
@@ -333,6 +344,7 @@ def _with_other_hidden_rows(problem: Any) -> Any:
     columns = dict(dataset.columns)
     for column in ("rewards", "next_observations"):
         columns[column] = columns[column].copy()
+        # Any change will do: a refiner that reads these rows then returns something else.
         columns[column][~fitted] += 1
     return replace(problem, dataset=replace(dataset, columns=columns))
 
@@ -346,6 +358,7 @@ def test_metric_is_highest_for_recorded_rows(name: str, material: Material) -> N
         for column, values in rows.columns.items()
         if column.startswith(("next_observations", "rewards", "terminations", "valid_actions"))
     }
+    # Rolled rows keep the distribution, so a metric of marginals alone would not notice them.
     wrong = {column: np.roll(values, 7, axis=0) for column, values in right.items()}
     best, worse = metric.score(right, rows), metric.score(wrong, rows)
     failed = metric.failed(rows)
@@ -485,11 +498,9 @@ def test_contract_describes_every_method_that_it_calls(name: str, material: Mate
 @every("environment")
 def test_environment_is_described_and_deterministic(name: str) -> None:
     spec = returned(find("environment", name)(), EnvironmentSpec, "what the hook names")
-    try:
+    with skip_if_unusable():
         env = spec.make()
         spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
-    except CwmError as error:
-        pytest.skip(str(error))
     with closing(env), closing(spec.make()) as twin:
         assert spec.describe(env).strip(), "describe returns no text: a language model needs one"
         assert all(isinstance(version, str) for version in spec.versions().values())
@@ -500,6 +511,7 @@ def test_environment_is_described_and_deterministic(name: str) -> None:
             assert spaces[0].pack("o", [observed]).keys()
             for left, right in zip(_leaves(observed), _leaves(repeated), strict=True):
                 np.testing.assert_array_equal(left, right)
+            # One space draws for both environments.
             env.action_space.seed(int(rng.integers(2**31)))
             action = env.action_space.sample()
             observed, _, terminated, truncated, _ = env.step(action)
@@ -513,10 +525,8 @@ def test_text_view_describes_transitions_and_candidates(name: str) -> None:
     spec = find("environment", name)()
     if spec.text is None:
         pytest.skip("it has no text view")
-    try:
+    with skip_if_unusable():
         env = spec.make()
-    except CwmError as error:
-        pytest.skip(str(error))
     with closing(env):
         view, rng = spec.text(env), np.random.default_rng(0)
         assert view.guide().strip()
@@ -562,10 +572,8 @@ def test_shift_depends_only_on_its_seed_and_keeps_the_spaces(name: str) -> None:
     spec = registry.environment(name)
     if spec.shift is None:
         pytest.skip("it cannot be shifted")
-    try:
+    with skip_if_unusable():
         standard, shifted, again = spec.make(), spec.make(shift=1), spec.make(shift=1)
-    except CwmError as error:
-        pytest.skip(str(error))
     with closing(standard), closing(shifted), closing(again):
         for space in ("observation_space", "action_space"):
             assert getattr(shifted, space) == getattr(standard, space)
@@ -621,11 +629,8 @@ def test_importer_refuses_files_of_other_formats(name: str, material: Material) 
 @every("exporter")
 def test_exporter_overwrites_only_its_own_exports(name: str, material: Material) -> None:
     target = material.folder / "written-v0"
-    try:
+    with skip_if_unusable("pip install"):
         made = export_transitions(material.dataset, name, out=target)
-    except CwmError as error:
-        assert "pip install" in str(error), "an exporter without extra packages must write"
-        pytest.skip(str(error))
     assert made.path.exists()
     with pytest.raises(CwmError, match="already exists"):
         export_transitions(material.dataset, name, out=target)
@@ -648,11 +653,8 @@ def test_tracker_logs_numbers_or_explains_its_installation(
         monkeypatch.setenv(variable, str(material.folder))
     monkeypatch.setenv("WANDB_MODE", "offline")
     tracker = make("tracker", name, material)
-    try:
+    with skip_if_unusable("install"):
         tracker.ready()
-    except CwmError as error:
-        assert len(str(error).splitlines()) == 1 and "install" in str(error)
-        pytest.skip(str(error))
     tracker.begin("project", "run", {"env": "anywhere", "seeds": [0, 1], "options": {"a": None}})
     for step in (1, 1, 3):
         tracker.log({"score": 0.5, "loss/reward": -1.0}, step)
@@ -669,12 +671,9 @@ def test_executor_runs_commands_and_reports_failures(
     name: str, material: Material, tmp_path: Path
 ) -> None:
     factory = find("executor", name)
-    try:
+    with skip_if_unusable("install"):
         example = registry.conformance_example("executor", name)
         executor = example(material) if example else factory(workers=2)
-    except CwmError as error:
-        assert len(str(error).splitlines()) == 1 and "install" in str(error)
-        pytest.skip(str(error))
     files = [tmp_path / f"{number}.txt" for number in range(3)]
     scripts = {file.stem: TOUCH.format(file=str(file)) for file in files} | {"failing": FAIL}
     left, reasons = list(scripts), dict[str, str | None]()
