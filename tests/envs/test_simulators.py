@@ -271,6 +271,25 @@ def test_randomness_is_detected_if_it_affects_outcomes(name, env_args, determini
     assert simulator(environment(name), env_args, 0).deterministic is deterministic
 
 
+class Delayed(gym.Env):
+    """An environment that shows the coin of each step two steps later."""
+
+    observation_space = action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.coins = (0, 0, 0)
+        return 0, {}
+
+    def step(self, action):
+        self.coins = (*self.coins[1:], int(self.np_random.integers(2)))
+        return self.coins[0], 0.0, False, False, {}
+
+
+def test_randomness_is_detected_if_it_shows_two_steps_later():
+    assert simulator(spec_of(Delayed), {}, 0).deterministic is False
+
+
 def test_steps_are_counted_and_return_plain_values(simulators):
     model = simulators("Pendulum-v1")
     real = environment("Pendulum-v1").make()
