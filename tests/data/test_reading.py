@@ -158,3 +158,9 @@ def test_pickle_of_exponential_size_needs_no_memory(tmp_path, column):
     fields[column] = pairs if column == "idx" else [pairs]
     (tmp_path / "x.pkl").write_bytes(pickle.dumps(fields))
     assert peak(lambda: read_buffer(tmp_path / "x.pkl"), "not a replay buffer") < MEGABYTE
+
+
+def test_archive_with_too_many_members_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", **{f"a{number}": np.zeros(0) for number in range(1001)})
+    with pytest.raises(CwmError, match="1,001 members, too many"):
+        read_arrays(tmp_path / "x.npz")

@@ -10,8 +10,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.envs.saving import content, fingerprint
-from cwm_cli.envs.simulators import Attributes, CachingSimulator, Findings, simulator
+from cwm_cli.envs.saving import GLOBAL, content, fingerprint
+from cwm_cli.envs.simulators import Attributes, CachingSimulator, Findings, probe, simulator
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.envs.tasks import SUITES
 from cwm_cli.errors import CwmError
@@ -452,3 +452,41 @@ def test_equal_seeds_give_equal_results():
         model.stand(model.state_of(real, None))
         answers.append([model.step(i % 4).observation for i in range(30)])
     assert answers[0] == answers[1]
+
+
+class Ledger(gym.Env):
+    """An environment with two long lists, one of which every step changes in place."""
+
+    observation_space = action_space = gym.spaces.Discrete(2)
+
+    def __init__(self):
+        self.rules, self.pages = [0] * 500, [0] * 500
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        self.pages[0] += 1
+        return self.pages[0] % 2, 0.0, False, False, {}
+
+
+def test_attribute_that_changes_in_place_is_not_constant():
+    assert probe(Ledger()).constant == {"rules"}
+
+
+def test_cached_plan_is_discounted_like_a_simulated_one():
+    cached = simulator(environment("CliffWalking-v1"), {}, seed=0)
+    assert isinstance(cached, CachingSimulator)
+    env = environment("CliffWalking-v1").make()
+    cached.stand(cached.state_of(env, env.reset(seed=0)[0]))
+    env.close()
+    assert cached.play([0, 0, 0], discount=0.5) == pytest.approx(-1.75)
+
+
+def test_seeding_a_simulator_leaves_the_global_generators_unchanged():
+    model = simulator(spec_of(Lucky), {}, seed=0)
+    assert any(generator in GLOBAL for generator in model.rewinder.generators())
+    before = [fingerprint(generator) for generator in GLOBAL]
+    model.draw_from([1, 2])
+    assert [fingerprint(generator) for generator in GLOBAL] == before
