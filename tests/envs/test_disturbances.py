@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.main import get_command
 
-from cwm_cli.cli import app
+from cwm_cli.cli import command_line
 from cwm_cli.cli.shared import parse_env_args
 from cwm_cli.commands.collect import load_transitions
 from cwm_cli.data.dataset import Dataset
@@ -275,7 +275,9 @@ def options(command: Any, name: str = "") -> Iterator[tuple[str, set[str]]]:
 
 
 def test_every_command_with_an_environment_has_hide_and_noise() -> None:
-    taking = {name: known for name, known in options(get_command(app)) if "--env" in known}
+    taking = {
+        name: known for name, known in options(get_command(command_line())) if "--env" in known
+    }
     assert len(taking) >= 9
     for name, known in taking.items():
         # imported data have their noise already
