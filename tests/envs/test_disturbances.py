@@ -325,3 +325,12 @@ def test_restored_taxi_passengers_are_fickle_only_at_corners() -> None:
     assert not any(fickle[False])  # elsewhere the change was observed
     assert 0 < np.mean(fickle[True]) < 0.2
     assert "`fickle_passenger=True`" in spec.describe(env)
+
+
+def test_unknown_name_is_answered_with_a_range_and_twelve_names() -> None:
+    with pytest.raises(CwmError) as raised:
+        environment("HalfCheetah-v5").make(noise={"zzqqzz": 1.0})
+    listed = str(raised.value).partition("choose ")[2].split(", ")
+    assert listed[0] == "a number from 0 to 16"
+    assert all(listed[1:13])
+    assert listed[13:] == ["and so on"]
