@@ -455,7 +455,7 @@ def test_equal_seeds_give_equal_results():
 
 
 class Ledger(gym.Env):
-    """An environment with two long lists, one of which every step changes in place."""
+    """An environment with two long lists; every step changes `pages` in place."""
 
     observation_space = action_space = gym.spaces.Discrete(2)
 
