@@ -498,18 +498,11 @@ def _transitions(stage: Stage, act: Act, episode: EpisodeRequest) -> Iterator[Tr
             truncated=bool(truncated or (next_action is None and not terminated)),
             episode=episode.place,
             split=episode.split,
-            valid=_valid(stage),
+            valid=stage.task.listed(env),
         )
         if next_action is None:
             return
         observation, action = following, next_action
-
-
-def _valid(stage: Stage) -> tuple[int, ...] | None:
-    """Return the valid actions in the current state, None if all are valid."""
-    named = stage.spec.valid_actions
-    valid = named(stage.env.unwrapped) if named else None
-    return None if valid is None else tuple(map(int, valid))
 
 
 def _scalar(reward: Any) -> float:

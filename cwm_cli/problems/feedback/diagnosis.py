@@ -15,9 +15,9 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Metric
-from cwm_cli.problems.feedback.examples import ComparedRows
-from cwm_cli.problems.feedback.facts import likeliest
+from cwm_cli.problems.feedback.examples import ComparedRows, difference
 from cwm_cli.problems.feedback.separation import Conjunction, Quantity, separate
+from cwm_cli.problems.feedback.steps import likeliest
 from cwm_cli.worlds.contract import component_names
 
 MAX_COMPONENTS = 30
@@ -535,14 +535,12 @@ def _find_wrong_numbers(comparison: ComparedRows) -> Iterator[WrongNumbers]:
         if not comparison.is_float(index):
             yield WrongNumbers(comparison.label(index), share, None, None)
             continue
-        part = comparison.component(index)
-        with np.errstate(invalid="ignore", over="ignore"):
-            errors = np.abs(part.predicted - part.recorded.astype(np.float64)) / part.typical_change
-        yield WrongNumbers(comparison.label(index), share, *_summarise(errors[wrong[:, index]]))
+        errors = comparison.component(index).errors[wrong[:, index]]
+        yield WrongNumbers(comparison.label(index), share, *_summarise(errors))
     if (mask := comparison.mistakes["reward"]).any():
         recorded = comparison.dataset.columns["rewards"]
-        with np.errstate(invalid="ignore", over="ignore"):
-            errors = np.abs(comparison.predictions["rewards"] - recorded) / (recorded.std() or 1.0)
+        missed = difference(recorded, comparison.predictions["rewards"])
+        errors = np.abs(missed) / (recorded.std() or 1.0)
         yield WrongNumbers("reward", float((~mask).mean()), *_summarise(errors[mask]))
 
 

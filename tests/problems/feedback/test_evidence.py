@@ -10,8 +10,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.feedback.description import split_passages, trim_description
 from cwm_cli.problems.feedback.evidence import Evidence, evidence, gather_evidence
-from cwm_cli.problems.feedback.facts import likeliest
-from cwm_cli.problems.feedback.steps import RecordedSteps, number
+from cwm_cli.problems.feedback.steps import RecordedSteps, likeliest, number
 from cwm_cli.problems.templates import template
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import environment
