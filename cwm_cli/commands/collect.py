@@ -262,13 +262,14 @@ def _record_and_save(
         observer.note(f"continuing {file}: {_count(recording)}")
     try:
         recording.play(observer, workers=workers, max_seconds=max_seconds)
-    except BaseException:
+    except BaseException:  # also Ctrl-C, which is no `Exception`
         if recording.begun:
             recording.dataset().save(file)
             observer.note(f"{_count(recording)} are in {file}; the same command continues")
         raise
     dataset = recording.dataset()
     dataset.save(file)
+    # the time limit has ended the recording
     if recording.done < recording.episodes:
         observer.note(f"{_count(recording)} are in {file}; the same command continues")
     return dataset

@@ -221,6 +221,7 @@ def _hide_components(
     if disturbance is None:
         return dataset
     shown = {"observations", "next_observations"}
+    # columns of nested spaces have names such as `observations.key`
     columns = {k: column for k, column in dataset.columns.items() if k.split(".")[0] not in shown}
     for name in shown:
         rows = [

@@ -348,6 +348,7 @@ def wrong_rows(folder: Path) -> Dataset | None:
     Returns:
         The rows, None if no episode was predicted wrongly.
     """
+    # a run has plans in subfolders, a plan has its own folder of rows
     found = [Dataset.load(file) for file in sorted(folder.glob(f"**/{WRONG}/*.npz"))]
     for number, rows in enumerate(found):
         rows.columns["episodes"][:] = number

@@ -114,6 +114,7 @@ def _each_effect(kinds: StepKinds, visible: Set[int]) -> Iterator[ChosenSteps]:
     tried = np.zeros(len(table), np.bool_)
     while True:
         left = ~table[sorted(visible)].any(axis=0)
+        # The number of effects that no visible row shows.
         gain = np.where(tried, 0, table[:, left].sum(axis=1))
         row = int(gain.argmax())
         if not gain[row]:
@@ -137,6 +138,7 @@ def _stretch(kinds: StepKinds, variant: int) -> tuple[int, ...]:
         changed[run].sum() + len(np.unique(steps.actions[run], axis=0)) - steps.ended[run].sum()
         for run in runs
     ]
+    # A variant takes a stretch that shares no step with better ones.
     order = np.argsort(-np.array(worth, np.float64), kind="stable").tolist()
     apart: list[range] = []
     for place in order:

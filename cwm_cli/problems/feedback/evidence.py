@@ -94,10 +94,8 @@ def evidence(
     """
     if tokens <= 0 or not len(rows):
         return ""
-    found = gather_evidence(
-        rows, metric, description, tokens=tokens, variant=variant, contract=contract
-    )
-    return found.words()
+    options = {"tokens": tokens, "variant": variant}
+    return gather_evidence(rows, metric, description, contract=contract, **options).words()
 
 
 def gather_evidence(
@@ -155,6 +153,7 @@ def _whole_episodes(steps: RecordedSteps, tokens: int, variant: int) -> Iterator
     whole = [place for place, cost in enumerate(costs) if cost <= tokens / 2]
     whole.sort(key=lambda place: -len(runs[place]))
     for place in whole:
+        # An episode that no longer fits may leave room for a shorter one.
         if costs[place] <= tokens:
             tokens -= costs[place]
             yield StepGroup(head, tuple(runs[place]), tuple(steps.chain(runs[place])))
@@ -245,6 +244,7 @@ def _all_steps(
 ) -> tuple[StepGroup, ...] | None:
     """Show every distinct step in the shorter of two forms, or return None if neither fits."""
     distinct = len(set(steps.dataset.situations()))
+    # Do not write all steps if their actions alone are too long.
     if distinct * estimated_tokens(steps.action(0)) > tokens:
         return None
     forms: list[list[StepGroup]] = []
@@ -388,12 +388,18 @@ def _list_facts(
     episodes = len(np.unique(steps.dataset.columns["episodes"]))
     distinct = len(set(steps.dataset.situations()))
     alike = f" ({distinct} different pairs of observation and action)" * (distinct < len(steps))
+    if kinds.reward_values is None:
+        low, middle, high = np.quantile(steps.rewards, [0, 0.5, 1])
+        rewards = f"many values, {low:.6g} to {high:.6g}, median {middle:.6g}"
+    else:
+        pairs = zip(*kinds.reward_values, strict=True)
+        rewards = ", ".join(f"{number(value)} ({count}x)" for value, count in pairs)
     lines = [
         f"{len(steps)} steps of {episodes} episodes{alike}; {'all' if complete else 'some'} "
         "are listed below. If they contradict the description, the steps are right. Programs are "
         "checked on further steps."
         + ("" if complete or contract == "memory" else f" A line is: {steps.line_format}."),
-        _on_rewards(kinds),
+        f"Rewards: {rewards}.",
         _on_ends(kinds),
         *_on_conflicts(kinds, metric, contract),
     ]
@@ -404,17 +410,6 @@ def _list_facts(
     if missing:
         lines.append(f"Not covered by these steps: {' '.join(missing)}")
     return lines
-
-
-def _on_rewards(kinds: StepKinds) -> str:
-    """Count the values of the reward, or give their range."""
-    rewards = kinds.steps.rewards
-    if kinds.reward_values is None:
-        low, middle, high = np.quantile(rewards, [0, 0.5, 1])
-        return f"Rewards: many values, {low:.6g} to {high:.6g}, median {middle:.6g}."
-    pairs = zip(*kinds.reward_values, strict=True)
-    listed = ", ".join(f"{number(value)} ({count}x)" for value, count in pairs)
-    return f"Rewards: {listed}."
 
 
 def _on_ends(kinds: StepKinds) -> str:

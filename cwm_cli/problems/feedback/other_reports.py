@@ -293,7 +293,17 @@ def dead_end(
         "Number of wrong transitions, by part:",
         *_count_mistakes(comparison),
     ]
-    if where := list(islice(_regions(comparison, visible), 6)):
+    where = []
+    for index in range(len(comparison.names)):
+        here, seen = comparison.component(index).before, visible.component(index).before
+        for words, mask in _zones(here, seen) if here.dtype.kind in "biuf" else ():
+            # A region explains mistakes if it has most wrong rows, but not most rows.
+            if mask[comparison.wrong].mean() >= 0.9 and mask.mean() < 0.6:
+                where.append(f"- {comparison.label(index)} {words}")
+                break
+        if len(where) == 6:
+            break
+    if where:
         lines += ["", "Observation before the step, in most of the wrong transitions:", *where]
     return clean("\n".join([*lines, "", COVERAGE]), newlines=True)
 
@@ -313,19 +323,6 @@ def _count_mistakes(comparison: ComparedRows) -> Iterator[str]:
         pairs = [(name, int((rows & comparison.wrong).sum()), rows) for name, rows in taken]
         listed = [f"{name}: {count} of {int(rows.sum())}" for name, count, rows in pairs if count]
         yield f"- by action: {', '.join(listed)}"
-
-
-def _regions(comparison: ComparedRows, visible: ComparedRows) -> Iterator[str]:
-    """Yield regions of most wrong rows and few others, relative to the shown rows."""
-    wrong = comparison.wrong
-    for index in range(len(comparison.names)):
-        here, known = comparison.component(index).before, visible.component(index).before
-        if here.dtype.kind not in "biuf":
-            continue
-        for words, mask in _zones(here, known):
-            if mask[wrong].mean() >= 0.9 and mask.mean() < 0.6:
-                yield f"- {comparison.label(index)} {words}"
-                break
 
 
 def _zones(values: np.ndarray, known: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

@@ -254,6 +254,7 @@ def _is_physical(comparison: ComparedRows, description: str) -> bool:
         changes = np.array([part.recorded.astype(np.float64) - part.before for part in real])
         inputs = np.array([part.before.astype(np.float64) for part in real])
         strength = np.corrcoef(changes, inputs)[: len(real), len(real) :]
+    # A component that grows by itself is not its own velocity.
     np.fill_diagonal(strength, 0.0)
     return bool((np.nan_to_num(strength) > 0.9).any())
 

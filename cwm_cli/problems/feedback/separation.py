@@ -213,7 +213,9 @@ class _Search:
                 ]
                 options = sorted(options, reverse=True)[: 2 * BEAM_WIDTH]
                 extended |= {tuple(sorted((*condition.literals, one.literal))) for one in options}
+            # The literals break ties, so that the order of the set has no effect.
             ranked = sorted(extended, key=lambda literals: (-self._worth(literals), literals))
+            # Different conditions may become the same one.
             refined = dict.fromkeys(map(self._refine, ranked[:BEAM_WIDTH]))
             beam = [Conjunction(literals, self._worth(literals)) for literals in refined]
             beam = sorted(beam, key=lambda condition: -condition.worth)
@@ -250,6 +252,7 @@ class _Search:
         total_hits = int(self.target.sum()) if total_hits is None else total_hits
         whole = _mask_bits(np.array([total]), np.array([total_hits]))
         saved = whole - _mask_bits(count, hits) - _mask_bits(total - count, total_hits - hits)
+        # Compare hits / count with the share of the rest, without a division by zero.
         fewer = hits * (total - count) <= (total_hits - hits) * count
         return np.where(fewer, -np.inf, saved)
 
@@ -269,6 +272,7 @@ class _Search:
         # An interval begins and ends between different values only.
         last = np.ones(values.shape, dtype=np.bool_)
         last[:, :-1] = values[:, 1:] != values[:, :-1]
+        # A value begins after the last row of the value before it.
         first = np.roll(last, 1, axis=1)
         first[:, 0] = True
         lines = np.arange(len(values))

@@ -307,6 +307,7 @@ class StepKinds:
         """Return the distance between the observation and action of each step and of one row."""
         apart = np.abs(self.scaled - self.scaled[row])
         far: np.ndarray = np.where(self.discrete, apart > 0, apart).sum(axis=1)
+        # Rounding keeps equal distances equal, so that the first row wins.
         return np.round(far, 9)
 
     def nearest(self, row: int, among: np.ndarray) -> int | None:
@@ -333,6 +334,7 @@ class StepKinds:
                 for name, side in (("{}", column), ("{}", -column), ("|{}|", np.abs(column))):
                     outer, inner = (np.where(rows, side, np.nan) for rows in (mask, others))
                     edge, other = float(np.nanmin(outer)), float(np.nanmax(inner))
+                    # Rows of one value would give an equality, not a bound.
                     if not edge > other or (mask.sum() > 1 and np.nanmax(outer) == edge):
                         continue
                     named = name.format(f"{tense} {steps.names[index]}")
@@ -382,6 +384,7 @@ class StepKinds:
                 break
             place = self.codes[rows, chosen[0]]
             for other in chosen[1:]:
+                # Number the pairs of values.
                 place = place * (self.codes[:, other].max() + 1) + self.codes[rows, other]
             places = len(np.unique(place))
             if places < fewest and len(np.unique(place * (kinds.max() + 1) + kinds)) == places:
@@ -501,6 +504,7 @@ class StepKinds:
         law, *_ = np.linalg.lstsq(design, values, rcond=1e-9)
         missed = np.abs(design @ law - values)
         scale = np.maximum(np.median(missed, axis=0), 1e-9 * (1 + np.abs(values).max(axis=0)))
+        # Rounding keeps ties equal on all machines.
         ratio = np.round(missed / scale, 3)
         found: dict[int, float] = {}
         for row, most in zip(ratio.argmax(axis=0).tolist(), ratio.max(axis=0), strict=True):
