@@ -10,7 +10,7 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.feedback.description import split_passages, trim_description
 from cwm_cli.problems.feedback.evidence import Evidence, evidence, gather_evidence
-from cwm_cli.problems.feedback.steps import RecordedSteps, likeliest, number
+from cwm_cli.problems.feedback.steps import RecordedSteps, likeliest, number, rows_by_action
 from cwm_cli.problems.templates import template
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import environment
@@ -400,3 +400,15 @@ def test_numbers_that_are_not_finite_do_not_change_the_choice_of_steps() -> None
     assert "Steps in a row" in words and "Ends" in words
     single = fall(1)
     assert "1 steps of 1 episodes" in gather(single).words()
+
+
+def test_rows_are_grouped_by_action_up_to_twenty_actions() -> None:
+    """More actions give no groups, because most of them would have too few rows."""
+    for count in (20, 21):
+        actions = Space("discrete", "int64", (), (0,), (count - 1,))
+        zero = np.zeros(1, "f4")
+        rows = [Transition(zero, n % count, zero, 0.0, False) for n in range(2 * count)]
+        masks = rows_by_action(dataset(rows, real(1), actions))
+        assert [np.flatnonzero(mask).tolist() for mask in masks] == [
+            [action, action + count] for action in range(count) if count == 20
+        ]
