@@ -126,8 +126,14 @@ class Coordinates:
             observations[first] = np.cos(row) if second else row
             for place in second:
                 observations[place] = np.sin(row)
-        # Rounded as observations are, so that other processes can repeat the steps exactly.
-        rounded: np.ndarray = observations.astype(self._type).astype(float)
+        return self.round(observations)
+
+    def round(self, observations: np.ndarray) -> np.ndarray:
+        """Return observations in the precision of recorded ones.
+
+        Observations of another process have it, and only then can it repeat all steps exactly.
+        """
+        rounded: np.ndarray = np.asarray(observations).astype(self._type).astype(float)
         return rounded
 
 
@@ -232,7 +238,8 @@ class GridValues:
                     if step.terminated:
                         returns[start] = max(returns[start], own)
                     else:
-                        longer.append((step.observation, own, start))
+                        after = self._coordinates.round(step.observation)
+                        longer.append((after, own, start))
             paths, factor = longer, factor * discount
             if not paths:
                 break
@@ -242,7 +249,9 @@ class GridValues:
             for (_, total, begin), value in zip(paths, values, strict=True):
                 assert begin is not None
                 returns[begin] = max(returns[begin], total + factor * value)
-        return self._actions[int(returns.argmax())]
+        # The last digits of equal returns can differ in another process, which repeats decisions.
+        is_best = returns >= returns.max() - 1e-9 * np.ptp(self._values)
+        return self._actions[int(is_best.argmax())]
 
     def _interpolate(self, observations: np.ndarray) -> np.ndarray:
         corners = self._lattice.corners(self._coordinates.encode(observations))
@@ -274,7 +283,8 @@ class GridValues:
         if finest < 4:
             raise Unsuited(f"needs more than {points} points for its {size} components")
         counts = [min(finest, 1000)]
-        while counts[0] >= 12:
+        # Coarser grids save no time, and may agree with each other on worse decisions.
+        while (counts[0] // 2) ** size >= 1000:
             counts.insert(0, counts[0] // 2)
         return counts
 

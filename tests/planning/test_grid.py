@@ -169,3 +169,16 @@ def test_a_batch_steps_all_states_together_unless_it_refuses(refuses: bool) -> N
             assert one.dtype == other.dtype
     assert together.batch.calls == 3
     assert together.counter == alone.counter == [3 * states.shape[1]]
+
+
+def test_equal_returns_have_one_decision_in_spite_of_the_last_digits() -> None:
+    class Noisy(Cart):
+        """A cart whose rewards depend on the action, by less than any decision may depend on."""
+
+        def step(self, action: Any) -> Step:
+            step = super().step(1)
+            return step._replace(reward=step.reward + 1e-14 * int(action))
+
+    planner, states = StateGrid(points=400), [np.array([-0.5, 0.05]), np.array([0.2, 0.1])]
+    plans = planner.plan(Noisy(), [Situation(state, 50, (0,)) for state in states])
+    assert plans == [[0], [0]]
