@@ -218,6 +218,7 @@ def make_parts(choices: Choices) -> SearchParts:
     """Create strategy, backend, refiners and start with the options of the user."""
     owners = owners_of(choices.strategy, choices.backend)
     options = read_options(choices.options, owners)
+    # flags of the command line take precedence over -o
     options["backend"] |= choices.flags
     options = with_presets(options, owners)
     strategy = owners[0].make(options["strategy"])

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -114,7 +114,13 @@ def collect(
     if min_rows is not None:
         wanted |= {"min_rows": min_rows, "min_test_rows": min_rows}
     file = Path(out or shipped_name(spec.id))
-    begun = None if force else _load_matching(file, request(spec, env_args, **wanted))
+    begun = None
+    if not force:
+        # metadata of a recording contain its request, and facts such as `missing`
+        asked = request(spec, env_args, **wanted).items()
+        begun = load_existing(
+            file, lambda old: old.metadata.items() >= asked, ", recorded with other settings"
+        )
     if begun is not None and not begun.metadata.get("missing"):
         observer.note(f"{file} already contains these transitions")
         dataset = begun
@@ -220,8 +226,13 @@ def writing(file: Path) -> Iterator[None]:
         ) from error
 
 
-def _load_matching(file: Path, requested: Mapping[str, Any]) -> Dataset | None:
-    """Return the dataset of a file if it fits the request, None if there is no file.
+def load_existing(file: Path, fits: Callable[[Dataset], bool], problem: str) -> Dataset | None:
+    """Return the dataset of a file that a command would replace, None if there is no file.
+
+    Args:
+        file: The file.
+        fits: Whether the dataset equals the output of the command, or its beginning.
+        problem: The end of the sentence "FILE already exists" for a dataset that does not fit.
 
     Raises:
         CwmError: The file contains anything else.
@@ -233,9 +244,8 @@ def _load_matching(file: Path, requested: Mapping[str, Any]) -> Dataset | None:
         dataset = Dataset.load(file)
     except CwmError as error:
         raise CwmError(f"{file} already exists and is not a dataset: {hint}") from error
-    # metadata of a recording contain its request, and facts such as `missing`
-    if not dataset.metadata.items() >= requested.items():
-        raise CwmError(f"{file} already exists, recorded with other settings: {hint}")
+    if not fits(dataset):
+        raise CwmError(f"{file} already exists{problem}: {hint}")
     return dataset
 
 
@@ -252,13 +262,14 @@ def _record_and_save(
         observer.note(f"continuing {file}: {_count(recording)}")
     try:
         recording.play(observer, workers=workers, max_seconds=max_seconds)
-    except BaseException:
+    except BaseException:  # also Ctrl-C, which is no `Exception`
         if recording.begun:
             recording.dataset().save(file)
             observer.note(f"{_count(recording)} are in {file}; the same command continues")
         raise
     dataset = recording.dataset()
     dataset.save(file)
+    # the time limit has ended the recording
     if recording.done < recording.episodes:
         observer.note(f"{_count(recording)} are in {file}; the same command continues")
     return dataset
@@ -270,10 +281,17 @@ def _count(recording: Recording) -> str:
 
 def file_name(requested: Mapping[str, Any]) -> str:
     """Return a readable file name with a hash of all settings of a request."""
-    content = json.dumps(requested, sort_keys=True).encode()
-    env = re.sub(r"[^\w.-]+", "-", requested["env"])
-    digest = sha256(content).hexdigest()[:12]
-    return f"{env}-{requested['policy']}-{requested['seed']}-{digest}.npz"
+    return f"{hashed_name(requested, requested['policy'])}.npz"
+
+
+def hashed_name(settings: Mapping[str, Any], method: str) -> str:
+    """Return a readable name with a hash of all `settings`, which have `env` and `seed`."""
+    digest = sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    return f"{_file_word(settings['env'])}-{method}-{settings['seed']}-{digest}"
+
+
+def _file_word(env: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", env)
 
 
 def default_dataset(
@@ -327,7 +345,7 @@ def default_dataset(
 
 def shipped_name(env: str) -> str:
     """Return the file name of the dataset of an environment."""
-    return re.sub(r"[^\w.-]+", "-", env) + ".npz"
+    return f"{_file_word(env)}.npz"
 
 
 def _recorded_request(path: Path, requested: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,11 +14,17 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryFile
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from cwm_cli.commands.collect import find_environment, formats_of, load_dataset, writing
+from cwm_cli.commands.collect import (
+    find_environment,
+    formats_of,
+    load_dataset,
+    load_existing,
+    writing,
+)
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Leaf, Space
 from cwm_cli.envs.documented import documented_actions, documented_names
@@ -28,10 +34,6 @@ from cwm_cli.errors import DISK_IS_FULL, CwmError
 from cwm_cli.registry import Owner, environment, find, names, read_options
 from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
-
-if TYPE_CHECKING:
-    pass
-
 
 # Import
 
@@ -198,14 +200,13 @@ def import_transitions(
     if all_train:
         split = np.zeros_like(dataset.columns["split"])
         dataset = replace(dataset, columns=dataset.columns | {"split": split})
-    if target.exists() and not force:
-        hint = "replace it with --force, or choose another file with --out"
-        try:
-            old = Dataset.load(target)
-        except CwmError as error:
-            raise CwmError(f"{target} already exists and is not a dataset: {hint}") from error
-        if (old.digest, old.metadata) != (dataset.digest, dataset.metadata):
-            raise CwmError(f"{target} already exists and contains other transitions: {hint}")
+    if not force:
+        content = dataset.digest, dataset.metadata
+        load_existing(
+            target,
+            lambda old: (old.digest, old.metadata) == content,
+            " and contains other transitions",
+        )
     with writing(target):
         dataset.save(target)
     return ImportResult(target, dataset)
@@ -220,6 +221,7 @@ def _hide_components(
     if disturbance is None:
         return dataset
     shown = {"observations", "next_observations"}
+    # columns of nested spaces have names such as `observations.key`
     columns = {k: column for k, column in dataset.columns.items() if k.split(".")[0] not in shown}
     for name in shown:
         rows = [
@@ -252,9 +254,14 @@ def _importer(
                 f"no importer recognises {file}: choose its format with --from ({choices})"
             )
         source = fitting[0]
-    factory = find("importer", source)
-    importer: Importer = factory(**read_options(options, [Owner("importer", factory)])["importer"])
+    importer: Importer = _make_plugin("importer", source, options)
     return importer
+
+
+def _make_plugin(kind: str, name: str, options: Sequence[str] | Mapping[str, Any]) -> Any:
+    """Create an importer or exporter with its options."""
+    factory = find(kind, name)
+    return factory(**read_options(options, [Owner(kind, factory)])[kind])
 
 
 # Export
@@ -366,9 +373,7 @@ def export_transitions(
 
 def exporter_of(name: str, options: Sequence[str] | Mapping[str, Any] = ()) -> Exporter:
     """Create an exporter with its options."""
-    factory = find("exporter", name)
-    chosen = read_options(options, [Owner("exporter", factory)])["exporter"]
-    exporter: Exporter = factory(**chosen)
+    exporter: Exporter = _make_plugin("exporter", name, options)
     return exporter
 
 
@@ -421,7 +426,7 @@ def written_whole(target: Path) -> Iterator[Path]:
 # Summaries
 
 
-FEW_VALUES = 12
+MAX_COUNTED_VALUES = 12
 """Maximum number of different numbers to count one by one; with more there is a histogram."""
 
 BINS = 20
@@ -568,7 +573,11 @@ def _components(dataset: Dataset, names: _Names) -> Iterator[ComponentSummary]:
 
 def _single(leaf: Leaf, column: np.ndarray, names: _Names) -> ComponentSummary:
     """Summarise a leaf of one value; for discrete actions, also values without rows."""
-    if leaf.name != "actions" or leaf.space.kind != "discrete" or leaf.space.count > FEW_VALUES:
+    if (
+        leaf.name != "actions"
+        or leaf.space.kind != "discrete"
+        or leaf.space.count > MAX_COUNTED_VALUES
+    ):
         return _component(leaf.name, "", column)
     first = int(leaf.space.low[0])
     counts = np.bincount(column - first, minlength=leaf.space.count).tolist()
@@ -585,7 +594,7 @@ def _component(
     """Summarise a component: count few numbers, or the 20 most frequent texts."""
     different, counts = np.unique(values, return_counts=True)
     is_text = values.dtype.kind == "U"
-    if (is_text or len(different) <= FEW_VALUES) and not whole:
+    if (is_text or len(different) <= MAX_COUNTED_VALUES) and not whole:
         order = np.argsort(-counts, kind="stable")[:20] if is_text else range(len(counts))
         found = tuple(ValueCount(different[n].item(), int(counts[n])) for n in order)
         return ComponentSummary(column, name, len(different), values=found)
@@ -595,11 +604,10 @@ def _component(
         return ComponentSummary(column, name, len(different))
     low, middle, high = np.quantile(numbers, [0, 0.5, 1]).tolist()
     half = high / 2 - low / 2  # `high - low` may be more than the largest float
-    places = (numbers / 2 - low / 2) / half * BINS if half > 0 else np.zeros(len(numbers))
-    bins = np.bincount(places.astype(np.int64).clip(0, BINS - 1), minlength=BINS).tolist()
-    return ComponentSummary(
-        column, name, len(different), NumberSpread(low, middle, high, tuple(bins))
-    )
+    shares = (numbers / 2 - low / 2) / half if half > 0 else np.zeros(len(numbers))
+    bins = np.bincount((BINS * shares).astype(np.int64).clip(0, BINS - 1), minlength=BINS).tolist()
+    spread = NumberSpread(low, middle, high, tuple(bins))
+    return ComponentSummary(column, name, len(different), spread)
 
 
 def describe(file: Path, dataset: Dataset) -> dict[str, Any]:

@@ -265,8 +265,7 @@ class _RunningEpisode:
             if self._comparing:
                 before, after = self._observations[-2:]
                 row = Transition(before, action, after, self._rewards[-1], bool(terminated))
-                named = self._task.valid and self._task.valid(self.env.unwrapped)
-                valid = None if named is None else tuple(map(int, named))
+                valid = self._task.listed(self.env)
                 self.steps.append(row._replace(episode=self.number, valid=valid))
             self.over = bool(terminated or truncated) or len(self._actions) >= self._task.limit
 

@@ -22,7 +22,7 @@ from cwm_cli.commands.subjects import (
     protected,
 )
 from cwm_cli.data.dataset import Dataset, Transition
-from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.data.spaces import Columns
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import EPISODE_SEED_STRIDE, Task, random_action, seeds_of, step_limit
 from cwm_cli.errors import CwmError, UnknownNameError
@@ -246,25 +246,20 @@ def _clip(dataset: Dataset, observer: Observer) -> Dataset:
     columns, moved = dict(dataset.columns), np.zeros(len(dataset), np.bool_)
     for name in ("observations", "next_observations"):
         for leaf in dataset.observation_space.leaves(name):
-            if leaf.space.kind == "text":
+            if leaf.space.kind == "text" or not leaf.space.low:
                 continue
             before = columns[leaf.name]
-            columns[leaf.name] = after = _clip_column(before, leaf.space)
+            kind = np.float64 if leaf.space.is_float else np.int64
+            low, high = (
+                np.array(bound, kind).reshape(leaf.space.shape)
+                for bound in (leaf.space.low, leaf.space.high)
+            )
+            # compare in 64 bits, and keep the type of the column
+            after = np.minimum(np.maximum(before, low), high).astype(before.dtype)
+            columns[leaf.name] = after
             moved |= (after != before).reshape(len(dataset), -1).any(axis=1)
     if moved.any():
         words = f"{moved.sum()} of {len(dataset)} rows had observations outside their space"
         observer.note(f"{words}: clipped to its bounds", "Note")
     bounded: Columns = columns
     return Dataset(bounded, dataset.observation_space, dataset.action_space, dataset.metadata)
-
-
-def _clip_column(column: np.ndarray, space: Space) -> np.ndarray:
-    """Clip numbers to the bounds of a space; their type stays."""
-    if not space.low:
-        return column
-    low, high = (
-        np.array(bound, np.float64 if space.is_float else np.int64).reshape(space.shape)
-        for bound in (space.low, space.high)
-    )
-    bounded: np.ndarray = np.minimum(np.maximum(column, low), high).astype(column.dtype)
-    return bounded

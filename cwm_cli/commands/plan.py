@@ -179,8 +179,12 @@ def plan(
         model, doubt = _model_with_doubt(
             subject, sandbox, spaces, rows, choice.doubt, confirmed_share(episodes)
         )
-        if model is not None and rows is not None and doubt != FOREIGN_DATA:
-            choice = _try_rivals(choice, model, setting.task(subject.spec), rows, observer)
+        known = None if doubt == FOREIGN_DATA else rows
+        if model is not None and known is not None and choice.rivals > 1:
+            rivals, task = choice.planners[: choice.rivals], setting.task(subject.spec)
+            best = choose_by_trial(model, rivals, task, known, observer)
+            if best is not None:  # leave out the planners before it: the trial found them worse
+                choice = choice._replace(planners=choice.planners[rivals.index(best) :])
         config = _play_config(subject, setting, choice, all_tools, rows)
         play_run = PlayRun.open(Path(folder or subject.folder), config, new=new)
         stack.enter_context(play_run)
@@ -190,7 +194,6 @@ def plan(
         playing.prepare(observer, filmed=film is not None)
         comparing = None
         if model is not None:
-            known = None if doubt == FOREIGN_DATA else rows
             comparing = Comparing(model, *spaces, known, seed, noisy=NOISE in subject.env_args)
         players = _Players(
             model or truth, setting, choice.planners, truth, sandbox, workers, comparing
@@ -422,17 +425,6 @@ def _model_with_doubt(
     if careful is None:
         return plain, "none: support by the data cannot be determined here"
     return careful, doubt
-
-
-def _try_rivals(
-    choice: PlannerChoice, model: WorldModel, task: Task, rows: Dataset, observer: Observer
-) -> PlannerChoice:
-    """Return the choice without the planners that a trial found worse."""
-    if choice.rivals == 1:
-        return choice
-    best = choose_by_trial(model, choice.planners[: choice.rivals], task, rows, observer)
-    place = 0 if best is None else choice.planners.index(best)
-    return choice._replace(planners=choice.planners[place:])
 
 
 def _play_config(

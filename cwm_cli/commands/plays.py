@@ -5,12 +5,10 @@ with one line per finished episode: a finished episode survives a crash and is n
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, reduce
-from hashlib import sha256
 from math import isnan, nan
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -18,6 +16,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from cwm_cli.commands.collect import hashed_name
 from cwm_cli.commands.episodes import Episode, PlanningCost
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
@@ -319,9 +318,7 @@ class PlayConfig(BaseModel):
     @property
     def folder_name(self) -> str:
         """A readable folder name with a hash of all settings."""
-        content = json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
-        env = re.sub(r"[^\w.-]+", "-", self.env)
-        return f"{env}-{self.planner}-{self.seed}-{sha256(content).hexdigest()[:12]}"
+        return hashed_name(self.model_dump(mode="json"), self.planner)
 
 
 class PlayHeader(RunHeader[PlayConfig]):
@@ -351,6 +348,7 @@ def wrong_rows(folder: Path) -> Dataset | None:
     Returns:
         The rows, None if no episode was predicted wrongly.
     """
+    # a run has plans in subfolders, a plan has its own folder of rows
     found = [Dataset.load(file) for file in sorted(folder.glob(f"**/{WRONG}/*.npz"))]
     for number, rows in enumerate(found):
         rows.columns["episodes"][:] = number

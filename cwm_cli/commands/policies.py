@@ -86,6 +86,7 @@ class Stage:
         own = replace(self)
         with closing(own.env):
             yield own
+        # keep measurements, so that the next episode does not repeat them
         self.copies, self.note, self.opening = own.copies, own.note, own.opening
 
     @cached_property

@@ -227,6 +227,7 @@ class Recording:
         Train and test episodes alternate, so that an interrupted recording has both. Episodes
         recorded during the iteration are taken into account.
         """
+        # every earlier place is recorded in both splits
         for place in count(min(len(progress.totals) - 1 for progress in self._splits)):
             wanted = [split for split in (0, 1) if place < self._needed_episodes(split)]
             if not wanted:
@@ -248,6 +249,7 @@ class Recording:
             return min_episodes
         if totals[-1] < rows:
             return known + ceil((rows - totals[-1]) * known / totals[-1])
+        # totals increase: find the first one that reaches the minimum
         return bisect_left(totals, rows, min_episodes)
 
     def _add(self, episode: Recorded) -> None:
@@ -255,6 +257,7 @@ class Recording:
         split, place = episode.key
         totals = self._splits[split].totals
         insort(self._splits[split].places, place)
+        # episodes may arrive in any order: extend the totals up to the next missing place
         while following := self.recorded.get((split, len(totals) - 1)):
             totals.append(totals[-1] + len(following.rows))
 
@@ -384,6 +387,7 @@ def _episodes_of(dataset: Dataset) -> Iterator[Recorded]:
     for row in dataset:
         rows.setdefault(row.episode, []).append(row)
     missing = dataset.metadata.get("missing") or [[], []]
+    # the episodes are stored in the order of their places, without the missing ones
     places = [filterfalse(set(gone).__contains__, count()) for gone in missing]
     known = zip(dataset.metadata["policies"], dataset.metadata["reset_seeds"], strict=True)
     for number, (policy, seed) in zip(sorted(rows), known, strict=True):
@@ -448,6 +452,7 @@ def record_episode(
             rows: list[Transition] = []
             for row in _transitions(own, act, start):
                 rows.append(row)
+                # + 1 keeps the share below 1 until the episode is recorded
                 share = (number + len(rows) / (own.max_steps + 1)) / len(starts)
                 yield BeingRecorded(episode.key, share)
         worth = policy.worth(stage, start.place, rows, earlier)
@@ -498,18 +503,11 @@ def _transitions(stage: Stage, act: Act, episode: EpisodeRequest) -> Iterator[Tr
             truncated=bool(truncated or (next_action is None and not terminated)),
             episode=episode.place,
             split=episode.split,
-            valid=_valid(stage),
+            valid=stage.task.listed(env),
         )
         if next_action is None:
             return
         observation, action = following, next_action
-
-
-def _valid(stage: Stage) -> tuple[int, ...] | None:
-    """Return the valid actions in the current state, None if all are valid."""
-    named = stage.spec.valid_actions
-    valid = named(stage.env.unwrapped) if named else None
-    return None if valid is None else tuple(map(int, valid))
 
 
 def _scalar(reward: Any) -> float:

@@ -14,7 +14,7 @@ from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.data.objects import ObjectSchema
 from cwm_cli.data.reading import UnreadableError, read_text
 from cwm_cli.envs.spec import EnvironmentSpec
-from cwm_cli.envs.tasks import random_action, reward_number
+from cwm_cli.envs.tasks import Task, random_action, reward_number
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.listing import load_readable, run_folders
 from cwm_cli.runs.observer import SILENT, Observer
@@ -222,16 +222,12 @@ def example_rows(
     subject: Subject, env: Any, spaces: tuple[Any, Any], schema: ObjectSchema | None
 ) -> Dataset:
     """Return a dataset with one transition of the environment, as an example of its format."""
+    task = Task(lambda: env, 0, 1, subject.spec.valid_actions)
     observation, _ = env.reset(seed=0)
-    named = subject.spec.valid_actions
-    allowed = tuple(map(int, named(env.unwrapped) or ())) if named else ()
-    action = random_action(env.action_space, allowed or None)
+    action = random_action(env.action_space, task.allowed(env))
     seen, reward, terminated, *_ = env.step(action)
-    after = named(env.unwrapped) if named else None
-    valid = None if after is None else tuple(map(int, after))
-    row = Transition(
-        observation, action, seen, reward_number(reward), bool(terminated), valid=valid
-    )
+    number, valid = reward_number(reward), task.listed(env)
+    row = Transition(observation, action, seen, number, bool(terminated), valid=valid)
     metadata = {"env": subject.env, "env_args": subject.env_args}
     if schema is not None:
         metadata["objects"] = schema.to_json()

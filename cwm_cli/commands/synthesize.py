@@ -528,6 +528,7 @@ def open_job(
                 f"protection changed since the run began: {openings(present)}; {present.kernel}"
             )
         job = SearchJob(run, search, dataset, choices, finding)
+        # not earlier, because the job that writes the journal contains the search
         search.journal, search.log = job.write, run.log
         yield job
 

@@ -159,6 +159,7 @@ class Tracking(Observer):
     def ends(self) -> None:
         """Finish the tracked run when its job ends."""
         self._beside.ends()
+        # jobs may contain other jobs, which end first
         if self._works and self._works.pop() is self._tracked and self._tracked is not None:
             self._tracked = None
             self._try(lambda tracker: tracker.finish())

@@ -35,10 +35,14 @@ class Task:
     limit: int
     valid: Callable[[gym.Env[Any, Any]], Sequence[int] | None] | None = None
 
+    def listed(self, env: gym.Env[Any, Any]) -> tuple[int, ...] | None:
+        """Return the valid actions that the environment lists, none at an end; None without."""
+        valid = None if self.valid is None else self.valid(env.unwrapped)
+        return None if valid is None else tuple(map(int, valid))
+
     def allowed(self, env: gym.Env[Any, Any]) -> tuple[int, ...] | None:
         """Return the valid actions in the current state, None if all are valid."""
-        valid = None if self.valid is None else self.valid(env.unwrapped)
-        return None if valid is None else tuple(map(int, valid)) or None
+        return self.listed(env) or None
 
 
 class Setting(NamedTuple):

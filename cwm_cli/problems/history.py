@@ -4,7 +4,7 @@ A dead end is a program that is right on all rows that prompts may show and wron
 After one question about it, a hidden episode that the program predicts wrongly is disclosed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher, unified_diff
 
@@ -55,10 +55,18 @@ class History:
 
     def describe_failed_changes(self, move: Move) -> str:
         """List the last six changes of a program and its ancestors that did not help."""
-        lines = [
-            _describe_change(self.nodes[node.parent], node)
-            for node in self._failed_children(move.parent)
-        ]
+        ancestry, number = set[int](), move.parent
+        while number in range(len(self.nodes)):
+            ancestry.add(number)
+            number = self.nodes[number].parent
+        lines = []
+        for node in self.nodes:
+            is_change = node.program and node.asked and node.action in (IMPROVE, FIX)
+            if is_change and node.parent in ancestry:
+                before, after = self.nodes[node.parent].verdict, node.verdict
+                # A program that runs improves one that raises, at any score.
+                if after.is_bug or (not before.is_bug and _quality(after) <= _quality(before)):
+                    lines.append(_describe_change(self.nodes[node.parent], node))
         if not lines:
             return ""
         shown = lines[-6:]
@@ -83,22 +91,10 @@ class History:
     def best_others(self, move: Move) -> list[Node]:
         """Return all other programs that run, the best first, without duplicates."""
         order = sorted(self.nodes, key=lambda node: node.verdict.rank, reverse=True)
+        # Later entries replace earlier ones, so the reversed order keeps the best duplicate.
         others = {node.program: node for node in reversed(order) if not node.verdict.is_bug}
         others.pop(move.program, None)
         return sorted(others.values(), key=lambda node: node.verdict.rank, reverse=True)
-
-    def _failed_children(self, number: int) -> Iterator[Node]:
-        """Yield the completions that did not improve a program or one of its ancestors."""
-        ancestry = set()
-        while number in range(len(self.nodes)):
-            ancestry.add(number)
-            number = self.nodes[number].parent
-        for node in self.nodes:
-            is_change = node.program and node.asked and node.action in (IMPROVE, FIX)
-            if is_change and node.parent in ancestry:
-                before, after = self.nodes[node.parent].verdict, node.verdict
-                if after.is_bug or (not before.is_bug and _quality(after) <= _quality(before)):
-                    yield node
 
 
 def other_programs(
@@ -197,6 +193,7 @@ def _describe_change(before: Node, after: Node) -> str:
 def _first_change(before: str, after: str) -> str:
     """Write the first changed line, and count the other changed lines."""
     old, new = ([line.strip() for line in text.splitlines()] for text in (before, after))
+    # `autojunk` would ignore frequent lines of long programs.
     matcher = SequenceMatcher(None, old, new, autojunk=False)
     blocks = [block for block in matcher.get_opcodes() if block[0] != "equal"]
     if not blocks:

@@ -90,21 +90,18 @@ def messages(
     if room is not None:
         fields = shorten_fields(asking, fields, room - len(system))
     text = asking.substitute(fields).strip()
+    # The fields that all prompts of a search share come first; a shortened one may break that.
+    ends = [found.end() for found in STABLE_FIELDS.finditer(asking.template)]
+    beginning = Template(asking.template[: max(ends, default=0)].lstrip()).substitute(fields)
+    stable = len(beginning) if text.startswith(beginning) else 0
     prompt = (
         Message(role="system", content=system),
-        Message(role="user", content=text, stable=_stable_length(asking, fields, text)),
+        Message(role="user", content=text, stable=stable),
     )
     if not prefill or move.action not in OPENINGS:
         return prompt
     opening = Template(OPENINGS[move.action]).substitute(prefix=move.prefix.rstrip("\n"))
     return (*prompt, Message(role="assistant", content=opening.rstrip()))
-
-
-def _stable_length(asking: Template, fields: Mapping[str, str], text: str) -> int:
-    """Return the number of characters at the beginning that all prompts of a search share."""
-    ends = [found.end() for found in STABLE_FIELDS.finditer(asking.template)]
-    beginning = Template(asking.template[: max(ends, default=0)].lstrip()).substitute(fields)
-    return len(beginning) if text.startswith(beginning) else 0
 
 
 def shorten_fields(asking: Template, fields: Mapping[str, str], room: int) -> dict[str, str]:

@@ -214,8 +214,15 @@ class WorldModelProblem(Problem):
             interface = "\n\n".join(filter(None, about))
             description = trim_description(description)
             sections = []
-            if self._needs_evidence(move):
-                improves = move.action == IMPROVE
+            improves = move.action == IMPROVE
+            known = move.verdict
+            # A program that is right on almost all rows needs its mistakes, not more rows.
+            if (
+                not improves
+                or known is None
+                or known.parts.get("exact", 0.0) < EXPLAINED
+                or self._verdict_on_shown(move.program, known).dead_end is not None
+            ):
                 sections.append(self._write_evidence(shown, number, improves=improves))
                 if self._may_hide_state:
                     sections.append(EARLIER_STEPS)
@@ -224,7 +231,13 @@ class WorldModelProblem(Problem):
             if move.action == GENERATE and number:
                 sections += [self._history.describe_programs(), ASKED_BEFORE.format(number=number)]
             recorded = "\n\n".join(filter(None, sections))
-            others = self._write_others(move)
+            if improves and self._history.stuck >= 3:
+                others = other_programs(
+                    self._history,
+                    move,
+                    lambda program: self._find_right_rows(program, shown),
+                    tokens=1200,
+                )
             move = self._add_feedback(move, number)
         return messages(
             "world_model",
@@ -237,15 +250,6 @@ class WorldModelProblem(Problem):
             evidence=f"\n\n{recorded}" if recorded else "",
             others=f"\n\n{others}" if others else "",
         )
-
-    def _needs_evidence(self, move: Move) -> bool:
-        """Return whether a prompt shows recorded steps."""
-        verdict = move.verdict
-        if move.action != IMPROVE or verdict is None:
-            return True
-        if self._verdict_on_shown(move.program, verdict).dead_end is not None:
-            return True
-        return verdict.parts.get("exact", 0.0) < EXPLAINED
 
     @cached_property
     def _is_documented(self) -> bool:
@@ -301,15 +305,6 @@ class WorldModelProblem(Problem):
             least = 0.1 if self._is_documented else 0.25
             allowance = max(left, int(least * self.evidence_tokens))
         return right_steps(shown, right, allowance) if allowance > 0 else ""
-
-    def _write_others(self, move: Move) -> str:
-        """Return other programs, after three completions in a row without a better program."""
-        if move.action != IMPROVE or self._history.stuck < 3:
-            return ""
-        rows = self.dataset[self.shown]
-        return other_programs(
-            self._history, move, lambda program: self._find_right_rows(program, rows), tokens=1200
-        )
 
     def _find_right_rows(self, program: str, rows: Dataset) -> np.ndarray | None:
         """Return the mask of the rows that a program predicts exactly, None if it fails."""
@@ -478,6 +473,7 @@ class WorldModelProblem(Problem):
 
     def _shown_rows(self, disclosed: tuple[int, ...]) -> np.ndarray:
         """Return the mask of the fitted rows and the rows of disclosed episodes."""
+        # `fitted` is a new array at each access, so that this changes no other mask.
         mask: np.ndarray = self.dataset.fitted
         mask |= np.isin(self.dataset.columns["episodes"], disclosed)
         return mask

@@ -16,12 +16,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cwm_cli.commands.collect import collect, default_dataset
+from cwm_cli.commands.collect import collect, default_dataset, load_transitions
 from cwm_cli.commands.policies import EarlierRows
 from cwm_cli.commands.recording import BeingRecorded, Recorded, Recording, record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs.spec import EnvironmentSpec
 from cwm_cli.errors import CwmError, UnknownNameError
+from cwm_cli.registry import environment
 from cwm_cli.runs.observer import Observer
 from cwm_cli.views.datasets import RecordingBar
 from cwm_curated.aims import NumberRanges
@@ -565,3 +566,36 @@ def test_recording_stopped_before_the_first_episode_leaves_no_file(
     assert process.returncode == code
     assert "Traceback" not in errors
     assert not list(cwm.folder.iterdir())
+
+
+def test_recording_that_reaches_its_time_limit_reports_that_it_can_be_continued(
+    tmp_path: Path,
+) -> None:
+    """A complete recording gives no such note."""
+
+    class Notes(Observer):
+        def __init__(self) -> None:
+            self.words: list[str] = []
+
+        def note(self, words: str, kind: str = "Note") -> None:
+            self.words.append(words)
+
+        def advanced(self, event: object) -> None:
+            if isinstance(event, Recorded):
+                time.sleep(0.3)
+
+    options: dict[str, Any] = {"policy": "random", "episodes": 3, "test_episodes": 1}
+    file, stopped, whole = tmp_path / "rows.npz", Notes(), Notes()
+    collect("CartPole-v1", out=file, max_seconds=0.2, observer=stopped, **options)
+    collect("CartPole-v1", out=file, observer=whole, **options)
+    ending = "the same command continues"
+    assert any(words.endswith(ending) for words in stopped.words)
+    assert not any(words.endswith(ending) for words in whole.words)
+
+
+def test_transitions_of_another_environment_are_refused() -> None:
+    cartpole, lake = environment("CartPole-v1"), environment("FrozenLake-v1")
+    rows = record(cartpole, policy="random", episodes=1, test_episodes=0)
+    assert load_transitions(cartpole, dataset=rows) == (rows, "given")
+    with pytest.raises(CwmError, match="contains transitions of CartPole-v1: use --env"):
+        load_transitions(lake, dataset=rows)

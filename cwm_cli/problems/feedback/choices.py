@@ -114,6 +114,7 @@ def _each_effect(kinds: StepKinds, visible: Set[int]) -> Iterator[ChosenSteps]:
     tried = np.zeros(len(table), np.bool_)
     while True:
         left = ~table[sorted(visible)].any(axis=0)
+        # The number of effects that no visible row shows.
         gain = np.where(tried, 0, table[:, left].sum(axis=1))
         row = int(gain.argmax())
         if not gain[row]:
@@ -125,11 +126,11 @@ def _each_effect(kinds: StepKinds, visible: Set[int]) -> Iterator[ChosenSteps]:
 def _stretch(kinds: StepKinds, variant: int) -> tuple[int, ...]:
     """Return the most eventful steps in a row; another `variant` returns other steps."""
     steps = kinds.steps
-    runs, start = [], 0
-    for row in range(1, len(steps) + 1):
-        if row == len(steps) or not steps.follows[row]:
-            runs += [range(first, min(first + STRETCH, row)) for first in range(start, row)]
-            start = row
+    runs = [
+        episode[place : place + STRETCH]
+        for episode in steps.episodes
+        for place in range(len(episode))
+    ]
     longest = max(map(len, runs))
     runs = [run for run in runs if len(run) == longest]
     changed = (steps.before != steps.after).any(axis=1)
@@ -137,6 +138,7 @@ def _stretch(kinds: StepKinds, variant: int) -> tuple[int, ...]:
         changed[run].sum() + len(np.unique(steps.actions[run], axis=0)) - steps.ended[run].sum()
         for run in runs
     ]
+    # A variant takes a stretch that shares no step with better ones.
     order = np.argsort(-np.array(worth, np.float64), kind="stable").tolist()
     apart: list[range] = []
     for place in order:
@@ -231,10 +233,9 @@ def _switches(kinds: StepKinds) -> Iterator[ChosenSteps]:
     steps = kinds.steps
     if steps.whole.all() or steps.is_board:
         return
-    everywhere = [("", np.ones(len(steps), np.bool_))]
     for index in np.flatnonzero(steps.whole).tolist()[:MOST_EFFECTS]:
         before, after = steps.before[:, index], steps.after[:, index]
-        for action, taken in kinds.action_values or everywhere:
+        for action, taken in kinds.actions_or_any:
             for value in np.unique(before):
                 alike = taken & (before == value)
                 moved = alike & (after != value)
@@ -385,12 +386,10 @@ def _find_failed(steps: RecordedSteps, call: str) -> Iterator[int]:
     candidates: Iterable[tuple[int, int]]
     if memory := call.startswith("reset("):
         count = re.search(r", (\d+) steps? with correct", call)
-        starts = np.flatnonzero(~steps.follows).tolist()
-        places = [(start + (int(count[1]) if count else 0), start) for start in starts]
-        stops = [*starts[1:], len(rows)]
-        candidates = [at for at, stop in zip(places, stops, strict=True) if at[0] < stop]
+        place = int(count[1]) if count else 0
+        candidates = [(run[place], run[0]) for run in steps.episodes if place < len(run)]
     else:
-        candidates = zip(range(len(rows)), range(len(rows)), strict=True)
+        candidates = ((row, row) for row in range(len(rows)))
     for row, first in candidates:
         action = rows.action_space.unpack("actions", rows.columns, row)
         if call.endswith(f"({shown(action)})"):

@@ -4,7 +4,7 @@
 report shows first share a cause. It also looks for conditions of ends and of rare rewards.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -15,9 +15,9 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import Metric
-from cwm_cli.problems.feedback.examples import ComparedRows
-from cwm_cli.problems.feedback.facts import likeliest
-from cwm_cli.problems.feedback.separation import Conjunction, Quantity, separate
+from cwm_cli.problems.feedback.examples import ComparedRows, difference
+from cwm_cli.problems.feedback.separation import Quantity, separate
+from cwm_cli.problems.feedback.steps import likeliest
 from cwm_cli.worlds.contract import component_names
 
 MAX_COMPONENTS = 30
@@ -236,6 +236,7 @@ class ComparedQuantities:
                 found.append(Quantity(name, codes.astype(np.float64), False, False, extra, labels))
                 continue
             values = column.astype(np.float64)
+            # Real numbers that are all whole are flags, counters or places.
             is_real = leaf.space.is_float and bool((values != np.round(values)).any())
             found.append(Quantity(name, values, is_real, True, extra))
             if is_real and stem:
@@ -370,6 +371,7 @@ def _find_cell_condition(comparison: ComparedRows) -> tuple[str, np.ndarray] | N
     count = len(comparison.dataset)
     board = comparison.dataset.columns["observations"].reshape(count, *space.shape).astype(float)
     wrong = comparison.component_mistakes.reshape(-1)
+    # The edge of the board counts as a value of its own.
     padded = np.pad(board, [(0, 0), *[(1, 1)] * len(space.shape)], constant_values=-1)
     if len(space.shape) == 1:
         neighbours = {"its left": padded[:, :-2], "its right": padded[:, 2:]}
@@ -495,29 +497,22 @@ def _find_rule(
     most = 0.02 * len(target) if is_plain else 0
     if (inside != target).sum() > most or _f1_score(inside, target) < MIN_FIT:
         return
+    literal, bracket = condition.literals[0], None
+    if len(condition.literals) == 1 and not literal.values:  # a single bound
+        measured = literal.measure(quantities.recorded)
+        apart = np.abs(measured[inside][:, None] - measured[~inside][None, :])
+        first, second = np.unravel_index(np.argmin(apart), apart.shape)
+        rows = int(np.flatnonzero(inside)[first]), int(np.flatnonzero(~inside)[second])
+        inner, outer = measured[list(rows)].tolist()
+        bracket = Bracket(literal.expression(quantities.recorded), inner, outer, rows)
     yield OutcomeRule(
         outcome,
         condition.to_python(quantities.recorded),
         int(target.sum()),
         int((inside & target).sum()),
         int((inside & ~target).sum()),
-        _find_bracket(condition, quantities.recorded, inside),
+        bracket,
     )
-
-
-def _find_bracket(
-    condition: Conjunction, quantities: Sequence[Quantity], inside: np.ndarray
-) -> Bracket | None:
-    """Return the nearest values on either side of a condition that is a single bound."""
-    literal = condition.literals[0]
-    if len(condition.literals) > 1 or literal.values:
-        return None
-    measured = literal.measure(quantities)
-    apart = np.abs(measured[inside][:, None] - measured[~inside][None, :])
-    first, second = np.unravel_index(np.argmin(apart), apart.shape)
-    rows = int(np.flatnonzero(inside)[first]), int(np.flatnonzero(~inside)[second])
-    inner, outer = measured[list(rows)].tolist()
-    return Bracket(literal.expression(quantities), inner, outer, rows)
 
 
 # --- sizes of errors
@@ -535,14 +530,12 @@ def _find_wrong_numbers(comparison: ComparedRows) -> Iterator[WrongNumbers]:
         if not comparison.is_float(index):
             yield WrongNumbers(comparison.label(index), share, None, None)
             continue
-        part = comparison.component(index)
-        with np.errstate(invalid="ignore", over="ignore"):
-            errors = np.abs(part.predicted - part.recorded.astype(np.float64)) / part.typical_change
-        yield WrongNumbers(comparison.label(index), share, *_summarise(errors[wrong[:, index]]))
+        errors = comparison.component(index).errors[wrong[:, index]]
+        yield WrongNumbers(comparison.label(index), share, *_summarise(errors))
     if (mask := comparison.mistakes["reward"]).any():
         recorded = comparison.dataset.columns["rewards"]
-        with np.errstate(invalid="ignore", over="ignore"):
-            errors = np.abs(comparison.predictions["rewards"] - recorded) / (recorded.std() or 1.0)
+        missed = difference(recorded, comparison.predictions["rewards"])
+        errors = np.abs(missed) / (recorded.std() or 1.0)
         yield WrongNumbers("reward", float((~mask).mean()), *_summarise(errors[mask]))
 
 

@@ -5,7 +5,7 @@ a program predicts wrongly as a whole, and `examples` writes chosen transitions 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -17,7 +17,7 @@ from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.data.spaces import Columns, Leaf
 from cwm_cli.envs.documented import LONGEST_NAME, documented_names
 from cwm_cli.evaluation import Matches, Metric, components, match
-from cwm_cli.problems.feedback.steps import write_value
+from cwm_cli.problems.feedback.steps import LONGEST_TEXT, rows_by_action, write_value
 from cwm_cli.text import clean, percent
 from cwm_cli.worlds.contract import component_names
 
@@ -38,6 +38,17 @@ class Component(NamedTuple):
         """The mean size of the change in one step, or 1 if nothing changes."""
         change = float(np.abs(self.recorded.astype(np.float64) - self.before).mean())
         return change if np.isfinite(change) and change > 0 else 1.0
+
+    @property
+    def residual(self) -> np.ndarray:
+        """The recorded minus the predicted values; predictions may be NaN or infinite."""
+        return difference(self.recorded, self.predicted)
+
+    @property
+    def errors(self) -> np.ndarray:
+        """The sizes of the residual, in units of the typical change."""
+        errors: np.ndarray = np.abs(self.residual) / self.typical_change
+        return errors
 
 
 @dataclass(frozen=True)
@@ -143,9 +154,7 @@ class ComparedRows:
         largest = np.zeros(len(self.dataset))
         for index in np.flatnonzero(~self.right.all(axis=0)).tolist():
             if self.is_float(index):
-                part = self.component(index)
-                with np.errstate(invalid="ignore", over="ignore"):
-                    error = np.abs(part.predicted - part.recorded) / part.typical_change
+                error = self.component(index).errors
                 largest = np.maximum(largest, np.nan_to_num(error, nan=np.inf, posinf=np.inf))
         return largest
 
@@ -154,6 +163,13 @@ class ComparedRows:
         """The leaf of each component, and its index there."""
         leaves = self.dataset.observation_space.leaves("observations")
         return [(leaf, place) for leaf in leaves for place in range(leaf.space.size)]
+
+
+def difference(recorded: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """Return recorded minus predicted numbers; predictions may be NaN or infinite."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        missed: np.ndarray = recorded.astype(np.float64) - predicted
+    return missed
 
 
 def right_share(mask: np.ndarray) -> str:
@@ -236,15 +252,14 @@ def worse_parts(comparison: ComparedRows, rows: np.ndarray) -> list[str]:
 
 def actions_taken(comparison: ComparedRows) -> list[Regime]:
     """Return the rows of each action, empty if there are more than 20 actions."""
-    space = comparison.dataset.action_space
-    if space.kind == "text" or space.children or space.is_float:
-        return []
-    values = comparison.dataset.columns["actions"].reshape(len(comparison.dataset), -1)
-    kinds, kind = np.unique(values, axis=0, return_inverse=True)
-    if len(kinds) > 20:
-        return []
-    names = [str(row[0] if space.kind == "discrete" else row.tolist()) for row in kinds]
-    return [Regime(f"action {n}", kind.reshape(-1) == i) for i, n in enumerate(names)]
+    actions = comparison.dataset.columns["actions"].reshape(len(comparison.dataset), -1)
+    found = []
+    for mask in rows_by_action(comparison.dataset):
+        first = actions[np.argmax(mask)].tolist()
+        # The action of a discrete space is a number, others are arrays.
+        name = first[0] if comparison.dataset.action_space.kind == "discrete" else first
+        found.append(Regime(f"action {name}", mask))
+    return found
 
 
 def _plain(value: Any) -> Any:
@@ -266,9 +281,6 @@ EXAMPLES = "Wrongly predicted transitions, at full precision:"
 
 LONGEST_VALUE = 300
 """Values of more characters are shown by their wrong components only."""
-
-LONGEST_TEXT = 1200
-"""The same limit for values of texts, which are useless when they are cut."""
 
 
 class Example(NamedTuple):
@@ -383,20 +395,18 @@ def _wrong_components(comparison: ComparedRows, row: int, write: Callable[[Any],
     for index in wrong[spread].tolist():
         part = comparison.component(index)
         values = [column[row] for column in (part.before, part.recorded, part.predicted)]
-        before, recorded, predicted = _windows(values, write)
+        if values[1].dtype.kind == "U" and max(map(len, values)) >= LONGEST_VALUE // 3:
+            # Show long texts from shortly before their first difference.
+            pairs = enumerate(zip(*values[1:], strict=False))
+            shorter = min(map(len, values[1:]))
+            first = next((at for at, (one, other) in pairs if one != other), shorter)
+            start = max(0, first - 20)
+            texts = [f"…[{start}:] {str(value)[start : start + 80]!r}" for value in values]
+        else:
+            texts = [_cut(write(value)) for value in values]
+        before, recorded, predicted = texts
         lines.append(f"  {part.name}: was {before}, recorded {recorded}, predicted {predicted}")
     return lines
-
-
-def _windows(values: Sequence[Any], write: Callable[[Any], str]) -> list[str]:
-    """Write values before, recorded and predicted; long texts from their first difference."""
-    plain = [_plain(value) for value in values]
-    if not isinstance(plain[1], str) or max(map(len, plain)) < LONGEST_VALUE // 3:
-        return [_cut(write(value)) for value in values]
-    pairs = enumerate(zip(*plain[1:], strict=False))
-    first = next((i for i, (one, other) in pairs if one != other), min(map(len, plain[1:])))
-    start = max(0, first - 20)
-    return [f"…[{start}:] {value[start : start + 80]!r}" for value in plain]
 
 
 def _typical_mistakes(comparison: ComparedRows) -> Iterator[Example]:

@@ -7,7 +7,7 @@ may show and wrong on hidden ones; its report reveals no hidden value.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -24,8 +24,12 @@ from cwm_cli.problems.feedback.steps import RecordedSteps, outcome_counts
 from cwm_cli.text import clean, percent, share
 from cwm_cli.worlds.model import Predictions
 
-OFF = 2.5
+MIN_STANDARD_ERRORS = 2.5
 """A probability or a mean is reported if it is this many standard errors from the recorded one."""
+ONE_ANSWER = (
+    "The program gives one certain answer to each row, but some results are random: return all "
+    "possible outcomes with their probabilities."
+)
 
 
 def on_chance(finding: Finding | None, contract: ContractName, names: Sequence[str] = ()) -> str:
@@ -79,24 +83,18 @@ def uncertain_report(
 
     The arguments are the same as for `report`; the program may give several answers to a row.
     """
-    sections = [list(_summary(metric.score(answers, rows)))]
+    sections: list[Iterable[str]] = [_summary(metric.score(answers, rows))]
     if contract == "memory":
-        sections.append(list(_by_step(rows, answers)))
+        sections.append(_by_step(rows, answers))
     if answers.shape == "certain":
         if contract == "chance":
-            sections.append(
-                [
-                    "The program gives one certain answer to each row, but some results are "
-                    "random: return all possible outcomes with their probabilities."
-                ]
-            )
+            sections.append([ONE_ANSWER])
         text = report(rows, answers.columns, metric, description, contract=contract, brief=brief)
         sections.append([text])
     else:
-        sections.append(list(_frequencies(rows, answers)))
-        sections.append(list(_situations(rows, answers)))
-        sections.append(list(_compare_draws(rows, answers)))
-    return clean("\n\n".join("\n".join(part) for part in sections if part), newlines=True)
+        sections += [each(rows, answers) for each in (_frequencies, _situations, _compare_draws)]
+    texts = filter(None, map("\n".join, sections))
+    return clean("\n\n".join(texts), newlines=True)
 
 
 def _summary(score: Score) -> Iterator[str]:
@@ -160,14 +158,10 @@ def _frequencies(rows: Dataset, answers: Predictions) -> Iterator[str]:
         for said, came, count in zip(one.said, one.came, one.counts, strict=True):
             # One of `count` outcomes bounds the error below, since 0 and 1 have no variance.
             error = np.sqrt(max(said * (1 - said), 1 / count) / count)
-            if abs(said - came) > OFF * error:
-                lines.append(
-                    (
-                        abs(said - came) * count,
-                        f"- {one.what}: predicted with probability {said:.3f}, recorded in "
-                        f"{percent(came)} of {count} cases",
-                    )
-                )
+            if abs(said - came) > MIN_STANDARD_ERRORS * error:
+                line = f"- {one.what}: predicted with probability {said:.3f}, recorded in "
+                line += f"{percent(came)} of {count} cases"
+                lines.append((abs(said - came) * count, line))
     if lines:
         yield "Probabilities that differ from the recorded frequencies:"
         yield from (line for _, line in sorted(lines, reverse=True)[:5])
@@ -233,7 +227,7 @@ def _compare_draws(rows: Dataset, answers: Predictions) -> Iterator[str]:
             bias, spread = float(missed.mean()), float(missed.std())
             own = float(np.sqrt(spread2.mean()))
             words = []
-            if abs(bias) > OFF * spread / np.sqrt(len(true)) and abs(bias) > 1e-9:
+            if abs(bias) > MIN_STANDARD_ERRORS * spread / np.sqrt(len(true)) and abs(bias) > 1e-9:
                 words.append(f"the recorded mean is {bias:+.3g} from the predicted one")
             if spread > 1.25 * own or own > 1.25 * spread:
                 words.append(f"standard deviation recorded {spread:.3g}, predicted {own:.3g}")
@@ -282,8 +276,6 @@ COVERAGE = (
     "or it has a rule that does not exist. Look for situations that the shown transitions do not "
     "cover. The bounds above belong to the shown transitions."
 )
-MOST_LINES = 6
-"""Most components, and most regions, that the report lists."""
 
 
 def dead_end(
@@ -295,14 +287,23 @@ def dead_end(
     comparison = ComparedRows.of(hidden, answers, metric, description)
     known = {name: column[shown] for name, column in predictions.items()}
     visible = ComparedRows.of(dataset[shown], known, metric)
-    wrong = comparison.wrong
     lines = [
-        UNSEEN.format(wrong=int(wrong.sum()), rows=len(hidden)),
+        UNSEEN.format(wrong=int(comparison.wrong.sum()), rows=len(hidden)),
         "",
         "Number of wrong transitions, by part:",
         *_count_mistakes(comparison),
     ]
-    if where := list(_regions(comparison, visible))[:MOST_LINES]:
+    where = []
+    for index in range(len(comparison.names)):
+        here, seen = comparison.component(index).before, visible.component(index).before
+        for words, mask in _zones(here, seen) if here.dtype.kind in "biuf" else ():
+            # A region explains mistakes if it has most wrong rows, but not most rows.
+            if mask[comparison.wrong].mean() >= 0.9 and mask.mean() < 0.6:
+                where.append(f"- {comparison.label(index)} {words}")
+                break
+        if len(where) == 6:
+            break
+    if where:
         lines += ["", "Observation before the step, in most of the wrong transitions:", *where]
     return clean("\n".join([*lines, "", COVERAGE]), newlines=True)
 
@@ -314,27 +315,14 @@ def _count_mistakes(comparison: ComparedRows) -> Iterator[str]:
             yield f"- {part}: {int(mask.sum())}"
     counts = (~comparison.right & comparison.mistakes["observation"][:, None]).sum(axis=0)
     order = [index for index in np.argsort(-counts, kind="stable").tolist() if counts[index]]
-    for index in order[:MOST_LINES]:
+    for index in order[:6]:
         yield f"- {comparison.label(index)}: {counts[index]}"
-    if len(order) > MOST_LINES:
-        yield f"- {len(order) - MOST_LINES} more components"
+    if len(order) > 6:
+        yield f"- {len(order) - 6} more components"
     if len(taken := actions_taken(comparison)) > 1:
         pairs = [(name, int((rows & comparison.wrong).sum()), rows) for name, rows in taken]
         listed = [f"{name}: {count} of {int(rows.sum())}" for name, count, rows in pairs if count]
         yield f"- by action: {', '.join(listed)}"
-
-
-def _regions(comparison: ComparedRows, visible: ComparedRows) -> Iterator[str]:
-    """Yield regions of most wrong rows and few others, relative to the shown rows."""
-    wrong = comparison.wrong
-    for index in range(len(comparison.names)):
-        here, known = comparison.component(index).before, visible.component(index).before
-        if here.dtype.kind not in "biuf":
-            continue
-        for words, mask in _zones(here, known):
-            if mask[wrong].mean() >= 0.9 and mask.mean() < 0.6:
-                yield f"- {comparison.label(index)} {words}"
-                break
 
 
 def _zones(values: np.ndarray, known: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from cwm_cli.problems.feedback.examples import (
     ComparedRows,
     Example,
     actions_taken,
+    difference,
     error_ratio,
     examples,
     failing_regimes,
@@ -253,6 +254,7 @@ def _is_physical(comparison: ComparedRows, description: str) -> bool:
         changes = np.array([part.recorded.astype(np.float64) - part.before for part in real])
         inputs = np.array([part.before.astype(np.float64) for part in real])
         strength = np.corrcoef(changes, inputs)[: len(real), len(real) :]
+    # A component that grows by itself is not its own velocity.
     np.fill_diagonal(strength, 0.0)
     return bool((np.nan_to_num(strength) > 0.9).any())
 
@@ -321,9 +323,7 @@ def _describe_component(
     if not part.space_is_float:
         yield line
         return
-    recorded = part.recorded.astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        residual = recorded - part.predicted
+    recorded, residual = part.recorded.astype(np.float64), part.residual
     yield line + _describe_sizes(residual[going], part.typical_change)
     others = terms.without_outcome(part.name)
     in_groups = []
@@ -376,20 +376,16 @@ def _describe_rewards(diagnosis: Diagnosis, terms: CandidateTerms) -> list[str]:
         return []
     kinds = [kind for kind in diagnosis.kinds if kind.part == "reward"]
     if kinds:
-        lines = [
+        lines = ["Wrong rewards:"] + [
             f"- recorded {kind.recorded!r}, predicted {kind.predicted!r}: {kind.times} times"
             for kind in kinds[:5]
         ]
-        more = [f"- {len(kinds) - 5} more pairs"] if len(kinds) > 5 else []
-        return ["Wrong rewards:", *lines, *more]
+        return lines + [f"- {len(kinds) - 5} more pairs"] * (len(kinds) > 5)
     recorded = comparison.dataset.columns["rewards"]
-    with np.errstate(invalid="ignore", over="ignore"):
-        residual = recorded - comparison.predictions["rewards"]
+    residual = difference(recorded, comparison.predictions["rewards"])
     everywhere = np.ones(len(recorded), dtype=np.bool_)
-    spread = float(recorded.std()) or 1.0
-    line = "The reward (error in units of its standard deviation)" + _describe_sizes(
-        residual, spread
-    )
+    sizes = _describe_sizes(residual, float(recorded.std()) or 1.0)
+    line = f"The reward (error in units of its standard deviation){sizes}"
     return [line, *_explain_residual(terms, residual, recorded, everywhere)]
 
 
@@ -429,9 +425,6 @@ def _by_regime(comparison: ComparedRows) -> list[str]:
 
 # --- terms that may be missing in a program
 
-MAX_INPUTS = 60
-"""Most components of the observation, and of the action, that terms contain."""
-
 
 class CandidateTerms(NamedTuple):
     """The names of candidate terms, and their values, (terms, rows)."""
@@ -460,13 +453,12 @@ class FittedTerm(NamedTuple):
 
 def list_terms(comparison: ComparedRows) -> CandidateTerms:
     """Return inputs, actions, outcomes and changes, and the products of up to 14 inputs."""
-    before: dict[str, np.ndarray] = {}
-    after: dict[str, np.ndarray] = {}
-    reals = [i for i in range(len(comparison.names)) if comparison.is_float(i)]
-    for part in map(comparison.component, reals[:MAX_INPUTS]):
-        before[part.name] = part.before.astype(np.float64)
-        after[part.name] = part.recorded.astype(np.float64)
-    actions = _action_terms(comparison)
+    most = 60  # components of the observation, and of the action
+    reals = [i for i in range(len(comparison.names)) if comparison.is_float(i)][:most]
+    parts = [comparison.component(index) for index in reals]
+    before = {part.name: part.before.astype(np.float64) for part in parts}
+    after = {part.name: part.recorded.astype(np.float64) for part in parts}
+    actions = dict(islice(_action_terms(comparison), most))
     inputs = before | actions
     terms = {"1": np.ones(len(comparison.dataset))} | inputs
     if len(inputs) <= 14:
@@ -481,21 +473,19 @@ def list_terms(comparison: ComparedRows) -> CandidateTerms:
     return CandidateTerms(list(terms), np.array(list(terms.values())))
 
 
-def _action_terms(comparison: ComparedRows) -> dict[str, np.ndarray]:
-    """Return the components of the action, or an indicator of each of at most six actions.
+def _action_terms(comparison: ComparedRows) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the components of the action, or an indicator of each of at most six actions.
 
     The first action has no indicator: the constant term and the other indicators determine it.
     """
     space, actions = comparison.dataset.action_space, comparison.dataset.columns["actions"]
     if space.kind == "discrete":
         values = np.unique(actions)
-        if len(values) > 6:
-            return {}
-        return {f"(action == {value})": actions == value for value in values[1:]}
-    if space.kind not in ("box", "multidiscrete", "multibinary"):
-        return {}
-    columns = actions.reshape(len(actions), -1).astype(np.float64).T
-    return dict(list(zip(component_names(space, "action"), columns, strict=True))[:MAX_INPUTS])
+        if len(values) <= 6:
+            yield from ((f"(action == {value})", actions == value) for value in values[1:])
+    elif space.kind in ("box", "multidiscrete", "multibinary"):
+        columns = actions.reshape(len(actions), -1).astype(np.float64).T
+        yield from zip(component_names(space, "action"), columns, strict=True)
 
 
 def fit_term(

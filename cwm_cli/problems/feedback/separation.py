@@ -18,10 +18,6 @@ import numpy as np
 BEAM_WIDTH = 4
 """Conditions that each round of the search extends."""
 
-MIN_WORTH_BITS = 6.0
-"""Least worth of a condition: the best of many trials on random rows stays below it."""
-
-
 MAX_VALUES = 12
 """Most values in a literal such as `x in (1, 2)`."""
 
@@ -161,7 +157,13 @@ def separate(target: np.ndarray, quantities: Sequence[Quantity]) -> Conjunction 
     ]
     if not usable or target.all() or not target.any():
         return None
-    rows = _sample_rows(target)
+    # More than 400 target rows and 400 other rows, evenly spaced, change no result.
+    parts = [np.flatnonzero(mask) for mask in (target, ~target)]
+    rows = np.sort(
+        np.concatenate(
+            [part[np.linspace(0, len(part) - 1, min(len(part), 400)).astype(int)] for part in parts]
+        )
+    )
     samples = [quantities[i]._replace(values=quantities[i].values[rows]) for i in usable]
     found = _Search(target[rows], samples).find_best()
     if found is None:
@@ -171,16 +173,6 @@ def separate(target: np.ndarray, quantities: Sequence[Quantity]) -> Conjunction 
         for literal in found.literals
     ]
     return Conjunction(tuple(_shorten_bounds(literals, quantities)), found.worth)
-
-
-def _sample_rows(target: np.ndarray, most: int = 400) -> np.ndarray:
-    """Choose at most `most` target rows and other rows, evenly spaced; more change no result."""
-    chosen = []
-    for mask in (target, ~target):
-        rows = np.flatnonzero(mask)
-        places = np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(int)
-        chosen.append(rows[places])
-    return np.sort(np.concatenate(chosen))
 
 
 class _ScoredLiteral(NamedTuple):
@@ -195,11 +187,11 @@ class _Search:
 
     def __init__(self, target: np.ndarray, quantities: Sequence[Quantity]) -> None:
         self.target, self.quantities = target, quantities
-        everywhere = np.ones(len(target), dtype=np.bool_)
+        self.everywhere = np.ones(len(target), dtype=np.bool_)
         self.plain = [Literal("plain", (index,)) for index in range(len(quantities))]
         ordered = [lit for lit in self.plain if quantities[lit.quantities[0]].is_ordered]
         self.ordered = _SortedMeasures(ordered, quantities)
-        alone = sorted(self._intervals(self.ordered, everywhere), reverse=True)
+        alone = sorted(self._intervals(self.ordered, self.everywhere), reverse=True)
         ranked = dict.fromkeys(scored.literal.quantities[0] for scored in alone)
         # Sums and discs combine the six quantities that separate best alone.
         paired = [index for index in ranked if not quantities[index].extra][:6]
@@ -221,23 +213,23 @@ class _Search:
                 ]
                 options = sorted(options, reverse=True)[: 2 * BEAM_WIDTH]
                 extended |= {tuple(sorted((*condition.literals, one.literal))) for one in options}
+            # The literals break ties, so that the order of the set has no effect.
             ranked = sorted(extended, key=lambda literals: (-self._worth(literals), literals))
+            # Different conditions may become the same one.
             refined = dict.fromkeys(map(self._refine, ranked[:BEAM_WIDTH]))
             beam = [Conjunction(literals, self._worth(literals)) for literals in refined]
             beam = sorted(beam, key=lambda condition: -condition.worth)
             if not beam or beam[0].worth <= best.worth:
                 break
             best = beam[0]
-        best = max([best, *self._outside()], key=lambda condition: condition.worth)
-        return best if best.worth > MIN_WORTH_BITS else None
-
-    def _outside(self) -> Iterator[Conjunction]:
-        """Yield the conditions that a quantity is outside of an interval."""
-        everywhere = np.ones(len(self.target), dtype=np.bool_)
-        for _, literal in self._intervals(self.ordered, everywhere, ~self.target):
+        # The rows outside of an interval are the target if the other rows lie inside it.
+        for _, literal in self._intervals(self.ordered, self.everywhere, ~self.target):
             if np.isfinite(literal.low) and np.isfinite(literal.high):
-                outside = literal._replace(outside=True)
-                yield Conjunction((outside,), self._worth((outside,)))
+                outside = (literal._replace(outside=True),)
+                if (worth := self._worth(outside)) > best.worth:
+                    best = Conjunction(outside, worth)
+        # The best of many trials on random rows saves less than 6 bits.
+        return best if best.worth > 6.0 else None
 
     def _holds(self, literals: Sequence[Literal]) -> np.ndarray:
         return Conjunction(tuple(literals)).holds(self.quantities)
@@ -260,6 +252,7 @@ class _Search:
         total_hits = int(self.target.sum()) if total_hits is None else total_hits
         whole = _mask_bits(np.array([total]), np.array([total_hits]))
         saved = whole - _mask_bits(count, hits) - _mask_bits(total - count, total_hits - hits)
+        # Compare hits / count with the share of the rest, without a division by zero.
         fewer = hits * (total - count) <= (total_hits - hits) * count
         return np.where(fewer, -np.inf, saved)
 
@@ -279,6 +272,7 @@ class _Search:
         # An interval begins and ends between different values only.
         last = np.ones(values.shape, dtype=np.bool_)
         last[:, :-1] = values[:, 1:] != values[:, :-1]
+        # A value begins after the last row of the value before it.
         first = np.roll(last, 1, axis=1)
         first[:, 0] = True
         lines = np.arange(len(values))
@@ -426,16 +420,16 @@ def _shorten_bounds(
             others = Conjunction((*chosen[:place], *chosen[place + 1 :]))
             measured = literal.measure(quantities)[others.holds(quantities)]
             low, high = (
-                _shorten_bound(measured, bound) if np.isfinite(bound) else bound
+                simplest(
+                    float(measured[measured <= bound].max(initial=-np.inf)),
+                    float(measured[measured > bound].min(initial=np.inf)),
+                )
+                if np.isfinite(bound)
+                else bound
                 for bound in (literal.low, literal.high)
             )
             chosen[place] = literal._replace(low=low, high=high)
         yield chosen[place]
-
-
-def _shorten_bound(values: np.ndarray, bound: float) -> float:
-    below, above = values[values <= bound], values[values > bound]
-    return simplest(float(below.max(initial=-np.inf)), float(above.min(initial=np.inf)))
 
 
 def simplest(low: float, high: float) -> float:

@@ -2,7 +2,8 @@
 
 `RecordedSteps` writes numbers of 32 bits so that they can be read back exactly, longer ones with
 nine digits, and a step on a board of many cells by the cells that changed. `StepKinds` finds
-outcomes, effects, modes, nearest steps and unusual steps.
+outcomes, effects, modes, nearest steps and unusual steps. `likeliest` and `best_frequencies` give
+the best answers if equal situations had different outcomes.
 """
 
 import json
@@ -10,22 +11,22 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, combinations
+from itertools import chain, combinations, pairwise
 from typing import Any
 
 import numpy as np
 
 from cwm_cli.data.dataset import VALID, Dataset
-from cwm_cli.data.spaces import Space
+from cwm_cli.data.spaces import Columns, Space
+from cwm_cli.evaluation import Metric
 from cwm_cli.text import clean
 from cwm_cli.worlds.contract import component_names
+from cwm_cli.worlds.model import Predictions
 
 MANY_CELLS = 12
 """An observation of more components that are no real numbers is written by its changes."""
 LONGEST_TEXT = 1200
 """Longer texts are cut."""
-FEW_VALUES = 12
-"""A real component of at most this many values, all whole, counts as a whole number (a flag)."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,10 @@ class RecordedSteps:
     def whole(self) -> np.ndarray:
         """Mask of the components that are no real numbers, or take only a few whole values."""
         known = ~self._by_leaf(lambda space: space.is_float)
+        # A real component of at most 12 values, all whole, is a flag or a counter.
         for index in np.flatnonzero(~known):
             values = np.unique(np.concatenate([self.before[:, index], self.after[:, index]]))
-            known[index] = len(values) <= FEW_VALUES and bool((values == np.round(values)).all())
+            known[index] = len(values) <= 12 and bool((values == np.round(values)).all())
         return known
 
     def _by_leaf(self, test: Callable[[Space], bool]) -> np.ndarray:
@@ -117,6 +119,12 @@ class RecordedSteps:
         same = (self.before[1:] == self.after[:-1]).all(axis=1)
         follows[1:] = same & (episodes[1:] == episodes[:-1]) & ~self.ended[:-1]
         return follows
+
+    @cached_property
+    def episodes(self) -> list[range]:
+        """The rows of each unbroken stretch of an episode."""
+        starts = np.flatnonzero(~self.follows).tolist()
+        return [range(*bounds) for bounds in pairwise([*starts, len(self)])]
 
     def up_to(self, row: int, most: int) -> range:
         """Return a step and at most `most` steps before it in the same episode."""
@@ -248,8 +256,9 @@ def number(value: Any) -> str:
 
 # --- kinds of steps
 
-FEW_REWARDS = 20
-"""Up to this many values of the reward are counted one by one, as the score weighs them."""
+FEW_KINDS = 20
+"""Up to this many values of the reward, and actions, are counted one by one. The score weighs the
+rewards in the same way."""
 MOST_EFFECTS = 6
 """Number of effects of an action that are listed, the most frequent first."""
 
@@ -264,20 +273,18 @@ class StepKinds:
     def reward_values(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Each value of the reward and its count, None if there are many."""
         values, counts = np.unique(self.steps.rewards, return_counts=True)
-        return (values, counts) if len(values) <= FEW_REWARDS else None
+        return (values, counts) if len(values) <= FEW_KINDS else None
 
     @cached_property
     def action_values(self) -> list[tuple[str, np.ndarray]]:
         """The rows of each action, empty if there are many actions."""
-        space = self.steps.dataset.action_space
-        if space.kind == "text" or space.is_float or space.children:
-            return []
-        _, kind = np.unique(self.steps.actions, axis=0, return_inverse=True)
-        kind = kind.reshape(-1)
-        if kind.max() >= FEW_REWARDS:
-            return []
-        masks = [kind == each for each in range(int(kind.max()) + 1)]
+        masks = rows_by_action(self.steps.dataset)
         return [(self.steps.action(int(np.argmax(mask))), mask) for mask in masks]
+
+    @property
+    def actions_or_any(self) -> list[tuple[str, np.ndarray]]:
+        """The rows of each action; all rows, with an empty name, if there are many actions."""
+        return self.action_values or [("", np.ones(len(self.steps), np.bool_))]
 
     @cached_property
     def scaled(self) -> np.ndarray:
@@ -300,6 +307,7 @@ class StepKinds:
         """Return the distance between the observation and action of each step and of one row."""
         apart = np.abs(self.scaled - self.scaled[row])
         far: np.ndarray = np.where(self.discrete, apart > 0, apart).sum(axis=1)
+        # Rounding keeps equal distances equal, so that the first row wins.
         return np.round(far, 9)
 
     def nearest(self, row: int, among: np.ndarray) -> int | None:
@@ -326,6 +334,7 @@ class StepKinds:
                 for name, side in (("{}", column), ("{}", -column), ("|{}|", np.abs(column))):
                     outer, inner = (np.where(rows, side, np.nan) for rows in (mask, others))
                     edge, other = float(np.nanmin(outer)), float(np.nanmax(inner))
+                    # Rows of one value would give an equality, not a bound.
                     if not edge > other or (mask.sum() > 1 and np.nanmax(outer) == edge):
                         continue
                     named = name.format(f"{tense} {steps.names[index]}")
@@ -375,6 +384,7 @@ class StepKinds:
                 break
             place = self.codes[rows, chosen[0]]
             for other in chosen[1:]:
+                # Number the pairs of values.
                 place = place * (self.codes[:, other].max() + 1) + self.codes[rows, other]
             places = len(np.unique(place))
             if places < fewest and len(np.unique(place * (kinds.max() + 1) + kinds)) == places:
@@ -417,8 +427,7 @@ class StepKinds:
     def effects(self) -> list[np.ndarray]:
         """Masks of the rows of each action, each action in each mode, and each listed effect."""
         steps, found = self.steps, list[np.ndarray]()
-        every = [("", np.ones(len(steps), np.bool_))]
-        for _, taken in self.action_values or every:
+        for _, taken in self.actions_or_any:
             found.append(taken)
             going = taken & ~steps.ended
             if steps.is_board:
@@ -433,9 +442,8 @@ class StepKinds:
             else:
                 columns = []
             for column in columns:
-                values, counts = np.unique(column[going], return_counts=True)
-                most = values[np.argsort(-counts, kind="stable")][:MOST_EFFECTS]
-                found += [going & (column == value) for value in most]
+                values, _ = by_frequency(column[going])
+                found += [going & (column == value) for value in values[:MOST_EFFECTS]]
         return [mask for mask in found if mask.any()]
 
     @cached_property
@@ -496,6 +504,7 @@ class StepKinds:
         law, *_ = np.linalg.lstsq(design, values, rcond=1e-9)
         missed = np.abs(design @ law - values)
         scale = np.maximum(np.median(missed, axis=0), 1e-9 * (1 + np.abs(values).max(axis=0)))
+        # Rounding keeps ties equal on all machines.
         ratio = np.round(missed / scale, 3)
         found: dict[int, float] = {}
         for row, most in zip(ratio.argmax(axis=0).tolist(), ratio.max(axis=0), strict=True):
@@ -522,6 +531,25 @@ def rows_by_situation(dataset: Dataset) -> dict[bytes, list[int]]:
     return groups
 
 
+def rows_by_action(dataset: Dataset) -> list[np.ndarray]:
+    """Return the mask of the rows of each action, none if actions are real, texts or many."""
+    space = dataset.action_space
+    if space.kind == "text" or space.is_float or space.children:
+        return []
+    values = dataset.columns["actions"].reshape(len(dataset), -1)
+    kinds, kind = np.unique(values, axis=0, return_inverse=True)
+    if len(kinds) > FEW_KINDS:
+        return []
+    return [kind.reshape(-1) == each for each in range(len(kinds))]
+
+
+def by_frequency(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different values and their counts, the most frequent (then smallest) first."""
+    kinds, counts = np.unique(values, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return kinds[order], counts[order]
+
+
 def finite(values: np.ndarray) -> np.ndarray:
     """Replace numbers that are not finite by 0, so that they do not distort distances."""
     return np.where(np.isfinite(values), values, 0.0)
@@ -533,3 +561,53 @@ def outcome_counts(seen: dict[str, int], *, always: bool = False) -> str:
         return next(iter(seen))
     most_first = sorted(seen.items(), key=lambda item: -item[1])
     return " or ".join(f"{outcome} ({count}x)" for outcome, count in most_first)
+
+
+# --- the best answers to situations that were recorded with different outcomes
+
+RESULTS = ("next_observations", "rewards", "terminations", VALID)
+"""The columns that a program predicts."""
+
+
+def best_frequencies(rows: Dataset, metric: Metric) -> float | None:
+    """Return the mean log-likelihood of the recorded outcome frequencies on the rows themselves.
+
+    No probabilities have a higher likelihood on these rows. None if observations are real numbers
+    or a situation has too many outcomes.
+    """
+    leaves = rows.observation_space.leaves("observations")
+    if any(leaf.space.is_float for leaf in leaves):
+        return None
+    groups = rows_by_situation(rows)
+    width = max(map(len, groups.values()), default=0)
+    # With more outcomes of a situation, the table of all outcomes would need too much memory.
+    if not 0 < width <= 64:
+        return None
+    places = np.zeros((len(rows), width), int)
+    chances = np.zeros((len(rows), width))
+    for members in groups.values():
+        places[members, : len(members)] = members
+        chances[members, : len(members)] = 1 / len(members)
+    columns = {name: column[places] for name, column in rows.select(*RESULTS).items()}
+    return metric.score(Predictions(columns, None, "outcomes", chances), rows).log_likelihood
+
+
+def likeliest(rows: Dataset, metric: Metric) -> Columns:
+    """Return for each situation the recorded outcome with the most weight, part by part."""
+    weights = metric.weights(rows)
+    going = ~rows.columns["terminations"]
+    answers = {name: column.copy() for name, column in rows.select(*RESULTS).items()}
+    parts = 3 + rows.has_valid_actions
+    for members in (group for group in rows_by_situation(rows).values() if len(group) > 1):
+        for name, column in answers.items():
+            # The score of a final row counts the reward and the end only.
+            at_end = 1 / 2 if name in ("rewards", "terminations") else 0.0
+            weight = weights[members] * np.where(going[members], 1 / parts, at_end)
+            chosen = []
+            for cell in rows.columns[name][members].reshape(len(members), -1).T:
+                kinds, kind = np.unique(cell, return_inverse=True)
+                # Rounding keeps ties equal, so that the first value wins.
+                heaviest = np.argmax(np.round(np.bincount(kind.reshape(-1), weight), 12))
+                chosen.append(kinds[heaviest])
+            column[members] = np.array(chosen, column.dtype).reshape(column.shape[1:])
+    return answers

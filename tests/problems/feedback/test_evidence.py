@@ -10,8 +10,13 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.feedback.description import split_passages, trim_description
 from cwm_cli.problems.feedback.evidence import Evidence, evidence, gather_evidence
-from cwm_cli.problems.feedback.facts import likeliest
-from cwm_cli.problems.feedback.steps import RecordedSteps, number
+from cwm_cli.problems.feedback.steps import (
+    RecordedSteps,
+    StepKinds,
+    likeliest,
+    number,
+    rows_by_action,
+)
 from cwm_cli.problems.templates import template
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.registry import environment
@@ -401,3 +406,30 @@ def test_numbers_that_are_not_finite_do_not_change_the_choice_of_steps() -> None
     assert "Steps in a row" in words and "Ends" in words
     single = fall(1)
     assert "1 steps of 1 episodes" in gather(single).words()
+
+
+def test_rows_are_grouped_by_action_up_to_twenty_actions() -> None:
+    """More actions give no groups, because a group would have too few rows."""
+    for count in (20, 21):
+        actions = Space("discrete", "int64", (), (0,), (count - 1,))
+        zero = np.zeros(1, "f4")
+        rows = [Transition(zero, n % count, zero, 0.0, False) for n in range(2 * count)]
+        masks = rows_by_action(dataset(rows, real(1), actions))
+        assert [np.flatnonzero(mask).tolist() for mask in masks] == [
+            [action, action + count] for action in range(count) if count == 20
+        ]
+
+
+@pytest.mark.parametrize(("factor", "found"), [(50, [40]), (5, [])])
+def test_steps_far_from_a_linear_law_are_found_and_usual_errors_are_not(
+    factor: float, found: list[int]
+) -> None:
+    rng = np.random.default_rng(0)
+    places = rng.uniform(-1, 1, (100, 1)).astype("f4")
+    errors = rng.choice([-0.01, 0.01], (100, 1)).astype("f4")
+    errors[40] *= factor
+    rows = [
+        Transition(place, int(rng.integers(2)), place + error, 0.0, False)
+        for place, error in zip(places, errors, strict=True)
+    ]
+    assert StepKinds(RecordedSteps(dataset(rows, real(1)))).off_the_line == found
