@@ -359,6 +359,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "Planning and play": (
         "cwm_cli/planning",
         "cwm_cli/commands/plan",
+        "cwm_cli/commands/trials",
         "cwm_cli/commands/plays",
         "cwm_cli/commands/episodes",
         "plugins/cwm_play",

@@ -141,12 +141,32 @@ def test_planners_that_cannot_plan_are_left_out(sandbox) -> None:
     assert "tabular" not in note
 
 
-def test_a_plan_names_its_trial(cwm, tmp_path: Path) -> None:
+CAR = """
+import numpy as np
+
+class Environment:
+    def set_state(self, observation):
+        self.place, self.speed = (float(number) for number in observation)
+
+    def step(self, action):
+        self.speed += 0.001 * (int(action) - 1) - 0.0025 * np.cos(3 * self.place)
+        self.speed = min(max(self.speed, -0.07), 0.07)
+        self.place = min(max(self.place + self.speed, -1.2), 0.6)
+        if self.place == -1.2 and self.speed < 0:
+            self.speed = 0.0
+        end = self.place >= 0.5 and self.speed >= 0
+        return np.array([self.place, self.speed], np.float32), -1.0, end
+"""
+
+
+def test_a_plan_names_its_trial(cwm) -> None:
+    (cwm.folder / "car.py").write_text(CAR)
     rows = Path(__file__).parents[2] / "data" / "cwm_data" / "MountainCar-v0.npz"
-    cwm.inside("synthesize", "--env", "MountainCar-v0", "--dataset", str(rows), "--run", "car")
-    done = cwm.inside("plan", "car", "--episodes", "1", "--max-steps", "120")
+    about = ("--env", "MountainCar-v0", "--program", "car.py", "--dataset", str(rows))
+    done = cwm.inside("plan", *about, "--episodes", "1", "--max-steps", "120")
     assert "imagined episodes: grid -" in done.stderr + done.stdout
     assert "Planner: grid" in done.stdout
-    named = cwm.inside("plan", "car", "--episodes", "1", "--max-steps", "5", "--planner", "mcts")
+    assert re.search(r"Mean return -(8|9|10)\d", done.stdout)
+    named = cwm.inside("plan", *about, "--episodes", "1", "--max-steps", "5", "--planner", "mcts")
     assert "imagined episodes" not in named.stderr + named.stdout
     assert "Planner: mcts" in named.stdout
