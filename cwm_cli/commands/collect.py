@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -114,13 +114,13 @@ def collect(
     if min_rows is not None:
         wanted |= {"min_rows": min_rows, "min_test_rows": min_rows}
     file = Path(out or shipped_name(spec.id))
-    begun = None
-    if not force:
+    begun = None if force else load_existing(file)
+    if begun is not None:
         # metadata of a recording contain its request, and facts such as `missing`
         asked = request(spec, env_args, **wanted).items()
-        begun = load_existing(
-            file, lambda old: old.metadata.items() >= asked, ", recorded with other settings"
-        )
+        if not begun.metadata.items() >= asked:
+            hint = "replace it with --force, or choose another file with --out"
+            raise CwmError(f"{file} already exists, recorded with other settings: {hint}")
     if begun is not None and not begun.metadata.get("missing"):
         observer.note(f"{file} already contains these transitions")
         dataset = begun
@@ -226,27 +226,19 @@ def writing(file: Path) -> Iterator[None]:
         ) from error
 
 
-def load_existing(file: Path, fits: Callable[[Dataset], bool], problem: str) -> Dataset | None:
+def load_existing(file: Path) -> Dataset | None:
     """Return the dataset of a file that a command would replace, None if there is no file.
 
-    Args:
-        file: The file.
-        fits: Whether the dataset equals the output of the command, or its beginning.
-        problem: The end of the sentence "FILE already exists" for a dataset that does not fit.
-
     Raises:
-        CwmError: The file contains anything else.
+        CwmError: The file is not a dataset.
     """
     if not file.exists():
         return None
-    hint = "replace it with --force, or choose another file with --out"
     try:
-        dataset = Dataset.load(file)
+        return Dataset.load(file)
     except CwmError as error:
+        hint = "replace it with --force, or choose another file with --out"
         raise CwmError(f"{file} already exists and is not a dataset: {hint}") from error
-    if not fits(dataset):
-        raise CwmError(f"{file} already exists{problem}: {hint}")
-    return dataset
 
 
 def _record_and_save(

@@ -200,13 +200,10 @@ def import_transitions(
     if all_train:
         split = np.zeros_like(dataset.columns["split"])
         dataset = replace(dataset, columns=dataset.columns | {"split": split})
-    if not force:
-        content = dataset.digest, dataset.metadata
-        load_existing(
-            target,
-            lambda old: (old.digest, old.metadata) == content,
-            " and contains other transitions",
-        )
+    old = None if force else load_existing(target)
+    if old is not None and (old.digest, old.metadata) != (dataset.digest, dataset.metadata):
+        hint = "replace it with --force, or choose another file with --out"
+        raise CwmError(f"{target} already exists and contains other transitions: {hint}")
     with writing(target):
         dataset.save(target)
     return ImportResult(target, dataset)

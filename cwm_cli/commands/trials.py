@@ -21,7 +21,7 @@ class PlannerTrial(NamedTuple):
 
     Args:
         planner: The planner.
-        mean: Mean predicted return, or an upper bound of it if the trial stopped early.
+        mean: Mean predicted return. If the trial stopped early, its upper bound.
         is_complete: Whether the trial did not stop early.
     """
 
@@ -33,7 +33,9 @@ class PlannerTrial(NamedTuple):
         return f"{self.planner.name} {'' if self.is_complete else 'at most '}{self.mean:.4g}"
 
 
-class _Setting(NamedTuple):
+class _Trials(NamedTuple):
+    """The model, and the first observations of the episodes that all planners play in it."""
+
     model: WorldModel
     task: Task
     rows: Dataset
@@ -69,12 +71,12 @@ def choose_by_trial(
     episodes = 3
     first = np.sort(np.unique(rows.columns["episodes"], return_index=True)[1])[:episodes]
     starts = [rows.observation_space.unpack("observations", rows.columns, row) for row in first]
-    setting, found = _Setting(model, task, rows, starts), list[PlannerTrial]()
+    trials, found = _Trials(model, task, rows, starts), list[PlannerTrial]()
     for planner in planners:
         to_beat = max((trial.mean for trial in found), default=-np.inf)
         try:
             with model.open([planner], task) as session:
-                trial = _play(planner, session, setting, to_beat)
+                trial = _play(planner, session, trials, to_beat)
         except (Unsuited, Stuck, CwmError):
             continue
         found.append(trial)
@@ -87,15 +89,15 @@ def choose_by_trial(
 
 
 def _play(
-    planner: Planning, session: PlanningSession, trial: _Setting, to_beat: float
+    planner: Planning, session: PlanningSession, trials: _Trials, to_beat: float
 ) -> PlannerTrial:
     """Play an imagined episode from each start, all in parallel."""
-    rows, starts, limit = trial.rows, trial.starts, min(trial.task.limit, 200)
+    rows, starts, limit = trials.rows, trials.starts, min(trials.task.limit, 200)
     states, plans = dict(enumerate(starts)), [deque[Any]() for _ in starts]
     decisions: Counter[int] = Counter()
     total, highest = 0.0, float(rows.columns["rewards"].max())
     histories = [EpisodeHistory((start,)) for start in starts]
-    with closing(trial.model.imagine(histories, rows, seed=trial.task.seed)) as inside:
+    with closing(trials.model.imagine(histories, rows, seed=trials.task.seed)) as inside:
         for left in reversed(range(limit)):
             planless = [number for number in states if not plans[number]]
             moments = [Moment(n, decisions[n], states[n], left + 1) for n in planless]

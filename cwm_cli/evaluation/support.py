@@ -401,7 +401,7 @@ class DoubtedModel(WorldModel):
     def imagine(
         self, starts: Sequence[EpisodeHistory], rows: Dataset, *, seed: int = 0
     ) -> ImaginedEpisodes:
-        """Continue episodes in the changed program, where plans look best."""
+        """Continue episodes in the changed program, in which plans are made."""
         return self.doubted.imagine(starts, rows, seed=seed)
 
     def open(self, planners: Sequence[Planning], task: Task) -> DoubtingSession:
