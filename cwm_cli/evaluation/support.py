@@ -2,7 +2,8 @@
 
 A step is supported if it was recorded, or if the program predicts it by rules that recorded rows
 confirm. A rule is a path of branches through the program's text. Rows support a rule if they took
-the same path and looked up the same keys. Real numbers must also be within the recorded range.
+the same path and looked up the same keys. Real numbers must also be within the recorded range, or
+near it if the program is a single rule that explains all rows.
 
 A planner finds and exploits the few situations where a program overestimates the reward. Therefore
 planning uses a changed program: an unsupported step leads to the worst recorded return (`careful`),
@@ -50,6 +51,10 @@ confidence). Below three rows the bound is 1. A key of a table needs one row onl
 always returns the same value for a key.
 """
 
+EXTRAPOLATION = 0.5
+"""Distance from the recorded range in which a single exact rule is supported, as a fraction of the
+range of each component."""
+
 DISCOUNT = 0.99
 """Discount of the returns of recorded rows: the default of planning."""
 
@@ -66,7 +71,7 @@ class Doubt:
 
     A step is supported if it was recorded, or if the same rules of the program predicted every
     recorded row that they were used for correctly. Real numbers must also be within the recorded
-    range.
+    range, or near it if the program is one equation that is right in all rows.
     """
 
 
@@ -154,10 +159,16 @@ def find_support(found: ProgramSurvey, rows: Dataset) -> Support | None:
     parts = [_flat_columns(spaces[0], rows.columns, "observations")]
     parts.append(_flat_columns(spaces[1], rows.columns, "actions"))
     if not is_enumerable(*spaces):
-        # The range is widened by the tolerance only: rows near the end of a track are just inside.
-        lows, highs = zip(*((part.min(axis=0), part.max(axis=0)) for part in parts), strict=True)
-        low, action_low = (bound - TOLERANCE * (1 + np.abs(bound)) for bound in lows)
-        high, action_high = (bound + TOLERANCE * (1 + np.abs(bound)) for bound in highs)
+        # Equations without branches and tables that are right in all rows hold near the rows, too.
+        # A rule that no row needs, such as the end of a track, may begin just beyond the range.
+        is_single = found.rows is not None and not found.rows.any() and bool(found.right.all())
+        bounds = []
+        for space, part in zip(spaces, parts, strict=True):
+            low, high = part.min(axis=0), part.max(axis=0)
+            more = EXTRAPOLATION * (high - low) if is_single and space.is_float else 0.0
+            bounds += [low - more - TOLERANCE * (1 + np.abs(low))]
+            bounds += [high + more + TOLERANCE * (1 + np.abs(high))]
+        low, high, action_low, action_high = bounds
         return Support(*spaces, low=low, high=high, action_low=action_low, action_high=action_high)
     if found.cells is None or found.rows is None:
         return None

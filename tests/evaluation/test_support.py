@@ -275,6 +275,32 @@ def test_unbounded_observations_are_supported_within_the_recorded_range(sandbox)
     assert not support.covers(np.array([0.0, 0.5]), 1)  # an action that was not recorded
 
 
+SLIDE = """
+class Environment:
+    def set_state(self, observation): self.here = observation
+    def step(self, action):
+        {step}
+        return self.here, 0.0, False
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "farthest"),
+    [
+        ("self.here = [self.here[0], self.here[1] + 0.1]", 1.3),  # one equation: half the range
+        ("self.here = [self.here[0], self.here[1] + (0.1 if self.here[1] < 5 else 0.2)]", 0.9),
+        ("self.here = [self.here[0], self.here[1] + 0.2]", 0.9),  # wrong
+    ],
+    ids=["equation", "branch", "wrong"],
+)
+def test_an_exact_equation_is_supported_near_the_recorded_range(sandbox, step, farthest):
+    data = dataset([([0.0, n / 10], [0.0, (n + 1) / 10], 0, False) for n in range(10)], POINT)
+    support = find_support(survey(ProgramModel(SLIDE.format(step=step), sandbox), data), data)
+    assert support.covers(np.array([0.0, farthest]), 0)
+    assert not support.covers(np.array([0.0, farthest + 0.1]), 0)
+    assert not support.covers(np.array([0.0, 0.5]), 1)  # an action that was not recorded
+
+
 def test_gaps_of_the_data_are_listed_by_importance():
     rows = walk("CartPole-v1", [[n % 2, *[1] * 20] for n in range(4)])
     found = find_gaps(rows, ("place", "speed", "angle", "spin"))
