@@ -30,7 +30,7 @@ from cwm_benchmark.view import BenchmarkView
 from cwm_benchmark.worker import TASKS, TaskWork, group_of
 from cwm_cli.bench.executor import Command, LocalProcesses
 from cwm_cli.cli.runs import report
-from cwm_cli.commands.plays import Mean, relative_return
+from cwm_cli.commands.sides import Mean, relative_return
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
