@@ -264,8 +264,7 @@ def _notes(
     if any(published.group == group.group for group in groups for published in PUBLISHED):
         yield (
             f"Quoted figures are from {SOURCE}, with its own data, planners and language "
-            f"models, and the published score as accuracy. Their R has random actions as the "
-            f"baseline: compare it with `{MEASURES['R_random']}`. {LATER}"
+            f"models, and the published score as accuracy. {LATER}"
         )
 
 
@@ -277,7 +276,8 @@ def _play_notes(rows: Sequence[TrialRow]) -> Iterator[str]:
     yield (
         "R = (model - baseline) / (oracle - baseline). The baseline is random actions or doing "
         "nothing, the one with the higher return. `do nothing`: zero for continuous actions, else "
-        "the best constant action."
+        "the best constant action. Published R compares with random actions, as does "
+        f"`{MEASURES['R_random']}`."
     )
     if known := {env: play.best_known for env, play in played.items() if play.best_known}:
         yield (

@@ -370,7 +370,7 @@ def test_interrupted_plan_leaves_no_process_running(cwm, arguments) -> None:
     process = cwm.start("plan", "--env", "CartPole-v1", *arguments)
     watched = psutil.Process(process.pid)
     deadline = time.monotonic() + 60
-    while (text := "".join(process.stderr.readline())) and "[10/10] random" not in text:
+    while (text := "".join(process.stderr.readline())) and "[10/10] do nothing" not in text:
         pass
     while len(family := watched.children(recursive=True)) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -380,7 +380,7 @@ def test_interrupted_plan_leaves_no_process_running(cwm, arguments) -> None:
             member.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[-1].startswith("interrupted after 10 of ")
+    assert err.splitlines()[-1].startswith("interrupted after 20 of ")
     assert "the same command continues runs/plans/CartPole-v1-auto-0-" in err
     assert "Traceback" not in err
     assert psutil.wait_procs(family, timeout=10)[1] == []
