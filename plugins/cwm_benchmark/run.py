@@ -282,7 +282,8 @@ def _play_notes(rows: Sequence[TrialRow]) -> Iterator[str]:
     if known := {env: play.best_known for env, play in played.items() if play.best_known}:
         yield (
             "`best known`: the optimum, or the best return of a trained agent that we found, in "
-            "whole episodes. If the oracle is far below it, R compares with a weak oracle:"
+            "whole episodes. If the oracle is far below it, R compares with a weak oracle. If it "
+            "is above an optimum, it knows a part of the state that observations hide:"
         )
         yield from (f"- {env}: {each.value:g} ({each.source})" for env, each in known.items())
     if left_out := [env for env in played if env not in known]:
