@@ -183,6 +183,7 @@ def test_number_of_episodes_follows_from_their_length(here, monkeypatch) -> None
     more = played(episodes=None)  # 12 episodes of 5 steps have 60 steps
     assert {len(side.episodes) for side in more.sides.values()} == {12}
     assert more.sides["random"].returns[:10] == few.sides["random"].returns
+    assert len(played(episodes=None, seed=1).returns) == 12  # without stored episodes
     assert len(played(episodes=3, new=True).returns) == 3
 
 
