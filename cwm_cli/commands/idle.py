@@ -1,8 +1,8 @@
 """The action that does nothing: zero for real numbers, else the best constant action.
 
-An environment with discrete actions does not state which of them does nothing, so it is measured:
-the action with the best mean return if it is played in every step. Such a baseline is at least as
-good as an action without effect.
+An environment with discrete actions does not state which action does nothing. So the idle action
+is measured: it is the action with the best mean return if it is played in every step. Such a
+baseline is at least as good as an action without effect.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ def idle_action(task: Task) -> Any:
     episodes are not among the episodes that `cwm plan` plays.
 
     Args:
-        task: An environment in which an action can be played in every step (see `can_idle`).
+        task: An environment whose actions can be played in every step (see `can_idle`).
 
     Returns:
         An array in the shape of the action space, or a whole number.
