@@ -1,8 +1,8 @@
 """The action that does nothing: zero for real numbers, else the best constant action.
 
 An environment with discrete actions does not state which action does nothing. So the idle action
-is measured: it is the action with the best mean return if it is played in every step. Such a
-baseline is at least as good as an action without effect.
+is measured: it is the action with the best mean return if it is played in every step. In the
+trial, it is at least as good as an action without effect.
 """
 
 from collections.abc import Callable, Sequence
