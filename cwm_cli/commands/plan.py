@@ -115,7 +115,7 @@ def plan(
         options: Options of planners, of planning and of the sandbox (`-o OWNER.KEY=VALUE`).
         oracle: Also plan in the environment itself, to compute the relative return `R`.
         episodes: Number of episodes of each side. None plays 10 to 2,000, so that the side with
-            the longest episodes plays about 10,000 steps.
+            the longest episodes plays about 3,000 steps.
         workers: Number of parallel workers; each plays several episodes in parallel.
         seed: Seed of the episodes.
         max_steps: Maximum length of an episode, by default the limit of the environment.

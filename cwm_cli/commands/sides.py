@@ -153,7 +153,7 @@ def relative_return(model: Side, oracle: Side, baseline: Side) -> float | None:
 FEWEST_EPISODES, MOST_EPISODES = 10, 2000
 """Bounds of the number of episodes if it depends on their length."""
 
-STEPS_OF_A_SIDE = 10_000
+STEPS_OF_A_SIDE = 3_000
 """Steps that a side plays if the number of episodes depends on their length.
 
 Ten of the longest episodes (1,000 steps) have as many.
@@ -161,7 +161,7 @@ Ten of the longest episodes (1,000 steps) have as many.
 
 
 def episodes_by_length(sides: Iterable[Side]) -> int | None:
-    """Return how many episodes have about 10,000 steps: at least 10, at most 2,000.
+    """Return how many episodes have about 3,000 steps: at least 10, at most 2,000.
 
     The number depends only on the lengths of the first ten episodes: on their mean for the side
     with the longest ones.

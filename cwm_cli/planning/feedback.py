@@ -31,10 +31,11 @@ class Feedback(Planner):
     NEEDS: ClassVar[str] = "continuous actions within finite bounds"
     SEGMENT: ClassVar[int] = 100
     ALONE: ClassVar[bool] = True
+    RESERVE: ClassVar[bool] = True
 
     horizon: int = 50
     """Number of steps of a rollout."""
-    policies: int = 200
+    policies: int = 256
     """Number of policies sampled in each iteration. With 64, a third of the searches for a balance
     of a double pendulum end in a policy that falls."""
     iterations: int = 60
@@ -43,7 +44,7 @@ class Feedback(Planner):
     """Number of iterations without improvement after which the first search of an episode ends."""
     interval: int = 10
     """Number of decisions between two searches; later ones end after two such iterations."""
-    elites: int = 20
+    elites: int = 16
     """Number of best policies that the Gaussian is fitted to."""
     deviation: float = 1.0
     """Initial standard deviation of the weights. A weight of 1 moves the action by half of its
@@ -123,7 +124,7 @@ class PolicySearch:
                     return
 
     def _improve(self, model: Model, situation: Situation) -> float:
-        """Fit the Gaussian to the best of new samples and of earlier ones; return the best return."""
+        """Fit the Gaussian to the best new and earlier policies; return the best return."""
         options = self._options
         noise = situation.rng.standard_normal((options.policies, *self._mean.shape))
         policies = self._mean + self._deviation * noise

@@ -54,7 +54,7 @@ EpisodesOption = Annotated[
     basic_option(
         "--episodes",
         min=1,
-        help="Number of episodes to play with --plan. Default: 10 to 2,000, about 10,000 steps.",
+        help="Number of episodes to play with --plan. Default: 10 to 2,000, about 3,000 steps.",
     ),
 ]
 MetricOption = Annotated[
