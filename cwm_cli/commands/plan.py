@@ -189,11 +189,8 @@ def plan(
             confirmed_share(episodes or FEWEST_EPISODES),
         )
         known = None if doubt == FOREIGN_DATA else rows
-        if model is not None and known is not None and choice.rivals > 1:
-            rivals, task = choice.planners[: choice.rivals], setting.task(subject.spec)
-            best = choose_by_trial(model, rivals, task, known, observer)
-            if best is not None:  # leave out the planners before it: the trial found them worse
-                choice = choice._replace(planners=choice.planners[rivals.index(best) :])
+        if model is not None and known is not None:
+            choice = choice.by_trial(model, setting.task(subject.spec), known, observer)
         config = _play_config(subject, setting, choice, all_tools, rows)
         play_run = PlayRun.open(Path(folder or subject.folder), config, new=new)
         stack.enter_context(play_run)
@@ -344,6 +341,23 @@ class PlannerChoice(NamedTuple):
     rivals: int = 1
     stops: bool = True
 
+    def by_trial(
+        self, model: WorldModel, task: Task, rows: Dataset, observer: Observer
+    ) -> PlannerChoice:
+        """Return the choice without the planners that a trial found worse.
+
+        Args:
+            model: The model to plan in.
+            task: The task, which limits the steps.
+            rows: Recorded rows, with the initial observations of the trial.
+            observer: Receives a note with the predicted returns.
+        """
+        rivals = self.planners[: self.rivals]
+        best = choose_by_trial(model, rivals, task, rows, observer) if self.rivals > 1 else None
+        if best is None:
+            return self
+        return self._replace(planners=self.planners[rivals.index(best) :], rivals=1)
+
 
 def choose_planners(
     name: str,
@@ -396,6 +410,27 @@ def choose_planners(
     ranks = [known[planner.name].rank(*spaces) for planner in planners]
     rivals = 1 if first else ranks.count(ranks[0])
     return PlannerChoice(name, planners, bounds, general, doubt.doubt, rivals, doubt.stop)
+
+
+def with_planners(
+    model: ProgramModel,
+    subject: Subject,
+    choice: PlannerChoice | None,
+    task: Task,
+    observer: Observer,
+) -> tuple[ProgramModel, list[Planning]]:
+    """Return a program to plan in, and the planners, chosen by a trial if it is of a run.
+
+    The rows of the run give the range in which `grid` plans, and the initial observations of the
+    trial. Without a choice there are no planners.
+    """
+    if choice is None:
+        return model, []
+    if subject.run is None:
+        return model, choice.planners
+    rows = subject.transitions().train
+    model = model.planned_within(rows)
+    return model, choice.by_trial(model, task, rows, observer).planners
 
 
 def _create_planning(owner: Owner, options: Mapping[str, Any]) -> Planning:

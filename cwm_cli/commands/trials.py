@@ -1,5 +1,6 @@
 """The choice between planners by a trial in the model that they plan in."""
 
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import closing
@@ -74,10 +75,14 @@ def choose_by_trial(
     first = np.sort(np.unique(rows.columns["episodes"], return_index=True)[1])[:episodes]
     starts = [rows.observation_space.unpack("observations", rows.columns, row) for row in first]
     trials, found = _Trials(model, task, rows, starts), list[PlannerTrial]()
+    began, is_noted = time.monotonic(), False
     for planner in planners:
         is_reserve = find_planner(planner.address or planner.name).RESERVE
         if is_reserve and found and not any(trial.has_ends for trial in found):
             continue
+        if time.monotonic() - began > 3 and not is_noted:
+            observer.note("comparing planners in imagined episodes")
+            is_noted = True
         to_beat = max((trial.mean for trial in found), default=-np.inf)
         try:
             with model.open([planner], task) as session:
