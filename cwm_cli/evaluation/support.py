@@ -13,7 +13,7 @@ text of the program, so that translated forms and checks apply to it as well.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,6 +49,13 @@ MIN_ROWS = 3
 By the rule of three, n correct rows without a wrong one bound the error rate by 3 / n (95 %
 confidence). Below three rows the bound is 1. A key of a table needs one row only, because a table
 always returns the same value for a key.
+"""
+
+MIN_CELL_SHARE = 0.05
+"""Share of the cells with a path and an action that recorded rows must show.
+
+Rows of one policy may show a path only where an action is right: the program of a taxi that is
+always driven well may let passengers get out everywhere.
 """
 
 EXTRAPOLATION = 0.5
@@ -188,6 +195,7 @@ def find_support(found: ProgramSurvey, rows: Dataset) -> Support | None:
     right[recorded[found.right]] = True  # a cell is correct if any of its rows is
     chance = bool((right[recorded] & ~found.right).any())
     cells = _supported_paths(found, found.cells, right[recorded], chance=chance)
+    cells &= _shown_paths(found.cells, right, rows.action_space.count)
     # Recorded cells need no rule; a cell that the program predicts wrongly has no support.
     cells[recorded] = right[recorded]
     return Support(*spaces, cells=cells.reshape(-1, rows.action_space.count))
@@ -220,6 +228,19 @@ def _supported_paths(
         path, *keys = _rules(events) or [None]
         supported.append(is_supported(path, MIN_ROWS) and all(is_supported(key, 1) for key in keys))
     return np.array(supported)
+
+
+def _shown_paths(cells: np.ndarray, right: np.ndarray, actions: int) -> np.ndarray:
+    """Return the mask of cells whose path and action enough recorded cells show.
+
+    Args:
+        cells: (cells, events) the events of each cell; the action changes fastest.
+        right: Mask of the recorded cells that are predicted correctly.
+        actions: Number of actions.
+    """
+    groups = [(cell % actions, *_rules(events)[:1]) for cell, events in enumerate(cells)]
+    counts, shown = Counter(groups), Counter(groups[cell] for cell in np.flatnonzero(right))
+    return np.array([shown[group] >= MIN_CELL_SHARE * counts[group] for group in groups])
 
 
 def _probes(rows: Dataset) -> Columns | None:

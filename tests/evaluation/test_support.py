@@ -160,8 +160,7 @@ class Environment:
         assert answers["terminations"].tolist() == [False, False]
 
 
-def test_rules_that_rows_contradict_are_unsupported_unless_chance_explains_it(sandbox):
-    program = """
+ENDLESS_STEPS = """
 class Environment:
     def set_state(self, observation):
         self.state = observation
@@ -169,13 +168,16 @@ class Environment:
     def step(self, action):
         return min(self.state + 1, 99), 0.0, False
 """
+
+
+def test_rules_that_rows_contradict_are_unsupported_unless_chance_explains_it(sandbox):
     right = [(n, n + 1, 0, False) for n in range(10)]
     wrong = dataset([*right, (20, 30, 0, False)])
-    cells = find_support(survey(ProgramModel(program, sandbox), wrong), wrong).cells
+    cells = find_support(survey(ProgramModel(ENDLESS_STEPS, sandbox), wrong), wrong).cells
     assert not cells[20, 0] and cells[5, 0]
     assert not cells[40].any()  # the same rule, which failed there
     chance = dataset([*right, (20, 30, 0, False), (20, 21, 0, False)])
-    cells = find_support(survey(ProgramModel(program, sandbox), chance), chance).cells
+    cells = find_support(survey(ProgramModel(ENDLESS_STEPS, sandbox), chance), chance).cells
     assert cells[20, 0] and cells[40, 0]
 
 
@@ -197,12 +199,22 @@ class Environment:
     assert cells[30, 0] and cells[50, 0]
     assert not cells[51, 0]  # only one row used this rule
     keyless = ProgramModel(program.replace("self.BONUS.get(self.state, 0.0)", "0.0"), sandbox)
+    rows = [(n, n + 1, 0, False) for n in range(10)]
     for count in (2, 3):
-        data = dataset([*[(n, n + 1, 0, False) for n in range(10)], *[(50, 0, 0, False)] * count])
+        data = dataset([*rows, *[(50 + 2 * n, 0, 0, False) for n in range(count)]])
         assert find_support(survey(keyless, data), data).cells[60, 0] == (count == 3)
-    more = dataset([*[(n, n + 1, 0, False) for n in range(10)], *[(50, 0, 0, False)] * 3])
+    more = dataset([*rows, *[(50 + 2 * n, 0, 0, False) for n in range(3)]])
     cells = find_support(survey(ProgramModel(program, sandbox), more), more).cells
     assert not cells[51, 0] and cells[50, 0]  # 51 was never looked up
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_a_rule_needs_rows_from_a_twentieth_of_its_cells(sandbox, count):
+    data = dataset([(n, n + 1, 0, False) for n in range(count)] * 3)
+    cells = find_support(survey(ProgramModel(ENDLESS_STEPS, sandbox), data), data).cells
+    assert cells[:count, 0].all()  # recorded
+    assert cells[count:99, 0].all() == (count == 5)  # of 99 cells
+    assert not cells[:, 1].any()  # the other action was never recorded
 
 
 def test_the_worst_return_is_a_terminated_or_an_extrapolated_episode():
