@@ -315,6 +315,8 @@ def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
     lines: dict[str, str] = {}
     if backend.is_language_model:
         lines["Cost"] = _cost_words(result)
+    if result.body:
+        lines["Body"] = result.body
     if result.program:
         lines["Program"] = named(result.program)
     score = result.scores.test or result.scores.train

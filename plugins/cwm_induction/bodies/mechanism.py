@@ -1,0 +1,152 @@
+"""A body in MuJoCo: it simulates recorded steps and keeps the arrays that programs may read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+
+INTEGRATORS = ("Euler", "RK4", "implicit", "implicitfast")
+"""Names of the integrators of MuJoCo."""
+
+FIELDS = ("qpos", "qvel", "xpos", "site_xpos", "qfrc_constraint")
+"""Arrays of `MjData` that are kept after a step."""
+
+FORCE_FIELDS = ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
+"""Larger arrays of `MjData`, kept if they are needed; `mj_rnePostConstraint` computes them."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The number of simulation steps per action, and the name of the integrator."""
+
+    frame_skip: int
+    integrator: str
+
+
+@dataclass(frozen=True)
+class Starts:
+    """States to simulate from.
+
+    Attributes:
+        positions: Values of `qpos`, of shape (rows, nq).
+        velocities: Values of `qvel`, of shape (rows, nv).
+        shown: Mask of the positions that an observation shows, of shape (nq,).
+        limits: Bounds of the shown velocities, of shape (nv,), infinity without a bound.
+        follows: Mask of the rows that continue the simulation of the row before; None if each row
+            is simulated alone.
+    """
+
+    positions: Array
+    velocities: Array
+    shown: Array
+    limits: Array
+    follows: Array | None = None
+
+
+@dataclass(frozen=True)
+class StepArrays:
+    """Arrays of `MjData` before and after the steps of rows, each with a first axis for the row."""
+
+    before: dict[str, Array]
+    after: dict[str, Array]
+
+
+class Mechanism:
+    """A compiled body, and its joints.
+
+    Args:
+        xml: The text of the MJCF file.
+    """
+
+    def __init__(self, xml: str) -> None:
+        import mujoco
+
+        self.xml = xml
+        self._mujoco: Any = mujoco
+        self.model: Any = mujoco.MjModel.from_xml_string(xml)
+        self.data: Any = mujoco.MjData(self.model)
+        mujoco.mj_forward(self.model, self.data)
+
+    @cached_property
+    def integrator(self) -> str:
+        """The name of the integrator in the file."""
+        chosen = int(self.model.opt.integrator)
+        return next(name for name in INTEGRATORS if self._kind_of(name) == chosen)
+
+    def _kind_of(self, integrator: str) -> int:
+        return int(getattr(self._mujoco.mjtIntegrator, f"mjINT_{integrator.upper()}"))
+
+    @cached_property
+    def scalar_joints(self) -> list[tuple[int, int, bool]]:
+        """Index in `qpos`, index in `qvel` and whether it is a hinge, of slides and hinges."""
+        kinds = self._mujoco.mjtJoint
+        hinge, slide = int(kinds.mjJNT_HINGE), int(kinds.mjJNT_SLIDE)
+        model = self.model
+        return [
+            (int(model.jnt_qposadr[j]), int(model.jnt_dofadr[j]), bool(model.jnt_type[j] == hinge))
+            for j in range(model.njnt)
+            if model.jnt_type[j] in (hinge, slide)
+        ]
+
+    @cached_property
+    def bodies(self) -> list[str]:
+        """Names of the bodies, "" for unnamed ones. The first is the world."""
+        return [self.model.body(i).name for i in range(self.model.nbody)]
+
+    @cached_property
+    def sites(self) -> list[str]:
+        """Names of the sites, "" for unnamed ones."""
+        return [self.model.site(i).name for i in range(self.model.nsite)]
+
+    def simulate(
+        self, starts: Starts, actions: Array, timing: Timing, fields: Sequence[str] = FIELDS
+    ) -> StepArrays:
+        """Simulate one step of the environment from each row.
+
+        Args:
+            starts: The states to start from.
+            actions: Values of `ctrl`, of shape (rows, nu).
+            timing: Frame skip and integrator.
+            fields: Names of the arrays to keep.
+        """
+        mujoco, model, data = self._mujoco, self.model, self.data
+        forces, own = bool(set(fields) & set(FORCE_FIELDS)), model.opt.integrator
+        model.opt.integrator = self._kind_of(timing.integrator)
+        shapes = {name: (len(actions), *getattr(data, name).shape) for name in fields}
+        before = {name: np.empty(shape) for name, shape in shapes.items()}
+        after = {name: np.empty(shape) for name, shape in shapes.items()}
+        for row in range(len(actions)):
+            self._set_state(starts, row)
+            for name, array in before.items():
+                array[row] = getattr(data, name)
+            data.ctrl[:] = actions[row]
+            mujoco.mj_step(model, data, timing.frame_skip)
+            if forces:
+                mujoco.mj_rnePostConstraint(model, data)
+            for name, array in after.items():
+                array[row] = getattr(data, name)
+        model.opt.integrator = own
+        return StepArrays(before, after)
+
+    def _set_state(self, starts: Starts, row: int) -> None:
+        """Set the state of a row as a program does: in `correct`, in `reset` or in `set_state`."""
+        mujoco, model, data = self._mujoco, self.model, self.data
+        if starts.follows is None:
+            data.qpos[:], data.qvel[:] = starts.positions[row], starts.velocities[row]
+            data.qacc_warmstart[:] = 0.0
+            mujoco.mj_kinematics(model, data)
+            return
+        follows, seen = bool(starts.follows[row]), starts.velocities[row]
+        if not follows:
+            mujoco.mj_resetData(model, data)
+        hidden = (np.abs(seen) >= starts.limits) & (data.qvel * seen >= starts.limits**2)
+        data.qpos[starts.shown] = starts.positions[row][starts.shown]
+        data.qvel[:] = np.where(hidden, data.qvel, seen)
+        if not follows:
+            mujoco.mj_forward(model, data)

@@ -1,0 +1,336 @@
+"""Rewards and the end of episodes, fitted to simulated steps.
+
+A reward is a weighted sum of a few terms: speed, effort, distances, squares. A step ends the
+episode if a quantity leaves its healthy range.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from cwm_induction.bodies.layout import Layout, Rows, is_right
+from cwm_induction.bodies.mechanism import Array, Mechanism, StepArrays, Timing
+from cwm_induction.bodies.readings import Point, points_of
+from cwm_induction.writing.rounding import rounded, simplest_between
+
+REWARDED = 0.95
+"""Share of rows with the right reward that ends the search for further terms."""
+
+LOST_SHARE = 0.005
+"""Share of right rows that leaving out or rounding a term may cost."""
+
+MAX_CONDITIONS = 4
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of the reward: its name, its values in all rows, and its expression.
+
+    `before` is a statement that the program runs before the simulation, "" for none.
+    """
+
+    name: str
+    code: str
+    values: Array
+    before: str = ""
+
+
+@dataclass(frozen=True)
+class WeightedTerm:
+    """A term with its weight."""
+
+    term: Term
+    weight: float
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition that ends the episode: a quantity is above or below a threshold."""
+
+    name: str
+    code: str
+    is_above: bool
+    threshold: float
+
+
+@dataclass(frozen=True)
+class FittedReward:
+    """A reward, and the share of rows in which it is right."""
+
+    terms: tuple[WeightedTerm, ...]
+    right: float
+
+
+def fit_reward(
+    mechanism: Mechanism, timing: Timing, layout: Layout, rows: Rows, steps: StepArrays
+) -> FittedReward:
+    """Return the fewest terms that explain the rewards.
+
+    Args:
+        mechanism: The body.
+        timing: Its frame skip.
+        layout: The layout of observations.
+        rows: Recorded steps that the simulation predicts.
+        steps: The simulated steps.
+    """
+    best: FittedReward | None = None
+    basic = list(_basic_terms(mechanism, timing, layout, rows, steps))
+    levels = [
+        basic,
+        basic + list(_distance_terms(mechanism, steps)),
+        basic + list(_square_terms(mechanism, layout, steps)),
+    ]
+    for terms in levels:
+        weights, right = _fit(terms, rows.rewards)
+        if right >= REWARDED:
+            return _pruned(terms, rows.rewards, right)
+        if best is None or right > best.right + 0.05:
+            weighted = zip(terms, weights.tolist(), strict=True)
+            best = FittedReward(tuple(WeightedTerm(t, w) for t, w in weighted if w), right)
+    assert best is not None
+    return best
+
+
+def fit_ends(
+    mechanism: Mechanism, layout: Layout, rows: Rows, arrays: dict[str, Array]
+) -> tuple[Condition, ...]:
+    """Return conditions that hold in steps that end an episode, and in no other step.
+
+    A condition is better if it explains more ends, then if its quantity is a position rather than a
+    place or a velocity, then if the threshold is next to values of steps that do not end.
+
+    Args:
+        mechanism: The body.
+        layout: The layout of observations.
+        rows: Recorded steps.
+        arrays: Arrays of `MjData` after the steps.
+    """
+    conditions: list[Condition] = []
+    quantities = [
+        (group, *quantity)
+        for group, some in enumerate(_quantities(mechanism, layout, arrays))
+        for quantity in some
+    ]
+    left = rows.ends.copy()
+    while left.any() and not rows.ends.all() and len(conditions) < MAX_CONDITIONS:
+        best: tuple[float, int, float] | None = None
+        chosen: tuple[Condition, Array] | None = None
+        for group, name, code, values in quantities:
+            for is_above in (True, False):
+                signed = values if is_above else -values
+                most = signed[~rows.ends].max()
+                covered = left & (signed > most)
+                if not covered.any():
+                    continue
+                least = signed[covered].min()
+                gap = (least - most) / (values[~rows.ends].std() + 1e-9)
+                order = (-float(covered.sum()), group, gap)
+                if best is None or order < best:
+                    low, high = (most, least) if is_above else (-least, -most)
+                    threshold = simplest_between(float(low), float(high))
+                    best = order
+                    chosen = Condition(name, code, is_above, threshold), covered
+        if chosen is None:
+            break
+        conditions.append(chosen[0])
+        left &= ~chosen[1]
+    return tuple(conditions)
+
+
+def identifier(*words: str) -> str:
+    """Return words joined to a valid name."""
+    name = re.sub(r"\W+", "_", "_".join(filter(None, words))).strip("_").lower()
+    return f"n{name}" if name[:1].isdigit() else name
+
+
+Quantity = tuple[str, str, Array]
+"""Name, expression and values of a quantity that may end an episode."""
+
+
+def _quantities(
+    mechanism: Mechanism, layout: Layout, arrays: dict[str, Array]
+) -> Iterator[list[Quantity]]:
+    """Yield positions, places of sites, places of bodies, and velocities.
+
+    A quantity with both signs also counts by its size. Coordinates of a root without a visible
+    position are left out.
+    """
+    yield [
+        quantity
+        for index, name in enumerate(position_names(mechanism))
+        if layout.positions[index] is not None
+        for quantity in _with_size(name, f"data.qpos[{index}]", arrays["qpos"][:, index])
+    ]
+    hidden, points = _hidden_axes(mechanism, layout), points_of(mechanism)
+    for kind in ("site", "body"):
+        yield [
+            (
+                identifier(_label(point), letter),
+                f"{point.code}[{axis}]",
+                arrays[point.field][:, point.index, axis],
+            )
+            for point in points
+            for axis, letter in enumerate("xyz")
+            if point.kind == kind and axis not in hidden
+        ]
+    yield [
+        quantity
+        for index, name in enumerate(velocity_names(mechanism))
+        for quantity in _with_size(f"{name}_speed", f"data.qvel[{index}]", arrays["qvel"][:, index])
+    ]
+
+
+def _with_size(name: str, code: str, values: Array) -> Iterator[Quantity]:
+    if values.min() < 0 < values.max():
+        yield f"{name}_size", f"abs({code})", np.abs(values)
+    yield name, code, values
+
+
+def position_names(mechanism: Mechanism) -> list[str]:
+    """Return a name for each element of `qpos`."""
+    return _names(mechanism, mechanism.model.jnt_qposadr, mechanism.model.nq)
+
+
+def velocity_names(mechanism: Mechanism) -> list[str]:
+    """Return a name for each element of `qvel`."""
+    return _names(mechanism, mechanism.model.jnt_dofadr, mechanism.model.nv)
+
+
+def _names(mechanism: Mechanism, starts: Array, size: int) -> list[str]:
+    joints = [mechanism.model.joint(j).name or f"joint{j}" for j in range(mechanism.model.njnt)]
+    ends = [*map(int, starts[1:]), size]
+    names: list[str] = []
+    for joint, start, end in zip(joints, map(int, starts), ends, strict=True):
+        count = end - start
+        names += [identifier(joint, str(i) if count > 1 else "") for i in range(count)]
+    return names
+
+
+def _hidden_axes(mechanism: Mechanism, layout: Layout) -> set[int]:
+    """Return the axes of the world along which hidden slides or free joints move the body."""
+    model, hidden = mechanism.model, set[int]()
+    for joint in range(model.njnt):
+        start, kind = int(model.jnt_qposadr[joint]), int(model.jnt_type[joint])
+        if kind == 0:  # a free joint
+            hidden |= {axis for axis in range(AXES) if layout.positions[start + axis] is None}
+        elif kind == 2 and layout.positions[start] is None:  # a slide
+            hidden |= set(np.flatnonzero(np.abs(model.jnt_axis[joint]) > 1e-9).tolist())
+    return hidden
+
+
+AXES = 3
+
+
+def _basic_terms(
+    mechanism: Mechanism, timing: Timing, layout: Layout, rows: Rows, steps: StepArrays
+) -> Iterator[Term]:
+    """Yield the constant, survival, effort, and the speeds of the root along axes."""
+    count = len(rows)
+    if rows.ends.any():
+        yield Term("alive_reward", "(not ends)", (~rows.ends).astype(float))
+    yield Term("base_reward", "1.0", np.ones(count))
+    yield Term("control_weight", "np.sum(np.square(action))", np.square(rows.actions).sum(axis=1))
+    model = mechanism.model
+    seconds = timing.frame_skip * model.opt.timestep
+    names = position_names(mechanism)
+    for joint in range(model.njnt):
+        start, kind = int(model.jnt_qposadr[joint]), int(model.jnt_type[joint])
+        indices = {0: range(start, start + AXES), 2: [start]}.get(kind, [])
+        for index in indices:
+            change = steps.after["qpos"][:, index] - steps.before["qpos"][:, index]
+            yield Term(
+                f"{names[index]}_speed_weight",
+                f"(data.qpos[{index}] - {names[index]}_before) / self.seconds",
+                change / seconds,
+                before=f"{names[index]}_before = data.qpos[{index}]",
+            )
+
+
+def _distance_terms(mechanism: Mechanism, steps: StepArrays) -> Iterator[Term]:
+    """Yield the distances of all pairs of points after the step, and their squares."""
+    points = points_of(mechanism)
+    for one, other in combinations(points, 2):
+        ends = [steps.after[p.field][:, p.index] for p in (one, other)]
+        distance = np.linalg.norm(ends[0] - ends[1], axis=1)
+        name = identifier(_label(one), _label(other), "distance")
+        code = f"np.linalg.norm({one.code} - {other.code})"
+        yield Term(f"{name}_weight", code, distance)
+        yield Term(f"{name}_square_weight", f"{code} ** 2", distance**2)
+
+
+def _square_terms(mechanism: Mechanism, layout: Layout, steps: StepArrays) -> Iterator[Term]:
+    """Yield squares of velocities and positions, and places of points with their squares."""
+    arrays, hidden = steps.after, _hidden_axes(mechanism, layout)
+    for index, name in enumerate(velocity_names(mechanism)):
+        values, code = arrays["qvel"][:, index], f"data.qvel[{index}]"
+        yield Term(f"{name}_speed_square_weight", f"{code} ** 2", values**2)
+    for index, name in enumerate(position_names(mechanism)):
+        if layout.positions[index] is not None:
+            values, code = arrays["qpos"][:, index], f"data.qpos[{index}]"
+            yield Term(f"{name}_square_weight", f"{code} ** 2", values**2)
+            yield Term(f"{name}_weight", code, values)
+    points = points_of(mechanism)
+    sites = [point for point in points if point.kind == "site"]
+    for point in sites or points:
+        for axis, letter in enumerate("xyz"):
+            if axis in hidden:
+                continue
+            values, code = arrays[point.field][:, point.index, axis], f"{point.code}[{axis}]"
+            name = identifier(_label(point), letter)
+            yield Term(f"{name}_square_weight", f"{code} ** 2", values**2)
+            yield Term(f"{name}_weight", code, values)
+
+
+def _label(point: Point) -> str:
+    return point.name or f"{point.kind}{point.index}"
+
+
+def _fit(terms: list[Term], rewards: Array) -> tuple[Array, float]:
+    """Return the weights of terms, and the share of right rewards.
+
+    The second fit leaves out the rows that the first one predicts worst.
+    """
+    matrix = np.stack([term.values for term in terms], axis=1)
+    weights = _least_squares(matrix, rewards)
+    if not is_right(matrix @ weights, rewards).all():
+        errors = np.abs(matrix @ weights - rewards)
+        kept = errors <= np.quantile(errors, 0.9)
+        weights = _least_squares(matrix[kept], rewards[kept])
+    return weights, float(is_right(matrix @ weights, rewards).mean())
+
+
+def _least_squares(matrix: Array, rewards: Array) -> Array:
+    """Return the weights with the least squares; columns of zeros get 0."""
+    size = np.sqrt(np.square(matrix).mean(axis=0))
+    used = size > 1e-12
+    weights = np.zeros(len(size))
+    found, *_ = np.linalg.lstsq(matrix[:, used] / size[used], rewards, rcond=1e-11)
+    weights[used] = found / size[used]
+    return weights
+
+
+def _pruned(terms: list[Term], rewards: Array, right: float) -> FittedReward:
+    """Leave out all terms that no row needs, the last terms first, and round the weights."""
+    least = right - LOST_SHARE
+    for term in terms[::-1]:
+        rest = [each for each in terms if each is not term]
+        if rest and _fit(rest, rewards)[1] >= least:
+            terms = rest
+    weights, right = _fit(terms, rewards)
+    matrix = np.stack([term.values for term in terms], axis=1)
+    for index in range(len(terms)):
+        for digits in range(1, 10):
+            trial = weights.copy()
+            trial[index] = rounded(float(weights[index]), digits)
+            share = float(is_right(matrix @ trial, rewards).mean())
+            if share >= right:
+                weights = trial
+                break
+    share = float(is_right(matrix @ weights, rewards).mean())
+    weighted = zip(terms, weights.tolist(), strict=True)
+    return FittedReward(tuple(WeightedTerm(term, weight) for term, weight in weighted), share)

@@ -1,0 +1,135 @@
+"""Components of observations besides the state: places of bodies, their distances, and forces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cwm_induction.bodies.layout import Rows, is_right
+from cwm_induction.bodies.mechanism import Array, Mechanism
+
+AXES = 3
+
+READ_SHARE = 0.9
+"""Share of rows in which a reading has to be right."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The origin of a body or a site, with its index in `xpos` or `site_xpos`."""
+
+    kind: str
+    index: int
+    name: str
+
+    @property
+    def field(self) -> str:
+        """The array of `MjData` with its place."""
+        return "site_xpos" if self.kind == "site" else "xpos"
+
+    @property
+    def code(self) -> str:
+        """An expression for its place."""
+        if self.name:
+            return f'data.{self.kind}("{self.name}").xpos'
+        return f"data.{self.field}[{self.index}]"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A component: an element of an array of `MjData`, or of the difference of two points.
+
+    Attributes:
+        field: The array of `MjData`, "" for a difference of points, "constant" for a constant.
+        index: Index in the flat array, or the axis of the difference.
+        points: The points whose difference it is.
+        value: The value of a constant.
+    """
+
+    field: str
+    index: int
+    points: tuple[Point, ...] = ()
+    value: float = 0.0
+
+    def values(self, arrays: dict[str, Array]) -> Array:
+        """Return the values in all rows."""
+        if self.field == "constant":
+            return np.full(len(arrays["qpos"]), self.value)
+        if not self.points:
+            array = arrays[self.field]
+            return np.asarray(array.reshape(len(array), -1)[:, self.index])
+        one, other = (arrays[p.field][:, p.index, self.index] for p in self.points)
+        return np.asarray(one - other)
+
+    def next(self, steps: int = 1) -> Reading:
+        """Return the reading of the next element."""
+        return Reading(self.field, self.index + steps, self.points, self.value)
+
+
+def points_of(mechanism: Mechanism) -> list[Point]:
+    """Return all bodies but the world, and all sites."""
+    bodies = [Point("body", i, name) for i, name in enumerate(mechanism.bodies) if i]
+    return bodies + [Point("site", i, name) for i, name in enumerate(mechanism.sites)]
+
+
+def find_readings(
+    mechanism: Mechanism,
+    rows: Rows,
+    arrays: dict[str, Array],
+    components: list[int],
+) -> dict[int, Reading]:
+    """Return the readings of components; constants and components without one come last.
+
+    Args:
+        mechanism: The body.
+        rows: The recorded steps.
+        arrays: Arrays of `MjData` after the steps.
+        components: The components that the state does not determine.
+    """
+    candidates = list(_candidates(mechanism, arrays))
+    found: dict[int, Reading] = {}
+    constant = {c for c in components if np.ptp(rows.after[:, c]) == 0}
+    values = {reading: reading.values(arrays) for reading in candidates}
+    for component in components:
+        if component in constant:
+            continue
+        previous = found.get(component - 1)
+        first = [previous.next()] if previous is not None and previous.next() in values else []
+        shares = {
+            reading: _right_share(values[reading], rows, component)
+            for reading in [*first, *candidates]
+        }
+        best = max(shares, key=lambda reading: shares[reading])
+        if shares[best] >= READ_SHARE:
+            found[component] = best
+    for order in (components, components[::-1]):
+        steps = 1 if order is components else -1
+        for component in order:
+            near = found.get(component - steps)
+            if component in found or near is None or near.next(steps) not in values:
+                continue
+            if _right_share(values[near.next(steps)], rows, component) >= READ_SHARE:
+                found[component] = near.next(steps)
+    for component in constant - found.keys():
+        found[component] = Reading("constant", 0, value=float(rows.after[0, component]))
+    return found
+
+
+def _right_share(values: Array, rows: Rows, component: int) -> float:
+    bound = rows.bounds[component]
+    return float(is_right(np.clip(values, -bound, bound), rows.after[:, component]).mean())
+
+
+def _candidates(mechanism: Mechanism, arrays: dict[str, Array]) -> Iterator[Reading]:
+    """Yield readings, the simplest first: elements of arrays, then differences of points."""
+    fields = [name for name in arrays if name not in ("qpos", "qvel")]
+    for name in fields:
+        size = arrays[name][0].size
+        yield from (Reading(name, index) for index in range(size))
+    points = points_of(mechanism)
+    for one in points:
+        for other in points:
+            if one is not other:
+                yield from (Reading("", axis, (one, other)) for axis in range(AXES))
