@@ -14,7 +14,7 @@ from cwm_induction.bodies.payoff import fit_ends, fit_reward
 from cwm_induction.bodies.program import BodyFindings, write_program
 from cwm_induction.bodies.readings import find_readings
 
-MEMORY_GAIN = 0.05
+MEMORY_GAIN = 0.02
 """Share of rows that a memory has to predict in addition to be worth its slower planning."""
 
 READ_ROWS = 200

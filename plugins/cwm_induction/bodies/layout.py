@@ -81,7 +81,8 @@ class Layout:
             if component is not None and bounds is not None:
                 limits[index] = bounds[component]
         shown = np.array([source is not None for source in self.positions])
-        return Starts(positions, velocities, shown, limits, follows)
+        angles = np.array([bool(s and s.cosine is not None) for s in self.positions])
+        return Starts(positions, velocities, shown, limits, angles, follows)
 
     def expected(self, positions: Array, velocities: Array, size: int) -> Array:
         """Return the components that the state determines, NaN for the others."""

@@ -38,6 +38,7 @@ class Starts:
         velocities: Values of `qvel`, of shape (rows, nv).
         shown: Mask of the positions that an observation shows, of shape (nq,).
         limits: Bounds of the shown velocities, of shape (nv,), infinity without a bound.
+        angles: Mask of the positions that are shown up to full turns, of shape (nq,).
         follows: Mask of the rows that continue the simulation of the row before; None if each row
             is simulated alone.
     """
@@ -46,6 +47,7 @@ class Starts:
     velocities: Array
     shown: Array
     limits: Array
+    angles: Array
     follows: Array | None = None
 
 
@@ -146,7 +148,9 @@ class Mechanism:
         if not follows:
             mujoco.mj_resetData(model, data)
         hidden = (np.abs(seen) >= starts.limits) & (data.qvel * seen >= starts.limits**2)
-        data.qpos[starts.shown] = starts.positions[row][starts.shown]
+        positions = np.where(starts.shown, starts.positions[row], data.qpos)
+        turn = np.remainder(positions - data.qpos + np.pi, 2 * np.pi) - np.pi
+        data.qpos[:] = np.where(starts.angles, data.qpos + turn, positions)
         data.qvel[:] = np.where(hidden, data.qvel, seen)
         if not follows:
             mujoco.mj_forward(model, data)

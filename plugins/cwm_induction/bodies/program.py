@@ -74,6 +74,9 @@ _MEMORY = '''    def reset(self, observation):
         mujoco.mj_setState(self.model, self.data, state, kind)
 '''
 
+SPARE_MEMORY = 16
+"""Memory of a simulation as a multiple of what the recorded steps use."""
+
 
 @dataclass(frozen=True)
 class BodyFindings:
@@ -130,8 +133,21 @@ def write_program(found: BodyFindings) -> str:
         step=_indented(step),
     )
     head, class_word, body = written.partition("class Environment")
-    xml = found.mechanism.xml.strip().replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    xml = _with_small_memory(found.mechanism).strip().replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     return f'{head}BODY = """{xml}\n"""\n\n\n{broken(class_word + body)}'
+
+
+def _with_small_memory(mechanism: Mechanism) -> str:
+    """Return the text of the body, with enough memory for its contacts.
+
+    MuJoCo reserves 13 MB for each simulation by default, and checks of a program with memory create
+    a simulation per episode.
+    """
+    before, end, after = mechanism.xml.rpartition("</mujoco>")
+    if "<size" in mechanism.xml or not end:
+        return mechanism.xml
+    megabytes = 1 + mechanism.data.maxuse_arena * SPARE_MEMORY // 2**20
+    return f'{before}  <size memory="{megabytes}M"/>\n{end}{after}'
 
 
 def _plain_methods(found: BodyFindings) -> str:
@@ -216,7 +232,13 @@ def _state_lines(found: BodyFindings, *, remembers: bool) -> Iterator[str]:
     for start, pair, length in _circle_runs(circles):
         target = _slice(start, length, found.mechanism.model.nq)
         sine, cosine = (_slice(part or 0, length, size) for part in pair)
-        yield f"data.qpos[{target}] = np.arctan2(observation[{sine}], observation[{cosine}])"
+        angles = f"np.arctan2(observation[{sine}], observation[{cosine}])"
+        if not remembers:
+            yield f"data.qpos[{target}] = {angles}"
+            continue
+        # Sine and cosine do not show full turns.
+        yield f"turn = {angles} - data.qpos[{target}]"
+        yield f"data.qpos[{target}] += np.remainder(turn + np.pi, 2 * np.pi) - np.pi"
     speeds = [(i, c) for i, c in enumerate(layout.velocities) if c is not None]
     for start, first, length in _runs(speeds):
         target = f"data.qvel[{_slice(start, length, found.mechanism.model.nv)}]"
