@@ -3,6 +3,8 @@
 import json
 import signal
 import time
+from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -298,3 +300,27 @@ def test_the_dry_lake_is_exact_wherever_the_train_data_has_been(cwm, seed):
         found = evaluate(ProgramModel(run.best_program(), sandbox), data.test[seen], metric)
     assert seen.any()
     assert (found.rows == 1.0).all()
+
+
+def test_a_given_body_is_named_in_every_report(cwm):
+    pytest.importorskip("mujoco")
+    data = Path(str(files("data.cwm_data") / "InvertedPendulum-v5.npz"))
+    words = ["synthesize", "--env", "InvertedPendulum-v5", "--dataset", str(data), "--run", "own"]
+    answer = cwm(*words, "--body", "env", "--json")
+    assert answer.returncode == 0, answer.stderr
+    origin = "the environment's own model (--body env)"
+    result = json.loads(answer.stdout)
+    assert result["solved"]
+    assert result["body"] == origin
+    assert f"Body:    {origin}" in answer.stderr
+    folder = cwm.folder / "own"
+    assert (folder / "best.py").read_text().startswith(f"# The body is {origin}.\n")
+    assert json.loads((folder / "run.json").read_text())["body"] == origin
+    assert f"body: {origin}" in cwm("runs", "report", "own").stdout
+    assert "<mujoco" in (folder / "body.xml").read_text()
+    # another body is another search
+    other = (folder / "body.xml").read_text().replace('gear="100', 'gear="90')
+    (cwm.folder / "other.xml").write_text(other)
+    answer = cwm(*words, "--body", "other.xml")
+    assert answer.returncode == 1
+    assert "body" in answer.stderr

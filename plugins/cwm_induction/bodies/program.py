@@ -133,7 +133,12 @@ def write_program(found: BodyFindings) -> str:
         step=_indented(step),
     )
     head, class_word, body = written.partition("class Environment")
-    xml = _with_small_memory(found.mechanism).strip().replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    xml = (
+        _with_small_memory(found.mechanism)
+        .strip()
+        .replace("\\", "\\\\")
+        .replace('"""', '\\"\\"\\"')
+    )
     return f'{head}BODY = """{xml}\n"""\n\n\n{broken(class_word + body)}'
 
 
