@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_induction.bodies.layout import FittedLayout, Rows, clip_bounds, fit_layout, is_right
-from cwm_induction.bodies.mechanism import Array, Mechanism, StepArrays
-from cwm_induction.bodies.payoff import fit_ends, fit_reward
+from cwm_induction.bodies.mechanism import FIELDS, FORCE_FIELDS, Array, Mechanism, StepArrays
+from cwm_induction.bodies.payoff import Condition, FittedReward, fit_ends, fit_reward
 from cwm_induction.bodies.program import BodyFindings, write_program
-from cwm_induction.bodies.readings import find_readings
+from cwm_induction.bodies.readings import Reading, find_readings, shared_bounds
 
 MEMORY_GAIN = 0.02
 """Share of rows that a memory has to predict in addition to be worth its slower planning."""
+
+FORCE_COMPONENTS = 6
+"""Components besides the state from which on they may be forces: a body has six."""
 
 READ_ROWS = 200
 """Rows that components besides the state are compared on."""
@@ -61,28 +65,55 @@ def induce_body(
     if found is None:
         return BodyProgram("")
     rows = rows.with_bounds(found.layout)
-    alone, chained = (_simulated(mechanism, rows, found, chained=c) for c in (False, True))
-    gains = float(chained.right.mean() - alone.right.mean()) > MEMORY_GAIN
-    simulated = chained if remembers or gains else alone
-    if not simulated.right.any():
+    alone, chained = (_fit_parts(mechanism, rows, found, chained=c) for c in (False, True))
+    needs_memory = chained.right - alone.right > MEMORY_GAIN
+    parts = chained if remembers else alone
+    if needs_memory and not remembers:  # more rows are simulated rightly
+        parts = replace(alone, reward=chained.reward, ends=chained.ends)
+    if not parts.right:
         return BodyProgram("")
-    chosen = np.flatnonzero(simulated.right)
-    right, steps = rows[chosen], simulated.part(chosen)
-    some = np.flatnonzero(~right.ends)[:READ_ROWS]
-    others = [c for c in range(rows.after.shape[1]) if c not in found.layout.used]
-    arrays = {name: array[some] for name, array in steps.after.items()}
     findings = BodyFindings(
         mechanism,
         found.layout,
         found.timing,
-        tuple(rows.bounds.tolist()),
-        find_readings(mechanism, right[some], arrays, others) if others else {},
-        fit_reward(mechanism, found.timing, found.layout, right, steps),
-        fit_ends(mechanism, found.layout, right, steps.after),
+        parts.bounds,
+        parts.readings,
+        parts.reward,
+        parts.ends,
         remembers,
         comment,
     )
-    return BodyProgram(write_program(findings), gains and not remembers)
+    return BodyProgram(write_program(findings), needs_memory and not remembers)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Parts of a program, and the share of rows whose state and reward they predict."""
+
+    right: float
+    bounds: tuple[float, ...]
+    readings: dict[int, Reading]
+    reward: FittedReward
+    ends: tuple[Condition, ...]
+
+
+def _fit_parts(mechanism: Mechanism, rows: Rows, found: FittedLayout, *, chained: bool) -> _Parts:
+    """Fit what the state does not determine, to rows simulated alone or in their order."""
+    others = [c for c in range(rows.after.shape[1]) if c not in found.layout.used]
+    fields = FIELDS + FORCE_FIELDS if len(others) >= FORCE_COMPONENTS else FIELDS
+    simulated = _simulated(mechanism, rows, found, fields, chained=chained)
+    chosen = np.flatnonzero(simulated.right)
+    if not len(chosen):
+        return _Parts(0.0, tuple(rows.bounds.tolist()), {}, FittedReward((), 0.0), ())
+    right, steps = rows[chosen], simulated.part(chosen)
+    some = np.flatnonzero(~right.ends)[:READ_ROWS]
+    arrays = {name: array[some] for name, array in steps.after.items()}
+    readings = find_readings(mechanism, right[some], arrays, others) if others else {}
+    bounds = shared_bounds(rows, readings)
+    reward = fit_reward(mechanism, found.timing, found.layout, right, steps)
+    ends = fit_ends(mechanism, found.layout, right, steps.after)
+    share = float(simulated.right.mean()) * reward.right
+    return _Parts(share, tuple(bounds.tolist()), readings, reward, ends)
 
 
 def rows_of(data: Dataset) -> Rows:
@@ -105,7 +136,7 @@ def rows_of(data: Dataset) -> Rows:
 
 
 def _simulated(
-    mechanism: Mechanism, rows: Rows, found: FittedLayout, *, chained: bool
+    mechanism: Mechanism, rows: Rows, found: FittedLayout, fields: Sequence[str], *, chained: bool
 ) -> _Simulated:
     """Simulate all rows: each alone, or in the order of an episode."""
     layout = found.layout
@@ -115,7 +146,7 @@ def _simulated(
         rows.bounds,
         rows.follows if chained else None,
     )
-    steps = mechanism.simulate(starts, rows.actions, found.timing)
+    steps = mechanism.simulate(starts, rows.actions, found.timing, fields)
     seen = layout.expected(steps.after["qpos"], steps.after["qvel"], rows.after.shape[1])
     seen = np.clip(seen, -rows.bounds, rows.bounds)
     known = ~np.isnan(seen[0])

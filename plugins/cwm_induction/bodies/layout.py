@@ -155,7 +155,7 @@ def clip_bounds(values: Array) -> Array:
     size = np.abs(values)
     most = size.max(axis=0)
     at_most = size == most
-    is_clipped = (at_most.sum(axis=0) >= 3) & (at_most.mean(axis=0) < 0.9) & (most > 1)
+    is_clipped = (at_most.sum(axis=0) >= 3) & (at_most.mean(axis=0) < 0.9) & (most >= 1)
     shared = [m for m in most[is_clipped].tolist() if m == round(m, 6)]
     return np.where(is_clipped & np.isin(most, shared), most, math.inf)
 

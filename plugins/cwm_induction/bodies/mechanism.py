@@ -14,7 +14,7 @@ Array = np.ndarray
 INTEGRATORS = ("Euler", "RK4", "implicit", "implicitfast")
 """Names of the integrators of MuJoCo."""
 
-FIELDS = ("qpos", "qvel", "xpos", "site_xpos", "qfrc_constraint")
+FIELDS = ("qpos", "qvel", "xpos", "xipos", "site_xpos", "qfrc_constraint")
 """Arrays of `MjData` that are kept after a step."""
 
 FORCE_FIELDS = ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")

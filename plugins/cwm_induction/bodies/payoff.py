@@ -26,6 +26,9 @@ LOST_SHARE = 0.005
 
 MAX_CONDITIONS = 4
 
+MAX_MOVING_BODIES = 3
+"""Bodies whose speed may be rewarded: the root and the next ones."""
+
 
 @dataclass(frozen=True)
 class Term:
@@ -83,6 +86,7 @@ def fit_reward(
     levels = [
         basic,
         basic + list(_distance_terms(mechanism, steps)),
+        basic + list(_motion_terms(mechanism, timing, rows, steps)),
         basic + list(_square_terms(mechanism, layout, steps)),
     ]
     for terms in levels:
@@ -261,6 +265,45 @@ def _distance_terms(mechanism: Mechanism, steps: StepArrays) -> Iterator[Term]:
         code = f"np.linalg.norm({one.code} - {other.code})"
         yield Term(f"{name}_weight", code, distance)
         yield Term(f"{name}_square_weight", f"{code} ** 2", distance**2)
+
+
+def _motion_terms(
+    mechanism: Mechanism, timing: Timing, rows: Rows, steps: StepArrays
+) -> Iterator[Term]:
+    """Yield speeds of the first bodies and of the centre of mass, and costs of contact forces."""
+    seconds = timing.frame_skip * mechanism.model.opt.timestep
+    masses = mechanism.model.body_mass
+    for axis, letter in enumerate("xyz"):
+        code = f"np.average(data.xipos[:, {axis}], weights=self.model.body_mass)"
+        centres = [
+            a["xipos"][:, :, axis] @ masses / masses.sum() for a in (steps.before, steps.after)
+        ]
+        before = f"centre_{letter}_before"
+        yield Term(
+            f"centre_{letter}_speed_weight",
+            f"({code} - {before}) / self.seconds",
+            (centres[1] - centres[0]) / seconds,
+            before=f"{before} = {code}",
+        )
+    for point in points_of(mechanism)[:MAX_MOVING_BODIES]:
+        for axis, letter in enumerate("xyz"):
+            name, code = identifier(_label(point), letter), f"{point.code}[{axis}]"
+            change = [a[point.field][:, point.index, axis] for a in (steps.before, steps.after)]
+            yield Term(
+                f"{name}_speed_weight",
+                f"({code} - {name}_before) / self.seconds",
+                (change[1] - change[0]) / seconds,
+                before=f"{name}_before = {code}",
+            )
+    if "cfrc_ext" not in steps.after:
+        return
+    forces, sizes = steps.after["cfrc_ext"], {float(b) for b in rows.bounds if np.isfinite(b)}
+    for bound in [np.inf, *sorted(sizes)]:
+        code = "data.cfrc_ext"
+        if np.isfinite(bound):
+            code = f"np.clip({code}, -{bound:g}, {bound:g})"
+        cost = np.square(forces.clip(-bound, bound)).sum(axis=(1, 2))
+        yield Term("contact_weight", f"np.sum(np.square({code}))", cost)
 
 
 def _square_terms(mechanism: Mechanism, layout: Layout, steps: StepArrays) -> Iterator[Term]:

@@ -9,7 +9,7 @@ from itertools import count, islice, pairwise
 
 from cwm_induction.bodies.layout import Layout, Source
 from cwm_induction.bodies.mechanism import INTEGRATORS, Mechanism, Timing
-from cwm_induction.bodies.payoff import Condition, FittedReward
+from cwm_induction.bodies.payoff import Condition, FittedReward, WeightedTerm
 from cwm_induction.bodies.readings import Point, Reading, points_of
 from cwm_induction.writing.finishing import broken
 from cwm_induction.writing.rounding import literal
@@ -156,15 +156,14 @@ def _with_small_memory(mechanism: Mechanism) -> str:
 
 
 def _plain_methods(found: BodyFindings) -> str:
-    reads_places = any("xpos" in each.term.before for each in found.reward.terms)
-    kinematics = ["mujoco.mj_kinematics(self.model, data)"] if reads_places else []
+    kinematics = ["mujoco.mj_kinematics(self.model, data)"] if _placed(found) else []
     kept = ["self.observation = observation"] if _unread(found) else []
     state = _indented([*_state_lines(found, remembers=False), *kept])
     return _PLAIN.format(state=state, prepare=_indented(kinematics))
 
 
 def _memory_methods(found: BodyFindings) -> str:
-    keeps_places = any("xpos" in each.term.before for each in found.reward.terms)
+    keeps_places = bool(_placed(found))
     kept = ["self.observation = observation"] if _unread(found) else []
     state = _indented([*_state_lines(found, remembers=True), *kept])
     parts, restore = "state", []
@@ -172,6 +171,16 @@ def _memory_methods(found: BodyFindings) -> str:
         parts = "[state, self.data.xpos.copy(), self.data.xipos.copy()]"
         restore.append("state, self.data.xpos[:], self.data.xipos[:] = state")
     return _MEMORY.format(state=state, saved=parts, restore=_indented(restore))
+
+
+def _placed(found: BodyFindings) -> list[WeightedTerm]:
+    """Return the terms that need places of bodies before a step."""
+    fields = ("xpos", "xipos")
+    return [
+        each
+        for each in found.reward.terms
+        if each.weight and any(field in each.term.before for field in fields)
+    ]
 
 
 def _indented(lines: Iterable[str]) -> str:

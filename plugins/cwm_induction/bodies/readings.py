@@ -89,37 +89,54 @@ def find_readings(
         components: The components that the state does not determine.
     """
     candidates = list(_candidates(mechanism, arrays))
+    places = {reading: place for place, reading in enumerate(candidates)}
+    values = np.stack([reading.values(arrays) for reading in candidates], axis=1)
     found: dict[int, Reading] = {}
     constant = {c for c in components if np.ptp(rows.after[:, c]) == 0}
-    values = {reading: reading.values(arrays) for reading in candidates}
     for component in components:
         if component in constant:
             continue
+        shares = _right_shares(values, rows, component)
         previous = found.get(component - 1)
-        first = [previous.next()] if previous is not None and previous.next() in values else []
-        shares = {
-            reading: _right_share(values[reading], rows, component)
-            for reading in [*first, *candidates]
-        }
-        best = max(shares, key=lambda reading: shares[reading])
+        if previous is not None and previous.next() in places:
+            shares[places[previous.next()]] += 1e-9  # the next element, if others are as good
+        best = int(shares.argmax())
         if shares[best] >= READ_SHARE:
-            found[component] = best
+            found[component] = candidates[best]
     for order in (components, components[::-1]):
         steps = 1 if order is components else -1
         for component in order:
             near = found.get(component - steps)
-            if component in found or near is None or near.next(steps) not in values:
+            if component in found or near is None or near.next(steps) not in places:
                 continue
-            if _right_share(values[near.next(steps)], rows, component) >= READ_SHARE:
+            place = places[near.next(steps)]
+            if _right_shares(values[:, [place]], rows, component)[0] >= READ_SHARE:
                 found[component] = near.next(steps)
     for component in constant - found.keys():
         found[component] = Reading("constant", 0, value=float(rows.after[0, component]))
     return found
 
 
-def _right_share(values: Array, rows: Rows, component: int) -> float:
+def shared_bounds(rows: Rows, readings: dict[int, Reading]) -> Array:
+    """Return the bounds of components; components that are read from one array share a bound.
+
+    They have none if a value is beyond the bound of another component.
+    """
+    shared = rows.bounds.copy()
+    fields = {reading.field for reading in readings.values()} - {"", "constant"}
+    for name in fields:
+        components = [c for c, reading in readings.items() if reading.field == name]
+        bound = rows.bounds[components].min()
+        is_shared = (np.abs(rows.after[:, components]) <= bound).all()
+        shared[components] = bound if is_shared else np.inf
+    return shared
+
+
+def _right_shares(values: Array, rows: Rows, component: int) -> Array:
+    """Return the share of rows in which each column of values is the component."""
     bound = rows.bounds[component]
-    return float(is_right(np.clip(values, -bound, bound), rows.after[:, component]).mean())
+    recorded = rows.after[:, [component]]
+    return np.asarray(is_right(np.clip(values, -bound, bound), recorded).mean(axis=0))
 
 
 def _candidates(mechanism: Mechanism, arrays: dict[str, Array]) -> Iterator[Reading]:
