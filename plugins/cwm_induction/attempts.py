@@ -102,7 +102,7 @@ class ProgramProposal(NamedTuple):
     contract: str = ""
     """Another contract whose programs would predict more rows."""
     is_complete: bool = False
-    """Whether no other attempt is better, and names and lines stay as they are."""
+    """Whether to accept the program without other attempts, new names and line breaks."""
 
 
 class Attempt(Protocol):

@@ -19,7 +19,7 @@ MEMORY_GAIN = 0.02
 """Share of rows that a memory has to predict in addition to be worth its slower planning."""
 
 FORCE_COMPONENTS = 6
-"""Components besides the state from which on they may be forces: a body has six."""
+"""Number of components besides the state that may be forces: each body has six."""
 
 READ_ROWS = 200
 """Rows that components besides the state are compared on."""

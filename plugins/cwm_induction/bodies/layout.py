@@ -1,4 +1,4 @@
-"""The state in observations: which components are positions and velocities of which joints.
+"""The state in observations: the components with the positions and velocities of joints.
 
 Positions and velocities of a joint belong together: over a step, the position changes by the time
 step times the mean of the two velocities. Layouts are ranked by this relation, and the best ones
@@ -85,7 +85,7 @@ class Layout:
         return Starts(positions, velocities, shown, limits, angles, follows)
 
     def expected(self, positions: Array, velocities: Array, size: int) -> Array:
-        """Return the components that the state determines, NaN for the others."""
+        """Return the components that the state determines; other components are NaN."""
         seen = np.full((len(positions), size), np.nan)
         for index, source in enumerate(self.positions):
             if source is None:
@@ -122,7 +122,7 @@ class Rows:
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def with_bounds(self, layout: Layout) -> Rows:
-        """Return the rows with bounds for velocities only, and one bound for all of them."""
+        """Return the rows with one bound for all velocities, and none for positions."""
         speeds = [component for component in layout.velocities if component is not None]
         bound = float(self.bounds[speeds].min(initial=math.inf))
         bounds = np.where(
@@ -328,7 +328,7 @@ def _layout(
     shift: int,
     offset: int,
 ) -> tuple[Layout, float] | None:
-    """Return the layout in which plain positions begin at a shift and velocities at an offset.
+    """Return the layout whose plain positions begin at a shift, and velocities at an offset.
 
     Returns None if two values have one component, or no pair agrees with the kinematics.
     """
@@ -349,7 +349,7 @@ def _layout(
         if fit < 0:
             velocities[velocity] = None  # a joint that never moves
         elif fit < RELATED:
-            # The components after the state are no part of it.
+            # Other components may follow the state.
             if velocity > 0 and velocities[velocity - 1] is None:
                 return None
             positions[position] = velocities[velocity] = None

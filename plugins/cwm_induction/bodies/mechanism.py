@@ -15,7 +15,7 @@ INTEGRATORS = ("Euler", "RK4", "implicit", "implicitfast")
 """Names of the integrators of MuJoCo."""
 
 FIELDS = ("qpos", "qvel", "xpos", "xipos", "site_xpos", "qfrc_constraint")
-"""Arrays of `MjData` that are kept after a step."""
+"""Arrays of `MjData` to keep by default."""
 
 FORCE_FIELDS = ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
 """Larger arrays of `MjData`, kept if they are needed; `mj_rnePostConstraint` computes them."""
@@ -98,7 +98,7 @@ class Mechanism:
 
     @cached_property
     def bodies(self) -> list[str]:
-        """Names of the bodies, "" for unnamed ones. The first is the world."""
+        """Names of the bodies, "" for unnamed ones. The first body is the fixed one."""
         return [self.model.body(i).name for i in range(self.model.nbody)]
 
     @cached_property

@@ -63,7 +63,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class FittedReward:
-    """A reward, and the share of rows in which it is right."""
+    """A reward, and the share of rows with the right reward."""
 
     terms: tuple[WeightedTerm, ...]
     right: float
@@ -216,7 +216,7 @@ def _names(mechanism: Mechanism, starts: Array, size: int) -> list[str]:
 
 
 def _hidden_axes(mechanism: Mechanism, layout: Layout) -> set[int]:
-    """Return the axes of the world along which hidden slides or free joints move the body."""
+    """Return the axes along which joints with a hidden position move the body."""
     model, hidden = mechanism.model, set[int]()
     for joint in range(model.njnt):
         start, kind = int(model.jnt_qposadr[joint]), int(model.jnt_type[joint])
@@ -238,7 +238,7 @@ def _basic_terms(
     if rows.ends.any():
         yield Term("alive_reward", "(not ends)", (~rows.ends).astype(float))
     yield Term("base_reward", "1.0", np.ones(count))
-    yield Term("control_weight", "np.sum(np.square(action))", np.square(rows.actions).sum(axis=1))
+    yield Term("control_weight", "np.dot(action, action)", np.square(rows.actions).sum(axis=1))
     model = mechanism.model
     seconds = timing.frame_skip * model.opt.timestep
     names = position_names(mechanism)

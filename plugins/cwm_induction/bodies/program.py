@@ -87,7 +87,7 @@ class BodyFindings:
         layout: The state in the observation.
         timing: Frame skip and integrator.
         bounds: Bound of each clipped component, else infinity.
-        readings: The other components; components without a reading stay as they are.
+        readings: The other components; components without a reading do not change.
         reward: The terms of the reward.
         ends: The conditions that end an episode.
         remembers: Whether the program has a memory.
@@ -269,7 +269,7 @@ def _state_lines(found: BodyFindings, *, remembers: bool) -> Iterator[str]:
 
 
 def _runs(pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield start, first component and length of runs in which both numbers increase by one."""
+    """Yield start, first component and length of runs of pairs that increase by one."""
     start = 0
     for place in range(1, len(pairs) + 1):
         last = place == len(pairs)
@@ -303,7 +303,7 @@ def _slice(start: int, length: int, size: int) -> str:
 
 @dataclass(frozen=True)
 class _Part:
-    """A component of the observation: an element of an array, or a function of it."""
+    """A component of the observation: an element of an array, or a function of an element."""
 
     form: str
     array: str

@@ -13,7 +13,7 @@ from cwm_induction.bodies.mechanism import Array, Mechanism
 AXES = 3
 
 READ_SHARE = 0.9
-"""Share of rows in which a reading has to be right."""
+"""Least share of rows with the right value."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Reading:
 
 
 def points_of(mechanism: Mechanism) -> list[Point]:
-    """Return all bodies but the world, and all sites."""
+    """Return all bodies except the fixed one, and all sites."""
     bodies = [Point("body", i, name) for i, name in enumerate(mechanism.bodies) if i]
     return bodies + [Point("site", i, name) for i, name in enumerate(mechanism.sites)]
 
@@ -118,7 +118,7 @@ def find_readings(
 
 
 def shared_bounds(rows: Rows, readings: dict[int, Reading]) -> Array:
-    """Return the bounds of components; components that are read from one array share a bound.
+    """Return the bounds of components, one bound for all components from one array.
 
     They have none if a value is beyond the bound of another component.
     """
