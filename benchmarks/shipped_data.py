@@ -18,11 +18,8 @@ from cwm_cli.registry import environment
 
 FOLDER = Path(__file__).parents[1] / "data" / "cwm_data"
 
-LARGE = ("HumanoidStandup-v5",)
-"""Environments whose observations take too much room: their data are collected on first use."""
-
-SAME_EPISODES = (4, COLLECTOR_VERSION)
-"""Versions of the collector that play an episode alike: from 4 to 5 only more were added."""
+SAME_EPISODES = (5, COLLECTOR_VERSION)
+"""Versions of the collector that play an episode alike, unless it tries every action (coverage)."""
 
 
 def begun(file: Path, versions: dict[str, str]) -> Dataset | None:
@@ -32,7 +29,8 @@ def begun(file: Path, versions: dict[str, str]) -> Dataset | None:
     dataset = Dataset.load(file)
     known = dataset.metadata
     same = known["collector"] in SAME_EPISODES and known["versions"] == versions
-    return dataset if same else None
+    current = known["collector"] == COLLECTOR_VERSION or "coverage" not in known["policies"]
+    return dataset if same and current else None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -42,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--anew", action="store_true", help="use no episode that is there")
     chosen = parser.parse_args(arguments)
-    for env in chosen.envs or [env for env in SUITES["cwmb"] if env not in LARGE]:
+    for env in chosen.envs or SUITES["cwmb"]:
         file = chosen.folder / shipped_name(env)
         began = time.monotonic()
         spec = environment(env)

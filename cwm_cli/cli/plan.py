@@ -76,9 +76,10 @@ def plan(
 ) -> None:
     """Play an environment by planning in a world model.
 
-    Compares with random actions from the same initial states, and with --oracle also with plans
-    in the environment itself: R = (model - random) / (oracle - random). R needs an oracle that
-    is clearly better than random. If the program fails, the action is random, and the failure
+    Compares with random actions and with doing nothing from the same initial states, and with
+    --oracle also with plans in the environment itself. R = (model - baseline) / (oracle -
+    baseline), where the baseline is the better one of random and doing nothing. R needs an
+    oracle that is clearly better. If the program fails, the action is random, and the failure
     is counted. A command that was stopped continues after its last finished episode.
 
     Example: cwm plan runs/CartPole-v1-induction-0-20260101-120000 --oracle

@@ -1,4 +1,4 @@
-"""Play several episodes in parallel, with plans or random actions.
+"""Play several episodes in parallel, with plans, random actions or one constant action.
 
 An episode depends only on the seed and its number, not on other episodes or the worker.
 """
@@ -140,15 +140,17 @@ def play(
     numbers: Iterable[int],
     session: PlanningSession | None = None,
     *,
+    action: Any = None,
     comparing: Comparing | None = None,
     abreast: int | None = None,
 ) -> Stream:
-    """Play episodes with plans or random actions.
+    """Play episodes with plans, random actions or one constant action.
 
     Args:
         task: The environment with seed and limit.
         numbers: Numbers of the episodes.
-        session: Makes the plans. Without a session or a plan, the action is random.
+        session: Makes the plans. Without a session or a plan, the action is `action`.
+        action: The constant action; None for random actions.
         comparing: Compares finished episodes with the predictions of a model.
         abreast: Number of episodes at the same time. The default is 8, or 128 once 8 or more
             episodes have finished and none took more than 20 steps.
@@ -163,7 +165,7 @@ def play(
     try:
         while True:
             for number in islice(waiting, max(0, capacity - len(running))):
-                running.append(_RunningEpisode(task, number, comparing))
+                running.append(_RunningEpisode(task, number, action, comparing))
             if not running:
                 return
             cost = _plan_actions(running, session) if session else PlanningCost()
@@ -197,12 +199,15 @@ def play(
 class _RunningEpisode:
     """A running episode with its own environment."""
 
-    def __init__(self, task: Task, number: int, comparing: Comparing | None = None) -> None:
+    def __init__(
+        self, task: Task, number: int, constant: Any = None, comparing: Comparing | None = None
+    ) -> None:
         reset, random = seeds_of(task.seed, number)
         self.number = number
         self.over = False
         self.env = task.make()
         self._task = task
+        self._constant = constant
         self._comparing = comparing
         self.steps: list[Transition] = []
         self._planned: deque[Any] = deque()
@@ -252,8 +257,10 @@ class _RunningEpisode:
         self.cost = self.cost.plus(PlanningCost(1, failed, steps, seconds, doubtful))
 
     def advance(self) -> None:
-        """Play the planned actions, or one random action if there is no plan."""
-        if not self._planned:
+        """Play the planned actions; without a plan, the constant action or a random one."""
+        if not self._planned and self._constant is not None:
+            self._planned.append(self._constant)
+        elif not self._planned:
             self._planned.append(random_action(self._space, self._task.allowed(self.env)))
         while self._planned and not self.over:
             action = self._planned.popleft()

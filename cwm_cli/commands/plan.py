@@ -1,7 +1,7 @@
 """Play episodes of an environment by planning (`cwm plan`).
 
 `plan` resolves the request and lets each side play its episodes. The sides are random actions,
-plans in the world model and, if requested, plans in the environment itself (the oracle).
+doing nothing, plans in the model and, if requested, plans in the environment itself (the oracle).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from cwm_cli.commands.episodes import (
     in_threads,
     play,
 )
-from cwm_cli.commands.plays import (
-    EpisodeKey,
-    LearnFrom,
-    PlanResult,
-    PlayConfig,
-    PlayRun,
+from cwm_cli.commands.idle import can_idle, idle_action
+from cwm_cli.commands.plays import EpisodeKey, LearnFrom, PlanResult, PlayConfig, PlayRun
+from cwm_cli.commands.sides import (
+    FEWEST_EPISODES,
+    SIDES,
     Side,
     SideName,
+    episodes_by_length,
 )
 from cwm_cli.commands.subjects import (
     PLANS,
@@ -85,7 +85,7 @@ def plan(
     planner: str = "auto",
     options: Sequence[str] | Mapping[str, Any] = (),
     oracle: bool = False,
-    episodes: int = 10,
+    episodes: int | None = FEWEST_EPISODES,
     workers: int = 1,
     seed: int = 0,
     max_steps: int | None = None,
@@ -96,7 +96,7 @@ def plan(
     folder: Path | str | None = None,
     observer: Observer = SILENT,
 ) -> PlanResult:
-    """Play episodes with planned actions, and as many with random actions.
+    """Play episodes with planned actions, and as many with random actions and doing nothing.
 
     The plans are made in the best program of a `run`, in a `program` for `env`, or, with
     `real_env`, in the environment itself. Finished episodes are stored on disk, so that the same
@@ -114,7 +114,8 @@ def plan(
         planner: Name of the planner, or "auto".
         options: Options of planners, of planning and of the sandbox (`-o OWNER.KEY=VALUE`).
         oracle: Also plan in the environment itself, to compute the relative return `R`.
-        episodes: Number of episodes of each side.
+        episodes: Number of episodes of each side. None plays 10 to 2,000, so that the side with
+            the longest episodes plays about 3,000 steps.
         workers: Number of parallel workers; each plays several episodes in parallel.
         seed: Seed of the episodes.
         max_steps: Maximum length of an episode, by default the limit of the environment.
@@ -156,7 +157,7 @@ def plan(
     setting = Setting(subject.env, subject.env_args, seed, limit)
     truth = EnvironmentModel(subject.spec, subject.env_args)
     asked: SideName = "oracle" if subject.text is None and subject.model is None else "model"
-    sides = _select_sides(asked, truth, oracle=oracle, observer=observer)
+    sides = _select_sides(asked, truth, spaces[1], oracle=oracle, observer=observer)
     all_tools = sorted({*subject.tools, *tools})
     with ExitStack() as stack:
         sandbox = None
@@ -177,7 +178,12 @@ def plan(
             )
             sandbox = stack.enter_context(guarded)
         model, doubt = _model_with_doubt(
-            subject, sandbox, spaces, rows, choice.doubt, confirmed_share(episodes)
+            subject,
+            sandbox,
+            spaces,
+            rows,
+            choice.doubt,
+            confirmed_share(episodes or FEWEST_EPISODES),
         )
         known = None if doubt == FOREIGN_DATA else rows
         if model is not None and known is not None and choice.rivals > 1:
@@ -189,7 +195,8 @@ def plan(
         play_run = PlayRun.open(Path(folder or subject.folder), config, new=new)
         stack.enter_context(play_run)
         title = f"{subject.spec.id} · {subject.name}"
-        playing = Playing(title, sides, asked, episodes, limit, play_run)
+        count = episodes or FEWEST_EPISODES
+        playing = Playing(title, sides, asked, count, limit, play_run, by_length=episodes is None)
         play_run.report_repair(observer)
         playing.prepare(observer, filmed=film is not None)
         comparing = None
@@ -198,7 +205,7 @@ def plan(
         players = _Players(
             model or truth, setting, choice.planners, truth, sandbox, workers, comparing
         )
-        stopped = _play_through(playing, players, choice, observer, new=new)
+        stopped = _play_all(playing, players, choice, observer, new=new)
         filmed = film is not None and bool(playing.actions)
         result = playing.result(film.file if film and filmed else None, doubt, stopped)
     if film and filmed:
@@ -234,6 +241,7 @@ class Playing:
         episodes: Number of episodes of each side.
         limit: Maximum number of steps of an episode.
         run: Folder of the finished episodes.
+        by_length: Play more than these episodes if their length allows.
         actions: Actions of the first episode of the requested side; empty until it is finished.
     """
 
@@ -243,6 +251,7 @@ class Playing:
     episodes: int
     limit: int
     run: PlayRun
+    by_length: bool = False
     actions: list[Any] = field(default_factory=list)
 
     @property
@@ -257,8 +266,14 @@ class Playing:
 
     def outcome(self) -> dict[SideName, Side]:
         """Return the finished episodes of each side, in the order of the output."""
-        order: Sequence[SideName] = ("model", "oracle", "random")
-        return {side: self.run.side(side, self.episodes) for side in order if side in self.sides}
+        return {side: self.run.side(side, self.episodes) for side in SIDES if side in self.sides}
+
+    def extend(self) -> bool:
+        """Request more episodes if their length allows; return whether there are more."""
+        before = self.episodes
+        if self.by_length:
+            self.episodes = max(before, episodes_by_length(self.outcome().values()) or 0)
+        return self.episodes > before
 
     def result(self, film: Path | None, doubt: str, stopped: str) -> PlanResult:
         """Return the result of the requested side and of all sides with finished episodes."""
@@ -276,6 +291,7 @@ class Playing:
 
     def prepare(self, observer: Observer, *, filmed: bool) -> None:
         """Select the missing episodes, or all episodes if none is missing."""
+        self.extend()  # an interrupted call continues with its own number of episodes
         if self.played == len(self.requested):
             self.run.forget(self.requested)
         elif self.played:
@@ -378,10 +394,12 @@ def _create_planning(owner: Owner, options: Mapping[str, Any]) -> Planning:
 
 
 def _select_sides(
-    asked: SideName, truth: EnvironmentModel, *, oracle: bool, observer: Observer
+    asked: SideName, truth: EnvironmentModel, actions: Space, *, oracle: bool, observer: Observer
 ) -> list[SideName]:
     """Return the sides in playing order, without oracle if no state can be restored."""
     sides: list[SideName] = ["random", asked]
+    if can_idle(actions, truth.spec.valid_actions):
+        sides.insert(1, "idle")
     if oracle and asked != "oracle":
         sides.append("oracle")
     if "oracle" in sides:
@@ -480,6 +498,8 @@ class _Players:
         shares = deal(numbers, self.workers)
         if side == "random":
             return in_threads([play(self.task, numbers)])
+        if side == "idle":
+            return in_threads([play(self.task, numbers, action=idle_action(self.task))])
         if side == "model":
             opened = [self.model.open(self.planners, self.task) for _ in shares]
             streams = [
@@ -515,6 +535,16 @@ def _play_session(
 ) -> Stream:
     with session:
         yield from play(task, numbers, session, comparing=comparing)
+
+
+def _play_all(
+    playing: Playing, players: _Players, choice: PlannerChoice, observer: Observer, *, new: bool
+) -> str:
+    """Play the missing episodes, then more if their length allows; see `_play_through`."""
+    stopped = _play_through(playing, players, choice, observer, new=new)
+    if not stopped and playing.extend():
+        stopped = _play_through(playing, players, choice, observer, new=new)
+    return stopped
 
 
 def _play_through(

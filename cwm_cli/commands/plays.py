@@ -1,23 +1,30 @@
 """Results of `cwm plan` and their run folder.
 
-`PlanResult` compares the returns of a model, the oracle and random actions. `PlayRun` is a journal
+`PlanResult` compares the returns of a model, the oracle and the baselines. `PlayRun` is a journal
 with one line per finished episode: a finished episode survives a crash and is not played again.
 """
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, reduce
-from math import isnan, nan
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from cwm_cli.commands.collect import hashed_name
-from cwm_cli.commands.episodes import Episode, PlanningCost
+from cwm_cli.commands.episodes import Episode
+from cwm_cli.commands.sides import (
+    BASELINES,
+    SIDES,
+    BaselineName,
+    Mean,
+    Side,
+    SideName,
+    better_baseline,
+    relative_return,
+)
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.mismatches import Mismatches
@@ -25,117 +32,8 @@ from cwm_cli.result import Result
 from cwm_cli.runs.report import ChartLine, LineChart, RunReport, RunSummary, Section, table
 from cwm_cli.runs.storage import named
 from cwm_cli.runs.store import HEADER, Run, RunHeader
-from cwm_cli.sandbox.failures import Failure
 from cwm_cli.text import mean_with_error
 from cwm_cli.worlds.model import PlannedWith
-
-SideName = Literal["model", "oracle", "random"]
-"""The sides: plans in a model, plans in the true environment, and random actions."""
-
-
-class Mean(NamedTuple):
-    """A mean (NaN without values) and its standard error (None for fewer than two values)."""
-
-    mean: float
-    stderr: float | None
-
-    def as_json(self) -> dict[str, float | None]:
-        """Return the mean and the standard error as JSON data."""
-        return {"mean": None if isnan(self.mean) else self.mean, "stderr": self.stderr}
-
-
-def mean_of(values: Sequence[float]) -> Mean:
-    """Return the mean of values and its standard error; the mean of no values is NaN."""
-    if not values:
-        return Mean(nan, None)
-    mean = float(np.mean(values))
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Mean(mean, None if spread is None else spread / len(values) ** 0.5)
-
-
-@dataclass(frozen=True)
-class Side:
-    """The episodes of one side, in order, and its planner report."""
-
-    episodes: Sequence[Episode]
-    report: PlannedWith | None = None
-
-    @property
-    def returns(self) -> list[float]:
-        """The return of every episode."""
-        return [episode.returned for episode in self.episodes]
-
-    @property
-    def lengths(self) -> list[int]:
-        """The length of every episode."""
-        return [episode.length for episode in self.episodes]
-
-    @property
-    def unverified(self) -> list[int]:
-        """The numbers of the episodes whose decisions could not be confirmed in time."""
-        return [episode.number for episode in self.episodes if not episode.verified]
-
-    @property
-    def verified(self) -> list[Episode]:
-        """The episodes that count in means: their confirmation did not run out of time."""
-        return [episode for episode in self.episodes if episode.verified]
-
-    @property
-    def mean(self) -> Mean:
-        """The mean return of the verified episodes."""
-        return mean_of([episode.returned for episode in self.verified])
-
-    def without(self, numbers: Collection[int]) -> "Side":
-        """Return the side without the episodes of the given numbers."""
-        return Side([each for each in self.episodes if each.number not in numbers], self.report)
-
-    @cached_property
-    def cost(self) -> PlanningCost:
-        """The total planning cost of all episodes."""
-        costs: Iterable[PlanningCost] = (episode.cost for episode in self.episodes)
-        return reduce(PlanningCost.plus, costs, PlanningCost())
-
-    @property
-    def mismatches(self) -> Mismatches | None:
-        """The wrong predictions of all episodes, None if nothing was compared."""
-        found = [each.mismatches for each in self.episodes if each.mismatches]
-        return reduce(Mismatches.plus, found) if found else None
-
-    @property
-    def speeds(self) -> dict[str, float | None]:
-        """Decisions and model steps per second of planning by one worker."""
-        cost = self.cost
-        return {
-            "decisions_per_second": cost.decisions / cost.seconds if cost.seconds else None,
-            "model_steps_per_second": cost.model_steps / cost.seconds if cost.seconds else None,
-        }
-
-    @property
-    def failure(self) -> Failure | None:
-        """The first failure of the program in the first episode that has one."""
-        return next((episode.failure for episode in self.episodes if episode.failure), None)
-
-
-def relative_return(model: Side, oracle: Side, random: Side) -> float | None:
-    """Return R = (model - random) / (oracle - random), computed from mean returns.
-
-    Episodes of the model that are not verified are left out on all sides.
-
-    Returns:
-        R, or None without verified episodes, or if the oracle is not clearly better than random
-        actions. It is if its mean gain exceeds the standard error of the gain, where the gain is
-        the difference of two episodes with the same initial state.
-    """
-    if unverified := model.unverified:
-        model, oracle, random = (each.without(unverified) for each in (model, oracle, random))
-    if not model.episodes:
-        return None
-    # differences of equal initial states vary less than the two returns
-    pairs = zip(oracle.returns, random.returns, strict=True)
-    gain = mean_of([planned - chance for planned, chance in pairs])
-    if gain.mean <= (gain.stderr or 0.0):
-        return None
-    return (model.mean.mean - random.mean.mean) / gain.mean
 
 
 class LearnFrom(NamedTuple):
@@ -157,7 +55,8 @@ class LearnFrom(NamedTuple):
 @dataclass(frozen=True)
 class PlanResult(
     Result,
-    shown="mean stderr R random oracle returns lengths mismatches failure stopped planner",
+    shown="mean stderr R baseline random idle oracle returns lengths mismatches failure stopped "
+    "planner",
 ):
     """Result of `plan`.
 
@@ -210,16 +109,34 @@ class PlanResult(
         return self.sides["random"].mean
 
     @property
+    def idle(self) -> Mean | None:
+        """The mean return of doing nothing, None if the actions do not allow it."""
+        return self.sides["idle"].mean if "idle" in self.sides else None
+
+    @property
     def oracle(self) -> Mean | None:
         """The mean return of the oracle, None if it did not play."""
         return self.sides["oracle"].mean if "oracle" in self.sides else None
 
     @property
+    def baseline(self) -> BaselineName:
+        """The better baseline: "random" or "idle"."""
+        return better_baseline(self.sides)
+
+    @property
     def R(self) -> float | None:
-        """The relative return: 1 for the oracle, 0 for random actions."""
+        """The relative return: 1 for the oracle, 0 for the better baseline."""
+        return self._relative_to(self.baseline)
+
+    @property
+    def R_random(self) -> float | None:
+        """The relative return with random actions as the baseline, as in publications."""
+        return self._relative_to("random")
+
+    def _relative_to(self, baseline: BaselineName) -> float | None:
         if "oracle" not in self.sides or self.asked == "oracle" or self.stopped:
             return None
-        return relative_return(self.side, self.sides["oracle"], self.sides["random"])
+        return relative_return(self.side, self.sides["oracle"], self.sides[baseline])
 
     @property
     def mismatches(self) -> Mismatches | None:
@@ -246,14 +163,17 @@ class PlanResult(
     def as_json(self) -> dict[str, Any]:
         """Return the output of `cwm plan --json`."""
         side, report, failure = self.side, self.side.report, self.side.failure
-        oracle = self.sides.get("oracle")
+        oracle, idle = self.sides.get("oracle"), self.sides.get("idle")
         return {
             "returns": side.returns,
             "lengths": side.lengths,
             **side.mean.as_json(),
             "random": self.random.as_json(),
+            "idle": idle.mean.as_json() if idle else None,
             "oracle": oracle.mean.as_json() if oracle else None,
+            "baseline": self.baseline,
             "R": self.R,
+            "R_random": self.R_random,
             **side.speeds,
             "unverified": self.unverified,
             "refuted": self.refuted,
@@ -271,6 +191,7 @@ class PlanResult(
             "speeds": {name: s.speeds for name, s in self.sides.items() if s.cost.decisions},
             "oracle_returns": oracle.returns if oracle else None,
             "random_returns": self.sides["random"].returns,
+            "idle_returns": idle.returns if idle else None,
             "stopped": self.stopped or None,
             "journal": str(self.journal),
             "render": None if self.film is None else str(self.film),
@@ -553,38 +474,39 @@ class PlayRun(Run[PlayHeader, PlayRecord]):
         return EpisodeKey(record.side, record.episode.number)
 
 
-SIDES: Mapping[SideName, str] = {"model": "world model", "oracle": "oracle", "random": "random"}
-"""Names of the sides: plans in the model, plans in the environment, random actions."""
-
-
 def _common_episodes(sides: Mapping[SideName, Side]) -> dict[SideName, Side]:
     """Return the sides with only the first n episodes; n is the lowest number of a side."""
     count = min((len(side.episodes) for side in sides.values()), default=0)
     return {name: Side(side.episodes[:count]) for name, side in sides.items()}
 
 
+def _has_comparison(sides: Mapping[SideName, Side]) -> bool:
+    """Return whether R is defined; journals of earlier versions have no side "idle"."""
+    return all(name in sides for name in ("model", "oracle", "random"))
+
+
 def _relative_return(sides: Mapping[SideName, Side]) -> float | None:
-    """Return R, None without oracle, verified episodes or gain over random actions."""
+    """Return R, None without oracle, verified episodes or gain over the better baseline."""
     first = _common_episodes(sides)
-    if len(sides) < len(SIDES) or not first["model"].verified:
+    if not _has_comparison(sides) or not first["model"].verified:
         return None
-    return relative_return(first["model"], first["oracle"], first["random"])
+    return relative_return(first["model"], first["oracle"], first[better_baseline(first)])
 
 
 def _caption(sides: Mapping[SideName, Side]) -> str:
     """Return the caption of the chart: the bands, and R or the reason why it is missing."""
     bands = "A line is the mean return; its band is one standard error."
-    if len(sides) < len(SIDES):
+    if not _has_comparison(sides):
         return f"{bands} R needs plans in the environment: `cwm plan --oracle`."
-    first = _common_episodes(sides)["model"]
-    if not first.verified:
+    first = _common_episodes(sides)
+    if not first["model"].verified:
         return f"{bands} There is no R: no episode of the world model is verified."
-    found = _relative_return(sides)
+    found, baseline = _relative_return(sides), BASELINES[better_baseline(first)]
     if found is None:
-        return f"{bands} There is no R: the oracle is not better than random actions."
-    count = len(first.verified)
+        return f"{bands} There is no R: the oracle is not better than {baseline}."
+    count = len(first["model"].verified)
     times = "one episode" if count == 1 else f"{count} episodes"
-    return f"{bands} R = {found:.3f} over {times}: 1 equals the oracle, 0 equals random actions."
+    return f"{bands} R = {found:.3f} over {times}: 1 equals the oracle, 0 equals {baseline}."
 
 
 def _side_table(sides: Mapping[SideName, Side]) -> dict[str, Any]:

@@ -244,6 +244,16 @@ class Policy:
         """
         return 0.0
 
+    def needs_more(self, episodes: Sequence[Sequence[Transition]]) -> bool:
+        """Return whether a split needs another episode, although it has enough rows.
+
+        It is not called if the user gives the number of episodes.
+
+        Args:
+            episodes: Rows of each episode of the split that may be fitted to, in order.
+        """
+        return False
+
 
 @dataclass
 class RandomPolicy(Policy):

@@ -31,7 +31,7 @@ from cwm_cli.errors import CwmError
 from cwm_cli.registry import environment, find
 from cwm_cli.runs.observer import SILENT, Observer
 
-COLLECTOR_VERSION = 5
+COLLECTOR_VERSION = 6
 """Version of the recording: increase it if the same request gives different rows."""
 
 
@@ -39,7 +39,8 @@ class RecordingOptions(TypedDict, total=False):
     """Options of a recording.
 
     A split has at least the requested number of episodes, and more until it has its minimum
-    number of rows. The minimum is 200, or 0 if the number of episodes of the split is given.
+    number of rows and its policy needs no further episode (`Policy.needs_more`). The minimum is
+    200. It is 0 if the number of episodes of the split is given; then the policy cannot add any.
     """
 
     policy: str
@@ -62,6 +63,12 @@ DEFAULTS: RecordingOptions = {
 
 MIN_ROWS = 200
 """Default minimum of rows of a split: ten hands of Blackjack show too few of its rules."""
+
+MAX_GROWTH = 3
+"""Largest number of episodes of a split as a multiple of the number that has its minimum of rows.
+
+It limits the time of a recording whose policy looks for outcomes that never occur again.
+"""
 
 Key = tuple[int, int]
 """Split of an episode (0 train, 1 test), and its place in the split, from 0."""
@@ -159,11 +166,13 @@ class _SplitProgress:
     """Sorted places of the recorded episodes of a split, and totals of their rows.
 
     `totals[n]` is the number of rows in the first n episodes, up to the first missing place.
+    `enough` is the number of episodes after which the policy needs no more, None if unknown.
     """
 
     def __init__(self) -> None:
         self.places: list[int] = []
         self.totals = [0]
+        self.enough: int | None = None
 
 
 class Recording:
@@ -190,9 +199,9 @@ class Recording:
         self.asked = request(spec, env_args, **options)
         self.recorded: dict[Key, Recorded] = {}
         self._splits = (_SplitProgress(), _SplitProgress())
+        self._policy = make_policy(self.asked)
         for episode in _episodes_of(begun) if begun else ():
             self._add(episode)
-        self._policy = make_policy(self.asked)
         known: Mapping[str, Any] = begun.metadata if begun else {}
         self._stage = Stage(
             spec,
@@ -241,16 +250,25 @@ class Recording:
 
         While rows are missing, this is an estimate from the mean length of its episodes so far.
         """
-        min_episodes = int(self.asked[("episodes", "test_episodes")[split]])
-        rows = int(self.asked[("min_rows", "min_test_rows")[split]])
-        totals = self._splits[split].totals
+        min_episodes, rows = self._minima(split)
+        progress = self._splits[split]
+        totals = progress.totals
         known = len(totals) - 1
         if known < min_episodes or min_episodes == 0:
             return min_episodes
         if totals[-1] < rows:
             return known + ceil((rows - totals[-1]) * known / totals[-1])
         # totals increase: find the first one that reaches the minimum
-        return bisect_left(totals, rows, min_episodes)
+        least = bisect_left(totals, rows, min_episodes)
+        if rows == 0:
+            return least
+        # assume that the policy needs a quarter more, until it needs none
+        return progress.enough or min(MAX_GROWTH * least, known + ceil(least / 4))
+
+    def _minima(self, split: int) -> tuple[int, int]:
+        """Return the minimum number of episodes and of rows of a split."""
+        names = (("episodes", "min_rows"), ("test_episodes", "min_test_rows"))[split]
+        return int(self.asked[names[0]]), int(self.asked[names[1]])
 
     def _add(self, episode: Recorded) -> None:
         self.recorded[episode.key] = episode
@@ -260,6 +278,17 @@ class Recording:
         # episodes may arrive in any order: extend the totals up to the next missing place
         while following := self.recorded.get((split, len(totals) - 1)):
             totals.append(totals[-1] + len(following.rows))
+            self._ask_policy(split)
+
+    def _ask_policy(self, split: int) -> None:
+        """Ask the policy whether the first episodes of a split are enough, if rows are."""
+        progress, (episodes, rows) = self._splits[split], self._minima(split)
+        known = len(progress.totals) - 1
+        if progress.enough or not rows or known < episodes or progress.totals[-1] < rows:
+            return
+        fitted = np.flatnonzero(is_fitted(np.arange(known))).tolist()
+        if not self._policy.needs_more([self.recorded[split, n].rows for n in fitted]):
+            progress.enough = known
 
     def play(
         self, observer: Observer = SILENT, *, workers: int = 1, max_seconds: float | None = None

@@ -10,7 +10,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.envs.tasks import Task
 from cwm_cli.errors import CwmError
-from cwm_cli.planning import Moment, Unsuited
+from cwm_cli.planning import Moment, Unsuited, find_planner
 from cwm_cli.planning.model import EpisodeHistory
 from cwm_cli.runs.observer import Observer
 from cwm_cli.worlds.model import Planning, PlanningSession, Stuck, WorldModel
@@ -23,11 +23,13 @@ class PlannerTrial(NamedTuple):
         planner: The planner.
         mean: Mean predicted return. If the trial stopped early, its upper bound.
         is_complete: Whether the trial did not stop early.
+        has_ends: Whether an episode terminated.
     """
 
     planner: Planning
     mean: float
     is_complete: bool = True
+    has_ends: bool = False
 
     def __str__(self) -> str:
         return f"{self.planner.name} {'' if self.is_complete else 'at most '}{self.mean:.4g}"
@@ -73,6 +75,9 @@ def choose_by_trial(
     starts = [rows.observation_space.unpack("observations", rows.columns, row) for row in first]
     trials, found = _Trials(model, task, rows, starts), list[PlannerTrial]()
     for planner in planners:
+        is_reserve = find_planner(planner.address or planner.name).RESERVE
+        if is_reserve and found and not any(trial.has_ends for trial in found):
+            continue
         to_beat = max((trial.mean for trial in found), default=-np.inf)
         try:
             with model.open([planner], task) as session:
@@ -96,6 +101,7 @@ def _play(
     states, plans = dict(enumerate(starts)), [deque[Any]() for _ in starts]
     decisions: Counter[int] = Counter()
     total, highest = 0.0, float(rows.columns["rewards"].max())
+    has_ends = False
     histories = [EpisodeHistory((start,)) for start in starts]
     with closing(trials.model.imagine(histories, rows, seed=trials.task.seed)) as inside:
         for left in reversed(range(limit)):
@@ -112,6 +118,7 @@ def _play(
             total += float(step.rewards.sum())
             highest = max(highest, float(step.rewards.max()))
             lasting, numbers = np.flatnonzero(~step.terminated), list(states)
+            has_ends = has_ends or len(lasting) < len(states)
             if not len(lasting):
                 break
             inside.keep(lasting)
@@ -125,4 +132,4 @@ def _play(
             bound = total + len(states) * max(highest, highest * left)
             if left and bound <= to_beat * len(starts):
                 return PlannerTrial(planner, bound / len(starts), is_complete=False)
-    return PlannerTrial(planner, total / len(starts))
+    return PlannerTrial(planner, total / len(starts), has_ends=has_ends)

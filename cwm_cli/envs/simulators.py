@@ -38,7 +38,7 @@ from cwm_cli.envs.spec import EnvironmentSpec, Rewinder, space_of
 from cwm_cli.envs.tasks import reward_number
 from cwm_cli.envs.variants import disturbance_of
 from cwm_cli.errors import CwmError
-from cwm_cli.planning.model import Counter, Model, Named, Step, copy_value, countable, key
+from cwm_cli.planning.model import Counter, Here, Model, Named, Step, copy_value, countable, key
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -190,6 +190,8 @@ class Simulator(Model):
         """Restore a state."""
         if isinstance(state, Named):
             self._seen, state = state, state.state
+        else:
+            self._seen, state = state
         self.rewinder.load(state, chance=False)
 
     def here(self) -> Any:
@@ -233,14 +235,16 @@ class Simulator(Model):
 
     def returns(self, states: Sequence[Any], plans: np.ndarray, draws: int = 0) -> np.ndarray:
         """Return the sums of rewards of plans from each state, in a batch if the rewinder can."""
-        answer = self.rewinder.returns(states, plans) if not draws else None
+        saved = [state.state for state in states]
+        answer = self.rewinder.returns(saved, plans) if not draws else None
         if answer is not None:
             self.counter[0] += answer[1]
             return answer[0]
         return super().returns(states, plans, draws)
 
-    def _named(self, observation: Any, state: Any) -> Any:
-        return Named(observation, state) if self._observed else state
+    def _named(self, observation: Any, state: Any) -> Named | Here:
+        # Environments may change the returned observation in place at the next step.
+        return Named(observation, state) if self._observed else Here(copy_value(observation), state)
 
 
 def _number(reward: Any) -> float:

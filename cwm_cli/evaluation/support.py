@@ -3,7 +3,7 @@
 A step is supported if it was recorded, or if the program predicts it by rules that recorded rows
 confirm. A rule is a path of branches through the program's text. Rows support a rule if they took
 the same path and looked up the same keys. Real numbers must also be within the recorded range, or
-near it if the program is a single rule that explains all rows.
+near it if no recorded episode terminated and the rules that the program uses there are confirmed.
 
 A planner finds and exploits the few situations where a program overestimates the reward. Therefore
 planning uses a changed program: an unsupported step leads to the worst recorded return (`careful`),
@@ -52,8 +52,11 @@ always returns the same value for a key.
 """
 
 EXTRAPOLATION = 0.5
-"""Distance from the recorded range in which a single exact rule is supported, as a fraction of the
+"""Distance from the recorded range in which confirmed rules are supported, as a fraction of the
 range of each component."""
+
+MAX_PROBED_COMPONENTS = 64
+"""Components up to which rules are probed beyond the recorded range: 12,800 steps take a second."""
 
 DISCOUNT = 0.99
 """Discount of the returns of recorded rows: the default of planning."""
@@ -71,7 +74,7 @@ class Doubt:
 
     A step is supported if it was recorded, or if the same rules of the program predicted every
     recorded row that they were used for correctly. Real numbers must also be within the recorded
-    range, or near it if the program is one equation that is right in all rows.
+    range, or near it if no recorded episode terminated.
     """
 
 
@@ -113,12 +116,14 @@ class ProgramSurvey(NamedTuple):
         rows: Events of each row (rows, events), None if unknown.
         cells: Events of each cell, None if unknown or if there are too many cells.
         lines: Line of each branching site, None if unknown.
+        probes: Events of probes near the recorded range (see `_probes`), None if unknown.
     """
 
     right: np.ndarray
     rows: np.ndarray | None = None
     cells: np.ndarray | None = None
     lines: np.ndarray | None = None
+    probes: np.ndarray | None = None
 
 
 def survey(model: ProgramModel, rows: Dataset, *, cells: bool = True) -> ProgramSurvey:
@@ -132,16 +137,25 @@ def survey(model: ProgramModel, rows: Dataset, *, cells: bool = True) -> Program
     losses = match(predictions.likeliest(), rows).losses(rows.columns["terminations"])
     right: np.ndarray = losses == 0
     columns, count = rows.select("observations", "actions"), len(rows)
-    cells = cells and is_enumerable(rows.observation_space, rows.action_space)
+    has_cells = is_enumerable(rows.observation_space, rows.action_space)
+    more = None
     if cells:
-        grid = _all_cells(rows.observation_space, rows.action_space)
-        columns = {name: np.concatenate([columns[name], grid[name]]) for name in columns}
+        more = _all_cells(rows.observation_space, rows.action_space) if has_cells else _probes(rows)
+    if more is not None:
+        columns = {name: np.concatenate([columns[name], more[name]]) for name in columns}
     reply: Any = model.sandbox.run(TrailsJob.of(model.text, rows, columns=columns))
     if reply.failure is not None or not np.all(reply.slots["status"]):
         return ProgramSurvey(right)
     # copies, because the memory of the slots is used again for other jobs
     events, lines = np.array(reply.slots["events"]), np.array(reply.slots["lines"])
-    return ProgramSurvey(right, events[:count], events[count:] if cells else None, lines)
+    others = None if more is None else events[count:]
+    return ProgramSurvey(
+        right,
+        events[:count],
+        cells=others if has_cells else None,
+        lines=lines,
+        probes=None if has_cells else others,
+    )
 
 
 def _is_plain(model: ProgramModel) -> bool:
@@ -156,42 +170,39 @@ def find_support(found: ProgramSurvey, rows: Dataset) -> Support | None:
     spaces = rows.observation_space, rows.action_space
     if any(leaf.space.kind == "text" for space in spaces for leaf in space.leaves("")):
         return None
-    parts = [_flat_columns(spaces[0], rows.columns, "observations")]
-    parts.append(_flat_columns(spaces[1], rows.columns, "actions"))
+    values, size = _values(rows), spaces[0].size
     if not is_enumerable(*spaces):
-        # Equations without branches and tables that are right in all rows hold near the rows, too.
-        # A rule that no row needs, such as the end of a track, may begin just beyond the range.
-        is_single = found.rows is not None and not found.rows.any() and bool(found.right.all())
-        bounds = []
-        for space, part in zip(spaces, parts, strict=True):
-            low, high = part.min(axis=0), part.max(axis=0)
-            more = EXTRAPOLATION * (high - low) if is_single and space.is_float else 0.0
-            bounds += [low - more - TOLERANCE * (1 + np.abs(low))]
-            bounds += [high + more + TOLERANCE * (1 + np.abs(high))]
-        low, high, action_low, action_high = bounds
-        return Support(*spaces, low=low, high=high, action_low=action_low, action_high=action_high)
+        below, above = _extrapolation(found, _real_extent(spaces, values))
+        low, high = values.min(axis=0), values.max(axis=0)
+        low = low - below - TOLERANCE * (1 + np.abs(low))
+        high = high + above + TOLERANCE * (1 + np.abs(high))
+        bounds = {"low": low[:size], "high": high[:size]}
+        return Support(*spaces, **bounds, action_low=low[size:], action_high=high[size:])
     if found.cells is None or found.rows is None:
         return None
-    recorded = _cell_numbers(component_bounds(*spaces), np.hstack(parts))
+    recorded = _cell_numbers(component_bounds(*spaces), values)
     right = np.zeros(len(found.cells), bool)
     right[recorded[found.right]] = True  # a cell is correct if any of its rows is
     chance = bool((right[recorded] & ~found.right).any())
-    cells = _supported_cells(found, right[recorded], chance=chance)
+    cells = _supported_paths(found, found.cells, right[recorded], chance=chance)
     # Recorded cells need no rule; a cell that the program predicts wrongly has no support.
     cells[recorded] = right[recorded]
     return Support(*spaces, cells=cells.reshape(-1, rows.action_space.count))
 
 
-def _supported_cells(found: ProgramSurvey, right: np.ndarray, *, chance: bool) -> np.ndarray:
+def _supported_paths(
+    found: ProgramSurvey, cells: np.ndarray, right: np.ndarray, *, chance: bool
+) -> np.ndarray:
     """Return the mask of cells whose path was right in enough rows, and so was each of its keys.
 
     Args:
-        found: The events of rows and cells.
+        found: The events of rows.
+        cells: (cells, events) the events of each cell.
         right: Mask of the rows that are predicted correctly.
         chance: Whether equal rows had other outcomes. Then it is enough that more rows of a rule
             are right than wrong; otherwise none may be wrong.
     """
-    assert found.rows is not None and found.cells is not None
+    assert found.rows is not None
     counts = defaultdict[Any, list[int]](lambda: [0, 0])  # wrong and right rows of a path or a key
     for events, was_right in zip(found.rows, right.tolist(), strict=True):
         for rule in _rules(events):
@@ -201,11 +212,74 @@ def _supported_cells(found: ProgramSurvey, right: np.ndarray, *, chance: bool) -
         wrong_rows, right_rows = counts.get(rule, (0, 0))
         return right_rows >= least and (right_rows > wrong_rows if chance else not wrong_rows)
 
-    cells = []
-    for events in found.cells:
+    supported = []
+    for events in cells:
         path, *keys = _rules(events) or [None]
-        cells.append(is_supported(path, MIN_ROWS) and all(is_supported(key, 1) for key in keys))
-    return np.array(cells)
+        supported.append(is_supported(path, MIN_ROWS) and all(is_supported(key, 1) for key in keys))
+    return np.array(supported)
+
+
+def _probes(rows: Dataset) -> Columns | None:
+    """Return steps with one real component at a time beyond its recorded range, on both sides.
+
+    The other components are those of a recorded row. The order is (components, sides, probes).
+
+    Returns:
+        Columns of observations and actions. None if there are too many components, or if an episode
+        terminated: there may be another cause just beyond the range, such as the end of a track.
+    """
+    spaces = rows.observation_space, rows.action_space
+    known = _values(rows)
+    size = known.shape[1] if len(rows) else 0
+    if not 0 < size <= MAX_PROBED_COMPONENTS or rows.columns["terminations"].any():
+        return None
+    chosen = known[_probed_rows(len(known))]
+    low, high = known.min(axis=0), known.max(axis=0)
+    shares = np.linspace(0, EXTRAPOLATION, len(chosen) + 1)[1:]
+    beyond = np.outer(shares, _real_extent(spaces, known))
+    probes = np.tile(chosen, (size, 2, 1, 1))
+    for component in np.flatnonzero(high > low):
+        probes[component, 0, :, component] = low[component] - beyond[:, component]
+        probes[component, 1, :, component] = high[component] + beyond[:, component]
+    return _columns_of(probes.reshape(-1, size), *spaces)
+
+
+def _probed_rows(count: int) -> np.ndarray:
+    """Return the numbers of at most 100 evenly spaced rows."""
+    return np.linspace(0, count - 1, min(100, count)).astype(int)
+
+
+def _extrapolation(found: ProgramSurvey, extent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far support reaches below and above the recorded range of each component.
+
+    It does if every probe takes a path that is right in enough rows, and in none wrong. Probes
+    of rows with a path that has no such support do not count.
+
+    Args:
+        found: Events of rows and probes.
+        extent: (components) size of the recorded ranges, 0 for whole numbers.
+    """
+    if found.rows is None or found.probes is None:
+        return np.zeros_like(extent), np.zeros_like(extent)
+    chosen = found.rows[_probed_rows(len(found.rows))]
+    counted = _supported_paths(found, chosen, found.right, chance=False)
+    supported = _supported_paths(found, found.probes, found.right, chance=False)
+    sides = supported.reshape(len(extent), 2, -1)[..., counted].all(axis=2) & counted.any()
+    below, above = np.where(sides.T, EXTRAPOLATION * extent, 0.0)
+    return below, above
+
+
+def _values(rows: Dataset) -> np.ndarray:
+    """Return the components of observations and actions of each row (rows, components)."""
+    observations = _flat_columns(rows.observation_space, rows.columns, "observations")
+    return np.hstack([observations, _flat_columns(rows.action_space, rows.columns, "actions")])
+
+
+def _real_extent(spaces: tuple[Space, Space], values: np.ndarray) -> np.ndarray:
+    """Return the size of the range of each component, 0 for whole numbers."""
+    leaves = [leaf.space for space in spaces for leaf in space.leaves("")]
+    is_real = np.repeat([leaf.is_float for leaf in leaves], [leaf.size for leaf in leaves])
+    return np.where(is_real, np.ptp(values, axis=0), 0.0)
 
 
 def _rules(events: np.ndarray) -> list[Any]:
@@ -289,10 +363,18 @@ class Support:
 
 
 class ExtremeReturn(NamedTuple):
-    """The worst or best discounted return of recorded rows; `ends` if its episode terminated."""
+    """The worst or best discounted return of recorded rows.
+
+    Attributes:
+        value: The return.
+        ends: Whether its episode terminated.
+        distance: Largest distance of a recorded reward from `reward_per_step`, on its better side
+            for the worst return, on its worse side for the best.
+    """
 
     value: float
     ends: bool
+    distance: float = 0.0
 
     @property
     def reward_per_step(self) -> float:
@@ -314,7 +396,9 @@ def extreme_return(rows: Dataset, *, best: bool) -> ExtremeReturn:
         for reward in rewards[::-1].tolist():
             value = reward + DISCOUNT * value
             returns.append(ExtremeReturn(value, ends))
-    return max(returns) if best else min(returns)
+    found = max(returns) if best else min(returns)
+    distances = (rows.columns["rewards"] - found.reward_per_step) * (-1 if best else 1)
+    return found._replace(distance=max(0.0, float(distances.max())))
 
 
 def add_doubt(
@@ -329,10 +413,11 @@ def add_doubt(
 
     With cells, an unsupported step ends the episode, with the return as its reward. With bounds, a
     step outside them does the same if the episode of the extreme return terminated. Otherwise the
-    step happens as predicted, but with a reward no better (for `best`: no worse) than
-    `extreme.reward_per_step`. For example, plans in CartPole, whose worst episodes terminate, stay
-    within the recorded part of the track. Plans for a car whose episodes are only truncated may
-    reach a speed that no row shows.
+    step happens as predicted, but its reward is reduced by `extreme.distance` and at most
+    `extreme.reward_per_step` (for `best`: raised, and at least). So of two unsupported steps the
+    planner still prefers the better one. For example, plans in CartPole, whose worst episodes
+    terminate, stay within the recorded part of the track. Plans for a car whose episodes are only
+    truncated may reach a speed that no row shows.
 
     Args:
         program: The text of the program.
@@ -352,7 +437,9 @@ def add_doubt(
         after = "answer"
     else:
         before = "pass"
-        bound = f"{'max' if best else 'min'}(float(answer[1]), {float(extreme.reward_per_step)!r})"
+        bound, sign = ("max", "+") if best else ("min", "-")
+        reward = f"float(answer[1]) {sign} {float(extreme.distance)!r}"
+        bound = f"{bound}({reward}, {float(extreme.reward_per_step)!r})"
         after = f"answer[0], {bound}, *answer[2:]"
     doubtful = f"not ({' and '.join(conditions)})"
     return f"{program}\n{_WRAPPER.format(doubtful, before, after)}"
@@ -494,11 +581,16 @@ def _all_cells(observation_space: Space, action_space: Space) -> Columns:
     counts = [int(high - low) + 1 for low, high in bounds]
     grid = np.indices(counts).reshape(len(counts), -1).T
     grid = grid + np.array([int(low) for low, _ in bounds])
+    return _columns_of(grid, observation_space, action_space)
+
+
+def _columns_of(values: np.ndarray, observation_space: Space, action_space: Space) -> Columns:
+    """Return columns of observations and actions from component values (rows, components)."""
     columns: Columns = {}
     for name, space in (("observations", observation_space), ("actions", action_space)):
         for leaf in space.leaves(name):
-            own, grid = grid[:, : leaf.space.size], grid[:, leaf.space.size :]
-            columns[leaf.name] = own.reshape(len(own), *leaf.space.shape)
+            own, values = values[:, : leaf.space.size], values[:, leaf.space.size :]
+            columns[leaf.name] = own.reshape(len(own), *leaf.space.shape).astype(leaf.space.dtype)
     return columns
 
 

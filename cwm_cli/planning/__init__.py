@@ -3,7 +3,7 @@
 - `planner`: the base class, and `Decider`, which plans the decisions of several episodes with the
   first suitable planner of a list.
 - `tabular` and `mcts` for discrete actions, `grid` for models with few real-valued components,
-  `cem` (also iCEM) for continuous actions.
+  `cem` (also iCEM) and `feedback` for continuous actions.
 - `model`: the base class of models. A program (`program`, translated by `cwm_cli.translation`) is
   a model, and so is a true environment (`cwm_cli.envs.simulators`).
 
@@ -31,6 +31,7 @@ PLANNERS: Mapping[str, str] = {
     "tabular": "cwm_cli.planning.tabular:Tabular",
     "grid": "cwm_cli.planning.grid:StateGrid",
     "mcts": "cwm_cli.planning.mcts:Mcts",
+    "feedback": "cwm_cli.planning.feedback:Feedback",
     "icem": "cwm_cli.planning.cem:Icem",
     "cem": "cwm_cli.planning.cem:Cem",
 }

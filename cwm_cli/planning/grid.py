@@ -331,7 +331,7 @@ class GridValues:
         lanes = observations.shape[1]
         rewards, following = np.empty((len(self._actions), lanes)), []
         for row, action in zip(rewards, self._actions, strict=True):
-            states, row[:], ends = self._model.step_all(observations, action)
+            states, row[:], ends = self._model.step_all(observations, np.array([action]))
             following.append((np.where(ends, observations, states), ends))
         found = np.array([states for states, _ in following])
         if not (np.abs(rewards).max() < LARGEST and np.isfinite(found).all()):

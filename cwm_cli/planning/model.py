@@ -161,33 +161,34 @@ class Model:
         raise NotImplementedError
 
     def step_all(
-        self, observations: np.ndarray, action: Any
+        self, observations: np.ndarray, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Take an action in each of several states, all together if the batch can.
 
         Args:
             observations: (components, lanes) real numbers, one state in each lane.
-            action: The action.
+            actions: (1, *action) one action for all states, or (lanes, *action).
 
         Returns:
             Observations (components, lanes), rewards (lanes,) and terminated (lanes,), a bool.
         """
+        count = observations.shape[1]
+        actions = np.broadcast_to(actions, (count, *actions.shape[1:]))
         if self.batch is not None:
-            count = observations.shape[1]
             with suppress(Unbatched):
                 self.batch.stand(observations.copy())
-                actions = np.repeat(np.asarray(action)[..., None], count, axis=-1)
-                states, rewards, ends = self.batch.step(actions)
+                by_component = np.ascontiguousarray(np.moveaxis(actions, 0, -1))
+                states, rewards, ends = self.batch.step(by_component)
                 self.counter[0] += count
                 return (
                     states.astype(float),
                     np.broadcast_to(np.asarray(rewards, float), count),
                     np.broadcast_to(np.asarray(ends, bool), count),
                 )
-        steps = []
-        for state in observations.T:
+        steps, is_whole = [], actions.dtype.kind == "i"
+        for state, action in zip(observations.T, actions, strict=True):
             self.stand(state.copy())
-            steps.append(self.step(action))
+            steps.append(self.step(int(action) if is_whole else action.copy()))
         return (
             np.array([step.observation for step in steps], float).reshape(len(steps), -1).T,
             np.array([step.reward for step in steps], float),

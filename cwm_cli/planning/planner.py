@@ -97,6 +97,12 @@ class Planner(WithPresets):
     ALONE: ClassVar[bool] = False
     """Whether it plans one situation at a time, because several together are no faster."""
 
+    RESERVE: ClassVar[bool] = False
+    """Whether it plans after other automatic planners of its rank.
+
+    It competes with them in a trial only if their imagined episodes terminate early.
+    """
+
     @classmethod
     def serves(cls, action_space: Space) -> bool:
         """Return whether it can plan such actions."""
@@ -134,8 +140,8 @@ def automatic(
         name: planners[name].rank(observation_space, action_space)
         for name in serving(planners, action_space)
     }
-    ranked = [(rank, name) for name, rank in ranks.items() if rank is not None]
-    return [name for _, name in sorted(ranked)]
+    ranked = [(r, planners[name].RESERVE, name) for name, r in ranks.items() if r is not None]
+    return [name for *_, name in sorted(ranked)]
 
 
 class Decider:

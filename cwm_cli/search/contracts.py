@@ -693,12 +693,15 @@ class SearchSteering:
         from_data: Whether it uses only recorded transitions, so that the problem must have some.
             Its option `learning`, if any, is set if an agent requests completions again and
             again with more and more rows.
+        gives_up_after: Number of completions in a row without a better candidate after which the
+            search ends; None for no limit.
         takes_help: Whether its searches begin with a program from data alone, and refiners
             improve its answers.
         starts_from: Name of its option for the file of a starting program, if it has one.
     """
 
     from_data: ClassVar[bool] = False
+    gives_up_after: ClassVar[int | None] = None
     takes_help: ClassVar[bool] = False
     starts_from: ClassVar[str] = ""
 

@@ -130,6 +130,8 @@ class Search:
     given_up: bool = field(default=False, init=False)
     switches: int = field(default=0, init=False)
     _awaits_start: bool = field(default=True, init=False)
+    _improved_at: int = field(default=0, init=False)
+    """Number of completions at the last better candidate, switch or new evidence."""
     _previous_best: Node | None = field(default=None, init=False)
     _outdated: int = field(default=0, init=False)
     _events: int = field(default=0, init=False)
@@ -285,7 +287,7 @@ class Search:
     def outdate(self) -> None:
         """Mark all verdicts as outdated, because the problem has new evidence."""
         self._previous_best, self.best = self.best or self._previous_best, None
-        self._outdated = len(self.nodes)
+        self._outdated, self._improved_at = len(self.nodes), self.completions
 
     def renew(self) -> Iterator[Record]:
         """Judge again the outdated nodes that the strategy holds, and the previous best node.
@@ -313,16 +315,26 @@ class Search:
             self.journal(event)
             self.learn(event)
             return
-        node = replace(event.node, id=len(self.nodes))
+        node = replace(
+            event.node, id=len(self.nodes), final=event.node.final or self._stalls(event)
+        )
         record = event._replace(node=replace(node, disclosed=self.problem.discloses(node)))
         self.journal(record)
         self.learn(record.node)
         yield record
 
+    def _stalls(self, event: Record) -> bool:
+        """Return whether a backend gives up, because this completion improves nothing either."""
+        limit, node = self.backend.gives_up_after, event.node
+        if limit is None or not node.asked or self.best is None:
+            return False
+        improves = node.verdict.rank > self.best.verdict.rank
+        return not improves and self.completions + 1 - self._improved_at >= limit
+
     def _learn_candidate(self, node: Node) -> None:
         self.nodes.append(node)
         if self.best is None or node.verdict.rank > self.best.verdict.rank:
-            self.best = node
+            self.best, self._improved_at = node, self.completions
         self.problem.update(node)
         self.strategy.update(node)
 
@@ -693,6 +705,7 @@ class Search:
         self.switches += 1
         for node in nodes:
             self._learn_candidate(event.judged(node))
+        self._improved_at = self.completions
 
     # Recorded searches, and requests that an interruption lost.
 

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from cwm_cli.commands.episodes import Episode, PlanningCost, Progress, Underway
 from cwm_cli.commands.plan import LeftOut, Playing, SideProgress
-from cwm_cli.commands.plays import SIDES, Mean, PlanResult, Side, SideName
+from cwm_cli.commands.plays import PlanResult
+from cwm_cli.commands.sides import BASELINES, SIDES, Mean, Side, SideName
 from cwm_cli.evaluation.mismatches import Mismatches
 from cwm_cli.runs.report import Grid
 from cwm_cli.text import first_few, mean_with_error, percent, share
@@ -292,11 +293,12 @@ def _return_words(result: PlanResult) -> str:
     """Return the mean return, and the normalised one if the oracle played."""
     if not (count := len(result.side.verified)):
         return "No verified episode, so no return."
+    baseline = BASELINES[result.baseline]
     words = f"Mean return {mean_words(result.side.mean)} ({count} episode{'s' * (count != 1)})"
     if result.R is not None:
-        words += f"; normalised return R = {share(result.R)} (0: random actions, 1: oracle)"
+        words += f"; normalised return R = {share(result.R)} (0: {baseline}, 1: oracle)"
     elif "oracle" in result.sides and result.asked != "oracle":
-        words += "; no normalised return, since the oracle is not clearly better than random"
+        words += f"; no normalised return, since the oracle is not clearly better than {baseline}"
     return f"{words}."
 
 

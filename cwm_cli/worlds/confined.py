@@ -217,7 +217,7 @@ class _Stepper:
         if self._is_settled(request, body):
             return b""
         if request == SteppingRequest.STEP_ALL:
-            return self._step_all(body, starts)
+            return self._step_all(body, starts, count)
         states, size = self._read_states(kind, start_size, starts, body)
         if request == SteppingRequest.AGREE:
             return SteppingReply(0, self._model.agree(*states)).encode()
@@ -299,12 +299,14 @@ class _Stepper:
         steps = SteppingReply(model.counter[0] - before).encode()
         return steps + encode_outcomes([result.probability for result in found], replies)
 
-    def _step_all(self, body: bytes, count: int) -> bytes:
-        """Take an action in each of `count` states, which are arrays of real numbers."""
+    def _step_all(self, body: bytes, lanes: int, count: int) -> bytes:
+        """Take one action in all states, which are arrays of real numbers, or one in each."""
         space, before = self._job.observation_space, self._model.counter[0]
-        states = np.frombuffer(body, "<f8", count * space.size).reshape(count, space.size).T
-        [action] = self._actions.decode(body[states.nbytes :], 1)
-        found, rewards, ends = self._model.step_all(states, action)
+        states = np.frombuffer(body, "<f8", lanes * space.size).reshape(lanes, space.size).T
+        # A copy, because programs may change the actions that they get.
+        actions: np.ndarray = np.frombuffer(bytearray(body[states.nbytes :]), self._actions.dtype)
+        shape = (count, *self._job.action_space.shape)
+        found, rewards, ends = self._model.step_all(states, actions.reshape(shape))
         head = SteppingReply(self._model.counter[0] - before).encode()
         return b"".join(
             (head, found.T.astype("<f8").tobytes(), rewards.astype("<f8").tobytes(), ends.tobytes())

@@ -324,13 +324,14 @@ class RemoteModel(Model):
         return table
 
     def step_all(
-        self, observations: np.ndarray, action: Any
+        self, observations: np.ndarray, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Take an action in each state; a few random ones of these steps can be checked later."""
         size, count = observations.shape
         states = observations.T.astype("<f8").tobytes()
-        numbers = (StartKind.OBSERVED, len(states), count, 1, 0)
-        body = states + self._actions.encode([action])
+        numbers = (StartKind.OBSERVED, len(states), count, len(actions), 0)
+        encoded = actions.astype(self._actions.dtype).tobytes()
+        body, taken = states + encoded, self._actions.decode(encoded, len(actions))
         data = self._request(SteppingRequest.STEP_ALL, body, numbers, max_steps=count)
         [head] = self._read(data[: STEPPED.size], 0, count)
         if len(data) != STEPPED.size + count * (8 * size + 9):
@@ -343,6 +344,7 @@ class RemoteModel(Model):
         self._is_current = False
         for lane in {secrets.randbelow(count) for _ in range(20)}:
             step = Step(found[lane].copy(), float(rewards[lane]), bool(ends[lane]))
+            action = taken[lane % len(taken)]
             self.reported.append(ReportedStep(observations[:, lane].copy(), action, step))
         return found.T, rewards, ends
 

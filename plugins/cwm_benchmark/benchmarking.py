@@ -113,7 +113,7 @@ def benchmark(
     parallel: int = 1,
     workers: int | None = None,
     plan: bool = False,
-    episodes: int = 10,
+    episodes: int | None = None,
     max_steps: int | None = None,
     ceilings: bool = False,
     metric: str = "accuracy",

@@ -50,7 +50,12 @@ SeedsOption = Annotated[
     int, basic_option("--seeds", min=1, help="Number of random seeds; each is a job.")
 ]
 EpisodesOption = Annotated[
-    int, basic_option("--episodes", min=1, help="Number of episodes to play with --plan.")
+    int | None,
+    basic_option(
+        "--episodes",
+        min=1,
+        help="Number of episodes to play with --plan. Default: 10 to 2,000, about 3,000 steps.",
+    ),
 ]
 MetricOption = Annotated[
     str,
@@ -135,7 +140,7 @@ def benchmark(
     comparison: ComparisonOptions,
     budget: BudgetOption = 10,
     seeds: SeedsOption = 1,
-    episodes: EpisodesOption = 10,
+    episodes: EpisodesOption = None,
     folder: RunOptions,
     metric: MetricOption = "accuracy",
     data_seed: DataSeedOption = 0,

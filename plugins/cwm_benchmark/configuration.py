@@ -176,7 +176,7 @@ class BenchmarkTerms(BaseModel):
     """How far a benchmark goes; other terms may be given when it is continued.
 
     `parallel` completions of each search are in flight. All of them together cost `max_cost` US
-    dollars at most.
+    dollars at most. If `episodes` is None, the number of episodes depends on their length.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -185,7 +185,7 @@ class BenchmarkTerms(BaseModel):
     parallel: int = 1
     max_cost: float | None = None
     plan: bool = False
-    episodes: int = 10
+    episodes: int | None = None
     ceilings: bool = False
 
 

@@ -71,12 +71,18 @@ class CeilingFacts(BaseModel):
 
 
 class PlayFacts(BaseModel):
-    """What came of playing, as far as it is read again; `program_digest` says with what."""
+    """Results of the played episodes, and the hash of their program (`program_digest`).
+
+    `usual_episodes` is the number of episodes by their length, None if fewer than ten were played.
+    Benchmarks of earlier versions lack it and `idle_returns`.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     returns: list[float]
     random_returns: list[float]
+    idle_returns: list[float] | None = None
+    usual_episodes: int | None = None
     unverified: list[int] = []
     refuted: bool = False
     planner: str | None = None
@@ -251,8 +257,12 @@ class BenchmarkFolder(Run[BenchmarkHeader, TaskRecord]):
         found = read_found(self._found(task), PlayFacts)
         if found is None:
             return None
-        fewest = min(len(found.returns), len(found.random_returns))
-        return found if fewest >= self.header.terms.episodes else None
+        fewest, wanted = min(len(found.returns), len(found.random_returns)), self.wanted(found)
+        return found if wanted is not None and fewest >= wanted else None
+
+    def wanted(self, found: PlayFacts) -> int | None:
+        """Return how many episodes the benchmark plays, None if that is not known yet."""
+        return self.header.terms.episodes or found.usual_episodes
 
     def left(self, failed: Collection[str] = ()) -> list[BenchmarkTask]:
         """Return the tasks that can be begun, the most urgent first, without those that failed.

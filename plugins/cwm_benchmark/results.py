@@ -7,10 +7,19 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, PlainSerializer
 
+from cwm_benchmark.best_known import best_known
 from cwm_benchmark.configuration import BenchmarkTask, Trial
 from cwm_benchmark.folder import AUTOMATIC, BenchmarkFolder, TaskRecord
 from cwm_cli.commands.episodes import Episode
-from cwm_cli.commands.plays import Mean, Side, mean_of, relative_return
+from cwm_cli.commands.sides import (
+    BaselineName,
+    Mean,
+    Side,
+    SideName,
+    better_baseline,
+    mean_of,
+    relative_return,
+)
 from cwm_cli.evaluation import Score
 from cwm_cli.runs.searches import JournalTail
 from cwm_cli.runs.storage import named
@@ -29,12 +38,24 @@ Estimated = Annotated[Mean, PlainSerializer(Mean._asdict)]
 """A mean of episodes, an object in JSON."""
 
 
-class PlayOutcome(BaseModel):
-    """What planning in a program came to; standard errors are over episodes.
+class KnownReturn(BaseModel):
+    """The best known return of an environment, and its source."""
 
-    `R_stderr` is that of a ratio of means over episodes with the same starts,
-    to first order. `unverified` episodes count in no mean. In a `refuted` program most steps came
-    about otherwise: its returns are no evidence. `reason` says why there is no oracle.
+    model_config = ConfigDict(frozen=True)
+
+    value: float
+    source: str
+
+
+class PlayOutcome(BaseModel):
+    """Returns of planning in a program; standard errors are over episodes.
+
+    R compares with `baseline`, the better one of `random` actions and `idle` (doing nothing);
+    `R_random` compares with random actions, as publications do. `R_stderr` is the standard error
+    of a ratio of means over episodes with the same starts, to first order. `best_known` is None
+    if no return is known for these episodes. `unverified` episodes count in no mean. A `refuted`
+    program predicted most steps wrongly: its returns are no evidence. `reason` is the reason for
+    a missing oracle.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -42,8 +63,12 @@ class PlayOutcome(BaseModel):
     episodes: int
     returns: Estimated
     random: Estimated
+    idle: Estimated | None = None
     oracle: Estimated | None = None
+    best_known: KnownReturn | None = None
+    baseline: BaselineName = "random"
     R: float | None = None
+    R_random: float | None = None
     R_stderr: float | None = None
     planner: str | None
     oracle_planner: str | None = None
@@ -123,8 +148,8 @@ class GroupMean(BaseModel):
 class TrialGroup(BaseModel):
     """What jobs came to. Jobs without a score are counted, and left out of the means.
 
-    `means` are by split and part, such as `test_accuracy`, and R; what is
-    null in a row is left out of its mean. Tokens and costs are sums, null when
+    `means` are by split and part, such as `test_accuracy`, R and R_random. Rows
+    with null are left out of a mean. Tokens and costs are sums, null when
     one is unknown.
     """
 
@@ -209,25 +234,35 @@ def _process_facts(trial: Trial, ended: Mapping[str, TaskRecord]) -> dict[str, A
 
 
 def _play(run: BenchmarkFolder, trial: Trial, failures: Mapping[str, str]) -> PlayOutcome | None:
-    """Compare what was played with the oracle and with chance."""
-    terms = run.header.terms
-    found = run.play_of(trial) if terms.plan else None
+    """Compare the episodes of a job with the oracle and the baselines."""
+    found = run.play_of(trial) if run.header.terms.plan else None
     if found is None:
         return None
-    count = terms.episodes
     usual = BenchmarkTask("oracle", trial.environment, AUTOMATIC)
     best = run.oracle_of(trial.environment, found.planner)
+    # an oracle with longer episodes plays fewer episodes, unless their number is given
+    count = min(run.wanted(each) or 0 for each in (found, best) if each)
     model = side_of(found.returns[:count], found.unverified)
-    random = side_of(found.random_returns[:count])
+    sides: dict[SideName, Side] = {"random": side_of(found.random_returns[:count])}
+    if found.idle_returns:
+        sides["idle"] = side_of(found.idle_returns[:count])
+    baseline = better_baseline(sides)
     oracle = side_of(best.returns[:count]) if best else None
-    R = relative_return(model, oracle, random) if oracle else None
+    known = best_known(trial.environment, run.config)
+    R = relative_return(model, oracle, sides[baseline]) if oracle else None
     return PlayOutcome(
         episodes=count,
         returns=model.mean,
-        random=random.mean,
+        random=sides["random"].mean,
+        idle=sides["idle"].mean if "idle" in sides else None,
         oracle=oracle.mean if oracle else None,
+        best_known=known and KnownReturn(value=known.value, source=known.source),
+        baseline=baseline,
         R=R,
-        R_stderr=None if oracle is None or R is None else ratio_error(R, model, oracle, random),
+        R_random=relative_return(model, oracle, sides["random"]) if oracle else None,
+        R_stderr=None
+        if oracle is None or R is None
+        else ratio_error(R, model, oracle, sides[baseline]),
         planner=found.planner,
         oracle_planner=best.planner if best else None,
         decisions=found.decisions,
@@ -248,12 +283,12 @@ def side_of(returns: Sequence[float], unverified: Sequence[int] = ()) -> Side:
     )
 
 
-def ratio_error(R: float, model: Side, oracle: Side, random: Side) -> float | None:
+def ratio_error(R: float, model: Side, oracle: Side, baseline: Side) -> float | None:
     """Return the standard error of R, to first order, over episodes with the same starts."""
     unverified = model.unverified
-    model, oracle, random = (each.without(unverified) for each in (model, oracle, random))
-    chance = np.array(random.returns)
-    gains, best = np.array(model.returns) - chance, np.array(oracle.returns) - chance
+    model, oracle, baseline = (each.without(unverified) for each in (model, oracle, baseline))
+    least = np.array(baseline.returns)
+    gains, best = np.array(model.returns) - least, np.array(oracle.returns) - least
     errors = (gains - R * best) / best.mean()
     return mean_of(errors.tolist()).stderr
 
@@ -280,7 +315,8 @@ def _group(kind: str, strategy: str, model: str, rows: Sequence[TrialRow]) -> Tr
             means[f"{split}_{part}"] = _mean((row, getattr(s, part, None)) for row, s in scored)
         ceilings = ((row, (row.ceiling or {}).get(split)) for row in done)
         means[f"{split}_ceiling"] = _mean((row, s.accuracy if s else None) for row, s in ceilings)
-    means["R"] = _mean((row, row.play.R if row.play else None) for row in done)
+    for ratio in ("R", "R_random"):
+        means[ratio] = _mean((row, getattr(row.play, ratio, None)) for row in done)
     environments = list(dict.fromkeys(row.environment for row in done))
     seeds = _seeds(done)
     return TrialGroup(

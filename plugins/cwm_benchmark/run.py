@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 from cwm_benchmark.folder import BenchmarkFolder
 from cwm_benchmark.results import GroupMean, TrialGroup, TrialRow, groups_of, rows_of
-from cwm_cli.commands.plays import Mean
+from cwm_cli.commands.sides import Mean
 from cwm_cli.errors import CwmError
 from cwm_cli.runs.progress import BestSoFar
 from cwm_cli.runs.report import Grid, RunReport, Section, rounded, table, table_of, with_effort
@@ -35,8 +35,8 @@ MEASURES = {
         "floor": "baseline accuracy",
         "ceiling": "best possible accuracy",
     }.items()
-} | {"R": "R"}
-OPTIONAL = ("test_skill", "train_skill", "test_ceiling", "train_ceiling", "R")
+} | {"R": "R", "R_random": "R against random actions"}
+OPTIONAL = ("test_skill", "train_skill", "test_ceiling", "train_ceiling", "R", "R_random")
 """Measures that were perhaps not asked for."""
 
 COUNTS: Mapping[str, Callable[[TrialGroup], str]] = {
@@ -259,11 +259,37 @@ def _notes(
     if run.config.noise:
         noisy = [f"{name} ({deviation:g})" for name, deviation in run.config.noise.items()]
         yield f"Noise in every environment, with its standard deviation: {', '.join(noisy)}."
+    yield from _play_notes(rows)
     yield from _gaps(rows)
     if any(published.group == group.group for group in groups for published in PUBLISHED):
         yield (
             f"Quoted figures are from {SOURCE}, with its own data, planners and language "
             f"models, and the published score as accuracy. {LATER}"
+        )
+
+
+def _play_notes(rows: Sequence[TrialRow]) -> Iterator[str]:
+    """Explain the baseline of R and the best known returns."""
+    played = {row.environment: row.play for row in rows if row.play}
+    if not played:
+        return
+    yield (
+        "R = (model - baseline) / (oracle - baseline). The baseline is random actions or doing "
+        "nothing, the one with the higher return. `do nothing`: zero for continuous actions, else "
+        "the best constant action. Published R compares with random actions, as does "
+        f"`{MEASURES['R_random']}`."
+    )
+    if known := {env: play.best_known for env, play in played.items() if play.best_known}:
+        yield (
+            "`best known`: the optimum, or the best return of a trained agent that we found, in "
+            "whole episodes. If the oracle is far below it, R compares with a weak oracle. If it "
+            "is above an optimum, it knows a part of the state that observations hide:"
+        )
+        yield from (f"- {env}: {each.value:g} ({each.source})" for env, each in known.items())
+    if left_out := [env for env in played if env not in known]:
+        yield (
+            f"No best known return for {', '.join(left_out)}: none was published, or the episodes "
+            "are shorter or changed here."
         )
 
 
@@ -337,9 +363,12 @@ def job_grids(rows: Sequence[TrialRow]) -> Iterator[Grid]:
     yield _jobs("jobs", rows, scores)
     if played := [row for row in rows if row.play]:
         sides: Columns = {
+            "episodes": lambda row: f"{row.play.episodes:,}" if row.play else UNKNOWN,
             "return": lambda row: _mean(row.play.returns if row.play else None),
             "random": lambda row: _mean(row.play.random if row.play else None),
+            "do nothing": lambda row: _mean(row.play.idle if row.play else None),
             "oracle": lambda row: _mean(row.play.oracle if row.play else None),
+            "best known": _best_known,
             "R": _ratio,
         }
         yield _jobs("episodes played", played, sides)
@@ -389,6 +418,12 @@ def _ratio(row: TrialRow) -> str:
     if row.play is None or row.play.R is None:
         return UNKNOWN
     return _with_error(row.play.R, row.play.R_stderr)
+
+
+def _best_known(row: TrialRow) -> str:
+    """Write the best known return of the environment, empty if none compares."""
+    known = row.play.best_known if row.play else None
+    return "" if known is None else f"{known.value:.5g}"
 
 
 def _mean(mean: Mean | None) -> str:

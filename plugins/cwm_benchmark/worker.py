@@ -18,6 +18,7 @@ from cwm_cli.bench.executor import Command, job_process
 from cwm_cli.commands.choices import Choices
 from cwm_cli.commands.collect import default_dataset
 from cwm_cli.commands.plan import plan
+from cwm_cli.commands.sides import episodes_by_length
 from cwm_cli.commands.synthesize import Order, open_job
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
@@ -144,7 +145,7 @@ def _plan(work: TaskWork, **arguments: Any) -> dict[str, Any]:
         max_steps=work.run.config.max_steps,
         allow_gap=work.access.accepted,
     )
-    return result.as_json()
+    return result.as_json() | {"usual_episodes": episodes_by_length(result.sides.values())}
 
 
 TASKS: Mapping[str, Callable[[TaskWork], None]] = {

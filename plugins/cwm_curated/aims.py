@@ -6,6 +6,7 @@ earlier rows distinguish new observations from known ones.
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import le
@@ -17,7 +18,7 @@ from cwm_cli.commands.policies import told
 from cwm_cli.data.dataset import Transition
 from cwm_cli.envs.simulators import CachingSimulator, Simulator
 from cwm_cli.envs.tasks import random_action
-from cwm_cli.planning.model import Counter, Model, Step, key
+from cwm_cli.planning.model import Counter, Model, Step, countable, key
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -92,14 +93,16 @@ class NumberRanges:
 
 
 class TriedActions:
-    """Pairs of observation and action in the rows."""
+    """Pairs of observation and action in the rows, and how often each reward ended an episode."""
 
     def __init__(self) -> None:
         self.pairs: set[tuple[Any, int]] = set()
+        self.ends = Counts[float]()
 
     def add(self, rows: Sequence[Transition]) -> None:
-        """Add the pairs of rows."""
+        """Add the pairs and the ends of rows."""
         self.pairs.update((key(row.observation), row.action) for row in rows)
+        self.ends.update(row.reward for row in rows if row.terminated)
 
 
 class Seen:
@@ -130,6 +133,26 @@ class Seen:
         beyond = np.maximum(numbers - self._high, self._low - numbers)
         far = np.log1p(np.maximum(beyond, 0) / self._width)
         return float(far.sum()) + new
+
+
+def has_rare_outcomes(rows: Iterable[Transition]) -> bool:
+    """Return whether an outcome occurred too rarely to find out its conditions.
+
+    An outcome is a reward, and whether the episode terminated. It is frequent enough after 20
+    times, since a condition that holds in a quarter of the cases is then missing with probability
+    0.003, or after 5 times in the same situation. Observations of real numbers are never rare:
+    each is new, and their limits are searched for by driving numbers to their extremes. Neither
+    are rewards of more than ten different values.
+    """
+    situations: dict[tuple[float, bool], Counts[Any]] = {}
+    for row in rows:
+        if not countable(row.observation):
+            return False
+        counts = situations.setdefault((row.reward, row.terminated), Counts())
+        counts[key(row.observation), key(row.action)] += 1
+    if len(situations) > 10:
+        return False
+    return any(counts.total() < (5 if len(counts) == 1 else 20) for counts in situations.values())
 
 
 class Curious(Model):

@@ -6,7 +6,7 @@ They plan for reward, for observations that no row has, or to the limits of obse
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import inf
@@ -36,7 +36,14 @@ from cwm_cli.planning.cem import Icem
 from cwm_cli.planning.mcts import Mcts
 from cwm_cli.planning.model import Model, Named, key
 from cwm_cli.planning.tabular import Tabular
-from cwm_curated.aims import Curious, Driven, NumberRanges, Seen, TriedActions
+from cwm_curated.aims import (
+    Curious,
+    Driven,
+    NumberRanges,
+    Seen,
+    TriedActions,
+    has_rare_outcomes,
+)
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -189,6 +196,10 @@ class CuratedPolicy(PlannedPolicy):
         way = CURATED[number]
         return way and way._replace(corner=way.corner + 2 * turn)
 
+    def needs_more(self, episodes: Sequence[Sequence[Transition]]) -> bool:
+        """Return whether a reward or an end of an episode was too rare to explain it."""
+        return has_rare_outcomes(row for rows in episodes for row in rows)
+
 
 CURATED: Sequence[Way | None] = (
     None,
@@ -279,14 +290,14 @@ def covering_acts(
     stage: Stage, copy: CachingSimulator, seed: int, earlier: Sequence[Transition]
 ) -> Act:
     """Go to the nearest untried pair of state and action, and to an end with the last steps."""
-    tried = set(EarlierRows.of(earlier).summary(TriedActions).pairs)
+    tried = deepcopy(EarlierRows.of(earlier).summary(TriedActions))
     rng, draw = np.random.default_rng(seed), random_acts(stage, seed)
 
     def act(observation: Any, before: int) -> Any:
         state, valid = copy.state_of(stage.env, observation), stage.task.allowed(stage.env)
         action = _untried(copy, state, valid, tried, stage.max_steps - before, rng)
         action = draw(observation, before) if action is None else action
-        tried.add((key(observation), action))
+        tried.pairs.add((key(observation), action))
         return action
 
     return act
@@ -296,37 +307,40 @@ def _untried(
     copy: CachingSimulator,
     state: Named,
     valid: Sequence[int] | None,
-    tried: Collection[tuple[Any, int]],
+    tried: TriedActions,
     left: int,
     rng: np.random.Generator,
 ) -> int | None:
     """Return the first action towards the nearest untried pair of state and action.
 
-    Pairs that end the episode come last, when just enough steps are left for them.
+    Pairs that end the episode come last, when just enough steps are left for them. Of these, one
+    with the reward that ended the fewest episodes is chosen, and an untried one if possible.
     """
     low, high = int(copy.action_space.low[0]), int(copy.action_space.high[0])
     every = range(low, high + 1)
     nearest: int | None = None
-    end: tuple[int, int] | None = None
+    end: int | None = None
+    rank, depth_of_end = (inf, True), 0  # lower is better: episodes with this end, whether tried
     waiting, met = deque([(state, valid or every, 1, None)]), {state}
-    while waiting and len(met) < MOST and (nearest is None or end is None):
+    while waiting and len(met) < MOST and (nearest is None or rank > (0, False)):
         state, valid, depth, first = waiting.popleft()
         if depth > left:
             break
         for action in rng.permutation(valid).tolist():
             copy.stand(state)
             step = copy.step(action)
-            way, new = action if first is None else first, (state.name, action) not in tried
+            way, known = action if first is None else first, (state.name, action) in tried.pairs
             if step.terminated:
-                end = end or ((way, depth) if new else None)
+                if (tried.ends[step.reward], known) < rank:
+                    end, rank, depth_of_end = way, (tried.ends[step.reward], known), depth
                 continue
-            if new and nearest is None:
+            if not known and nearest is None:
                 nearest = way
             if (here := copy.here()) not in met:
                 met.add(here)
                 waiting.append((here, step.valid or every, depth + 1, way))
-    if end and (nearest is None or end[1] + RESERVE > left):
-        return end[0]
+    if end is not None and (nearest is None or depth_of_end + RESERVE > left):
+        return end
     return nearest
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from cwm_cli.commands.episodes import Episode, deal, in_processes, in_threads, play
 from cwm_cli.commands.plan import play_in_environment
-from cwm_cli.commands.plays import Mean, Side, mean_of, relative_return
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import LONGEST, Setting, Task, seeds_of, step_limit
 from cwm_cli.errors import CwmError
@@ -204,31 +203,6 @@ def test_random_rows_fit_the_spaces_and_use_valid_actions() -> None:
     }
     assert set(rows["actions"].tolist()) == {0, 2}
     assert abs(rows["observations"]).max() > 2
-
-
-def test_mean_has_its_standard_error() -> None:
-    assert mean_of([1.0, 3.0]) == (2.0, 1.0)
-    assert mean_of([4.0]) == (4.0, None)
-    assert mean_of([1.0, 2.0, 3.0, 4.0]).stderr == pytest.approx((5 / 3 / 4) ** 0.5)
-
-
-@pytest.mark.parametrize(
-    ("model", "oracle", "random", "ratio"),
-    [
-        ([5, 5], [9, 9], [1, 1], 0.5),
-        ([0, 0], [9, 11], [2, 2], -0.25),
-        ([5], [9], [1], 0.5),
-        ([5, 5], [4, 4], [4, 4], None),
-        ([5, 5], [1, 1], [4, 4], None),
-        ([5, 5], [9, 1], [1, 8], None),
-    ],
-)
-def test_relative_return_needs_an_oracle_better_than_random(model, oracle, random, ratio) -> None:
-    def side(returns):
-        return Side([Episode(number=n, returned=r, length=1) for n, r in enumerate(returns)])
-
-    assert relative_return(side(model), side(oracle), side(random)) == ratio
-    assert side(model).mean == Mean(*mean_of(model))
 
 
 def test_deal_gives_each_worker_at_least_one_episode() -> None:

@@ -117,6 +117,12 @@ def test_plan_json_shows_returns_far_above_random(plan, cwm) -> None:
     assert result["random"]["mean"] == sum(result["random_returns"]) / 3
     assert result["oracle"]["mean"] == sum(result["oracle_returns"]) / 3 > 50
     assert 0.8 < result["R"] < 1.2
+    idle = result["idle"]["mean"]
+    assert idle == sum(result["idle_returns"]) / 3
+    assert result["baseline"] == ("idle" if idle > result["random"]["mean"] else "random")
+    least = max(idle, result["random"]["mean"])
+    gain = result["oracle"]["mean"] - least
+    assert result["R"] == pytest.approx((result["mean"] - least) / gain)
     assert (result["failures"], result["failure"], result["render"]) == (0, None, None)
     assert (result["planner"], result["decisions"]) == ("mcts", sum(result["lengths"]))
     assert result["form"]
@@ -124,7 +130,9 @@ def test_plan_json_shows_returns_far_above_random(plan, cwm) -> None:
     assert result["model_steps_per_second"] > 12 * result["decisions_per_second"] > 12
     assert result["speeds"].keys() == {"model", "oracle"}
     lines = [json.loads(line) for line in (cwm.folder / result["journal"]).open()]
-    assert [line["side"] for line in lines] == ["random"] * 3 + ["model"] * 3 + ["oracle"] * 3
+    assert [line["side"] for line in lines] == [
+        side for side in ("random", "idle", "model", "oracle") for _ in range(3)
+    ]
     assert "[3/3] world model #2: return" in done.stderr
 
 
@@ -163,6 +171,22 @@ def test_oracle_plans_do_not_depend_on_the_number_of_workers(here) -> None:
     assert (one.R, one.as_json()["speeds"].keys()) == (None, {"oracle"})
 
 
+def test_number_of_episodes_follows_from_their_length(here, monkeypatch) -> None:
+    monkeypatch.setattr("cwm_cli.commands.sides.STEPS_OF_A_SIDE", 60)
+
+    def played(**options):
+        how = {"max_steps": 5, "options": ["simulations=2", "rollout=2"], **options}
+        return cwm_cli.plan(env="CartPole-v1", program=CARTPOLE, **how)
+
+    few = played(episodes=10)
+    assert {len(side.episodes) for side in few.sides.values()} == {10}
+    more = played(episodes=None)  # 12 episodes of 5 steps have 60 steps
+    assert {len(side.episodes) for side in more.sides.values()} == {12}
+    assert more.sides["random"].returns[:10] == few.sides["random"].returns
+    assert len(played(episodes=None, seed=1).returns) == 12  # without stored episodes
+    assert len(played(episodes=3, new=True).returns) == 3
+
+
 def test_plan_prints_a_table(plan) -> None:
     done = plan(
         *("--env", "Pendulum-v1", "--program", "pendulum.py", "--planner", "cem", "--oracle"),
@@ -171,12 +195,12 @@ def test_plan_prints_a_table(plan) -> None:
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["mean", "return", "length", "decisions/s", "model", "steps/s"] in lines
-    for name in (["world", "model"], ["oracle"], ["random"]):
+    for name in (["world", "model"], ["oracle"], ["do", "nothing"], ["random"]):
         [line] = [line for line in lines if line[: len(name)] == name]
         assert line[len(name) + 1 : len(name) + 4 : 2] == ["±", "10"]
     words = " ".join(done.stdout.split())
     assert re.search(r"Mean return -[\d.]+ ± [\d.]+ \(2 episodes\)", words)
-    assert "normalised return R = " in words or "not clearly better than random" in words
+    assert "normalised return R = " in words or "not clearly better than " in words
     assert any(line[:2] == ["Planner:", "cem,"] for line in lines)
 
 
@@ -201,6 +225,7 @@ def test_plan_uses_only_valid_actions_and_the_given_limit(plan) -> None:
     result = json.loads(done.stdout)
     assert (result["returns"], result["lengths"], result["stderr"]) == ([2.0], [5], None)
     assert result["random_returns"] == result["oracle_returns"] == [2.0]
+    assert (result["idle"], result["idle_returns"], result["baseline"]) == (None, None, "random")
 
 
 @pytest.mark.slow
@@ -210,6 +235,7 @@ def test_no_oracle_without_saved_states(plan) -> None:
     done = plan(*arguments, *program, "--oracle")
     result = json.loads(done.stdout)
     assert (result["returns"], result["oracle"], result["R"]) == ([5.0], None, None)
+    assert result["idle_returns"] == [5.0]  # action 1 in every step
     assert "Note: no oracle: Sealed-v0 cannot be saved and restored\n" in done.stderr
     real = plan(*arguments, "--real-env")
     assert (real.returncode, real.stdout) == (1, "")
@@ -345,7 +371,7 @@ def test_interrupted_plan_leaves_no_process_running(cwm, arguments) -> None:
     process = cwm.start("plan", "--env", "CartPole-v1", *arguments)
     watched = psutil.Process(process.pid)
     deadline = time.monotonic() + 60
-    while (text := "".join(process.stderr.readline())) and "[10/10] random" not in text:
+    while (text := "".join(process.stderr.readline())) and "[10/10] do nothing" not in text:
         pass
     while len(family := watched.children(recursive=True)) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -355,7 +381,7 @@ def test_interrupted_plan_leaves_no_process_running(cwm, arguments) -> None:
             member.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[-1].startswith("interrupted after 10 of ")
+    assert err.splitlines()[-1].startswith("interrupted after 20 of ")
     assert "the same command continues runs/plans/CartPole-v1-auto-0-" in err
     assert "Traceback" not in err
     assert psutil.wait_procs(family, timeout=10)[1] == []

@@ -146,6 +146,31 @@ def test_locked_runs_and_read_only_folders_are_refused(tmp_path) -> None:
         PlayRun.open(tmp_path / "plans", CONFIG)
 
 
+def side_of(run: PlayRun, side, *returns: float) -> None:
+    run.add(side, [Episode(number=n, returned=r, length=9) for n, r in enumerate(returns)], None)
+
+
+def test_report_compares_with_the_better_baseline_and_old_journals_with_random(tmp_path) -> None:
+    with PlayRun.open(tmp_path, CONFIG) as run:
+        for side, value in (("model", 5.0), ("oracle", 9.0), ("random", 1.0)):
+            side_of(run, side, value, value)
+    old = load(run.folder)
+    assert old.report([old]).verdict.endswith("R = 0.500")  # (5 - 1) / (9 - 1)
+    assert "0 equals random actions" in old.sections([old])[0].about
+    with PlayRun.open(tmp_path, CONFIG) as run:
+        side_of(run, "idle", 4.0, 4.0)
+    new = load(run.folder)
+    assert new.report([new]).verdict.endswith("random 1 ± 0 · R = 0.200")  # (5 - 4) / (9 - 4)
+    assert "do nothing 4 ± 0" in new.report([new]).verdict
+    assert "0 equals doing nothing" in new.sections([new])[0].about
+    assert [row[0] for row in new.sections([new])[1].data["rows"]] == [
+        "world model",
+        "oracle",
+        "do nothing",
+        "random",
+    ]
+
+
 def bare(out: str) -> dict:
     """Return a result without times and random counts of confirmation."""
     facts = json.loads(out)
@@ -184,7 +209,7 @@ def wait_for(cwm, lines: int, process) -> list[psutil.Process]:
 
 
 def killed(cwm, *arguments: str, lines: int) -> None:
-    """Start `cwm plan`, and kill it after `lines` of its 12 episodes are stored.
+    """Start `cwm plan`, and kill it after `lines` of its 16 episodes are stored.
 
     On a busy machine it may finish before it can be killed; then it is started again.
     """
@@ -194,17 +219,17 @@ def killed(cwm, *arguments: str, lines: int) -> None:
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
         assert psutil.wait_procs(children, timeout=20)[1] == []
-        if len(written(cwm)) < 12:
+        if len(written(cwm)) < 16:
             break
         shutil.rmtree(cwm.folder / "runs")
-    assert lines <= len(written(cwm)) < 12, "it was killed too late"
+    assert lines <= len(written(cwm)) < 16, "it was killed too late"
 
 
 @pytest.mark.parametrize(
     ("lines", "workers"),
     [
-        pytest.param(5, "1", marks=pytest.mark.slow),
-        pytest.param(9, "2", marks=pytest.mark.long),
+        pytest.param(9, "1", marks=pytest.mark.slow),
+        pytest.param(13, "2", marks=pytest.mark.long),
     ],
 )
 def test_killed_plan_continues_to_the_same_result(plan, cwm, lines, workers) -> None:
@@ -212,7 +237,7 @@ def test_killed_plan_continues_to_the_same_result(plan, cwm, lines, workers) -> 
     killed(cwm, *asked, "--workers", workers, lines=lines)
     done = plan(*asked, "--workers", "2")
     assert done.returncode == 0, done.stderr
-    assert " of 12 episodes were played" in done.stderr
+    assert " of 16 episodes were played" in done.stderr
     assert "Note: continuing runs/plans/CartPole-v1-auto-0-" in done.stderr
     (cwm.folder / "runs").rename(cwm.folder / "elsewhere")
     whole = plan(*asked)
@@ -224,34 +249,34 @@ def test_killed_plan_continues_to_the_same_result(plan, cwm, lines, workers) -> 
 def test_more_episodes_continue_equal_number_restarts_and_mistakes_keep_data(plan, cwm) -> None:
     few = plan("--episodes", "2")
     assert json.loads(few.stdout)["oracle"] is None
-    assert len(written(cwm)) == 4
+    assert len(written(cwm)) == 6
     more = plan("--episodes", "3", "--oracle")
-    assert "4 of 9 episodes were played" in more.stderr
+    assert "6 of 12 episodes were played" in more.stderr
     assert bare(more.stdout)["returns"][:2] == bare(few.stdout)["returns"]
     again = plan("--episodes", "3", "--oracle")
     assert "continuing" not in again.stderr
     assert bare(again.stdout) == bare(more.stdout)
     before = written(cwm)
-    assert len(before) == 9
+    assert len(before) == 12
     for mistake in (["-o", "simulations=0"], ["--tool", "nothing"], ["--planner", "none"]):
         assert plan("--new", *mistake).returncode == 1
         assert written(cwm) == before
     plan("--episodes", "1")
-    assert len(written(cwm)) == 9, "the other episodes are kept"
+    assert len(written(cwm)) == 12, "the other episodes are kept"
     plan("--episodes", "1", "--new")
-    assert len(written(cwm)) == 2
+    assert len(written(cwm)) == 3
 
 
 @pytest.mark.long
 def test_running_plan_is_locked_and_reports_how_to_continue(plan, cwm) -> None:
     process = cwm.start(*cwm.command, "--episodes", "400")
-    wait_for(cwm, 401, process)
+    wait_for(cwm, 801, process)
     done = plan("--workers", "2")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
     [folder] = cwm.folder.glob("runs/plans/*")
-    words = f"interrupted after {len(written(cwm))} of 800 episodes: the same command continues "
+    words = f"interrupted after {len(written(cwm))} of 1200 episodes: the same command continues "
     assert err.splitlines()[-1] == words + str(folder.relative_to(cwm.folder))
     assert done.returncode == 1
     assert "another process is using runs/plans/CartPole" in done.stderr

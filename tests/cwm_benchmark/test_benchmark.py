@@ -30,7 +30,7 @@ from cwm_benchmark.view import BenchmarkView
 from cwm_benchmark.worker import TASKS, TaskWork, group_of
 from cwm_cli.bench.executor import Command, LocalProcesses
 from cwm_cli.cli.runs import report
-from cwm_cli.commands.plays import Mean, relative_return
+from cwm_cli.commands.sides import Mean, relative_return
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Score
@@ -148,7 +148,11 @@ def test_what_was_played_is_compared_with_the_oracle_and_chance(played):
     play = facts["rows"][0]["play"]
     model, random, oracle = (play[side]["mean"] for side in ("returns", "random", "oracle"))
     assert oracle == -13.0
-    assert play["R"] == pytest.approx((model - random) / (oracle - random))
+    assert play["baseline"] == "idle"
+    idle = play["idle"]["mean"]
+    assert play["R"] == pytest.approx((model - idle) / (oracle - idle))
+    assert play["R_random"] == pytest.approx((model - random) / (oracle - random))
+    assert play["best_known"]["value"] == oracle
     assert facts["groups"][0]["means"]["R"]["mean"] == play["R"]
     run = shell.folder / facts["rows"][0]["run"]
     assert len(list((run / "plans").glob("*/journal.jsonl"))) == 1

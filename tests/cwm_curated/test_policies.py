@@ -17,6 +17,7 @@ from cwm_cli.commands.recording import RecordingOptions, record
 from cwm_cli.data.dataset import Dataset, Transition
 from cwm_cli.envs import simulators
 from cwm_cli.envs.spec import EnvironmentSpec
+from cwm_curated.aims import has_rare_outcomes
 from cwm_curated.policies import Way, planned_acts
 from cwm_gymnasium import cwm_environments
 from folders import ROOT
@@ -243,6 +244,54 @@ def test_every_action_is_tried_everywhere_and_ends_come_last() -> None:
     assert covering[0][-1].terminated
 
 
+def test_covering_episodes_reach_an_end_again_if_every_end_was_tried() -> None:
+    taxi = record(find("Taxi-v4"), episodes=9, test_episodes=0)
+    names = taxi.metadata["policies"]
+    ends = [
+        rows[-1] for rows, name in zip(episodes(taxi), names, strict=True) if name == "coverage"
+    ]
+    assert len(ends) == 5
+    assert all(row.terminated for row in ends)
+
+
+@pytest.mark.parametrize(
+    ("counts", "is_rare"),
+    [
+        ({("goal", 1): 4}, True),
+        ({("goal", 1): 5}, False),
+        ({("goal", 1): 10, ("goal", 2): 9}, True),
+        ({("goal", 1): 10, ("goal", 2): 10}, False),
+        ({("goal", 1): 30, ("fall", 2): 4}, True),
+    ],
+)
+def test_outcomes_are_rare_until_they_occurred_20_times_or_5_times_in_one_situation(
+    counts: dict[tuple[str, int], int], is_rare: bool
+) -> None:
+    rewards = {"goal": 1.0, "fall": -1.0}
+    rows = [
+        Transition(place, 0, 0, reward=rewards[name], terminated=True)
+        for (name, place), count in counts.items()
+        for _ in range(count)
+    ]
+    assert has_rare_outcomes(rows) == is_rare
+    assert not has_rare_outcomes([row._replace(observation=np.zeros(2)) for row in rows])
+
+
+def test_episodes_are_added_until_no_outcome_is_rare() -> None:
+    corridor = find("FrozenLake-v1")
+    lake = record(
+        corridor, env_args={"is_slippery": False}, min_rows=1, min_test_rows=0, max_steps=30
+    )
+    train = lake.train[lake.train.fitted]
+    goals = int((train.columns["rewards"] == 1).sum())
+    assert goals >= 5
+    assert len(returns(lake.train)) > 10
+    few = record(
+        corridor, env_args={"is_slippery": False}, episodes=10, test_episodes=0, max_steps=30
+    )
+    assert len(returns(few)) == 10
+
+
 @pytest.mark.long
 def test_the_end_of_a_track_is_sought_by_itself() -> None:
     poles = record(find("CartPole-v1"), episodes=5, test_episodes=0, seed=3)
@@ -301,7 +350,7 @@ def test_where_sometimes_all_actions_are_valid_all_are_named() -> None:
 def test_where_nothing_can_be_planned_the_best_of_some_random_episodes_stands_in(
     stream: EnvironmentSpec,
 ) -> None:
-    dataset = record(stream, episodes=2, test_episodes=2, max_steps=20)
+    dataset = record(stream, episodes=2, test_episodes=2, max_steps=30)
     assert dataset.metadata["policies"] == ["random", "reward, best of 5"] * 2
     note = dataset.metadata["note"]
     assert note.startswith(
@@ -393,7 +442,7 @@ def test_a_dataset_of_another_version_of_the_environment_is_not_taken(shop: Path
 
 def test_what_ships_is_small_and_what_it_says() -> None:
     files = sorted(SHIPPED.glob("*.npz"))
-    assert sum(file.stat().st_size for file in files) < 10e6
+    assert sum(file.stat().st_size for file in files) < 20e6
     assert len(files) > 10
     for file in files:
         dataset = Dataset.load(file)

@@ -151,12 +151,13 @@ class Environment:
         self.x = self.x + 1
         return [self.x], 5.0, False
 """
-    text = add_doubt(moving, support, ExtremeReturn(-200.0, ends=False))
     rows = dataset([([0.5], [1.5], 5, False), ([1.5], [2.5], 5, False)], space)
-    answers = ProgramModel(text, sandbox).predict(rows).columns
-    assert answers["rewards"].tolist() == [5.0, pytest.approx(-2.0)]
-    assert answers["next_observations"].ravel().tolist() == [1.5, 2.5]
-    assert answers["terminations"].tolist() == [False, False]
+    for distance, doubted in ((7.0, -2.0), (9.0, -4.0)):  # at most the rate; order is kept
+        text = add_doubt(moving, support, ExtremeReturn(-200.0, ends=False, distance=distance))
+        answers = ProgramModel(text, sandbox).predict(rows).columns
+        assert answers["rewards"].tolist() == [5.0, pytest.approx(doubted)]
+        assert answers["next_observations"].ravel().tolist() == [1.5, 2.5]
+        assert answers["terminations"].tolist() == [False, False]
 
 
 def test_rules_that_rows_contradict_are_unsupported_unless_chance_explains_it(sandbox):
@@ -206,12 +207,16 @@ class Environment:
 
 def test_the_worst_return_is_a_terminated_or_an_extrapolated_episode():
     falling = dataset([(n, n + 1, 1, n == 4) for n in range(5)])
-    assert extreme_return(falling, best=False) == (1.0, True)
+    assert extreme_return(falling, best=False)[:2] == (1.0, True)
     assert extreme_return(falling, best=True).value == pytest.approx(sum(0.99**n for n in range(5)))
     cut = dataset([(n, n + 1, -1, False) for n in range(5)])
     worst = extreme_return(cut, best=False)
     assert worst.value == pytest.approx(-100) and not worst.ends
-    assert worst.reward_per_step == pytest.approx(-1)
+    assert worst.reward_per_step == pytest.approx(-1) and worst.distance == pytest.approx(0)
+    mixed = dataset([(n, n + 1, -n, False) for n in range(5)])
+    worst, best = (extreme_return(mixed, best=best) for best in (False, True))
+    assert worst.distance == pytest.approx(-worst.reward_per_step)
+    assert best.distance == pytest.approx(best.reward_per_step + 4)
 
 
 def test_an_instrumented_program_returns_the_same_and_records_its_branches():
@@ -288,17 +293,26 @@ class Environment:
     ("step", "farthest"),
     [
         ("self.here = [self.here[0], self.here[1] + 0.1]", 1.3),  # one equation: half the range
-        ("self.here = [self.here[0], self.here[1] + (0.1 if self.here[1] < 5 else 0.2)]", 0.9),
-        ("self.here = [self.here[0], self.here[1] + 0.2]", 0.9),  # wrong
+        ("self.here = [self.here[0], self.here[1] + (0.1 if self.here[1] < 5 else 0.2)]", 1.3),
+        ("self.here = [self.here[0], self.here[1] + (0.1 if self.here[1] < 1 else 0.2)]", 0.9),
+        ("self.here = [self.here[0], self.here[1] + 0.2]", 0.9),
     ],
-    ids=["equation", "branch", "wrong"],
+    ids=["equation", "same branch", "untested branch", "wrong"],
 )
-def test_an_exact_equation_is_supported_near_the_recorded_range(sandbox, step, farthest):
+def test_confirmed_rules_are_supported_near_the_recorded_range(sandbox, step, farthest):
     data = dataset([([0.0, n / 10], [0.0, (n + 1) / 10], 0, False) for n in range(10)], POINT)
     support = find_support(survey(ProgramModel(SLIDE.format(step=step), sandbox), data), data)
     assert support.covers(np.array([0.0, farthest]), 0)
     assert not support.covers(np.array([0.0, farthest + 0.1]), 0)
     assert not support.covers(np.array([0.0, 0.5]), 1)  # an action that was not recorded
+    assert not support.covers(np.array([0.1, 0.5]), 0)  # a component that never changed
+
+
+def test_support_ends_at_the_recorded_range_if_an_episode_terminated(sandbox):
+    data = dataset([([0.0, n / 10], [0.0, (n + 1) / 10], 0, n == 9) for n in range(10)], POINT)
+    ending = "self.here = [self.here[0], self.here[1] + 0.1]; return self.here, 0.0, False"
+    model = ProgramModel(SLIDE.format(step=ending), sandbox)
+    assert not find_support(survey(model, data), data).covers(np.array([0.0, 1.0]), 0)
 
 
 def test_gaps_of_the_data_are_listed_by_importance():

@@ -163,7 +163,9 @@ def test_a_batch_steps_all_states_together_unless_it_refuses(refuses: bool) -> N
     states = np.ascontiguousarray(alone.examples.T)
     for action in range(3):
         for one, other in zip(
-            alone.step_all(states, action), together.step_all(states, action), strict=True
+            alone.step_all(states, np.array([action])),
+            together.step_all(states, np.array([action])),
+            strict=True,
         ):
             assert np.array_equal(one, other)
             assert one.dtype == other.dtype

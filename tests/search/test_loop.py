@@ -393,6 +393,30 @@ def test_a_backend_that_gives_up_also_ends_the_resumed_search(tired):
     assert list(again.run(10)) == []
 
 
+class Improving(Writer):
+    """Improves with the listed completions only, and gives up after three without improvement."""
+
+    gives_up_after = 3
+
+    def complete(self, request):
+        lines = sum(step <= request.step for step in (0, 3))
+        text = "\n".join(f"x{number} = {number}" for number in range(lines))
+        return Completion(text)
+
+
+def test_a_search_ends_after_completions_without_a_better_candidate():
+    search = Search(Counting(), ZeroShot(), Improving())
+    records = list(search.run(20))
+    assert [record.node.final for record in records] == [False] * 6 + [True]
+    assert search.given_up
+    resumed = Search(Counting(), ZeroShot(), Improving())
+    resumed.resume([record.node for record in records[:5]])
+    assert len(list(resumed.run(20))) == 2
+    search.outdate()
+    search.given_up = False
+    assert len(list(search.run(20))) == 4  # the first one is the best under new evidence
+
+
 def test_progress_of_a_backend_is_available_while_it_works(tired):
     list(tired.search.run(10))
     assert tired.told == [{0: "question 0"}, {1: "question 1"}]

@@ -19,7 +19,8 @@ from rich.console import Console
 
 from cwm_cli.commands.episodes import Episode, FinishedEpisode, PlanningCost, Progress, Underway
 from cwm_cli.commands.plan import LeftOut, Playing, SideProgress
-from cwm_cli.commands.plays import EpisodeKey, PlayConfig, PlayHeader, PlayRecord, PlayRun, Side
+from cwm_cli.commands.plays import EpisodeKey, PlayConfig, PlayHeader, PlayRecord, PlayRun
+from cwm_cli.commands.sides import Side
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.views.planning import plan_view, side_table
 from cwm_cli.worlds.model import PlannedWith
@@ -231,4 +232,4 @@ def test_an_interruption_leaves_the_picture_and_says_how_to_continue(tmp_path) -
     assert status == 130
     assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
     text = ESCAPES.sub("", output)
-    assert text.rindex("oracle       0/3") < text.rindex("interrupted after 3 of 6 episodes")
+    assert text.rindex("oracle       0/3") < text.rindex("interrupted after 6 of 9 episodes")

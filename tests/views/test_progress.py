@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from cwm_cli.commands.episodes import Episode, PlanningCost
-from cwm_cli.commands.plays import Side
+from cwm_cli.commands.sides import SIDES, Side
 from cwm_cli.evaluation.metric import Score, WeighedPart
 from cwm_cli.text import tokens
 from cwm_cli.views import lines
@@ -58,7 +58,7 @@ def test_no_number_is_broken_at_80_columns_whatever_is_compared():
         Episode(number=n, returned=returned, length=98_765, cost=costs)
         for n, returned in enumerate(returns)
     ]
-    sides = {name: Side(episodes) for name in ("model", "oracle", "random")}
+    sides = {name: Side(episodes) for name in SIDES}
     part = WeighedPart(right=0.12345, weight=0.33333)
     score = Score(
         accuracy=0.1234,

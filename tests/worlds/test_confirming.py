@@ -416,7 +416,7 @@ def test_plan_reports_rechecked_decisions_and_discards_forged_episodes(
     assert bad.stderr.splitlines()[-1].startswith("Error: in decision ")
     journals = [path for path in cwm.folder.glob("runs/plans/*/*.jsonl")]
     sides = [{json.loads(line)["side"] for line in path.open()} for path in journals]
-    assert sorted(map(sorted, sides)) == [["model", "random"], ["random"]]
+    assert sorted(map(sorted, sides)) == [["idle", "model", "random"], ["idle", "random"]]
 
 
 SLIPPERY = """

@@ -1,0 +1,85 @@
+"""The action that does nothing: zero for real numbers, else the best constant action.
+
+An environment with discrete actions does not state which action does nothing. So the idle action
+is measured: it is the action with the best mean return if it is played in every step. In the
+trial, it is at least as good as an action without effect.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from cwm_cli.data.spaces import Space
+from cwm_cli.envs.spec import space_of
+from cwm_cli.envs.tasks import Task, reward_number, seeds_of
+
+TRIAL_STEPS = 5_000
+"""Steps of all trial episodes of an environment together: less than a second in most."""
+
+FEWEST_TRIALS, MOST_TRIALS = 3, 30
+"""Trial episodes of each action; more than the fewest only if they are short."""
+
+ALL_TRIALS = 200
+"""Maximum number of trial episodes of all actions, because some environments reset slowly."""
+
+MOST_ACTIONS = 50
+"""Of more discrete actions, as many with equal distances are tried."""
+
+FIRST_TRIAL = 1_000_000
+"""Number of the first trial episode: the choice does not see the initial states of the result."""
+
+
+def can_idle(actions: Space, valid: Callable[[Any], Sequence[int] | None] | None) -> bool:
+    """Return whether an action can be played in every step.
+
+    Args:
+        actions: The action space.
+        valid: Returns the valid actions in a state; None if every action is valid everywhere.
+    """
+    return valid is None and actions.kind in ("box", "discrete")
+
+
+def idle_action(task: Task) -> Any:
+    """Return the action that does nothing: zero, or the best constant action.
+
+    Continuous actions are zero, within the bounds of the space. For discrete actions, each action
+    is played in every step of at least 3 and at most 30 trial episodes. All trial episodes
+    together have at most 5,000 steps. The action with the highest mean return is returned, of
+    equal ones the lowest. Of more than 50 actions, 50 with equal distances are tried. The trial
+    episodes are not among the episodes that `cwm plan` plays.
+
+    Args:
+        task: An environment whose actions can be played in every step (see `can_idle`).
+
+    Returns:
+        An array in the shape of the action space, or a whole number.
+    """
+    with closing(task.make()) as env:
+        space = space_of(env.action_space, "actions")
+        if space.kind == "box":
+            zero = np.clip(0.0, space.low, space.high)
+            return zero.reshape(space.shape).astype(space.dtype)
+        count = min(MOST_ACTIONS, space.count)
+        first, last = int(space.low[0]), int(space.high[0])
+        actions = np.unique(np.linspace(first, last, count).round().astype(int)).tolist()
+        trials = max(FEWEST_TRIALS, min(MOST_TRIALS, ALL_TRIALS // count))
+        returns = [_mean_return(env, task, each, trials, TRIAL_STEPS // count) for each in actions]
+    return actions[int(np.argmax(returns))]
+
+
+def _mean_return(env: Any, task: Task, action: int, trials: int, steps: int) -> float:
+    """Return the mean return of a constant action in trial episodes of `steps` steps in total."""
+    limit = min(task.limit, steps // FEWEST_TRIALS)
+    returns = list[float]()
+    while len(returns) < trials and steps >= limit:
+        env.reset(seed=seeds_of(task.seed, FIRST_TRIAL + len(returns))[0])
+        returns.append(0.0)
+        for _ in range(limit):
+            steps -= 1
+            _, reward, terminated, truncated, _ = env.step(action)
+            returns[-1] += reward_number(reward)
+            if terminated or truncated:
+                break
+    return sum(returns) / len(returns)
