@@ -135,6 +135,8 @@ def test_no_planner_can_win_against_the_highest_possible_return(sandbox) -> None
 def test_planners_that_cannot_plan_are_left_out(sandbox) -> None:
     # The grid needs a deterministic program: one planner alone needs no trial.
     assert choose(sandbox, RANDOM, [("grid", {}), NEAR]) == (None, [])
+    long = ("mcts", {"simulations": 10**6, "rollout": 30})  # a trial would take an hour
+    assert choose(sandbox, RANDOM, [("grid", {}), long]) == (None, [])
     assert choose(sandbox, FAILING, [FAR, NEAR]) == (None, [])
     chosen, [note] = choose(sandbox, TO_THE_RIGHT, [("tabular", {}), NEAR, FAR])
     assert chosen == FAR
