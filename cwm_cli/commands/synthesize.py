@@ -307,6 +307,11 @@ def _run_order(
         job.run.report_repair(observer)
         _search_observed(job, observer)
         result = job.finish()
+    if order.body and job.search.best and TOOL not in job.search.best.program:
+        observer.note(
+            f"the best program does not simulate the body: is it the body of {order.spec.id}?",
+            "Warning",
+        )
     if result.failure and result.scores.train and result.scores.train.accuracy:
         reason = result.failure.message.splitlines()[0]
         observer.note(

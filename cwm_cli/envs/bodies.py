@@ -71,13 +71,13 @@ class Body:
         model = _mujoco().MjModel.from_xml_string(self.xml)
         for name, space in (("observations", observation_space), ("actions", action_space)):
             if space.kind != "box" or not space.is_float or len(space.shape) != 1:
-                raise CwmError(f"--body needs {name} that are a list of real numbers: leave it out")
+                raise CwmError(f"--body needs {name} that are flat arrays of numbers: leave it out")
         if not model.nv:
             raise CwmError("the body has no joints: choose another --body")
         if model.nu != action_space.size:
             raise CwmError(
-                f"the body has {model.nu} actuators, but an action has {action_space.size} "
-                "numbers: choose another --body"
+                f"the number of actuators of the body ({model.nu}) is not the size of an action "
+                f"({action_space.size}): choose another --body"
             )
 
 
@@ -100,7 +100,9 @@ def read_body(file: Path) -> Body:
             spec.compile()
         except ValueError as error:
             reason = " ".join(str(error).split())
-            raise CwmError(f"{file} is no valid MuJoCo model: {reason}") from error
+            raise CwmError(
+                f"{file} is no valid MuJoCo model ({reason}): correct it or choose another --body"
+            ) from error
         for xml in (text, spec.to_xml()):
             if _compiles(xml):
                 return Body(_without_looks(xml), file.name)

@@ -302,11 +302,17 @@ def test_the_dry_lake_is_exact_wherever_the_train_data_has_been(cwm, seed):
     assert (found.rows == 1.0).all()
 
 
+WHEEL = """<mujoco>
+  <worldbody><body><joint name="a" axis="0 0 1"/><geom size="0.1"/></body></worldbody>
+  <actuator><motor joint="a"/></actuator>
+</mujoco>"""
+
+
 def test_a_given_body_is_named_in_every_report(cwm):
     pytest.importorskip("mujoco")
     data = Path(str(files("data.cwm_data") / "InvertedPendulum-v5.npz"))
     words = ["synthesize", "--env", "InvertedPendulum-v5", "--dataset", str(data), "--run", "own"]
-    answer = cwm(*words, "--body", "env", "--json")
+    answer = cwm.inside(*words, "--body", "env", "--json")
     assert answer.returncode == 0, answer.stderr
     origin = "the environment's own model (--body env)"
     result = json.loads(answer.stdout)
@@ -316,11 +322,20 @@ def test_a_given_body_is_named_in_every_report(cwm):
     folder = cwm.folder / "own"
     assert (folder / "best.py").read_text().startswith(f"# The body is {origin}.\n")
     assert json.loads((folder / "run.json").read_text())["body"] == origin
-    assert f"body: {origin}" in cwm("runs", "report", "own").stdout
+    assert f"body: {origin}" in cwm.inside("runs", "report", "own").stdout
     assert "<mujoco" in (folder / "body.xml").read_text()
     # another body is another search
     other = (folder / "body.xml").read_text().replace('gear="100', 'gear="90')
     (cwm.folder / "other.xml").write_text(other)
-    answer = cwm(*words, "--body", "other.xml")
+    answer = cwm.inside(*words, "--body", "other.xml")
     assert answer.returncode == 1
     assert "body" in answer.stderr
+
+
+def test_a_body_that_explains_no_transition_is_reported(cwm):
+    pytest.importorskip("mujoco")
+    data = Path(str(files("data.cwm_data") / "InvertedPendulum-v5.npz"))
+    (cwm.folder / "wheel.xml").write_text(WHEEL)
+    words = ["synthesize", "--env", "InvertedPendulum-v5", "--dataset", str(data)]
+    answer = cwm.inside(*words, "--body", "wheel.xml", "--budget", "1")
+    assert "the best program does not simulate the body" in answer.stderr
