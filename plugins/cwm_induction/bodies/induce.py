@@ -70,7 +70,7 @@ def induce_body(
     parts = chained if remembers else alone
     if needs_memory and not remembers:  # more rows are simulated rightly
         parts = replace(alone, reward=chained.reward, ends=chained.ends)
-    if not parts.right:
+    if not parts.state_right:
         return BodyProgram("")
     findings = BodyFindings(
         mechanism,
@@ -88,8 +88,9 @@ def induce_body(
 
 @dataclass(frozen=True)
 class _Parts:
-    """Parts of a program, and the share of rows whose state and reward they predict."""
+    """Parts of a program, with the share of rows whose state they predict, also with reward."""
 
+    state_right: float
     right: float
     bounds: tuple[float, ...]
     readings: dict[int, Reading]
@@ -104,7 +105,7 @@ def _fit_parts(mechanism: Mechanism, rows: Rows, found: FittedLayout, *, chained
     simulated = _simulated(mechanism, rows, found, fields, chained=chained)
     chosen = np.flatnonzero(simulated.right)
     if not len(chosen):
-        return _Parts(0.0, tuple(rows.bounds.tolist()), {}, FittedReward((), 0.0), ())
+        return _Parts(0.0, 0.0, tuple(rows.bounds.tolist()), {}, FittedReward((), 0.0), ())
     right, steps = rows[chosen], simulated.part(chosen)
     some = np.flatnonzero(~right.ends)[:READ_ROWS]
     arrays = {name: array[some] for name, array in steps.after.items()}
@@ -112,8 +113,8 @@ def _fit_parts(mechanism: Mechanism, rows: Rows, found: FittedLayout, *, chained
     bounds = shared_bounds(rows, readings)
     reward = fit_reward(mechanism, found.timing, found.layout, right, steps)
     ends = fit_ends(mechanism, found.layout, right, steps.after)
-    share = float(simulated.right.mean()) * reward.right
-    return _Parts(share, tuple(bounds.tolist()), readings, reward, ends)
+    share = float(simulated.right.mean())
+    return _Parts(share, share * reward.right, tuple(bounds.tolist()), readings, reward, ends)
 
 
 def rows_of(data: Dataset) -> Rows:

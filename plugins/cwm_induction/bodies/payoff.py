@@ -83,11 +83,12 @@ def fit_reward(
     """
     best: FittedReward | None = None
     basic = list(_basic_terms(mechanism, timing, layout, rows, steps))
+    motion = basic + list(_motion_terms(mechanism, timing, rows, steps))
     levels = [
         basic,
         basic + list(_distance_terms(mechanism, steps)),
-        basic + list(_motion_terms(mechanism, timing, rows, steps)),
-        basic + list(_square_terms(mechanism, layout, steps)),
+        motion,
+        motion + list(_square_terms(mechanism, layout, steps)),
     ]
     for terms in levels:
         weights, right = _fit(terms, rows.rewards)
