@@ -21,7 +21,7 @@ ENVIRONMENT = "env"
 """The value of `--body` for the environment's own model."""
 
 OWN_MODEL = "the environment's own model (--body env)"
-"""The origin of a body that was read from the environment, as reports show it."""
+"""The origin of the environment's own body in reports."""
 
 TOOL = "mujoco"
 """The module that programs import to simulate a body."""
@@ -65,8 +65,8 @@ class Body:
         """Check that the body fits the spaces of recorded transitions.
 
         Raises:
-            CwmError: The spaces are no arrays of real numbers, the body has no joints, or its
-                actuators are not as many as the numbers of an action.
+            CwmError: The spaces are no flat arrays of real numbers, the body has no joints, or the
+                number of its actuators differs from the size of an action.
         """
         model = _mujoco().MjModel.from_xml_string(self.xml)
         for name, space in (("observations", observation_space), ("actions", action_space)):

@@ -69,8 +69,8 @@ PARTS = {"train": "train", "test": "held-out", "unseen": "of it not in train"}
 class SearchConfig(BaseModel):
     """The choices that identify a search.
 
-    `dataset` is the digest of the transitions, `body` that of a given MuJoCo model. `tools` are the
-    modules that programs may import in addition to the standard ones, and `options` holds all
+    `dataset` and `body` are the digests of the transitions and of a given MuJoCo model. `tools` are
+    the modules that programs may import in addition to the standard ones, and `options` holds all
     options of strategy, backend, problem and sandbox. Budget, parallelism, cost limit and the
     address of the model are not included.
     """

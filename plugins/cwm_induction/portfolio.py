@@ -56,7 +56,7 @@ class JudgedProgram(NamedTuple):
 
     `above` is the second as a share of what lies above that of a constant prediction,
     `exact` the share of rows of the fit part that are right in every part, `reward` the share
-    whose reward is right. `contract` and `is_complete` are those of its proposal.
+    whose reward is right. `contract` and `is_complete` come from its proposal.
     """
 
     program: str

@@ -19,7 +19,7 @@ from cwm_cli.worlds import ProgramModel
 from cwm_induction.backend import Induction
 from cwm_induction.bodies.induce import induce_body, rows_of
 from cwm_induction.bodies.layout import fit_layout
-from cwm_induction.bodies.mechanism import Mechanism
+from cwm_induction.bodies.mechanism import BodySimulation
 
 pytest.importorskip("mujoco")
 
@@ -108,7 +108,7 @@ def test_a_memory_is_asked_for_if_velocities_are_clipped():
 
 def swings(integrator, frame_skip, order):
     """Record a pendulum whose observation is velocity, sine, cosine and height of its end."""
-    mechanism, rng = Mechanism(PENDULUM), np.random.default_rng(0)
+    mechanism, rng = BodySimulation(PENDULUM), np.random.default_rng(0)
     model, data, mujoco = mechanism.model, mechanism.data, mechanism._mujoco
     model.opt.integrator = getattr(mujoco.mjtIntegrator, f"mjINT_{integrator.upper()}")
     seen, actions, after = [], [], []
@@ -149,7 +149,7 @@ def swings(integrator, frame_skip, order):
 @pytest.mark.parametrize("frame_skip", [1, 3])
 def test_integrator_and_frame_skip_are_found_in_the_rows(integrator, frame_skip):
     data = swings(integrator, frame_skip, "scv")
-    found = fit_layout(Mechanism(PENDULUM), rows_of(data), np.random.default_rng(0))
+    found = fit_layout(BodySimulation(PENDULUM), rows_of(data), np.random.default_rng(0))
     assert found.timing.frame_skip == frame_skip
     if integrator == "RK4":
         assert found.timing.integrator == "RK4"

@@ -9,11 +9,17 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_induction.bodies.layout import FittedLayout, Rows, clip_bounds, fit_layout, is_right
-from cwm_induction.bodies.mechanism import FIELDS, FORCE_FIELDS, Array, Mechanism, StepArrays
-from cwm_induction.bodies.payoff import Condition, FittedReward, fit_ends, fit_reward
+from cwm_induction.bodies.layout import FittedLayout, StepRows, clip_bounds, fit_layout, is_right
+from cwm_induction.bodies.mechanism import (
+    FIELDS,
+    FORCE_FIELDS,
+    Array,
+    BodySimulation,
+    SimulatedSteps,
+)
+from cwm_induction.bodies.payoff import EndCondition, FittedReward, fit_ends, fit_reward
 from cwm_induction.bodies.program import BodyFindings, write_program
-from cwm_induction.bodies.readings import Reading, find_readings, shared_bounds
+from cwm_induction.bodies.readings import ComponentReading, find_readings, shared_bounds
 
 MEMORY_GAIN = 0.02
 """Share of rows that a memory has to predict in addition to be worth its slower planning."""
@@ -36,16 +42,16 @@ class BodyProgram(NamedTuple):
 class _Simulated:
     """Simulated steps of all rows, and the mask of the rows whose state they predict."""
 
-    steps: StepArrays
+    steps: SimulatedSteps
     right: Array
 
-    def part(self, rows: Array) -> StepArrays:
+    def part(self, rows: Array) -> SimulatedSteps:
         """Return the steps of some rows."""
         before, after = (
             {name: array[rows] for name, array in arrays.items()}
             for arrays in (self.steps.before, self.steps.after)
         )
-        return StepArrays(before, after)
+        return SimulatedSteps(before, after)
 
 
 def induce_body(
@@ -60,7 +66,7 @@ def induce_body(
         remembers: Whether the program has a memory.
         comment: Comment at the beginning of the program.
     """
-    mechanism, rows = Mechanism(xml), rows_of(data)
+    mechanism, rows = BodySimulation(xml), rows_of(data)
     found = fit_layout(mechanism, rows, np.random.default_rng(seed))
     if found is None:
         return BodyProgram("")
@@ -93,12 +99,14 @@ class _Parts:
     state_right: float
     right: float
     bounds: tuple[float, ...]
-    readings: dict[int, Reading]
+    readings: dict[int, ComponentReading]
     reward: FittedReward
-    ends: tuple[Condition, ...]
+    ends: tuple[EndCondition, ...]
 
 
-def _fit_parts(mechanism: Mechanism, rows: Rows, found: FittedLayout, *, chained: bool) -> _Parts:
+def _fit_parts(
+    mechanism: BodySimulation, rows: StepRows, found: FittedLayout, *, chained: bool
+) -> _Parts:
     """Fit what the state does not determine, to rows simulated alone or in their order."""
     others = [c for c in range(rows.after.shape[1]) if c not in found.layout.used]
     fields = FIELDS + FORCE_FIELDS if len(others) >= FORCE_COMPONENTS else FIELDS
@@ -117,7 +125,7 @@ def _fit_parts(mechanism: Mechanism, rows: Rows, found: FittedLayout, *, chained
     return _Parts(share, share * reward.right, tuple(bounds.tolist()), readings, reward, ends)
 
 
-def rows_of(data: Dataset) -> Rows:
+def rows_of(data: Dataset) -> StepRows:
     """Return the transitions as matrices."""
     columns = data.columns
     seen, after = columns["observations"], columns["next_observations"]
@@ -125,7 +133,7 @@ def rows_of(data: Dataset) -> Rows:
     follows = np.zeros(len(seen), bool)
     same = (episodes[1:] == episodes[:-1]) & (seen[1:] == after[:-1]).all(axis=1) & ~last[:-1]
     follows[1:] = same
-    return Rows(
+    return StepRows(
         seen.astype(float),
         columns["actions"].reshape(len(seen), -1).astype(float),
         columns["rewards"].astype(float),
@@ -137,7 +145,12 @@ def rows_of(data: Dataset) -> Rows:
 
 
 def _simulated(
-    mechanism: Mechanism, rows: Rows, found: FittedLayout, fields: Sequence[str], *, chained: bool
+    mechanism: BodySimulation,
+    rows: StepRows,
+    found: FittedLayout,
+    fields: Sequence[str],
+    *,
+    chained: bool,
 ) -> _Simulated:
     """Simulate all rows: each alone, or in the order of an episode."""
     layout = found.layout

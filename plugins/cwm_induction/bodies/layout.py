@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.bodies.mechanism import INTEGRATORS, Array, Mechanism, Starts, Timing
+from cwm_induction.bodies.mechanism import INTEGRATORS, Array, BodySimulation, StartStates, Timing
 
 TOLERANCE = 1e-5
 """Absolute and relative tolerance of a right prediction, as in the metric."""
@@ -30,7 +30,7 @@ RELATED = 0.6
 """Least R² of the change of a position and the mean velocity of its joint."""
 
 
-class Source(NamedTuple):
+class PositionSource(NamedTuple):
     """Components of the observation that give a position: a number, or sine and cosine."""
 
     first: int
@@ -38,13 +38,13 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class StateLayout:
     """Sources of the positions in `qpos` and components of the velocities in `qvel`.
 
     A hidden position keeps its default value, a hidden velocity is zero.
     """
 
-    positions: tuple[Source | None, ...]
+    positions: tuple[PositionSource | None, ...]
     velocities: tuple[int | None, ...]
 
     @property
@@ -59,7 +59,7 @@ class Layout:
         defaults: Array,
         bounds: Array | None = None,
         follows: Array | None = None,
-    ) -> Starts:
+    ) -> StartStates:
         """Return the states of observations (rows, components).
 
         Args:
@@ -82,7 +82,7 @@ class Layout:
                 limits[index] = bounds[component]
         shown = np.array([source is not None for source in self.positions])
         angles = np.array([bool(s and s.cosine is not None) for s in self.positions])
-        return Starts(positions, velocities, shown, limits, angles, follows)
+        return StartStates(positions, velocities, shown, limits, angles, follows)
 
     def expected(self, positions: Array, velocities: Array, size: int) -> Array:
         """Return the components that the state determines; other components are NaN."""
@@ -102,7 +102,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Rows:
+class StepRows:
     """Recorded steps as matrices, with the bound of each clipped component (infinity if none)."""
 
     observations: Array
@@ -117,11 +117,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.observations)
 
-    def __getitem__(self, rows: Array) -> Rows:
+    def __getitem__(self, rows: Array) -> StepRows:
         names = ("observations", "actions", "rewards", "after", "ends", "follows")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
-    def with_bounds(self, layout: Layout) -> Rows:
+    def with_bounds(self, layout: StateLayout) -> StepRows:
         """Return the rows with one bound for all velocities, and none for positions."""
         speeds = [component for component in layout.velocities if component is not None]
         bound = float(self.bounds[speeds].min(initial=math.inf))
@@ -141,7 +141,7 @@ class Rows:
 class FittedLayout(NamedTuple):
     """A layout with frame skip and integrator, and the share of rows that it predicts."""
 
-    layout: Layout
+    layout: StateLayout
     timing: Timing
     right: float
 
@@ -165,7 +165,9 @@ def is_right(predicted: Array, recorded: Array) -> Array:
     return np.asarray(np.abs(predicted - recorded) <= TOLERANCE + TOLERANCE * np.abs(recorded))
 
 
-def fit_layout(mechanism: Mechanism, rows: Rows, rng: np.random.Generator) -> FittedLayout | None:
+def fit_layout(
+    mechanism: BodySimulation, rows: StepRows, rng: np.random.Generator
+) -> FittedLayout | None:
     """Return the layout that predicts most, with its timing; None if no layout predicts a row."""
     usable = np.flatnonzero(rows.unclipped & ~rows.ends)
     if not len(usable):
@@ -189,7 +191,7 @@ def fit_layout(mechanism: Mechanism, rows: Rows, rng: np.random.Generator) -> Fi
 
 
 def _best_timing(
-    mechanism: Mechanism, sample: Rows, layout: Layout, skip: int
+    mechanism: BodySimulation, sample: StepRows, layout: StateLayout, skip: int
 ) -> tuple[Timing, float]:
     """Return the frame skip near `skip` and the integrator with the smallest errors."""
     own = mechanism.integrator
@@ -207,7 +209,7 @@ def _best_timing(
 
 
 def _judge(
-    mechanism: Mechanism, sample: Rows, layout: Layout, timing: Timing
+    mechanism: BodySimulation, sample: StepRows, layout: StateLayout, timing: Timing
 ) -> tuple[float, float]:
     """Return a mean logarithmic error, and the share of rows whose state is right.
 
@@ -228,9 +230,9 @@ def _judge(
     return total, float(is_right(seen, sample.after)[:, known].all(axis=1).mean())
 
 
-def _ranked(mechanism: Mechanism, rows: Rows) -> list[tuple[Layout, float]]:
+def _ranked(mechanism: BodySimulation, rows: StepRows) -> list[tuple[StateLayout, float]]:
     """Return layouts with the seconds per step that they suggest, the best by kinematics first."""
-    found: dict[Layout, tuple[float, float]] = {}
+    found: dict[StateLayout, tuple[float, float]] = {}
     for circles in _circle_sets(rows.observations):
         evidence = _Evidence(rows, circles)
         for layout, score in _layouts(mechanism, evidence):
@@ -241,7 +243,7 @@ def _ranked(mechanism: Mechanism, rows: Rows) -> list[tuple[Layout, float]]:
     return [(layout, found[layout][1]) for layout in best if found[layout][1] > 0]
 
 
-def _circle_sets(observations: Array) -> list[tuple[Source, ...]]:
+def _circle_sets(observations: Array) -> list[tuple[PositionSource, ...]]:
     """Return the possible readings of components as sines and cosines: none, or one per order."""
     squares, pairs = observations**2, list[tuple[int, int]]()
     free = {i for i in range(squares.shape[1]) if np.ptp(squares[:, i]) > 0}
@@ -251,18 +253,21 @@ def _circle_sets(observations: Array) -> list[tuple[Source, ...]]:
                 pairs.append((i, j))
     if not pairs or len({part for pair in pairs for part in pair}) != 2 * len(pairs):
         return [()]
-    return [tuple(Source(i, j) for i, j in pairs), tuple(Source(j, i) for i, j in pairs)]
+    return [
+        tuple(PositionSource(i, j) for i, j in pairs),
+        tuple(PositionSource(j, i) for i, j in pairs),
+    ]
 
 
 class _Evidence:
     """How well the change of a position fits the mean of a velocity, by R² and slope."""
 
-    def __init__(self, rows: Rows, circles: tuple[Source, ...]) -> None:
+    def __init__(self, rows: StepRows, circles: tuple[PositionSource, ...]) -> None:
         before, after = rows.observations, rows.after
         self.circles, self.size = circles, before.shape[1]
         taken = {part for source in circles for part in source}
         self.plain = [i for i in range(self.size) if i not in taken]
-        self.sources = [*circles, *(Source(i) for i in self.plain)]
+        self.sources = [*circles, *(PositionSource(i) for i in self.plain)]
         speeds = (before + after) / 2
         self._fits = np.zeros((len(self.sources), self.size))
         self._slopes = np.zeros_like(self._fits)
@@ -281,7 +286,7 @@ class _Evidence:
                     self._fits[number] = np.where(power > 0, product**2 / (power * total), 0)
         self._numbers = {source: number for number, source in enumerate(self.sources)}
 
-    def fit(self, source: Source, component: int) -> float:
+    def fit(self, source: PositionSource, component: int) -> float:
         """Return the R² of a position and a velocity, negative if the position never moves."""
         number = self._numbers[source]
         if not self.moves[source]:
@@ -289,7 +294,7 @@ class _Evidence:
         right = self._slopes[number, component] > 0 and component not in source
         return float(self._fits[number, component]) if right else 0.0
 
-    def seconds(self, mechanism: Mechanism, layout: Layout) -> float:
+    def seconds(self, mechanism: BodySimulation, layout: StateLayout) -> float:
         """Return the duration of a step that the pairs of a layout suggest, 0 without a pair."""
         slopes, weights = [], []
         for position, velocity, _ in mechanism.scalar_joints:
@@ -305,7 +310,7 @@ class _Evidence:
         return float(np.array(slopes)[order][np.searchsorted(half, half[-1] / 2)])
 
 
-def _layouts(mechanism: Mechanism, evidence: _Evidence) -> Iterator[tuple[Layout, float]]:
+def _layouts(mechanism: BodySimulation, evidence: _Evidence) -> Iterator[tuple[StateLayout, float]]:
     """Yield the layouts with at least one pair of a position and a velocity, with their scores."""
     hinges = [position for position, _, is_hinge in mechanism.scalar_joints if is_hinge]
     circles = evidence.circles
@@ -321,22 +326,22 @@ def _layouts(mechanism: Mechanism, evidence: _Evidence) -> Iterator[tuple[Layout
 
 
 def _layout(
-    mechanism: Mechanism,
+    mechanism: BodySimulation,
     evidence: _Evidence,
-    angles: dict[int, Source],
+    angles: dict[int, PositionSource],
     plain: list[int],
     shift: int,
     offset: int,
-) -> tuple[Layout, float] | None:
+) -> tuple[StateLayout, float] | None:
     """Return the layout whose plain positions begin at a shift, and velocities at an offset.
 
     Returns None if two values have one component, or no pair agrees with the kinematics.
     """
     model, free = mechanism.model, set(evidence.plain)
-    positions: list[Source | None] = [angles.get(i) for i in range(model.nq)]
+    positions: list[PositionSource | None] = [angles.get(i) for i in range(model.nq)]
     for number, index in enumerate(plain):
         if number + shift in free:
-            positions[index] = Source(number + shift)
+            positions[index] = PositionSource(number + shift)
     velocities: list[int | None] = [
         i + offset if i + offset in free else None for i in range(model.nv)
     ]
@@ -361,10 +366,10 @@ def _layout(
     used += [component for component in velocities if component is not None]
     if len(set(used)) < len(used) or not pairs:
         return None
-    return Layout(tuple(positions), tuple(velocities)), score + 0.01 * len(used)
+    return StateLayout(tuple(positions), tuple(velocities)), score + 0.01 * len(used)
 
 
-def _read(observations: Array, source: Source) -> Array:
+def _read(observations: Array, source: PositionSource) -> Array:
     if source.cosine is None:
         return np.asarray(observations[:, source.first])
     return np.asarray(np.arctan2(observations[:, source.first], observations[:, source.cosine]))

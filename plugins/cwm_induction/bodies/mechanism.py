@@ -30,7 +30,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Starts:
+class StartStates:
     """States to simulate from.
 
     Attributes:
@@ -52,14 +52,14 @@ class Starts:
 
 
 @dataclass(frozen=True)
-class StepArrays:
+class SimulatedSteps:
     """Arrays of `MjData` before and after the steps of rows, each with a first axis for the row."""
 
     before: dict[str, Array]
     after: dict[str, Array]
 
 
-class Mechanism:
+class BodySimulation:
     """A compiled body, and its joints.
 
     Args:
@@ -107,8 +107,8 @@ class Mechanism:
         return [self.model.site(i).name for i in range(self.model.nsite)]
 
     def simulate(
-        self, starts: Starts, actions: Array, timing: Timing, fields: Sequence[str] = FIELDS
-    ) -> StepArrays:
+        self, starts: StartStates, actions: Array, timing: Timing, fields: Sequence[str] = FIELDS
+    ) -> SimulatedSteps:
         """Simulate one step of the environment from each row.
 
         Args:
@@ -134,9 +134,9 @@ class Mechanism:
             for name, array in after.items():
                 array[row] = getattr(data, name)
         model.opt.integrator = own
-        return StepArrays(before, after)
+        return SimulatedSteps(before, after)
 
-    def _set_state(self, starts: Starts, row: int) -> None:
+    def _set_state(self, starts: StartStates, row: int) -> None:
         """Set the state of a row as a program does: in `correct`, in `reset` or in `set_state`."""
         mujoco, model, data = self._mujoco, self.model, self.data
         if starts.follows is None:

@@ -13,8 +13,8 @@ from itertools import combinations
 
 import numpy as np
 
-from cwm_induction.bodies.layout import Layout, Rows, is_right
-from cwm_induction.bodies.mechanism import Array, Mechanism, StepArrays, Timing
+from cwm_induction.bodies.layout import StateLayout, StepRows, is_right
+from cwm_induction.bodies.mechanism import Array, BodySimulation, SimulatedSteps, Timing
 from cwm_induction.bodies.readings import Point, points_of
 from cwm_induction.writing.rounding import rounded, simplest_between
 
@@ -31,7 +31,7 @@ MAX_MOVING_BODIES = 3
 
 
 @dataclass(frozen=True)
-class Term:
+class SimulatedTerm:
     """A term of the reward: its name, its values in all rows, and its expression.
 
     `before` is a statement that the program runs before the simulation, "" for none.
@@ -47,12 +47,12 @@ class Term:
 class WeightedTerm:
     """A term with its weight."""
 
-    term: Term
+    term: SimulatedTerm
     weight: float
 
 
 @dataclass(frozen=True)
-class Condition:
+class EndCondition:
     """A condition that ends the episode: a quantity is above or below a threshold."""
 
     name: str
@@ -70,7 +70,11 @@ class FittedReward:
 
 
 def fit_reward(
-    mechanism: Mechanism, timing: Timing, layout: Layout, rows: Rows, steps: StepArrays
+    mechanism: BodySimulation,
+    timing: Timing,
+    layout: StateLayout,
+    rows: StepRows,
+    steps: SimulatedSteps,
 ) -> FittedReward:
     """Return the fewest terms that explain the rewards.
 
@@ -102,8 +106,8 @@ def fit_reward(
 
 
 def fit_ends(
-    mechanism: Mechanism, layout: Layout, rows: Rows, arrays: dict[str, Array]
-) -> tuple[Condition, ...]:
+    mechanism: BodySimulation, layout: StateLayout, rows: StepRows, arrays: dict[str, Array]
+) -> tuple[EndCondition, ...]:
     """Return conditions that hold in steps that end an episode, and in no other step.
 
     A condition is better if it explains more ends, then if its quantity is a position rather than a
@@ -115,7 +119,7 @@ def fit_ends(
         rows: Recorded steps.
         arrays: Arrays of `MjData` after the steps.
     """
-    conditions: list[Condition] = []
+    conditions: list[EndCondition] = []
     quantities = [
         (group, *quantity)
         for group, some in enumerate(_quantities(mechanism, layout, arrays))
@@ -124,7 +128,7 @@ def fit_ends(
     left = rows.ends.copy()
     while left.any() and not rows.ends.all() and len(conditions) < MAX_CONDITIONS:
         best: tuple[float, int, float] | None = None
-        chosen: tuple[Condition, Array] | None = None
+        chosen: tuple[EndCondition, Array] | None = None
         for group, name, code, values in quantities:
             for is_above in (True, False):
                 signed = values if is_above else -values
@@ -139,7 +143,7 @@ def fit_ends(
                     low, high = (most, least) if is_above else (-least, -most)
                     threshold = simplest_between(float(low), float(high))
                     best = order
-                    chosen = Condition(name, code, is_above, threshold), covered
+                    chosen = EndCondition(name, code, is_above, threshold), covered
         if chosen is None:
             break
         conditions.append(chosen[0])
@@ -158,7 +162,7 @@ Quantity = tuple[str, str, Array]
 
 
 def _quantities(
-    mechanism: Mechanism, layout: Layout, arrays: dict[str, Array]
+    mechanism: BodySimulation, layout: StateLayout, arrays: dict[str, Array]
 ) -> Iterator[list[Quantity]]:
     """Yield positions, places of sites, places of bodies, and velocities.
 
@@ -196,17 +200,17 @@ def _with_size(name: str, code: str, values: Array) -> Iterator[Quantity]:
     yield name, code, values
 
 
-def position_names(mechanism: Mechanism) -> list[str]:
+def position_names(mechanism: BodySimulation) -> list[str]:
     """Return a name for each element of `qpos`."""
     return _names(mechanism, mechanism.model.jnt_qposadr, mechanism.model.nq)
 
 
-def velocity_names(mechanism: Mechanism) -> list[str]:
+def velocity_names(mechanism: BodySimulation) -> list[str]:
     """Return a name for each element of `qvel`."""
     return _names(mechanism, mechanism.model.jnt_dofadr, mechanism.model.nv)
 
 
-def _names(mechanism: Mechanism, starts: Array, size: int) -> list[str]:
+def _names(mechanism: BodySimulation, starts: Array, size: int) -> list[str]:
     joints = [mechanism.model.joint(j).name or f"joint{j}" for j in range(mechanism.model.njnt)]
     ends = [*map(int, starts[1:]), size]
     names: list[str] = []
@@ -216,7 +220,7 @@ def _names(mechanism: Mechanism, starts: Array, size: int) -> list[str]:
     return names
 
 
-def _hidden_axes(mechanism: Mechanism, layout: Layout) -> set[int]:
+def _hidden_axes(mechanism: BodySimulation, layout: StateLayout) -> set[int]:
     """Return the axes along which joints with a hidden position move the body."""
     model, hidden = mechanism.model, set[int]()
     for joint in range(model.njnt):
@@ -232,14 +236,20 @@ AXES = 3
 
 
 def _basic_terms(
-    mechanism: Mechanism, timing: Timing, layout: Layout, rows: Rows, steps: StepArrays
-) -> Iterator[Term]:
+    mechanism: BodySimulation,
+    timing: Timing,
+    layout: StateLayout,
+    rows: StepRows,
+    steps: SimulatedSteps,
+) -> Iterator[SimulatedTerm]:
     """Yield the constant, survival, effort, and the speeds of the root along axes."""
     count = len(rows)
     if rows.ends.any():
-        yield Term("alive_reward", "(not ends)", (~rows.ends).astype(float))
-    yield Term("base_reward", "1.0", np.ones(count))
-    yield Term("control_weight", "np.dot(action, action)", np.square(rows.actions).sum(axis=1))
+        yield SimulatedTerm("alive_reward", "(not ends)", (~rows.ends).astype(float))
+    yield SimulatedTerm("base_reward", "1.0", np.ones(count))
+    yield SimulatedTerm(
+        "control_weight", "np.dot(action, action)", np.square(rows.actions).sum(axis=1)
+    )
     model = mechanism.model
     seconds = timing.frame_skip * model.opt.timestep
     names = position_names(mechanism)
@@ -248,7 +258,7 @@ def _basic_terms(
         indices = {0: range(start, start + AXES), 2: [start]}.get(kind, [])
         for index in indices:
             change = steps.after["qpos"][:, index] - steps.before["qpos"][:, index]
-            yield Term(
+            yield SimulatedTerm(
                 f"{names[index]}_speed_weight",
                 f"(data.qpos[{index}] - {names[index]}_before) / self.seconds",
                 change / seconds,
@@ -256,7 +266,7 @@ def _basic_terms(
             )
 
 
-def _distance_terms(mechanism: Mechanism, steps: StepArrays) -> Iterator[Term]:
+def _distance_terms(mechanism: BodySimulation, steps: SimulatedSteps) -> Iterator[SimulatedTerm]:
     """Yield the distances of all pairs of points after the step, and their squares."""
     points = points_of(mechanism)
     for one, other in combinations(points, 2):
@@ -264,13 +274,13 @@ def _distance_terms(mechanism: Mechanism, steps: StepArrays) -> Iterator[Term]:
         distance = np.linalg.norm(ends[0] - ends[1], axis=1)
         name = identifier(_label(one), _label(other), "distance")
         code = f"np.linalg.norm({one.code} - {other.code})"
-        yield Term(f"{name}_weight", code, distance)
-        yield Term(f"{name}_square_weight", f"{code} ** 2", distance**2)
+        yield SimulatedTerm(f"{name}_weight", code, distance)
+        yield SimulatedTerm(f"{name}_square_weight", f"{code} ** 2", distance**2)
 
 
 def _motion_terms(
-    mechanism: Mechanism, timing: Timing, rows: Rows, steps: StepArrays
-) -> Iterator[Term]:
+    mechanism: BodySimulation, timing: Timing, rows: StepRows, steps: SimulatedSteps
+) -> Iterator[SimulatedTerm]:
     """Yield speeds of the first bodies and of the centre of mass, and costs of contact forces."""
     seconds = timing.frame_skip * mechanism.model.opt.timestep
     masses = mechanism.model.body_mass
@@ -280,7 +290,7 @@ def _motion_terms(
             a["xipos"][:, :, axis] @ masses / masses.sum() for a in (steps.before, steps.after)
         ]
         before = f"centre_{letter}_before"
-        yield Term(
+        yield SimulatedTerm(
             f"centre_{letter}_speed_weight",
             f"({code} - {before}) / self.seconds",
             (centres[1] - centres[0]) / seconds,
@@ -290,7 +300,7 @@ def _motion_terms(
         for axis, letter in enumerate("xyz"):
             name, code = identifier(_label(point), letter), f"{point.code}[{axis}]"
             change = [a[point.field][:, point.index, axis] for a in (steps.before, steps.after)]
-            yield Term(
+            yield SimulatedTerm(
                 f"{name}_speed_weight",
                 f"({code} - {name}_before) / self.seconds",
                 (change[1] - change[0]) / seconds,
@@ -304,20 +314,22 @@ def _motion_terms(
         if np.isfinite(bound):
             code = f"np.clip({code}, -{bound:g}, {bound:g})"
         cost = np.square(forces.clip(-bound, bound)).sum(axis=(1, 2))
-        yield Term("contact_weight", f"np.sum(np.square({code}))", cost)
+        yield SimulatedTerm("contact_weight", f"np.sum(np.square({code}))", cost)
 
 
-def _square_terms(mechanism: Mechanism, layout: Layout, steps: StepArrays) -> Iterator[Term]:
+def _square_terms(
+    mechanism: BodySimulation, layout: StateLayout, steps: SimulatedSteps
+) -> Iterator[SimulatedTerm]:
     """Yield squares of velocities and positions, and places of points with their squares."""
     arrays, hidden = steps.after, _hidden_axes(mechanism, layout)
     for index, name in enumerate(velocity_names(mechanism)):
         values, code = arrays["qvel"][:, index], f"data.qvel[{index}]"
-        yield Term(f"{name}_speed_square_weight", f"{code} ** 2", values**2)
+        yield SimulatedTerm(f"{name}_speed_square_weight", f"{code} ** 2", values**2)
     for index, name in enumerate(position_names(mechanism)):
         if layout.positions[index] is not None:
             values, code = arrays["qpos"][:, index], f"data.qpos[{index}]"
-            yield Term(f"{name}_square_weight", f"{code} ** 2", values**2)
-            yield Term(f"{name}_weight", code, values)
+            yield SimulatedTerm(f"{name}_square_weight", f"{code} ** 2", values**2)
+            yield SimulatedTerm(f"{name}_weight", code, values)
     points = points_of(mechanism)
     sites = [point for point in points if point.kind == "site"]
     for point in sites or points:
@@ -326,15 +338,15 @@ def _square_terms(mechanism: Mechanism, layout: Layout, steps: StepArrays) -> It
                 continue
             values, code = arrays[point.field][:, point.index, axis], f"{point.code}[{axis}]"
             name = identifier(_label(point), letter)
-            yield Term(f"{name}_square_weight", f"{code} ** 2", values**2)
-            yield Term(f"{name}_weight", code, values)
+            yield SimulatedTerm(f"{name}_square_weight", f"{code} ** 2", values**2)
+            yield SimulatedTerm(f"{name}_weight", code, values)
 
 
 def _label(point: Point) -> str:
     return point.name or f"{point.kind}{point.index}"
 
 
-def _fit(terms: list[Term], rewards: Array) -> tuple[Array, float]:
+def _fit(terms: list[SimulatedTerm], rewards: Array) -> tuple[Array, float]:
     """Return the weights of terms, and the share of right rewards.
 
     The second fit leaves out the rows that the first one predicts worst.
@@ -358,7 +370,7 @@ def _least_squares(matrix: Array, rewards: Array) -> Array:
     return weights
 
 
-def _pruned(terms: list[Term], rewards: Array, right: float) -> FittedReward:
+def _pruned(terms: list[SimulatedTerm], rewards: Array, right: float) -> FittedReward:
     """Leave out all terms that no row needs, the last terms first, and round the weights."""
     least = right - LOST_SHARE
     for term in terms[::-1]:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice, pairwise
 
-from cwm_induction.bodies.layout import Layout, Source
-from cwm_induction.bodies.mechanism import INTEGRATORS, Mechanism, Timing
-from cwm_induction.bodies.payoff import Condition, FittedReward, WeightedTerm
-from cwm_induction.bodies.readings import Point, Reading, points_of
+from cwm_induction.bodies.layout import PositionSource, StateLayout
+from cwm_induction.bodies.mechanism import INTEGRATORS, BodySimulation, Timing
+from cwm_induction.bodies.payoff import EndCondition, FittedReward, WeightedTerm
+from cwm_induction.bodies.readings import ComponentReading, Point, points_of
 from cwm_induction.writing.finishing import broken
 from cwm_induction.writing.rounding import literal
 
@@ -94,13 +94,13 @@ class BodyFindings:
         comment: Comment lines at the beginning, without the marks.
     """
 
-    mechanism: Mechanism
-    layout: Layout
+    mechanism: BodySimulation
+    layout: StateLayout
     timing: Timing
     bounds: tuple[float, ...]
-    readings: dict[int, Reading]
+    readings: dict[int, ComponentReading]
     reward: FittedReward
-    ends: tuple[Condition, ...]
+    ends: tuple[EndCondition, ...]
     remembers: bool
     comment: str = ""
 
@@ -142,7 +142,7 @@ def write_program(found: BodyFindings) -> str:
     return f'{head}BODY = """{xml}\n"""\n\n\n{broken(class_word + body)}'
 
 
-def _with_small_memory(mechanism: Mechanism) -> str:
+def _with_small_memory(mechanism: BodySimulation) -> str:
     """Return the text of the body, with enough memory for its contacts.
 
     MuJoCo reserves 13 MB for each simulation by default, and checks of a program with memory create
@@ -191,9 +191,9 @@ def _listed(words: Iterable[str]) -> str:
     return "[" + ", ".join(f'"{word}"' for word in words) + "]"
 
 
-def _limits(ends: tuple[Condition, ...]) -> list[tuple[str, Condition]]:
+def _limits(ends: tuple[EndCondition, ...]) -> list[tuple[str, EndCondition]]:
     """Return the conditions with the names of their thresholds, each name once."""
-    named: dict[str, Condition] = {}
+    named: dict[str, EndCondition] = {}
     for each in ends:
         name = f"{'max' if each.is_above else 'min'}_{each.name}"
         free = (f"{name}_{n}" if n else name for n in count())
@@ -282,7 +282,9 @@ def _runs(pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
             start = place
 
 
-def _circle_runs(circles: list[tuple[int, Source]]) -> Iterator[tuple[int, Source, int]]:
+def _circle_runs(
+    circles: list[tuple[int, PositionSource]],
+) -> Iterator[tuple[int, PositionSource, int]]:
     numbers = [(i, source.first) for i, source in circles]
     by_index = dict(circles)
     for start, _, length in _runs(numbers):
@@ -349,7 +351,7 @@ def _part(found: BodyFindings, component: int) -> _Part:
     return _read_part(found, reading, form)
 
 
-def _read_part(found: BodyFindings, reading: Reading, form: str) -> _Part:
+def _read_part(found: BodyFindings, reading: ComponentReading, form: str) -> _Part:
     if reading.points:
         one, other = reading.points
         return _Part(form, f"({one.code} - {other.code})", reading.index, 3)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cwm_induction.bodies.layout import Rows, is_right
-from cwm_induction.bodies.mechanism import Array, Mechanism
+from cwm_induction.bodies.layout import StepRows, is_right
+from cwm_induction.bodies.mechanism import Array, BodySimulation
 
 AXES = 3
 
@@ -38,7 +38,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ComponentReading:
     """A component: an element of an array of `MjData`, or of the difference of two points.
 
     Attributes:
@@ -63,23 +63,23 @@ class Reading:
         one, other = (arrays[p.field][:, p.index, self.index] for p in self.points)
         return np.asarray(one - other)
 
-    def next(self, steps: int = 1) -> Reading:
+    def next(self, steps: int = 1) -> ComponentReading:
         """Return the reading of the next element."""
-        return Reading(self.field, self.index + steps, self.points, self.value)
+        return ComponentReading(self.field, self.index + steps, self.points, self.value)
 
 
-def points_of(mechanism: Mechanism) -> list[Point]:
+def points_of(mechanism: BodySimulation) -> list[Point]:
     """Return all bodies except the fixed one, and all sites."""
     bodies = [Point("body", i, name) for i, name in enumerate(mechanism.bodies) if i]
     return bodies + [Point("site", i, name) for i, name in enumerate(mechanism.sites)]
 
 
 def find_readings(
-    mechanism: Mechanism,
-    rows: Rows,
+    mechanism: BodySimulation,
+    rows: StepRows,
     arrays: dict[str, Array],
     components: list[int],
-) -> dict[int, Reading]:
+) -> dict[int, ComponentReading]:
     """Return the readings of components; constants and components without one come last.
 
     Args:
@@ -91,7 +91,7 @@ def find_readings(
     candidates = list(_candidates(mechanism, arrays))
     places = {reading: place for place, reading in enumerate(candidates)}
     values = np.stack([reading.values(arrays) for reading in candidates], axis=1)
-    found: dict[int, Reading] = {}
+    found: dict[int, ComponentReading] = {}
     constant = {c for c in components if np.ptp(rows.after[:, c]) == 0}
     for component in components:
         if component in constant:
@@ -113,11 +113,11 @@ def find_readings(
             if _right_shares(values[:, [place]], rows, component)[0] >= READ_SHARE:
                 found[component] = near.next(steps)
     for component in constant - found.keys():
-        found[component] = Reading("constant", 0, value=float(rows.after[0, component]))
+        found[component] = ComponentReading("constant", 0, value=float(rows.after[0, component]))
     return found
 
 
-def shared_bounds(rows: Rows, readings: dict[int, Reading]) -> Array:
+def shared_bounds(rows: StepRows, readings: dict[int, ComponentReading]) -> Array:
     """Return the bounds of components, one bound for all components from one array.
 
     They have none if a value is beyond the bound of another component.
@@ -132,21 +132,21 @@ def shared_bounds(rows: Rows, readings: dict[int, Reading]) -> Array:
     return shared
 
 
-def _right_shares(values: Array, rows: Rows, component: int) -> Array:
-    """Return the share of rows in which each column of values is the component."""
+def _right_shares(values: Array, rows: StepRows, component: int) -> Array:
+    """Return the share of rows with the right value, for each column of values."""
     bound = rows.bounds[component]
     recorded = rows.after[:, [component]]
     return np.asarray(is_right(np.clip(values, -bound, bound), recorded).mean(axis=0))
 
 
-def _candidates(mechanism: Mechanism, arrays: dict[str, Array]) -> Iterator[Reading]:
+def _candidates(mechanism: BodySimulation, arrays: dict[str, Array]) -> Iterator[ComponentReading]:
     """Yield readings, the simplest first: elements of arrays, then differences of points."""
     fields = [name for name in arrays if name not in ("qpos", "qvel")]
     for name in fields:
         size = arrays[name][0].size
-        yield from (Reading(name, index) for index in range(size))
+        yield from (ComponentReading(name, index) for index in range(size))
     points = points_of(mechanism)
     for one in points:
         for other in points:
             if one is not other:
-                yield from (Reading("", axis, (one, other)) for axis in range(AXES))
+                yield from (ComponentReading("", axis, (one, other)) for axis in range(AXES))
