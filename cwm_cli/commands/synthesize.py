@@ -309,7 +309,8 @@ def _run_order(
         result = job.finish()
     if order.body and job.search.best and TOOL not in job.search.best.program:
         observer.note(
-            f"the best program does not simulate the body: is it the body of {order.spec.id}?",
+            "the best program does not simulate the body: it may be the body of another "
+            "environment, or observations show too little of its state",
             "Warning",
         )
     if result.failure and result.scores.train and result.scores.train.accuracy:

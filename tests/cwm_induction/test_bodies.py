@@ -165,6 +165,18 @@ def test_observation_and_reward_are_found_in_any_order(order):
     assert '"end_z_weight": 2.0' in program
 
 
+def test_a_program_with_an_unknown_reward_predicts_the_observation():
+    data = swings("Euler", 2, "scv")
+    data.columns["rewards"][:] = np.random.default_rng(0).normal(size=len(data))
+    program = induce_body(PENDULUM, data).program
+    assert exact_share(program, data) == 0.0
+    data.columns["rewards"][:] = 0.0
+    constant = induce_body(PENDULUM, data).program
+    assert exact_share(constant, data) == 1.0
+    lines = [[line for line in text.splitlines() if "qpos" in line] for text in (program, constant)]
+    assert lines[0] == lines[1]
+
+
 def test_the_backend_uses_the_body_of_the_problem():
     data = swings("Euler", 2, "scv")
     with Sandbox(tools=["mujoco"]) as sandbox:

@@ -94,7 +94,7 @@ def induce_body(
 
 @dataclass(frozen=True)
 class _Parts:
-    """Parts of a program, with the share of rows whose state they predict, also with reward."""
+    """Parts of a program, and the shares of rows with a right state, and with all parts right."""
 
     state_right: float
     right: float
@@ -122,7 +122,17 @@ def _fit_parts(
     reward = fit_reward(mechanism, found.timing, found.layout, right, steps)
     ends = fit_ends(mechanism, found.layout, right, steps.after)
     share = float(simulated.right.mean())
-    return _Parts(share, share * reward.right, tuple(bounds.tolist()), readings, reward, ends)
+    seen = np.array([readings[c].values(steps.after) for c in readings]).reshape(-1, len(right)).T
+    limit = bounds[list(readings)]
+    read = is_right(np.clip(seen, -limit, limit), right.after[:, list(readings)]).all(axis=1)
+    return _Parts(
+        share,
+        share * reward.right * float(read.mean()),
+        tuple(bounds.tolist()),
+        readings,
+        reward,
+        ends,
+    )
 
 
 def rows_of(data: Dataset) -> StepRows:

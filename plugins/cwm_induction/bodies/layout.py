@@ -354,9 +354,6 @@ def _layout(
         if fit < 0:
             velocities[velocity] = None  # a joint that never moves
         elif fit < RELATED:
-            # Other components may follow the state.
-            if velocity > 0 and velocities[velocity - 1] is None:
-                return None
             positions[position] = velocities[velocity] = None
             score -= 1
         else:
