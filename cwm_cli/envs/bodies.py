@@ -190,7 +190,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _mujoco() -> Any:
-    """Import MuJoCo.
+    """Import MuJoCo, and turn off its warnings.
 
     Raises:
         CwmError: It is not installed.
@@ -199,4 +199,5 @@ def _mujoco() -> Any:
         import mujoco
     except ImportError as error:
         raise CwmError('--body needs MuJoCo: pip install -e ".[mujoco]"') from error
+    mujoco.set_mju_user_warning(lambda _: None)  # otherwise warnings create MUJOCO_LOG.TXT
     return mujoco

@@ -34,6 +34,14 @@ def test_a_file_is_read_without_its_looks(tmp_path):
     body.check(box(2), box(1))
 
 
+def test_warnings_of_mujoco_create_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "one.xml"
+    file.write_text(BODY.replace("<asset>", '<compiler settotalmass="9"/><asset>'))
+    read_body(file)
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_included_files_become_part_of_the_text(tmp_path):
     (tmp_path / "inner.xml").write_text(BODY)
     file = tmp_path / "outer.xml"

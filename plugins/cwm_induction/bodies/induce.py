@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,13 +12,11 @@ from cwm_induction.bodies.layout import FittedLayout, StepRows, clip_bounds, fit
 from cwm_induction.bodies.mechanism import (
     FIELDS,
     FORCE_FIELDS,
-    Array,
     BodySimulation,
-    SimulatedSteps,
 )
-from cwm_induction.bodies.payoff import EndCondition, FittedReward, fit_ends, fit_reward
+from cwm_induction.bodies.payoff import fit_ends, fit_reward
 from cwm_induction.bodies.program import BodyFindings, write_program
-from cwm_induction.bodies.readings import ComponentReading, find_readings, shared_bounds
+from cwm_induction.bodies.readings import find_readings, shared_bounds
 
 MEMORY_GAIN = 0.02
 """Share of rows that a memory has to predict in addition to be worth its slower planning."""
@@ -36,22 +33,6 @@ class BodyProgram(NamedTuple):
 
     program: str
     needs_memory: bool = False
-
-
-@dataclass(frozen=True)
-class _Simulated:
-    """Simulated steps of all rows, and the mask of the rows whose state they predict."""
-
-    steps: SimulatedSteps
-    right: Array
-
-    def part(self, rows: Array) -> SimulatedSteps:
-        """Return the steps of some rows."""
-        before, after = (
-            {name: array[rows] for name, array in arrays.items()}
-            for arrays in (self.steps.before, self.steps.after)
-        )
-        return SimulatedSteps(before, after)
 
 
 def induce_body(
@@ -71,67 +52,57 @@ def induce_body(
     if found is None:
         return BodyProgram("")
     rows = rows.with_bounds(found.layout)
-    alone, chained = (_fit_parts(mechanism, rows, found, chained=c) for c in (False, True))
-    needs_memory = chained.right - alone.right > MEMORY_GAIN
-    parts = chained if remembers else alone
-    if needs_memory and not remembers:  # more rows are simulated rightly
-        parts = replace(alone, reward=chained.reward, ends=chained.ends)
-    if not parts.state_right:
-        return BodyProgram("")
-    findings = BodyFindings(
-        mechanism,
-        found.layout,
-        found.timing,
-        parts.bounds,
-        parts.readings,
-        parts.reward,
-        parts.ends,
-        remembers,
-        comment,
+    alone, chained = (
+        replace(_fit_parts(mechanism, rows, found, remembers=each), comment=comment)
+        for each in (False, True)
     )
-    return BodyProgram(write_program(findings), needs_memory and not remembers)
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """Parts of a program, and the shares of rows with a right state, and with all parts right."""
-
-    state_right: float
-    right: float
-    bounds: tuple[float, ...]
-    readings: dict[int, ComponentReading]
-    reward: FittedReward
-    ends: tuple[EndCondition, ...]
+    needs_memory = not remembers and chained.right - alone.right > MEMORY_GAIN
+    chosen = chained if remembers else alone
+    if needs_memory:  # with memory, more rows show the reward and the end
+        chosen = replace(alone, reward=chained.reward, ends=chained.ends)
+    if not chosen.state_right:
+        return BodyProgram("")
+    return BodyProgram(write_program(chosen), needs_memory)
 
 
 def _fit_parts(
-    mechanism: BodySimulation, rows: StepRows, found: FittedLayout, *, chained: bool
-) -> _Parts:
-    """Fit what the state does not determine, to rows simulated alone or in their order."""
-    others = [c for c in range(rows.after.shape[1]) if c not in found.layout.used]
+    mechanism: BodySimulation, rows: StepRows, found: FittedLayout, *, remembers: bool
+) -> BodyFindings:
+    """Fit the parts that the state does not determine, with or without a memory."""
+    layout, timing = found.layout, found.timing
+    parts = BodyFindings(mechanism, layout, timing, tuple(rows.bounds.tolist()), remembers)
+    others = [c for c in range(rows.after.shape[1]) if c not in layout.used]
     fields = FIELDS + FORCE_FIELDS if len(others) >= FORCE_COMPONENTS else FIELDS
-    simulated = _simulated(mechanism, rows, found, fields, chained=chained)
-    chosen = np.flatnonzero(simulated.right)
-    if not len(chosen):
-        return _Parts(0.0, 0.0, tuple(rows.bounds.tolist()), {}, FittedReward((), 0.0), ())
-    right, steps = rows[chosen], simulated.part(chosen)
-    some = np.flatnonzero(~right.ends)[:READ_ROWS]
-    arrays = {name: array[some] for name, array in steps.after.items()}
-    readings = find_readings(mechanism, right[some], arrays, others) if others else {}
+    follows = rows.follows if remembers else None
+    starts = layout.starts(rows.observations, mechanism.model.qpos0, rows.bounds, follows)
+    steps = mechanism.simulate(starts, rows.actions, timing, fields)
+    seen = layout.expected(steps.after["qpos"], steps.after["qvel"], rows.after.shape[1])
+    used = list(layout.used)
+    bounds = rows.bounds[used]
+    is_state_right = is_right(np.clip(seen[:, used], -bounds, bounds), rows.after[:, used])
+    chosen = np.flatnonzero(is_state_right.all(axis=1))
+    lasting = chosen[~rows.ends[chosen]][:READ_ROWS]
+    if not len(lasting):
+        return parts
+    readings = find_readings(mechanism, rows[lasting], steps[lasting].after, others)
     bounds = shared_bounds(rows, readings)
-    reward = fit_reward(mechanism, found.timing, found.layout, right, steps)
-    ends = fit_ends(mechanism, found.layout, right, steps.after)
-    share = float(simulated.right.mean())
-    seen = np.array([readings[c].values(steps.after) for c in readings]).reshape(-1, len(right)).T
-    limit = bounds[list(readings)]
-    read = is_right(np.clip(seen, -limit, limit), right.after[:, list(readings)]).all(axis=1)
-    return _Parts(
-        share,
-        share * reward.right * float(read.mean()),
-        tuple(bounds.tolist()),
-        readings,
-        reward,
-        ends,
+    rows, steps, share = rows[chosen], steps[chosen], len(chosen) / len(rows)
+    reward = fit_reward(mechanism, timing, layout, rows, steps)
+    if readings:
+        read = np.stack([reading.values(steps.after) for reading in readings.values()], axis=1)
+        components = list(readings)
+        limits = bounds[components]
+        right = is_right(np.clip(read, -limits, limits), rows.after[:, components]).all(axis=1)
+    else:
+        right = np.ones(len(rows), bool)
+    return replace(
+        parts,
+        bounds=tuple(bounds.tolist()),
+        readings=readings,
+        reward=reward,
+        ends=fit_ends(mechanism, layout, rows, steps.after),
+        state_right=share,
+        right=share * reward.right * float(right.mean()),
     )
 
 
@@ -152,27 +123,3 @@ def rows_of(data: Dataset) -> StepRows:
         follows,
         clip_bounds(after.astype(float)),
     )
-
-
-def _simulated(
-    mechanism: BodySimulation,
-    rows: StepRows,
-    found: FittedLayout,
-    fields: Sequence[str],
-    *,
-    chained: bool,
-) -> _Simulated:
-    """Simulate all rows: each alone, or in the order of an episode."""
-    layout = found.layout
-    starts = layout.starts(
-        rows.observations,
-        mechanism.model.qpos0,
-        rows.bounds,
-        rows.follows if chained else None,
-    )
-    steps = mechanism.simulate(starts, rows.actions, found.timing, fields)
-    seen = layout.expected(steps.after["qpos"], steps.after["qvel"], rows.after.shape[1])
-    seen = np.clip(seen, -rows.bounds, rows.bounds)
-    known = ~np.isnan(seen[0])
-    right = np.asarray(is_right(seen, rows.after)[:, known].all(axis=1))
-    return _Simulated(steps, right)

@@ -58,6 +58,13 @@ class SimulatedSteps:
     before: dict[str, Array]
     after: dict[str, Array]
 
+    def __getitem__(self, rows: Array) -> SimulatedSteps:
+        before, after = (
+            {name: array[rows] for name, array in arrays.items()}
+            for arrays in (self.before, self.after)
+        )
+        return SimulatedSteps(before, after)
+
 
 class BodySimulation:
     """A compiled body, and its joints.

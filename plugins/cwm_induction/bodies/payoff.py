@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
 from cwm_induction.bodies.layout import StateLayout, StepRows, is_right
 from cwm_induction.bodies.mechanism import Array, BodySimulation, SimulatedSteps, Timing
-from cwm_induction.bodies.readings import Point, points_of
+from cwm_induction.bodies.readings import AXES, Point, points_of
 from cwm_induction.writing.rounding import rounded, simplest_between
 
 REWARDED = 0.95
@@ -65,8 +66,8 @@ class EndCondition:
 class FittedReward:
     """A reward, and the share of rows with the right reward."""
 
-    terms: tuple[WeightedTerm, ...]
-    right: float
+    terms: tuple[WeightedTerm, ...] = ()
+    right: float = 0.0
 
 
 def fit_reward(
@@ -86,15 +87,7 @@ def fit_reward(
         steps: The simulated steps.
     """
     best: FittedReward | None = None
-    basic = list(_basic_terms(mechanism, timing, layout, rows, steps))
-    motion = basic + list(_motion_terms(mechanism, timing, rows, steps))
-    levels = [
-        basic,
-        basic + list(_distance_terms(mechanism, steps)),
-        motion,
-        motion + list(_square_terms(mechanism, layout, steps)),
-    ]
-    for terms in levels:
+    for terms in _levels(mechanism, timing, layout, rows, steps):
         weights, right = _fit(terms, rows.rewards)
         if right >= REWARDED:
             return _pruned(terms, rows.rewards, right)
@@ -120,11 +113,10 @@ def fit_ends(
         arrays: Arrays of `MjData` after the steps.
     """
     conditions: list[EndCondition] = []
-    quantities = [
-        (group, *quantity)
-        for group, some in enumerate(_quantities(mechanism, layout, arrays))
-        for quantity in some
-    ]
+    found = _quantities(mechanism, layout, arrays)
+    speeds = _with_sizes(found.velocities)
+    groups = (_with_sizes(found.positions), found.sites, found.bodies, speeds)
+    quantities = [(group, *each) for group, some in enumerate(groups) for each in some]
     left = rows.ends.copy()
     while left.any() and not rows.ends.all() and len(conditions) < MAX_CONDITIONS:
         best: tuple[float, int, float] | None = None
@@ -157,47 +149,68 @@ def identifier(*words: str) -> str:
     return f"n{name}" if name[:1].isdigit() else name
 
 
-Quantity = tuple[str, str, Array]
-"""Name, expression and values of a quantity that may end an episode."""
+class _Quantity(NamedTuple):
+    """Name, expression and values of a number of the simulation."""
+
+    name: str
+    code: str
+    values: Array
+
+
+@dataclass(frozen=True)
+class _Quantities:
+    """Visible positions, places of sites and of bodies, and velocities.
+
+    Coordinates along which a joint with a hidden position moves the body are left out.
+    """
+
+    positions: list[_Quantity]
+    sites: list[_Quantity]
+    bodies: list[_Quantity]
+    velocities: list[_Quantity]
 
 
 def _quantities(
     mechanism: BodySimulation, layout: StateLayout, arrays: dict[str, Array]
-) -> Iterator[list[Quantity]]:
-    """Yield positions, places of sites, places of bodies, and velocities.
+) -> _Quantities:
+    hidden = _hidden_axes(mechanism, layout)
 
-    A quantity with both signs also counts by its size. Coordinates of a root without a visible
-    position are left out.
-    """
-    yield [
-        quantity
-        for index, name in enumerate(position_names(mechanism))
-        if layout.positions[index] is not None
-        for quantity in _with_size(name, f"data.qpos[{index}]", arrays["qpos"][:, index])
-    ]
-    hidden, points = _hidden_axes(mechanism, layout), points_of(mechanism)
-    for kind in ("site", "body"):
-        yield [
-            (
-                identifier(_label(point), letter),
-                f"{point.code}[{axis}]",
-                arrays[point.field][:, point.index, axis],
-            )
+    def places(kind: str) -> list[_Quantity]:
+        points = [point for point in points_of(mechanism) if point.kind == kind]
+        return [
+            _place(point, axis, arrays)
             for point in points
-            for axis, letter in enumerate("xyz")
-            if point.kind == kind and axis not in hidden
+            for axis in range(AXES)
+            if axis not in hidden
         ]
-    yield [
-        quantity
-        for index, name in enumerate(velocity_names(mechanism))
-        for quantity in _with_size(f"{name}_speed", f"data.qvel[{index}]", arrays["qvel"][:, index])
-    ]
+
+    return _Quantities(
+        [
+            _Quantity(name, f"data.qpos[{index}]", arrays["qpos"][:, index])
+            for index, name in enumerate(position_names(mechanism))
+            if layout.positions[index] is not None
+        ],
+        places("site"),
+        places("body"),
+        [
+            _Quantity(f"{name}_speed", f"data.qvel[{index}]", arrays["qvel"][:, index])
+            for index, name in enumerate(velocity_names(mechanism))
+        ],
+    )
 
 
-def _with_size(name: str, code: str, values: Array) -> Iterator[Quantity]:
-    if values.min() < 0 < values.max():
-        yield f"{name}_size", f"abs({code})", np.abs(values)
-    yield name, code, values
+def _place(point: Point, axis: int, arrays: dict[str, Array]) -> _Quantity:
+    """Return a coordinate of a point."""
+    values = arrays[point.field][:, point.index, axis]
+    return _Quantity(identifier(_label(point), "xyz"[axis]), f"{point.code}[{axis}]", values)
+
+
+def _with_sizes(quantities: list[_Quantity]) -> Iterator[_Quantity]:
+    """Yield quantities, and before each one with both signs its absolute value."""
+    for name, code, values in quantities:
+        if values.min() < 0 < values.max():
+            yield _Quantity(f"{name}_size", f"abs({code})", np.abs(values))
+        yield _Quantity(name, code, values)
 
 
 def position_names(mechanism: BodySimulation) -> list[str]:
@@ -232,15 +245,25 @@ def _hidden_axes(mechanism: BodySimulation, layout: StateLayout) -> set[int]:
     return hidden
 
 
-AXES = 3
-
-
-def _basic_terms(
+def _levels(
     mechanism: BodySimulation,
     timing: Timing,
     layout: StateLayout,
     rows: StepRows,
     steps: SimulatedSteps,
+) -> Iterator[list[SimulatedTerm]]:
+    """Yield lists of terms, the simplest first."""
+    seconds = timing.frame_skip * mechanism.model.opt.timestep
+    basic = list(_basic_terms(mechanism, rows, steps, seconds))
+    yield basic
+    yield basic + list(_distance_terms(mechanism, steps))
+    motion = basic + list(_motion_terms(mechanism, rows, steps, seconds))
+    yield motion
+    yield motion + list(_square_terms(mechanism, layout, steps))
+
+
+def _basic_terms(
+    mechanism: BodySimulation, rows: StepRows, steps: SimulatedSteps, seconds: float
 ) -> Iterator[SimulatedTerm]:
     """Yield the constant, survival, effort, and the speeds of the root along axes."""
     count = len(rows)
@@ -250,20 +273,22 @@ def _basic_terms(
     yield SimulatedTerm(
         "control_weight", "np.dot(action, action)", np.square(rows.actions).sum(axis=1)
     )
-    model = mechanism.model
-    seconds = timing.frame_skip * model.opt.timestep
-    names = position_names(mechanism)
+    model, names = mechanism.model, position_names(mechanism)
     for joint in range(model.njnt):
         start, kind = int(model.jnt_qposadr[joint]), int(model.jnt_type[joint])
-        indices = {0: range(start, start + AXES), 2: [start]}.get(kind, [])
-        for index in indices:
-            change = steps.after["qpos"][:, index] - steps.before["qpos"][:, index]
-            yield SimulatedTerm(
-                f"{names[index]}_speed_weight",
-                f"(data.qpos[{index}] - {names[index]}_before) / self.seconds",
-                change / seconds,
-                before=f"{names[index]}_before = data.qpos[{index}]",
-            )
+        for index in {0: range(start, start + AXES), 2: [start]}.get(kind, []):
+            both = (steps.before["qpos"][:, index], steps.after["qpos"][:, index])
+            yield _speed(names[index], f"data.qpos[{index}]", both, seconds)
+
+
+def _speed(name: str, code: str, both: tuple[Array, Array], seconds: float) -> SimulatedTerm:
+    """Return the speed of a quantity, from its values before and after the step."""
+    return SimulatedTerm(
+        f"{name}_speed_weight",
+        f"({code} - {name}_before) / self.seconds",
+        (both[1] - both[0]) / seconds,
+        before=f"{name}_before = {code}",
+    )
 
 
 def _distance_terms(mechanism: BodySimulation, steps: SimulatedSteps) -> Iterator[SimulatedTerm]:
@@ -279,33 +304,18 @@ def _distance_terms(mechanism: BodySimulation, steps: SimulatedSteps) -> Iterato
 
 
 def _motion_terms(
-    mechanism: BodySimulation, timing: Timing, rows: StepRows, steps: SimulatedSteps
+    mechanism: BodySimulation, rows: StepRows, steps: SimulatedSteps, seconds: float
 ) -> Iterator[SimulatedTerm]:
     """Yield speeds of the first bodies and of the centre of mass, and costs of contact forces."""
-    seconds = timing.frame_skip * mechanism.model.opt.timestep
-    masses = mechanism.model.body_mass
+    masses = mechanism.model.body_mass / mechanism.model.body_mass.sum()
     for axis, letter in enumerate("xyz"):
         code = f"np.average(data.xipos[:, {axis}], weights=self.model.body_mass)"
-        centres = [
-            a["xipos"][:, :, axis] @ masses / masses.sum() for a in (steps.before, steps.after)
-        ]
-        before = f"centre_{letter}_before"
-        yield SimulatedTerm(
-            f"centre_{letter}_speed_weight",
-            f"({code} - {before}) / self.seconds",
-            (centres[1] - centres[0]) / seconds,
-            before=f"{before} = {code}",
-        )
+        before, after = (a["xipos"][:, :, axis] @ masses for a in (steps.before, steps.after))
+        yield _speed(f"centre_{letter}", code, (before, after), seconds)
     for point in points_of(mechanism)[:MAX_MOVING_BODIES]:
-        for axis, letter in enumerate("xyz"):
-            name, code = identifier(_label(point), letter), f"{point.code}[{axis}]"
-            change = [a[point.field][:, point.index, axis] for a in (steps.before, steps.after)]
-            yield SimulatedTerm(
-                f"{name}_speed_weight",
-                f"({code} - {name}_before) / self.seconds",
-                (change[1] - change[0]) / seconds,
-                before=f"{name}_before = {code}",
-            )
+        for axis in range(AXES):
+            one, other = (_place(point, axis, a) for a in (steps.before, steps.after))
+            yield _speed(one.name, one.code, (one.values, other.values), seconds)
     if "cfrc_ext" not in steps.after:
         return
     forces, sizes = steps.after["cfrc_ext"], {float(b) for b in rows.bounds if np.isfinite(b)}
@@ -321,25 +331,12 @@ def _square_terms(
     mechanism: BodySimulation, layout: StateLayout, steps: SimulatedSteps
 ) -> Iterator[SimulatedTerm]:
     """Yield squares of velocities and positions, and places of points with their squares."""
-    arrays, hidden = steps.after, _hidden_axes(mechanism, layout)
-    for index, name in enumerate(velocity_names(mechanism)):
-        values, code = arrays["qvel"][:, index], f"data.qvel[{index}]"
-        yield SimulatedTerm(f"{name}_speed_square_weight", f"{code} ** 2", values**2)
-    for index, name in enumerate(position_names(mechanism)):
-        if layout.positions[index] is not None:
-            values, code = arrays["qpos"][:, index], f"data.qpos[{index}]"
-            yield SimulatedTerm(f"{name}_square_weight", f"{code} ** 2", values**2)
-            yield SimulatedTerm(f"{name}_weight", code, values)
-    points = points_of(mechanism)
-    sites = [point for point in points if point.kind == "site"]
-    for point in sites or points:
-        for axis, letter in enumerate("xyz"):
-            if axis in hidden:
-                continue
-            values, code = arrays[point.field][:, point.index, axis], f"{point.code}[{axis}]"
-            name = identifier(_label(point), letter)
-            yield SimulatedTerm(f"{name}_square_weight", f"{code} ** 2", values**2)
-            yield SimulatedTerm(f"{name}_weight", code, values)
+    found = _quantities(mechanism, layout, steps.after)
+    places = [*found.positions, *(found.sites or found.bodies)]
+    for name, code, values in [*found.velocities, *places]:
+        yield SimulatedTerm(f"{name}_square_weight", f"{code} ** 2", values**2)
+    for name, code, values in places:
+        yield SimulatedTerm(f"{name}_weight", code, values)
 
 
 def _label(point: Point) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, islice, pairwise
 
 from cwm_induction.bodies.layout import PositionSource, StateLayout
@@ -87,10 +87,12 @@ class BodyFindings:
         layout: The state in the observation.
         timing: Frame skip and integrator.
         bounds: Bound of each clipped component, else infinity.
+        remembers: Whether the program has a memory.
         readings: The other components; components without a reading do not change.
         reward: The terms of the reward.
         ends: The conditions that end an episode.
-        remembers: Whether the program has a memory.
+        state_right: Share of rows whose state is predicted.
+        right: Share of rows whose state, reading and reward are predicted.
         comment: Comment lines at the beginning, without the marks.
     """
 
@@ -98,10 +100,12 @@ class BodyFindings:
     layout: StateLayout
     timing: Timing
     bounds: tuple[float, ...]
-    readings: dict[int, ComponentReading]
-    reward: FittedReward
-    ends: tuple[EndCondition, ...]
     remembers: bool
+    readings: dict[int, ComponentReading] = field(default_factory=dict)
+    reward: FittedReward = field(default_factory=FittedReward)
+    ends: tuple[EndCondition, ...] = ()
+    state_right: float = 0.0
+    right: float = 0.0
     comment: str = ""
 
 
