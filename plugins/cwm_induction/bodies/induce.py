@@ -14,7 +14,7 @@ from cwm_induction.bodies.mechanism import (
     FORCE_FIELDS,
     BodySimulation,
 )
-from cwm_induction.bodies.payoff import fit_ends, fit_reward
+from cwm_induction.bodies.payoff import ExplainedSteps, fit_ends, fit_reward
 from cwm_induction.bodies.program import BodyFindings, write_program
 from cwm_induction.bodies.readings import find_readings, shared_bounds
 
@@ -87,7 +87,8 @@ def _fit_parts(
     readings = find_readings(mechanism, rows[lasting], steps[lasting].after, others)
     bounds = shared_bounds(rows, readings)
     rows, steps, share = rows[chosen], steps[chosen], len(chosen) / len(rows)
-    reward = fit_reward(mechanism, timing, layout, rows, steps)
+    explained = ExplainedSteps(mechanism, layout, timing, rows, steps)
+    reward = fit_reward(explained)
     if readings:
         read = np.stack([reading.values(steps.after) for reading in readings.values()], axis=1)
         components = list(readings)
@@ -100,7 +101,7 @@ def _fit_parts(
         bounds=tuple(bounds.tolist()),
         readings=readings,
         reward=reward,
-        ends=fit_ends(mechanism, layout, rows, steps.after),
+        ends=fit_ends(explained),
         state_right=share,
         right=share * reward.right * float(right.mean()),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
@@ -31,9 +31,19 @@ MAX_MOVING_BODIES = 3
 """Bodies whose speed may be rewarded: the root and the next ones."""
 
 
+class ExplainedSteps(NamedTuple):
+    """Recorded steps whose state the simulation predicts, and the simulated steps."""
+
+    mechanism: BodySimulation
+    layout: StateLayout
+    timing: Timing
+    rows: StepRows
+    steps: SimulatedSteps
+
+
 @dataclass(frozen=True)
 class SimulatedTerm:
-    """A term of the reward: its name, its values in all rows, and its expression.
+    """A term of the reward: its name, its expression, its values in all rows, and its weight.
 
     `before` is a statement that the program runs before the simulation, "" for none.
     """
@@ -42,14 +52,7 @@ class SimulatedTerm:
     code: str
     values: Array
     before: str = ""
-
-
-@dataclass(frozen=True)
-class WeightedTerm:
-    """A term with its weight."""
-
-    term: SimulatedTerm
-    weight: float
+    weight: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,56 +69,34 @@ class EndCondition:
 class FittedReward:
     """A reward, and the share of rows with the right reward."""
 
-    terms: tuple[WeightedTerm, ...] = ()
+    terms: tuple[SimulatedTerm, ...] = ()
     right: float = 0.0
 
 
-def fit_reward(
-    mechanism: BodySimulation,
-    timing: Timing,
-    layout: StateLayout,
-    rows: StepRows,
-    steps: SimulatedSteps,
-) -> FittedReward:
-    """Return the fewest terms that explain the rewards.
-
-    Args:
-        mechanism: The body.
-        timing: Its frame skip.
-        layout: The layout of observations.
-        rows: Recorded steps that the simulation predicts.
-        steps: The simulated steps.
-    """
+def fit_reward(found: ExplainedSteps) -> FittedReward:
+    """Return the fewest terms that explain the rewards."""
+    rewards = found.rows.rewards
     best: FittedReward | None = None
-    for terms in _levels(mechanism, timing, layout, rows, steps):
-        weights, right = _fit(terms, rows.rewards)
+    for terms in _levels(found):
+        weights, right = _fit(terms, rewards)
         if right >= REWARDED:
-            return _pruned(terms, rows.rewards, right)
+            return _pruned(terms, rewards, right)
         if best is None or right > best.right + 0.05:
-            weighted = zip(terms, weights.tolist(), strict=True)
-            best = FittedReward(tuple(WeightedTerm(t, w) for t, w in weighted if w), right)
+            best = _weighted(terms, weights, right)
     assert best is not None
     return best
 
 
-def fit_ends(
-    mechanism: BodySimulation, layout: StateLayout, rows: StepRows, arrays: dict[str, Array]
-) -> tuple[EndCondition, ...]:
+def fit_ends(found: ExplainedSteps) -> tuple[EndCondition, ...]:
     """Return conditions that hold in steps that end an episode, and in no other step.
 
     A condition is better if it explains more ends, then if its quantity is a position rather than a
     place or a velocity, then if the threshold is next to values of steps that do not end.
-
-    Args:
-        mechanism: The body.
-        layout: The layout of observations.
-        rows: Recorded steps.
-        arrays: Arrays of `MjData` after the steps.
     """
     conditions: list[EndCondition] = []
-    found = _quantities(mechanism, layout, arrays)
-    speeds = _with_sizes(found.velocities)
-    groups = (_with_sizes(found.positions), found.sites, found.bodies, speeds)
+    rows = found.rows
+    positions, sites, bodies, speeds = _quantities(found)
+    groups = (_with_sizes(positions), sites, bodies, _with_sizes(speeds))
     quantities = [(group, *each) for group, some in enumerate(groups) for each in some]
     left = rows.ends.copy()
     while left.any() and not rows.ends.all() and len(conditions) < MAX_CONDITIONS:
@@ -157,46 +138,32 @@ class _Quantity(NamedTuple):
     values: Array
 
 
-@dataclass(frozen=True)
-class _Quantities:
-    """Visible positions, places of sites and of bodies, and velocities.
+def _quantities(found: ExplainedSteps) -> tuple[list[_Quantity], ...]:
+    """Return visible positions, places of sites and of bodies, and velocities.
 
     Coordinates along which a joint with a hidden position moves the body are left out.
     """
-
-    positions: list[_Quantity]
-    sites: list[_Quantity]
-    bodies: list[_Quantity]
-    velocities: list[_Quantity]
-
-
-def _quantities(
-    mechanism: BodySimulation, layout: StateLayout, arrays: dict[str, Array]
-) -> _Quantities:
-    hidden = _hidden_axes(mechanism, layout)
-
-    def places(kind: str) -> list[_Quantity]:
-        points = [point for point in points_of(mechanism) if point.kind == kind]
-        return [
+    arrays, mechanism = found.steps.after, found.mechanism
+    hidden = _hidden_axes(mechanism, found.layout)
+    places = {
+        kind: [
             _place(point, axis, arrays)
-            for point in points
+            for point in points_of(mechanism)
             for axis in range(AXES)
-            if axis not in hidden
+            if point.kind == kind and axis not in hidden
         ]
-
-    return _Quantities(
-        [
-            _Quantity(name, f"data.qpos[{index}]", arrays["qpos"][:, index])
-            for index, name in enumerate(position_names(mechanism))
-            if layout.positions[index] is not None
-        ],
-        places("site"),
-        places("body"),
-        [
-            _Quantity(f"{name}_speed", f"data.qvel[{index}]", arrays["qvel"][:, index])
-            for index, name in enumerate(velocity_names(mechanism))
-        ],
-    )
+        for kind in ("site", "body")
+    }
+    positions = [
+        _Quantity(name, f"data.qpos[{index}]", arrays["qpos"][:, index])
+        for index, name in enumerate(position_names(mechanism))
+        if found.layout.positions[index] is not None
+    ]
+    velocities = [
+        _Quantity(f"{name}_speed", f"data.qvel[{index}]", arrays["qvel"][:, index])
+        for index, name in enumerate(velocity_names(mechanism))
+    ]
+    return positions, places["site"], places["body"], velocities
 
 
 def _place(point: Point, axis: int, arrays: dict[str, Array]) -> _Quantity:
@@ -224,13 +191,11 @@ def velocity_names(mechanism: BodySimulation) -> list[str]:
 
 
 def _names(mechanism: BodySimulation, starts: Array, size: int) -> list[str]:
-    joints = [mechanism.model.joint(j).name or f"joint{j}" for j in range(mechanism.model.njnt)]
-    ends = [*map(int, starts[1:]), size]
-    names: list[str] = []
-    for joint, start, end in zip(joints, map(int, starts), ends, strict=True):
-        count = end - start
-        names += [identifier(joint, str(i) if count > 1 else "") for i in range(count)]
-    return names
+    return [
+        identifier(mechanism.model.joint(joint).name or f"joint{joint}", str(i) if n > 1 else "")
+        for joint, n in enumerate(np.diff([*starts, size]).tolist())
+        for i in range(n)
+    ]
 
 
 def _hidden_axes(mechanism: BodySimulation, layout: StateLayout) -> set[int]:
@@ -245,31 +210,23 @@ def _hidden_axes(mechanism: BodySimulation, layout: StateLayout) -> set[int]:
     return hidden
 
 
-def _levels(
-    mechanism: BodySimulation,
-    timing: Timing,
-    layout: StateLayout,
-    rows: StepRows,
-    steps: SimulatedSteps,
-) -> Iterator[list[SimulatedTerm]]:
+def _levels(found: ExplainedSteps) -> Iterator[list[SimulatedTerm]]:
     """Yield lists of terms, the simplest first."""
-    seconds = timing.frame_skip * mechanism.model.opt.timestep
-    basic = list(_basic_terms(mechanism, rows, steps, seconds))
+    seconds = found.timing.frame_skip * found.mechanism.model.opt.timestep
+    basic = list(_basic_terms(found, seconds))
     yield basic
-    yield basic + list(_distance_terms(mechanism, steps))
-    motion = basic + list(_motion_terms(mechanism, rows, steps, seconds))
+    yield basic + list(_distance_terms(found))
+    motion = basic + list(_motion_terms(found, seconds))
     yield motion
-    yield motion + list(_square_terms(mechanism, layout, steps))
+    yield motion + list(_square_terms(found))
 
 
-def _basic_terms(
-    mechanism: BodySimulation, rows: StepRows, steps: SimulatedSteps, seconds: float
-) -> Iterator[SimulatedTerm]:
+def _basic_terms(found: ExplainedSteps, seconds: float) -> Iterator[SimulatedTerm]:
     """Yield the constant, survival, effort, and the speeds of the root along axes."""
-    count = len(rows)
+    mechanism, _, _, rows, steps = found
     if rows.ends.any():
         yield SimulatedTerm("alive_reward", "(not ends)", (~rows.ends).astype(float))
-    yield SimulatedTerm("base_reward", "1.0", np.ones(count))
+    yield SimulatedTerm("base_reward", "1.0", np.ones(len(rows)))
     yield SimulatedTerm(
         "control_weight", "np.dot(action, action)", np.square(rows.actions).sum(axis=1)
     )
@@ -291,11 +248,10 @@ def _speed(name: str, code: str, both: tuple[Array, Array], seconds: float) -> S
     )
 
 
-def _distance_terms(mechanism: BodySimulation, steps: SimulatedSteps) -> Iterator[SimulatedTerm]:
+def _distance_terms(found: ExplainedSteps) -> Iterator[SimulatedTerm]:
     """Yield the distances of all pairs of points after the step, and their squares."""
-    points = points_of(mechanism)
-    for one, other in combinations(points, 2):
-        ends = [steps.after[p.field][:, p.index] for p in (one, other)]
+    for one, other in combinations(points_of(found.mechanism), 2):
+        ends = [found.steps.after[p.field][:, p.index] for p in (one, other)]
         distance = np.linalg.norm(ends[0] - ends[1], axis=1)
         name = identifier(_label(one), _label(other), "distance")
         code = f"np.linalg.norm({one.code} - {other.code})"
@@ -303,10 +259,9 @@ def _distance_terms(mechanism: BodySimulation, steps: SimulatedSteps) -> Iterato
         yield SimulatedTerm(f"{name}_square_weight", f"{code} ** 2", distance**2)
 
 
-def _motion_terms(
-    mechanism: BodySimulation, rows: StepRows, steps: SimulatedSteps, seconds: float
-) -> Iterator[SimulatedTerm]:
+def _motion_terms(found: ExplainedSteps, seconds: float) -> Iterator[SimulatedTerm]:
     """Yield speeds of the first bodies and of the centre of mass, and costs of contact forces."""
+    mechanism, _, _, rows, steps = found
     masses = mechanism.model.body_mass / mechanism.model.body_mass.sum()
     for axis, letter in enumerate("xyz"):
         code = f"np.average(data.xipos[:, {axis}], weights=self.model.body_mass)"
@@ -327,13 +282,11 @@ def _motion_terms(
         yield SimulatedTerm("contact_weight", f"np.sum(np.square({code}))", cost)
 
 
-def _square_terms(
-    mechanism: BodySimulation, layout: StateLayout, steps: SimulatedSteps
-) -> Iterator[SimulatedTerm]:
+def _square_terms(found: ExplainedSteps) -> Iterator[SimulatedTerm]:
     """Yield squares of velocities and positions, and places of points with their squares."""
-    found = _quantities(mechanism, layout, steps.after)
-    places = [*found.positions, *(found.sites or found.bodies)]
-    for name, code, values in [*found.velocities, *places]:
+    positions, sites, bodies, velocities = _quantities(found)
+    places = [*positions, *(sites or bodies)]
+    for name, code, values in [*velocities, *places]:
         yield SimulatedTerm(f"{name}_square_weight", f"{code} ** 2", values**2)
     for name, code, values in places:
         yield SimulatedTerm(f"{name}_weight", code, values)
@@ -385,5 +338,10 @@ def _pruned(terms: list[SimulatedTerm], rewards: Array, right: float) -> FittedR
                 weights = trial
                 break
     share = float(is_right(matrix @ weights, rewards).mean())
-    weighted = zip(terms, weights.tolist(), strict=True)
-    return FittedReward(tuple(WeightedTerm(term, weight) for term, weight in weighted), share)
+    return _weighted(terms, weights, share)
+
+
+def _weighted(terms: list[SimulatedTerm], weights: Array, right: float) -> FittedReward:
+    """Return a reward without the terms of weight 0."""
+    pairs = zip(terms, weights.tolist(), strict=True)
+    return FittedReward(tuple(replace(term, weight=w) for term, w in pairs if w), right)

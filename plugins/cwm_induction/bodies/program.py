@@ -9,7 +9,7 @@ from itertools import count, islice, pairwise
 
 from cwm_induction.bodies.layout import PositionSource, StateLayout
 from cwm_induction.bodies.mechanism import INTEGRATORS, BodySimulation, Timing
-from cwm_induction.bodies.payoff import EndCondition, FittedReward, WeightedTerm
+from cwm_induction.bodies.payoff import EndCondition, FittedReward, SimulatedTerm
 from cwm_induction.bodies.readings import ComponentReading, Point, points_of
 from cwm_induction.writing.finishing import broken
 from cwm_induction.writing.rounding import literal
@@ -112,16 +112,16 @@ class BodyFindings:
 def write_program(found: BodyFindings) -> str:
     """Return the text of the program."""
     model, timing = found.mechanism.model, found.timing
-    terms = [each for each in found.reward.terms if each.weight]
-    numbers = {each.term.name: abs(each.weight) for each in terms}
+    terms = found.reward.terms
+    numbers = {each.name: abs(each.weight) for each in terms}
     numbers |= {limit: each.threshold for limit, each in _limits(found.ends)}
     listed = "".join(f'        "{name}": {literal(value)},\n' for name, value in numbers.items())
     others = [name for name in INTEGRATORS if name not in (timing.integrator, "implicit")]
     skips = [timing.frame_skip, *(s for s in (timing.frame_skip - 1, timing.frame_skip + 1) if s)]
-    before = dict.fromkeys(each.term.before for each in terms if each.term.before)
+    before = dict.fromkeys(each.before for each in terms if each.before)
     methods = _memory_methods(found) if found.remembers else _plain_methods(found)
     needs_forces = any(r.field in ("cfrc_ext", "cinert", "cvel") for r in found.readings.values())
-    needs_forces |= any("cfrc_ext" in each.term.code for each in terms)
+    needs_forces |= any("cfrc_ext" in each.code for each in terms)
     step = ["mujoco.mj_rnePostConstraint(self.model, data)"] if needs_forces else []
     step += list(_step_lines(found))
     written = _PROGRAM.format(
@@ -177,14 +177,10 @@ def _memory_methods(found: BodyFindings) -> str:
     return _MEMORY.format(state=state, saved=parts, restore=_indented(restore))
 
 
-def _placed(found: BodyFindings) -> list[WeightedTerm]:
+def _placed(found: BodyFindings) -> list[SimulatedTerm]:
     """Return the terms that need places of bodies before a step."""
     fields = ("xpos", "xipos")
-    return [
-        each
-        for each in found.reward.terms
-        if each.weight and any(field in each.term.before for field in fields)
-    ]
+    return [each for each in found.reward.terms if any(field in each.before for field in fields)]
 
 
 def _indented(lines: Iterable[str]) -> str:
@@ -214,10 +210,8 @@ def _step_lines(found: BodyFindings) -> Iterator[str]:
     yield f"ends = bool({' or '.join(conditions)})" if conditions else "ends = False"
     first = True
     for each in found.reward.terms:
-        if not each.weight:
-            continue
-        code = f'numbers["{each.term.name}"]'
-        code += "" if each.term.code == "1.0" else f" * {each.term.code}"
+        code = f'numbers["{each.name}"]'
+        code += "" if each.code == "1.0" else f" * {each.code}"
         sign = "-" if each.weight < 0 else ""
         yield f"reward = {sign}{code}" if first else f"reward {sign or '+'}= {code}"
         first = False
