@@ -9,7 +9,7 @@ from itertools import count, islice, pairwise
 
 from cwm_induction.bodies.layout import PositionSource, StateLayout
 from cwm_induction.bodies.mechanism import INTEGRATORS, BodySimulation, Timing
-from cwm_induction.bodies.payoff import EndCondition, FittedReward, SimulatedTerm
+from cwm_induction.bodies.payoff import EndCondition, FittedReward
 from cwm_induction.bodies.readings import ComponentReading, Point, points_of
 from cwm_induction.writing.finishing import broken
 from cwm_induction.writing.rounding import literal
@@ -119,7 +119,6 @@ def write_program(found: BodyFindings) -> str:
     others = [name for name in INTEGRATORS if name not in (timing.integrator, "implicit")]
     skips = [timing.frame_skip, *(s for s in (timing.frame_skip - 1, timing.frame_skip + 1) if s)]
     before = dict.fromkeys(each.before for each in terms if each.before)
-    methods = _memory_methods(found) if found.remembers else _plain_methods(found)
     needs_forces = any(r.field in ("cfrc_ext", "cinert", "cvel") for r in found.readings.values())
     needs_forces |= any("cfrc_ext" in each.code for each in terms)
     step = ["mujoco.mj_rnePostConstraint(self.model, data)"] if needs_forces else []
@@ -132,7 +131,7 @@ def write_program(found: BodyFindings) -> str:
         integrators=_listed([timing.integrator, *others]),
         skips=skips,
         parameters=f"{{\n{listed}    }}" if listed else "{}",
-        methods=methods,
+        methods=_methods(found),
         before=_indented(before),
         step=_indented(step),
     )
@@ -159,28 +158,23 @@ def _with_small_memory(mechanism: BodySimulation) -> str:
     return f'{before}  <size memory="{megabytes}M"/>\n{end}{after}'
 
 
-def _plain_methods(found: BodyFindings) -> str:
-    kinematics = ["mujoco.mj_kinematics(self.model, data)"] if _placed(found) else []
-    kept = ["self.observation = observation"] if _unread(found) else []
-    state = _indented([*_state_lines(found, remembers=False), *kept])
-    return _PLAIN.format(state=state, prepare=_indented(kinematics))
-
-
-def _memory_methods(found: BodyFindings) -> str:
-    keeps_places = bool(_placed(found))
-    kept = ["self.observation = observation"] if _unread(found) else []
-    state = _indented([*_state_lines(found, remembers=True), *kept])
-    parts, restore = "state", []
-    if keeps_places:
-        parts = "[state, self.data.xpos.copy(), self.data.xipos.copy()]"
+def _methods(found: BodyFindings) -> str:
+    """Return the methods that set the state."""
+    lines = list(_state_lines(found))
+    if _unread(found):
+        lines.append("self.observation = observation")
+    # Some rewards need places of bodies before the step.
+    needs_places = any(
+        "xpos" in each.before or "xipos" in each.before for each in found.reward.terms
+    )
+    if not found.remembers:
+        prepare = ["mujoco.mj_kinematics(self.model, data)"] if needs_places else []
+        return _PLAIN.format(state=_indented(lines), prepare=_indented(prepare))
+    saved, restore = "state", []
+    if needs_places:
+        saved = "[state, self.data.xpos.copy(), self.data.xipos.copy()]"
         restore.append("state, self.data.xpos[:], self.data.xipos[:] = state")
-    return _MEMORY.format(state=state, saved=parts, restore=_indented(restore))
-
-
-def _placed(found: BodyFindings) -> list[SimulatedTerm]:
-    """Return the terms that need places of bodies before a step."""
-    fields = ("xpos", "xipos")
-    return [each for each in found.reward.terms if any(field in each.before for field in fields)]
+    return _MEMORY.format(state=_indented(lines), saved=saved, restore=_indented(restore))
 
 
 def _indented(lines: Iterable[str]) -> str:
@@ -233,7 +227,7 @@ def _unread(found: BodyFindings) -> list[int]:
     ]
 
 
-def _state_lines(found: BodyFindings, *, remembers: bool) -> Iterator[str]:
+def _state_lines(found: BodyFindings) -> Iterator[str]:
     """Yield the statements that set the state from an observation."""
     layout, size = found.layout, len(found.bounds)
     numbers = [(i, s.first) for i, s in enumerate(layout.positions) if s and s.cosine is None]
@@ -245,7 +239,7 @@ def _state_lines(found: BodyFindings, *, remembers: bool) -> Iterator[str]:
         target = _slice(start, length, found.mechanism.model.nq)
         sine, cosine = (_slice(part or 0, length, size) for part in pair)
         angles = f"np.arctan2(observation[{sine}], observation[{cosine}])"
-        if not remembers:
+        if not found.remembers:
             yield f"data.qpos[{target}] = {angles}"
             continue
         # Sine and cosine do not show full turns.
@@ -256,7 +250,7 @@ def _state_lines(found: BodyFindings, *, remembers: bool) -> Iterator[str]:
         target = f"data.qvel[{_slice(start, length, found.mechanism.model.nv)}]"
         source = f"observation[{_slice(first, length, size)}]"
         bound = found.bounds[first]
-        if not remembers or not math.isfinite(bound):
+        if not found.remembers or not math.isfinite(bound):
             yield f"{target} = {source}"
             continue
         # A velocity beyond its bound shows only its sign.
