@@ -21,7 +21,7 @@ from cwm_induction.bodies.induce import induce_body, rows_of
 from cwm_induction.bodies.layout import fit_layout
 from cwm_induction.bodies.mechanism import BodySimulation
 
-pytest.importorskip("mujoco")
+mujoco = pytest.importorskip("mujoco")
 
 SHIPPED = files("data.cwm_data")
 
@@ -37,6 +37,25 @@ PENDULUM = """
   </worldbody>
   <actuator>
     <motor joint="swing" gear="2"/>
+  </actuator>
+</mujoco>
+"""
+
+DRONE = """
+<mujoco>
+  <option timestep="0.01"/>
+  <worldbody>
+    <geom type="plane" size="5 5 0.1"/>
+    <body pos="0 0 0.1">
+      <freejoint/>
+      <geom type="box" size="0.2 0.2 0.05" mass="1"/>
+      <site name="left" pos="0 0.2 0"/>
+      <site name="right" pos="0 -0.2 0"/>
+    </body>
+  </worldbody>
+  <actuator>
+    <motor site="left" gear="0 0 1 0 0 0.1" ctrllimited="true" ctrlrange="0 9"/>
+    <motor site="right" gear="0 0 1 0 0 -0.1" ctrllimited="true" ctrlrange="0 9"/>
   </actuator>
 </mujoco>
 """
@@ -106,31 +125,23 @@ def test_a_memory_is_asked_for_if_velocities_are_clipped():
     assert not induce_body(xml, train).needs_memory
 
 
-def swings(integrator, frame_skip, order):
-    """Record a pendulum whose observation is velocity, sine, cosine and height of its end."""
-    mechanism, rng = BodySimulation(PENDULUM), np.random.default_rng(0)
-    model, data, mujoco = mechanism.model, mechanism.data, mechanism._mujoco
-    model.opt.integrator = getattr(mujoco.mjtIntegrator, f"mjINT_{integrator.upper()}")
-    seen, actions, after = [], [], []
-
-    def look():
-        angle, speed = data.qpos[0], data.qvel[0]
-        parts = {"v": speed, "s": np.sin(angle), "c": np.cos(angle), "z": data.site_xpos[0, 2]}
-        return [parts[letter] for letter in order]
-
-    rewards = []
+def recorded(simulation, look, reward, frame_skip):
+    """Record ten episodes of 20 steps with random actions, from random velocities."""
+    model, data, rng = simulation.model, simulation.data, np.random.default_rng(0)
+    low, high = model.actuator_ctrlrange.T if model.actuator_ctrllimited.all() else (-1.0, 1.0)
+    seen, actions, after, rewards = [], [], [], []
     for row in range(200):
         if row % 20 == 0:
             mujoco.mj_resetData(model, data)
-            data.qpos[:], data.qvel[:] = rng.normal(size=2) * 2
+            data.qvel[:] = rng.normal(size=model.nv)
             mujoco.mj_forward(model, data)
-        seen.append(look())
-        actions.append(rng.uniform(-1, 1, 1))
+        seen.append(look(data))
+        actions.append(rng.uniform(low, high, model.nu))
         data.ctrl[:] = actions[-1]
         mujoco.mj_step(model, data, frame_skip)
-        after.append(look())
-        rewards.append(2.0 * data.site_xpos[0, 2] - 0.25 * float(actions[-1] @ actions[-1]))
-    count, size = len(seen), len(order)
+        after.append(look(data))
+        rewards.append(reward(data))
+    count, size = len(seen), len(seen[0])
     columns = {
         "observations": np.array(seen),
         "actions": np.array(actions),
@@ -141,8 +152,27 @@ def swings(integrator, frame_skip, order):
         "episodes": np.arange(count) // 20,
         "split": np.zeros(count, np.int8),
     }
-    box = Space("box", "float64", (size,), (-np.inf,) * size, (np.inf,) * size)
-    return Dataset(columns, box, Space("box", "float64", (1,), (-1.0,), (1.0,)))
+
+    def space(size, bound):
+        return Space("box", "float64", (size,), (-bound,) * size, (bound,) * size)
+
+    return Dataset(columns, space(size, np.inf), space(model.nu, 9.0))
+
+
+def swings(integrator, frame_skip, order):
+    """Record a pendulum whose observation is velocity, sine, cosine and height of its end."""
+    simulation = BodySimulation(PENDULUM)
+    simulation.model.opt.integrator = getattr(mujoco.mjtIntegrator, f"mjINT_{integrator.upper()}")
+
+    def look(data):
+        angle, speed = data.qpos[0], data.qvel[0]
+        parts = {"v": speed, "s": np.sin(angle), "c": np.cos(angle), "z": data.site_xpos[0, 2]}
+        return np.array([parts[letter] for letter in order])
+
+    def reward(data):
+        return 2.0 * data.site_xpos[0, 2] - 0.25 * float(data.ctrl @ data.ctrl)
+
+    return recorded(simulation, look, reward, frame_skip)
 
 
 @pytest.mark.parametrize("integrator", ["Euler", "RK4", "implicitfast"])
@@ -154,6 +184,19 @@ def test_integrator_and_frame_skip_are_found_in_the_rows(integrator, frame_skip)
     if integrator == "RK4":
         assert found.timing.integrator == "RK4"
     assert found.right == 1.0
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_a_free_body_with_contacts_is_simulated(remembers):
+    data = recorded(
+        BodySimulation(DRONE),
+        lambda data: np.concatenate([data.qvel, data.qpos]),
+        lambda data: data.qpos[2] - 0.01 * float(data.ctrl @ data.ctrl),
+        4,
+    )
+    program = induce_body(DRONE, data, remembers=remembers).program
+    assert exact_share(program, data) == 1.0
+    assert '"control_weight": 0.01' in program
 
 
 @pytest.mark.parametrize("order", ["scv", "csv", "vsc", "vzcs"])

@@ -93,15 +93,19 @@ class BodySimulation:
 
     @cached_property
     def scalar_joints(self) -> list[tuple[int, int, bool]]:
-        """Index in `qpos`, index in `qvel` and whether it is a hinge, of slides and hinges."""
-        kinds = self._mujoco.mjtJoint
-        hinge, slide = int(kinds.mjJNT_HINGE), int(kinds.mjJNT_SLIDE)
-        model = self.model
-        return [
-            (int(model.jnt_qposadr[j]), int(model.jnt_dofadr[j]), bool(model.jnt_type[j] == hinge))
-            for j in range(model.njnt)
-            if model.jnt_type[j] in (hinge, slide)
-        ]
+        """Index in `qpos`, index in `qvel` and whether it is a hinge, of slides and hinges.
+
+        A free joint counts as three slides.
+        """
+        model, kinds, found = self.model, self._mujoco.mjtJoint, list[tuple[int, int, bool]]()
+        for joint in range(model.njnt):
+            kind = int(model.jnt_type[joint])
+            position, velocity = int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
+            if kind in (int(kinds.mjJNT_HINGE), int(kinds.mjJNT_SLIDE)):
+                found.append((position, velocity, kind == int(kinds.mjJNT_HINGE)))
+            elif kind == int(kinds.mjJNT_FREE):
+                found += [(position + axis, velocity + axis, False) for axis in range(3)]
+        return found
 
     @cached_property
     def bodies(self) -> list[str]:

@@ -283,13 +283,13 @@ def _motion_terms(found: ExplainedSteps, seconds: float) -> Iterator[SimulatedTe
 
 
 def _square_terms(found: ExplainedSteps) -> Iterator[SimulatedTerm]:
-    """Yield squares of velocities and positions, and places of points with their squares."""
+    """Yield positions and places of points, then squares, also of velocities."""
     positions, sites, bodies, velocities = _quantities(found)
     places = [*positions, *(sites or bodies)]
-    for name, code, values in [*velocities, *places]:
-        yield SimulatedTerm(f"{name}_square_weight", f"{code} ** 2", values**2)
     for name, code, values in places:
         yield SimulatedTerm(f"{name}_weight", code, values)
+    for name, code, values in [*places, *velocities]:
+        yield SimulatedTerm(f"{name}_square_weight", f"{code} ** 2", values**2)
 
 
 def _label(point: Point) -> str:
