@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from copy import deepcopy
@@ -131,6 +131,19 @@ class Progress(NamedTuple):
     report: PlannedWith | None
 
 
+class FailedPredictions(Exception):
+    """Predictions in play are much worse than those of recorded rows (see `Comparing.fails`).
+
+    Attributes:
+        found: Counts of all episodes so far.
+        rows: Rows of the episodes that did not finish, by their numbers.
+    """
+
+    def __init__(self, found: Mismatches, rows: Mapping[int, Dataset]) -> None:
+        super().__init__(found, rows)
+        self.found, self.rows = found, rows
+
+
 Stream = Generator[Progress, None, None]
 """Generator that plays the next steps of all its episodes for each `Progress`."""
 
@@ -154,6 +167,9 @@ def play(
         comparing: Compares finished episodes with the predictions of a model.
         abreast: Number of episodes at the same time. The default is 8, or 128 once 8 or more
             episodes have finished and none took more than 20 steps.
+
+    Raises:
+        FailedPredictions: Predictions of played steps fail, and `comparing` stops then.
     """
     # Number of episodes that a worker plays at the same time.
     #
@@ -162,6 +178,8 @@ def play(
     parallel_episodes = 8
     waiting, capacity, finished_count, longest = iter(numbers), abreast or parallel_episodes, 0, 0
     running: list[_RunningEpisode] = []
+    # Predictions are checked after 100 steps, and then whenever the number of steps has doubled.
+    found, steps, next_check = Mismatches(), 0, 100
     try:
         while True:
             for number in islice(waiting, max(0, capacity - len(running))):
@@ -170,14 +188,17 @@ def play(
                 return
             cost = _plan_actions(running, session) if session else PlanningCost()
             for episode in running:
+                steps -= episode.underway.length
                 episode.advance()
+                steps += episode.underway.length
             finished = [episode for episode in running if episode.over]
             if finished and session:
                 states = [episode.underway for episode in running]
                 yield Progress([], states, cost, session.report)
                 cost = _confirm(finished, session)
+            results = _finish(finished, comparing)
             yield Progress(
-                _finish(finished, comparing),
+                results,
                 [episode.underway for episode in running if not episode.over],
                 cost,
                 session.report if session else None,
@@ -191,6 +212,11 @@ def play(
             for episode in finished:
                 episode.env.close()
             running = [episode for episode in running if not episode.over]
+            for result in results:
+                found = found.plus(result.episode.mismatches or Mismatches())
+            if comparing and comparing.stops and steps >= next_check:
+                _check_predictions(running, found, comparing)
+                next_check = 2 * steps
     finally:
         for episode in running:
             episode.env.close()
@@ -287,6 +313,17 @@ def _finish(
     found = comparing.compare_all(rows)
     compared = zip(finished, rows, found, strict=True)
     return [episode.result(own, wrong) for episode, own, wrong in compared]
+
+
+def _check_predictions(
+    running: Sequence[_RunningEpisode], found: Mismatches, comparing: Comparing
+) -> None:
+    """Compare running episodes, and raise `FailedPredictions` if those and `found` fail."""
+    rows = {episode.number: comparing.rows(episode.steps) for episode in running}
+    for each in comparing.compare_all(list(rows.values())):
+        found = found.plus(each)
+    if comparing.fails(found):
+        raise FailedPredictions(found, rows)
 
 
 def _confirm(finished: Sequence[_RunningEpisode], session: PlanningSession) -> PlanningCost:

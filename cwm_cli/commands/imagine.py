@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from cwm_cli._version import __version__
-from cwm_cli.commands.plan import DECISION, choose_planners
+from cwm_cli.commands.plan import DECISION, choose_planners, with_planners
 from cwm_cli.commands.policies import RandomSession
 from cwm_cli.commands.subjects import (
     ProgramSource,
@@ -97,6 +97,7 @@ def imagine(
     task = Task(lambda: spec.make(**subject.env_args), seed, limit, spec.valid_actions)
     suited = () if subject.model is None else subject.model.planners
     limits, planners = Limits.chosen({**subject.limits, **DECISION}), list[Planning]()
+    choice = None
     if policy == "planner":
         choice = choose_planners(planner, subject.options, spaces, subject.limits, suited)
         limits, planners = choice.limits, choice.planners
@@ -114,7 +115,8 @@ def imagine(
                     observer=observer,
                 )
             )
-            model = ProgramModel(subject.text, sandbox, subject.name)
+            plain = ProgramModel(subject.text, sandbox, subject.name)
+            model, planners = with_planners(plain, subject, choice, task, observer)
         assert model is not None
         session = stack.enter_context(_session(policy, subject, model, task, planners, observer))
         imagining = _Imagining(model, session, task, like)

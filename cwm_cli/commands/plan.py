@@ -6,6 +6,7 @@ doing nothing, plans in the model and, if requested, plans in the environment it
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 from cwm_cli._version import __version__
 from cwm_cli.commands.episodes import (
+    FailedPredictions,
     Progress,
     Stream,
     WorkerStream,
@@ -48,7 +50,7 @@ from cwm_cli.envs.spec import gym_space_of, space_of
 from cwm_cli.envs.tasks import Setting, Task, seeds_of, step_limit
 from cwm_cli.envs.variants import NOISE
 from cwm_cli.errors import CwmError, EnvironmentFailure, UnknownNameError
-from cwm_cli.evaluation.mismatches import Comparing
+from cwm_cli.evaluation.mismatches import Comparing, Mismatches
 from cwm_cli.evaluation.support import Doubt, Mode, doubting, is_enumerable
 from cwm_cli.planning import PLANNERS, Unsuited, automatic, serving
 from cwm_cli.registry import Owner, environment, find, names, read_options, with_presets
@@ -166,8 +168,9 @@ def plan(
                 choice.limits,
                 tools=all_tools,
                 accepted=allow_gap,
-                # two processes per worker and model; another one repeats their predictions
-                workers=(2 if rows is None else 4) * workers + 1,
+                # two processes per worker and model, one for the trial of the planners, and one
+                # that repeats predictions
+                workers=(2 if rows is None else 4) * workers + 2,
                 handlers=[
                     PlanningJob.handler,
                     SteppingJob.handler,
@@ -186,11 +189,8 @@ def plan(
             confirmed_share(episodes or FEWEST_EPISODES),
         )
         known = None if doubt == FOREIGN_DATA else rows
-        if model is not None and known is not None and choice.rivals > 1:
-            rivals, task = choice.planners[: choice.rivals], setting.task(subject.spec)
-            best = choose_by_trial(model, rivals, task, known, observer)
-            if best is not None:  # leave out the planners before it: the trial found them worse
-                choice = choice._replace(planners=choice.planners[rivals.index(best) :])
+        if model is not None and known is not None:
+            choice = choice.by_trial(model, setting.task(subject.spec), known, observer)
         config = _play_config(subject, setting, choice, all_tools, rows)
         play_run = PlayRun.open(Path(folder or subject.folder), config, new=new)
         stack.enter_context(play_run)
@@ -199,9 +199,12 @@ def plan(
         playing = Playing(title, sides, asked, count, limit, play_run, by_length=episodes is None)
         play_run.report_repair(observer)
         playing.prepare(observer, filmed=film is not None)
-        comparing = None
-        if model is not None:
-            comparing = Comparing(model, *spaces, known, seed, noisy=NOISE in subject.env_args)
+        noisy = NOISE in subject.env_args
+        comparing = (
+            None
+            if model is None
+            else Comparing(model, *spaces, known, seed, noisy=noisy, stops=choice.stops)
+        )
         players = _Players(
             model or truth, setting, choice.planners, truth, sandbox, workers, comparing
         )
@@ -282,12 +285,17 @@ class Playing:
             for name, side in self.outcome().items()
             if side.episodes or name == self.asked
         }
+        journal, learn_from = self.run.journal, self.learn_from
+        return PlanResult(sides, self.asked, journal, film, doubt, stopped, learn_from)
+
+    @property
+    def learn_from(self) -> LearnFrom:
+        """The run that `cwm learn` can continue from."""
         config, folder = self.run.config, self.run.folder
         searched = folder.parent.parent  # the run of the program: the plan is in RUN/plans
         if folder.parent.name == PLANS and (searched / HEADER).is_file():
             folder = searched
-        learn_from = LearnFrom(config.env, config.env_args, folder)
-        return PlanResult(sides, self.asked, self.run.journal, film, doubt, stopped, learn_from)
+        return LearnFrom(config.env, config.env_args, folder)
 
     def prepare(self, observer: Observer, *, filmed: bool) -> None:
         """Select the missing episodes, or all episodes if none is missing."""
@@ -322,6 +330,7 @@ class PlannerChoice(NamedTuple):
         general: The most general planner; error messages suggest it.
         doubt: Value of steps that no row supports.
         rivals: Number of planners at the beginning with equal ranks: a trial can choose one.
+        stops: Stop if the predictions fail in play.
     """
 
     name: str
@@ -330,6 +339,24 @@ class PlannerChoice(NamedTuple):
     general: str
     doubt: Mode = Doubt.doubt
     rivals: int = 1
+    stops: bool = True
+
+    def by_trial(
+        self, model: WorldModel, task: Task, rows: Dataset, observer: Observer
+    ) -> PlannerChoice:
+        """Return the choice without the planners that a trial found worse.
+
+        Args:
+            model: The model to plan in.
+            task: The task, which limits the steps.
+            rows: Recorded rows, with the initial observations of the trial.
+            observer: Receives a note with the predicted returns.
+        """
+        rivals = self.planners[: self.rivals]
+        best = choose_by_trial(model, rivals, task, rows, observer) if self.rivals > 1 else None
+        if best is None:
+            return self
+        return self._replace(planners=self.planners[rivals.index(best) :], rivals=1)
 
 
 def choose_planners(
@@ -379,10 +406,31 @@ def choose_planners(
     chosen = [owner for owner in owners if given[owner.label]] or owners
     planners = [_create_planning(owner, given[owner.label]) for owner in chosen]
     general = automatic_names[-1] if automatic_names else supported[-1]
-    doubt = Doubt(**given["planning"]).doubt
+    doubt = Doubt(**given["planning"])
     ranks = [known[planner.name].rank(*spaces) for planner in planners]
     rivals = 1 if first else ranks.count(ranks[0])
-    return PlannerChoice(name, planners, bounds, general, doubt, rivals)
+    return PlannerChoice(name, planners, bounds, general, doubt.doubt, rivals, doubt.stop)
+
+
+def with_planners(
+    model: ProgramModel,
+    subject: Subject,
+    choice: PlannerChoice | None,
+    task: Task,
+    observer: Observer,
+) -> tuple[ProgramModel, list[Planning]]:
+    """Return a program to plan in, and the planners, chosen by a trial if it is of a run.
+
+    The rows of the run give the range in which `grid` plans, and the initial observations of the
+    trial. Without a choice there are no planners.
+    """
+    if choice is None:
+        return model, []
+    if subject.run is None:
+        return model, choice.planners
+    rows = subject.transitions().train
+    model = model.planned_within(rows)
+    return model, choice.by_trial(model, task, rows, observer).planners
 
 
 def _create_planning(owner: Owner, options: Mapping[str, Any]) -> Planning:
@@ -596,14 +644,35 @@ def _play_through(
     return ""
 
 
+def _failure_words(playing: Playing, found: Mismatches, comparing: Comparing | None) -> str:
+    """Return why predictions failed, and the command that corrects the program."""
+    assert comparing is not None
+    right, steps = found.steps - found.mistakes, found.steps + found.unanswered
+    learn = shlex.join(playing.learn_from.command)
+    return (
+        f"{right:,} of {steps:,} predictions in play were right, but "
+        f"{comparing.recorded_share:.0%} of those of recorded rows: correct the program with "
+        f"`{learn}`, or add -o planning.stop=false to play on"
+    )
+
+
 def _play_side(side: SideName, playing: Playing, players: _Players, observer: Observer) -> None:
-    """Play the missing episodes of a side and store each one when it is finished."""
+    """Play the missing episodes of a side and store each one when it is finished.
+
+    Raises:
+        Stuck: If predictions fail in play. The rows of unfinished episodes are stored as well.
+    """
     missing = playing.run.missing(playing.requested)
     numbers = [key.number for key in missing if key.side == side]
     if not numbers:
         return
     report = playing.run.planned_with("model")
-    with closing(players.play(side, numbers, report.planner if report else None)) as stream:
-        for worker, progress in stream:
-            playing.take(side, progress)
-            observer.advanced(SideProgress(side, worker, progress))
+    try:
+        with closing(players.play(side, numbers, report.planner if report else None)) as stream:
+            for worker, progress in stream:
+                playing.take(side, progress)
+                observer.advanced(SideProgress(side, worker, progress))
+    except FailedPredictions as failed:
+        for number, rows in failed.rows.items():
+            playing.run.keep(number, rows)
+        raise Stuck(_failure_words(playing, failed.found, players.comparing)) from None

@@ -1,5 +1,6 @@
 """The choice between planners by a trial in the model that they plan in."""
 
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import closing
@@ -78,11 +79,15 @@ def choose_by_trial(
     is_reserve = {p.name: find_planner(p.address or p.name).RESERVE for p in planners}
     if not rows.columns["terminations"].any():
         planners = [p for p in planners if not is_reserve[p.name]] or planners
+    began, is_noted = time.monotonic(), False
     for planner in planners:
         if is_reserve[planner.name] and found and not any(trial.has_ends for trial in found):
             continue
         if planner is planners[-1] and not found:  # no other planner can plan with the model
             return None
+        if time.monotonic() - began > 3 and not is_noted:
+            observer.note("comparing planners in imagined episodes")
+            is_noted = True
         to_beat = max((trial.mean for trial in found), default=-np.inf)
         try:
             with model.open([planner], task) as session:

@@ -6,6 +6,7 @@ says little about the situations that plans reach.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -67,6 +68,12 @@ class Mismatches(BaseModel):
         return self.wrong - self.chance - self.drawn
 
     @property
+    def right_share(self) -> float:
+        """The share of steps without a mistake."""
+        steps = self.steps + self.unanswered
+        return 1 - (self.mistakes + self.unanswered) / steps if steps else 1.0
+
+    @property
     def refutes(self) -> bool:
         """Whether more than half of the predictions were uninformative, so that plans were too."""
         failed = self.uninformative + self.unanswered
@@ -85,7 +92,7 @@ class Comparing:
 
     `known` are recorded rows, which may show other outcomes of the same situation. If the
     environment is `noisy` (`--noise`), no prediction counts as uninformative, because correct
-    predictions may be as wrong as a guess.
+    predictions may be as wrong as a guess. If it `stops`, episodes end early if predictions fail.
     """
 
     model: WorldModel
@@ -94,6 +101,22 @@ class Comparing:
     known: Dataset | None = None
     seed: int = 0
     noisy: bool = False
+    stops: bool = False
+
+    @cached_property
+    def recorded_share(self) -> float:
+        """The share of correct predictions of the first 500 known rows, 0 without rows."""
+        if self.known is None or not len(self.known):
+            return 0.0
+        return self.compare(self.known[np.arange(min(500, len(self.known)))]).right_share
+
+    def fails(self, found: Mismatches) -> bool:
+        """Return whether play has less than half of the share of correct predictions of records.
+
+        A program that predicts most recorded rows wrongly does not fail: its plans may be as good
+        as its accuracy lets expect.
+        """
+        return self.recorded_share >= 0.5 and found.right_share < self.recorded_share / 2
 
     def rows(self, steps: Sequence[Transition]) -> Dataset:
         """Return steps as a dataset."""

@@ -66,7 +66,7 @@ Mode = Literal["careful", "curious", "ignore"]
 
 @dataclass(frozen=True)
 class Doubt:
-    """Option for steps that the data do not support."""
+    """Options for programs that the data support only in part."""
 
     doubt: Mode = "careful"
     """Value of steps that the data do not support. careful: as bad as the worst recorded return;
@@ -76,6 +76,9 @@ class Doubt:
     recorded row that they were used for correctly. Real numbers must also be within the recorded
     range, or near it if no recorded episode terminated.
     """
+    stop: bool = True
+    """Stop if the program predicts most recorded rows correctly, but less than half of that share
+    of the steps in play."""
 
 
 def doubting(model: ProgramModel, rows: Dataset, mode: Mode) -> DoubtedModel | None:
@@ -227,11 +230,14 @@ def _probes(rows: Dataset) -> Columns | None:
     Returns:
         Columns of observations and actions. None if there are too many components, or if an episode
         terminated: there may be another cause just beyond the range, such as the end of a track.
+        None also if all rewards are equal: then an end that no row shows is all that matters.
     """
     spaces = rows.observation_space, rows.action_space
     known = _values(rows)
     size = known.shape[1] if len(rows) else 0
     if not 0 < size <= MAX_PROBED_COMPONENTS or rows.columns["terminations"].any():
+        return None
+    if not np.ptp(rows.columns["rewards"]):
         return None
     chosen = known[_probed_rows(len(known))]
     low, high = known.min(axis=0), known.max(axis=0)
@@ -369,7 +375,8 @@ class ExtremeReturn(NamedTuple):
         value: The return.
         ends: Whether its episode terminated.
         distance: Largest distance of a recorded reward from `reward_per_step`, on its better side
-            for the worst return, on its worse side for the best.
+            for the worst return, on its worse side for the best. If all rewards are equal, their
+            size, or 1 if they are 0.
     """
 
     value: float
@@ -398,7 +405,8 @@ def extreme_return(rows: Dataset, *, best: bool) -> ExtremeReturn:
             returns.append(ExtremeReturn(value, ends))
     found = max(returns) if best else min(returns)
     distances = (rows.columns["rewards"] - found.reward_per_step) * (-1 if best else 1)
-    return found._replace(distance=max(0.0, float(distances.max())))
+    distance = max(0.0, float(distances.max()))
+    return found._replace(distance=distance or abs(float(rows.columns["rewards"][0])) or 1.0)
 
 
 def add_doubt(

@@ -211,7 +211,7 @@ def _numbers(state: Any) -> np.ndarray:
     Raises:
         Unsuited: If they are not real numbers.
     """
-    observation = state.observation if isinstance(state, Here) else state
-    if not isinstance(observation, np.ndarray) or observation.dtype.kind != "f":
+    numbers = np.asarray(state.observation if isinstance(state, Here) else state)
+    if numbers.dtype.kind != "f":
         raise Unsuited("has observations that are not arrays of real numbers")
-    return observation.ravel()
+    return numbers.astype(float).ravel()

@@ -213,7 +213,7 @@ class GridValues:
         self._values = np.zeros(self._lattice.size)
         chosen = np.linspace(0, len(examples) - 1, 500).astype(int)
         self._refine(examples[chosen].astype(float))
-        if not np.ptp(self._values) > 0:
+        if not np.ptp(self._values) > 1e-9 * np.abs(self._values).max():
             raise Unsuited("has the same value in all states")
 
     def decide(self, situation: Situation) -> Any:
@@ -303,12 +303,15 @@ class GridValues:
             np.stack([weights for _, weights in corners], 1),
         )
         lanes = np.arange(lattice.size)
-        for _ in range(1000):
+        for sweep in range(1000):
             returns = rewards + everything.interpolate(values)
             best = returns.argmax(axis=0)
             improved = returns[best, lanes]
-            change, values = np.abs(improved - values).max(), improved
-            if change <= options.tolerance / 10 * max(np.ptp(values), 1e-12):
+            change, values = np.ptp(improved - values), improved
+            # Equal changes of all values change no decision (Puterman, 1994, section 6.6). The
+            # first sweep may not know yet where episodes end.
+            spread = max(np.ptp(values), 1e-9 * np.abs(values).max())
+            if sweep and change <= options.tolerance / 10 * spread:
                 break
             # Modified policy iteration (Puterman and Shin, 1978): evaluating the best actions
             # for a few sweeps takes less time than comparing all actions in each sweep.

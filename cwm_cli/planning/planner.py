@@ -180,7 +180,7 @@ class Decider:
             Unsuited: If no planner can plan with the model.
         """
         plans: list[list[Any]] = []
-        self.steps, counter = [], self._model.counter
+        self.steps = []
         planner = self._planners[len(self.passed_over)]
         together = self._begin is None and self._model.deterministic and not planner.ALONE
         groups = [moments] if together else [[moment] for moment in moments]
@@ -189,14 +189,16 @@ class Decider:
                 self._begin(group[0])
             elif not self._model.deterministic:
                 self._model.draw_from((self._seed, group[0].episode, group[0].decision))
-            before = counter[0]
-            plans += self._decide(group)
-            share, rest = divmod(counter[0] - before, len(group))
+            decided, steps = self._decide(group)
+            plans += decided
+            share, rest = divmod(steps, len(group))
             self.steps += [share + (place < rest) for place in range(len(group))]
         self._forget(len(moments))
         return plans
 
-    def _decide(self, moments: Sequence[Moment]) -> list[list[Any]]:
+    def _decide(self, moments: Sequence[Moment]) -> tuple[list[list[Any]], int]:
+        """Return plans and their model steps, without the steps of planners that are unsuited."""
+        before = self._model.counter[0]
         situations = [self._situation(moment) for moment in moments]
         try:
             plans = self._planners[len(self.passed_over)].plan(self._model, situations)
@@ -209,7 +211,7 @@ class Decider:
         for moment, situation in zip(moments, situations, strict=True):
             self._memories.pop(moment.episode, None)  # so that its new memory is the youngest
             self._memories[moment.episode] = moment.decision, situation.memory
-        return plans
+        return plans, self._model.counter[0] - before
 
     def _situation(self, moment: Moment) -> Situation:
         seeds = self._seed, moment.episode, moment.decision

@@ -144,6 +144,7 @@ def _plan(work: TaskWork, **arguments: Any) -> dict[str, Any]:
         episodes=work.run.header.terms.episodes,
         max_steps=work.run.config.max_steps,
         allow_gap=work.access.accepted,
+        options={"planning.stop": False},  # also the returns of bad programs are compared
     )
     return result.as_json() | {"usual_episodes": episodes_by_length(result.sides.values())}
 

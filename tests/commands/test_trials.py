@@ -13,6 +13,7 @@ import pytest
 from candidates import LIMITS
 from cwm_cli.commands.trials import choose_by_trial
 from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
 from cwm_cli.envs.spec import space_of
 from cwm_cli.envs.tasks import Task
 from cwm_cli.runs.observer import Observer
@@ -58,6 +59,10 @@ class Walk(gym.Env):
         return np.zeros(1, np.float32), -1.0, False, False, {}
 
 
+class PushedWalk(Walk):
+    action_space = gym.spaces.Box(-1, 1, (1,))
+
+
 @dataclass
 class Notes(Observer):
     texts: list[str] = field(default_factory=list)
@@ -72,28 +77,29 @@ def sandbox() -> Iterator[Sandbox]:
         yield sandbox
 
 
-def recorded(reward: float = -1.0) -> Dataset:
+def recorded(reward: float = -1.0, actions: Space | None = None, *, ends: bool = False) -> Dataset:
     """Return two episodes of two steps each, from different places."""
+    action = 2 if actions is None else np.ones(1, np.float32)
     rows = []
     for episode, start in enumerate((0.0, 0.5)):
         places = [np.array([start + 0.1 * step], np.float32) for step in range(3)]
         rows += [
-            Transition(before, 2, after, reward, False, episode=episode)
-            for before, after in pairwise(places)
+            Transition(before, action, after, reward, ends and step == 1, episode=episode)
+            for step, (before, after) in enumerate(pairwise(places))
         ]
     return Dataset.of(
         rows,
         observation_space=space_of(Walk.observation_space),
-        action_space=space_of(Walk.action_space),
+        action_space=actions or space_of(Walk.action_space),
     )
 
 
-def choose(sandbox, text, planners, rows=None, limit=30):
+def choose(sandbox, text, planners, rows=None, limit=30, walk=Walk):
     """Return the name and options of the chosen planner, and the notes."""
     rows, notes = rows or recorded(), Notes()
     model = ProgramModel(text, sandbox).planned_within(rows)
     choice = choose_by_trial(
-        model, [Planning(*each) for each in planners], Task(Walk, 0, limit), rows, notes
+        model, [Planning(*each) for each in planners], Task(walk, 0, limit), rows, notes
     )
     return choice and (choice.name, dict(choice.options)), notes.texts
 
@@ -138,9 +144,38 @@ def test_planners_that_cannot_plan_are_left_out(sandbox) -> None:
     long = ("mcts", {"simulations": 10**6, "rollout": 30})  # a trial would take an hour
     assert choose(sandbox, RANDOM, [("grid", {}), long]) == (None, [])
     assert choose(sandbox, FAILING, [FAR, NEAR]) == (None, [])
-    chosen, [note] = choose(sandbox, TO_THE_RIGHT, [("tabular", {}), NEAR, FAR])
+    chosen, [*_, note] = choose(sandbox, TO_THE_RIGHT, [("tabular", {}), NEAR, FAR])
     assert chosen == FAR
     assert "tabular" not in note
+
+
+FALLING = """
+import numpy as np
+
+class Environment:
+    def set_state(self, observation):
+        self.place = float(observation[0])
+
+    def step(self, action):
+        self.place = 1.2 * self.place + 0.2 * float(action[0])
+        return np.array([self.place], np.float32), 1.0, {end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "ends"),
+    [("abs(self.place) > 0.9", True), ("abs(self.place) > 0.9", False), ("False", True)],
+)
+def test_planners_in_reserve_compete_if_episodes_end(sandbox, end, ends) -> None:
+    rows = recorded(1.0, space_of(PushedWalk.action_space), ends=ends)
+    few = {"policies": 32, "elites": 4, "iterations": 5}
+    planners = [("icem", {"budget": 20, "horizon": 2}), ("feedback", few)]
+    chosen, notes = choose(sandbox, FALLING.format(end=end), planners, rows, walk=PushedWalk)
+    if not ends or end == "False":  # with one planner there is no choice
+        assert (chosen, notes) == (None, [])
+    else:
+        assert chosen == ("feedback", few)
+        assert "icem" in notes[0]
 
 
 CAR = """

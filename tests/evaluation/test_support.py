@@ -212,7 +212,10 @@ def test_the_worst_return_is_a_terminated_or_an_extrapolated_episode():
     cut = dataset([(n, n + 1, -1, False) for n in range(5)])
     worst = extreme_return(cut, best=False)
     assert worst.value == pytest.approx(-100) and not worst.ends
-    assert worst.reward_per_step == pytest.approx(-1) and worst.distance == pytest.approx(0)
+    # Of equal rewards the size is the distance, so that planners avoid unsupported steps.
+    assert worst.reward_per_step == pytest.approx(-1) and worst.distance == 1
+    free = dataset([(n, n + 1, 0, False) for n in range(5)])
+    assert extreme_return(free, best=False).distance == 1
     mixed = dataset([(n, n + 1, -n, False) for n in range(5)])
     worst, best = (extreme_return(mixed, best=best) for best in (False, True))
     assert worst.distance == pytest.approx(-worst.reward_per_step)
@@ -284,8 +287,9 @@ SLIDE = """
 class Environment:
     def set_state(self, observation): self.here = observation
     def step(self, action):
+        reward = self.here[1]
         {step}
-        return self.here, 0.0, False
+        return self.here, reward, False
 """
 
 
@@ -300,7 +304,8 @@ class Environment:
     ids=["equation", "same branch", "untested branch", "wrong"],
 )
 def test_confirmed_rules_are_supported_near_the_recorded_range(sandbox, step, farthest):
-    data = dataset([([0.0, n / 10], [0.0, (n + 1) / 10], 0, False) for n in range(10)], POINT)
+    rows = [([0.0, n / 10], [0.0, (n + 1) / 10], n / 10, False) for n in range(10)]
+    data = dataset(rows, POINT)
     support = find_support(survey(ProgramModel(SLIDE.format(step=step), sandbox), data), data)
     assert support.covers(np.array([0.0, farthest]), 0)
     assert not support.covers(np.array([0.0, farthest + 0.1]), 0)
@@ -308,9 +313,20 @@ def test_confirmed_rules_are_supported_near_the_recorded_range(sandbox, step, fa
     assert not support.covers(np.array([0.1, 0.5]), 0)  # a component that never changed
 
 
-def test_support_ends_at_the_recorded_range_if_an_episode_terminated(sandbox):
-    data = dataset([([0.0, n / 10], [0.0, (n + 1) / 10], 0, n == 9) for n in range(10)], POINT)
-    ending = "self.here = [self.here[0], self.here[1] + 0.1]; return self.here, 0.0, False"
+@pytest.mark.parametrize(
+    ("rewards", "ends"), [([0.1] * 10, False), (np.arange(10) / 10, True)], ids=["equal", "ended"]
+)
+def test_support_ends_at_the_recorded_range_if_only_ends_matter_or_any_is_known(
+    sandbox, rewards, ends
+):
+    data = dataset(
+        [
+            ([0.0, n / 10], [0.0, (n + 1) / 10], reward, ends and n == 9)
+            for n, reward in enumerate(rewards)
+        ],
+        POINT,
+    )
+    ending = "self.here = [self.here[0], self.here[1] + 0.1]"
     model = ProgramModel(SLIDE.format(step=ending), sandbox)
     assert not find_support(survey(model, data), data).covers(np.array([0.0, 1.0]), 0)
 

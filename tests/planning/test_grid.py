@@ -115,6 +115,13 @@ REFUSED = {
 }
 
 
+def test_values_that_differ_in_the_last_digits_are_refused_at_once() -> None:
+    model = Cart()
+    model.step = lambda action: Step(np.clip(model.state + 0.01, -1, 0.2), 0.1, False)
+    with pytest.raises(Unsuited, match="has the same value in all states"):
+        StateGrid(points=2000).plan(model, [Situation(np.zeros(2), 10, (0,))])
+
+
 @pytest.mark.parametrize("words", REFUSED)
 def test_unsuitable_model_is_refused_with_the_reason(words: str) -> None:
     model = Cart()

@@ -75,7 +75,7 @@ def at(place: Any, horizon: int = 9, seed: int = 0, **rest: Any) -> Situation:
     ("space", "names"),
     [
         (spaces.Discrete(3), ["tabular", "grid", "mcts", "icem"]),
-        (spaces.Box(-1, 1, (2,)), ["grid", "icem", "cem"]),
+        (spaces.Box(-1, 1, (2,)), ["grid", "feedback", "icem", "cem"]),
         (spaces.Box(-np.inf, np.inf, (2,)), []),
         (spaces.Box(0, 9, (2,), np.int64), []),
         (spaces.MultiDiscrete([2, 2]), []),
@@ -98,8 +98,9 @@ def test_ranks_order_the_automatic_planners() -> None:
     many = space_of(spaces.Box(-1, 1, (13,)))
     assert automatic(KNOWN, endless, FEW) == ["grid", "mcts"]
     assert automatic(KNOWN, many, FEW) == ["mcts"]
-    assert automatic(KNOWN, endless, REAL) == ["grid", "icem"]
-    assert automatic(KNOWN, many, REAL) == ["icem"]
+    assert automatic(KNOWN, endless, REAL) == ["grid", "icem", "feedback"]
+    assert automatic(KNOWN, many, REAL) == ["icem", "feedback"]
+    assert automatic(KNOWN, space_of(spaces.Box(-1, 1, (41,))), REAL) == ["icem"]
     assert automatic(KNOWN | {"eager": Eager}, finite, FEW) == ["tabular", "eager", "mcts"]
 
 
@@ -159,6 +160,7 @@ NONSENSE = {
     "tabular": [{"states": 0}, {"discount": 1.5}, {"tolerance": float("nan")}],
     "cem": [{"elites": 6, "samples": 5}, {"replan": 0}],
     "icem": [{"budget": 11}, {"horizon": 0}, {"fine": 1.5}, {"decay": 0.5}, {"deviation": 0.0}],
+    "feedback": [{"policies": 8}, {"horizon": 0}, {"deviation": 0.0}],
 }
 
 
@@ -167,6 +169,24 @@ def test_invalid_options_are_refused_by_name() -> None:
         for options in several:
             with pytest.raises(ValueError, match=next(iter(options))):
                 KNOWN[name](**options)
+
+
+class Undecided(KNOWN["mcts"]):  # type: ignore[misc]
+    """A planner that finds out in the model that it cannot plan."""
+
+    def plan(self, model: Model, situations: Sequence[Situation]) -> list[list[Any]]:
+        for _ in range(1000):
+            model.stand(0)
+            model.step(0)
+        raise Unsuited("is not for this planner")
+
+
+def test_steps_of_a_decision_leave_out_those_of_unsuited_planners() -> None:
+    model = line(KNOWN["mcts"])
+    decider = Decider([Undecided(), KNOWN["mcts"](simulations=5)], model, seed=0)
+    decider.plan([Moment(0, 0, 0, 5)])
+    assert decider.passed_over == ["is not for this planner"]
+    assert 0 < sum(decider.steps) <= model.counter[0] - 1000
 
 
 @EVERY
