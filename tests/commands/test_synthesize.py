@@ -302,6 +302,15 @@ def test_the_dry_lake_is_exact_wherever_the_train_data_has_been(cwm, seed):
     assert (found.rows == 1.0).all()
 
 
+def test_the_next_command_for_an_inexact_program_of_a_body_is_plan(cwm):
+    pytest.importorskip("mujoco")
+    env = "InvertedDoublePendulum-v5"
+    data = str(files("data.cwm_data") / f"{env}.npz")
+    answer = cwm.inside("synthesize", "--env", env, "--dataset", data, "--body", "env")
+    assert "Not solved" in answer.stdout + answer.stderr
+    assert "Next:    cwm plan" in answer.stdout + answer.stderr
+
+
 WHEEL = """<mujoco>
   <worldbody><body><joint name="a" axis="0 0 1"/><geom size="0.1"/></body></worldbody>
   <actuator><motor joint="a"/></actuator>
