@@ -651,7 +651,7 @@ def _failure_words(playing: Playing, found: Mismatches, comparing: Comparing | N
     learn = shlex.join(playing.learn_from.command)
     return (
         f"{right:,} of {steps:,} predictions in play were right, but "
-        f"{comparing.recorded_share:.0%} of those of recorded rows: correct the program with "
+        f"{100 * comparing.recorded_share:.0f} % of recorded rows: correct the program with "
         f"`{learn}`, or add -o planning.stop=false to play on"
     )
 

@@ -5,6 +5,7 @@ import re
 import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 import cwm_cli
 from cwm_cli.commands.plan import DECISION, choose_planners
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
 from cwm_cli.errors import CwmError
 from cwm_cli.planning import find_planner
@@ -333,6 +335,40 @@ def test_next_planner_replaces_an_unsuited_one_with_a_note(here, monkeypatch) ->
     done = cwm_cli.plan(env="FrozenLake-v1", real_env=True, max_steps=5, episodes=1)
     assert done.side.report[0] == "mcts"
     assert done.as_json()["note"] == "not tabular: it reaches more than 3 states"
+
+
+SLOW_CAR = """
+import numpy as np
+
+class Environment:
+    def set_state(self, observation):
+        self.place, self.speed = observation.tolist()
+
+    def step(self, action):
+        self.speed += 0.001 * (int(action) - 1) - 0.0025 * np.cos(3 * self.place)
+        self.place = max(self.place + self.speed, -1.2)
+        if abs(self.speed) > 0.011:
+            self.place, self.speed = 0.5, 0.0
+        return np.array([self.place, self.speed], np.float32), -1.0, self.place >= 0.5
+"""
+
+
+def test_planning_stops_if_a_program_that_fits_the_data_fails_in_play(here) -> None:
+    shipped = Path(__file__).parents[2] / "data" / "cwm_data" / "MountainCar-v0.npz"
+    rows = Dataset.load(shipped)
+    slow = rows[np.abs(rows.columns["next_observations"][:, 1]) < 0.01]
+    about = {"env": "MountainCar-v0", "program": SLOW_CAR, "dataset": slow, "episodes": 2}
+    few = {"mcts.simulations": 20, "planning.doubt": "ignore"}
+    done = cwm_cli.plan(**about, max_steps=80, options=few)
+    assert re.match(
+        r"planning ended after 0 of 2 episodes: \d+ of \d+ predictions in play were right, but "
+        r"100 % of recorded rows: correct the program with `cwm learn --env MountainCar-v0 "
+        r"--from \S+`, or add -o planning.stop=false to play on",
+        done.stopped,
+    )
+    assert sorted(file.name for file in done.journal.parent.rglob("*.npz")) == ["0.npz", "1.npz"]
+    played = cwm_cli.plan(**about, max_steps=80, options=few | {"planning.stop": False})
+    assert (played.stopped, played.lengths) == ("", [80, 80])
 
 
 @pytest.mark.slow
