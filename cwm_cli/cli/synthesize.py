@@ -44,6 +44,15 @@ ContractOption = Annotated[
         autocompletion=one_of("auto", "plain", "chance", "memory"),
     ),
 ]
+BodyOption = Annotated[
+    str | None,
+    model_option(
+        "--body",
+        metavar="FILE|env",
+        help="MuJoCo model (MJCF file) that the program simulates, or env: the environment's own. "
+        "Induction finds observation, reward and end in the data.",
+    ),
+]
 
 
 def synthesize(
@@ -61,6 +70,7 @@ def synthesize(
     strategy: StrategyOption = None,
     start: StartOption = None,
     contract: ContractOption = "auto",
+    body: BodyOption = None,
     parallel: ParallelOption = 1,
     programs: ProgramOptions,
     tracking: TrackingOptions,
@@ -87,6 +97,7 @@ def synthesize(
         dataset=dataset,
         metric=metric,
         contract=cast("Any", contract),
+        body=body,
         **language,
         **folder,
         **programs,

@@ -27,6 +27,7 @@ from cwm_cli.commands.choices import (
 from cwm_cli.commands.collect import load_transitions, recorded_args, warn_of_rows
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import refuse_pictures
+from cwm_cli.envs.bodies import ENVIRONMENT, TOOL, Body, body_of, read_body
 from cwm_cli.envs.spec import EnvironmentSpec, space_of
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation import Metric, Score, baseline, evaluate, unseen
@@ -43,7 +44,15 @@ from cwm_cli.result import Result
 from cwm_cli.runs.observer import SILENT, Observer
 from cwm_cli.runs.searches import ANSWERS, PendingAnswers, SearchConfig, SearchHeader, SearchRun
 from cwm_cli.runs.storage import named, placed
-from cwm_cli.runs.store import DATASET, HEADER, check_free, fresh_folder, openings, package_versions
+from cwm_cli.runs.store import (
+    DATASET,
+    HEADER,
+    Savable,
+    check_free,
+    fresh_folder,
+    openings,
+    package_versions,
+)
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.sandbox.failures import Failure
 from cwm_cli.sandbox.protection import Protection, dangers
@@ -55,6 +64,9 @@ from cwm_cli.search.models import (
 )
 from cwm_cli.worlds import EnvironmentModel, ProgramModel
 from cwm_cli.worlds.confined_trails import TrailsJob
+
+BODY = "body.xml"
+"""File of a run folder with the given MuJoCo model."""
 
 
 class Scores(NamedTuple):
@@ -73,7 +85,7 @@ class Scores(NamedTuple):
 @dataclass(frozen=True)
 class SynthesisResult(
     Result,
-    shown="solved train test gaps failure contract program completions tokens cost seconds",
+    shown="solved train test gaps failure contract body program completions tokens cost seconds",
 ):
     """The result of a search.
 
@@ -95,6 +107,7 @@ class SynthesisResult(
         unasked: The move that wrote the best program, if it cost no completion.
         contract: The contract of the best program.
         finding: The contract that the data suggest, with the reasons.
+        body: Origin of the MuJoCo model that was given, "" if none was.
         models: Completions, cost and improvements of each model.
         reused: Number of completions from the cache, at no cost.
         cached_tokens: Number of tokens that the provider had cached.
@@ -122,6 +135,7 @@ class SynthesisResult(
     unasked: str = ""
     contract: ContractName = "plain"
     finding: Finding | None = None
+    body: str = ""
     models: tuple[ModelUse, ...] = ()
     reused: int = 0
     cached_tokens: int = 0
@@ -167,6 +181,7 @@ def synthesize(
     api_base: str | None = None,
     temperature: float | None = None,
     tools: Iterable[str] = (),
+    body: Path | str | None = None,
     allow_gap: Iterable[str] = (),
     cache: bool = False,
     run: Path | str | None = None,
@@ -196,6 +211,8 @@ def synthesize(
         api_base: URL of the provider.
         temperature: Sampling temperature.
         tools: Modules that programs may import.
+        body: MuJoCo model that programs simulate: an MJCF file, or "env" for the environment's own
+            model. Programs may then import `mujoco`.
         allow_gap: Missing protections of the sandbox that are accepted.
         cache: Whether to store completions for this user and to reuse stored ones at no cost.
         run: Folder of the run. By default the newest unfinished run with equal arguments
@@ -227,15 +244,16 @@ def synthesize(
         parallel=parallel,
         max_cost=max_cost,
         budget=budget,
-        tools=tuple(sorted(set(tools))),
+        tools=tuple(sorted({*tools, *([TOOL] if body is not None else [])})),
         accepted=tuple(allow_gap),
         contract=contract,
         cache=cache,
     )
     settings = check_choices(choices)
+    given_body = _load_body(body, spec, env_args)
     if run is not None and dataset is None:
         # Refuse a wrong folder before transitions are recorded, which may take long.
-        _check_folder(placed(run), spec, env_args, choices, settings)
+        _check_folder(placed(run), spec, env_args, choices, settings, given_body)
     load = partial(
         load_transitions,
         spec,
@@ -255,9 +273,25 @@ def synthesize(
             observer.note(words)
         rows, source = given or load()
         warn_of_rows(rows, observer)
-        order = Order(spec, recorded_args(rows, env_args), rows, source, choices)
+        if given_body is not None:
+            given_body.check(rows.observation_space, rows.action_space)
+            observer.note(given_body.origin, "Body")
+        args = recorded_args(rows, env_args)
+        order = Order(spec, args, rows, source, choices, given_body)
         folder = None if run is None else placed(run)
         return _run_order(order, sandbox, observer, folder=folder, new=new)
+
+
+def _load_body(
+    body: Path | str | None, spec: EnvironmentSpec, env_args: Mapping[str, Any] | None
+) -> Body | None:
+    """Read the MuJoCo model that the user gave, from a file or from the environment."""
+    if body is None:
+        return None
+    if str(body) != ENVIRONMENT:
+        return read_body(Path(body))
+    with closing(spec.make(**(env_args or {}))) as made:
+        return body_of(made, spec.id)
 
 
 def _run_order(
@@ -273,6 +307,12 @@ def _run_order(
         job.run.report_repair(observer)
         _search_observed(job, observer)
         result = job.finish()
+    if order.body and job.search.best and TOOL not in job.search.best.program:
+        observer.note(
+            "the best program does not simulate the body: it may be the body of another "
+            "environment, or observations show too little of its state",
+            "Warning",
+        )
     if result.failure and result.scores.train and result.scores.train.accuracy:
         reason = result.failure.message.splitlines()[0]
         observer.note(
@@ -417,6 +457,7 @@ class SearchJob:
             unasked=best.action if best and not best.asked else "",
             contract=self.problem.contract,
             finding=self.problem.finding or self.finding,
+            body=self.run.header.body,
             models=tuple(model_uses(self.search.nodes, self.choices.model or self.choices.backend)),
             reused=spent.reused,
             cached_tokens=spent.cached_tokens,
@@ -465,13 +506,17 @@ class SearchJob:
 
 
 class Order(NamedTuple):
-    """A request for a model of an environment; `source` describes the origin of the dataset."""
+    """A request for a model of an environment.
+
+    `source` describes the origin of the dataset, and `body` is a given MuJoCo model.
+    """
 
     spec: EnvironmentSpec
     env_args: dict[str, Any]
     dataset: Dataset
     source: str
     choices: Choices
+    body: Body | None = None
 
 
 @contextmanager
@@ -499,7 +544,12 @@ def open_job(
     order = order._replace(choices=choices)
     parts = make_parts(choices)
     config = _config(
-        order.spec.id, order.env_args, dataset.digest, choices=choices, settings=parts.settings
+        order.spec.id,
+        order.env_args,
+        dataset.digest,
+        choices=choices,
+        settings=parts.settings,
+        body=order.body,
     )
     with (
         nullcontext(sandbox) if sandbox else _sandbox(choices, parts.settings["sandbox"]) as guard,
@@ -513,6 +563,7 @@ def open_job(
             metric=measure(config.contract),
             seed=choices.seed,
             tools=config.tools,
+            body=order.body,
             contract=config.contract,
             finding=finding,
             # only "auto" may change the contract, and with it the metric, during the search
@@ -582,7 +633,13 @@ def _sandbox(choices: Choices, limits: dict[str, Any]) -> Sandbox:
 
 
 def _config(
-    env: str, env_args: Mapping[str, Any], digest: str, *, choices: Choices, settings: Settings
+    env: str,
+    env_args: Mapping[str, Any],
+    digest: str,
+    *,
+    choices: Choices,
+    settings: Settings,
+    body: Body | None,
 ) -> SearchConfig:
     """Return the configuration that identifies a run."""
     if choices.contract == "plain":
@@ -598,6 +655,7 @@ def _config(
         model=choices.model,
         options=settings,
         tools=choices.tools,
+        body=body.digest if body else "",
         metric=choices.metric or USUAL_METRICS["plain"],
         contract=cast("ContractName", choices.contract),
         seed=choices.seed,
@@ -610,14 +668,16 @@ def _check_folder(
     env_args: Mapping[str, Any] | None,
     choices: Choices,
     settings: Settings,
+    body: Body | None,
 ) -> None:
     """Raise an error if a folder has other content, or a run with other choices."""
     if not (folder / HEADER).exists():
-        return check_free(folder, (DATASET,))
+        return check_free(folder, (DATASET, BODY))
     run = SearchRun.load(folder)
     # the transitions and the contract are not known yet: compare everything else
     digest, choices = run.config.dataset, choices.with_defaults(run.config.contract)
-    run.check(_config(spec.id, env_args or {}, digest, choices=choices, settings=settings))
+    config = _config(spec.id, env_args or {}, digest, choices=choices, settings=settings, body=body)
+    run.check(config)
     return None
 
 
@@ -650,8 +710,10 @@ def _open_run(
         description=description,
         versions={**order.spec.versions(), **package_versions(config.tools)},
         source=order.source,
+        body=order.body.origin if order.body else "",
         created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         protection=protection,
         finding=finding,
     )
-    return SearchRun.start(folder, header, {DATASET: order.dataset})
+    files: dict[str, Savable] = {DATASET: order.dataset}
+    return SearchRun.start(folder, header, files | ({BODY: order.body} if order.body else {}))

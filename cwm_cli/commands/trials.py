@@ -56,7 +56,8 @@ def choose_by_trial(
 
     All planners play the same episodes in the model, from the first observations of recorded
     episodes. A planner stops as soon as it can no longer reach the return of a planner before it,
-    if no later reward exceeds all recorded and predicted ones.
+    if no later reward exceeds all recorded and predicted ones. Reserve planners play only if
+    episodes terminate, in the data and in the model.
 
     Args:
         model: The model to plan in, which also predicts the steps.
@@ -75,11 +76,15 @@ def choose_by_trial(
     first = np.sort(np.unique(rows.columns["episodes"], return_index=True)[1])[:episodes]
     starts = [rows.observation_space.unpack("observations", rows.columns, row) for row in first]
     trials, found = _Trials(model, task, rows, starts), list[PlannerTrial]()
+    is_reserve = {p.name: find_planner(p.address or p.name).RESERVE for p in planners}
+    if not rows.columns["terminations"].any():
+        planners = [p for p in planners if not is_reserve[p.name]] or planners
     began, is_noted = time.monotonic(), False
     for planner in planners:
-        is_reserve = find_planner(planner.address or planner.name).RESERVE
-        if is_reserve and found and not any(trial.has_ends for trial in found):
+        if is_reserve[planner.name] and found and not any(trial.has_ends for trial in found):
             continue
+        if planner is planners[-1] and not found:  # no other planner can plan with the model
+            return None
         if time.monotonic() - began > 3 and not is_noted:
             observer.note("comparing planners in imagined episodes")
             is_noted = True

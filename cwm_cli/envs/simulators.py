@@ -38,7 +38,17 @@ from cwm_cli.envs.spec import EnvironmentSpec, Rewinder, space_of
 from cwm_cli.envs.tasks import reward_number
 from cwm_cli.envs.variants import disturbance_of
 from cwm_cli.errors import CwmError
-from cwm_cli.planning.model import Counter, Here, Model, Named, Step, copy_value, countable, key
+from cwm_cli.planning.model import (
+    Counter,
+    Here,
+    Model,
+    Named,
+    Step,
+    close,
+    copy_value,
+    countable,
+    key,
+)
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -199,6 +209,10 @@ class Simulator(Model):
         if isinstance(self._seen, Named):  # no step was taken since the state was restored
             return self._seen
         return self._named(self._seen, self.rewinder.save(chance=False))
+
+    def agree(self, one: Any, other: Any) -> bool:
+        """Return whether two states are equal, also in parts that observations do not show."""
+        return close(one.state, other.state)
 
     def draw_from(self, key: Sequence[int]) -> None:
         """Seed the random generators from a key, so that no decision depends on earlier ones."""

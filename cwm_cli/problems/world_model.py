@@ -9,6 +9,7 @@ from typing import Literal, Self, cast
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.envs.bodies import Body
 from cwm_cli.evaluation import Evaluation, Metric, evaluate, log_error
 from cwm_cli.evaluation.finding import USUAL_METRICS, ContractName, Finding, reexamine
 from cwm_cli.problems.feedback import (
@@ -117,6 +118,8 @@ class WorldModelProblem(Problem):
     is unknown. With 6, an improvement that one in three answers makes is found nine times out of
     ten."""
     tools: tuple[str, ...] = field(default=(), metadata=NO_OPTION)
+    body: Body | None = field(default=None, metadata=NO_OPTION, repr=False)
+    """MuJoCo model that programs may simulate."""
     contract: ContractName = field(default="plain", metadata=NO_OPTION)
     finding: Finding | None = field(default=None, metadata=NO_OPTION, repr=False)
     measure: Callable[[ContractName], Metric] | None = field(
@@ -208,6 +211,7 @@ class WorldModelProblem(Problem):
             shown = self.dataset[self.shown]
             names = documented_names(self.description, self.dataset.observation_space)
             about = [interface, self.metric.words(shown)]
+            about.append(self.body.words if self.body else "")
             about.append(on_chance(self.finding, self.contract, names))
             if self.measure is not None:
                 about.append(request_words(self.contract, self.former))

@@ -69,9 +69,10 @@ PARTS = {"train": "train", "test": "held-out", "unseen": "of it not in train"}
 class SearchConfig(BaseModel):
     """The choices that identify a search.
 
-    `dataset` is the digest of the transitions, `tools` are the modules that programs may import in
-    addition to the standard ones, and `options` holds all options of strategy, backend, problem and
-    sandbox. Budget, parallelism, cost limit and the address of the model are not included.
+    `dataset` and `body` are the digests of the transitions and of a given MuJoCo model. `tools` are
+    the modules that programs may import in addition to the standard ones, and `options` holds all
+    options of strategy, backend, problem and sandbox. Budget, parallelism, cost limit and the
+    address of the model are not included.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -84,6 +85,7 @@ class SearchConfig(BaseModel):
     model: str = ""
     options: dict[str, dict[str, Any]] = {}
     tools: tuple[str, ...] = ()
+    body: str = ""
     metric: str = "accuracy"
     contract: ContractName = "plain"
     seed: int = 0
@@ -103,11 +105,13 @@ class SearchHeader(RunHeader[SearchConfig]):
     """The header of a search: the description of the environment, and the diagnosis of the data.
 
     `finding` is the result of the checks for randomness and hidden state, None in old runs.
+    `body` is the origin of a given MuJoCo model, "" if none was given.
     """
 
     kind: str = "search"
     description: str
     source: str
+    body: str = ""
     finding: Finding | None = None
 
 
@@ -193,6 +197,10 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
     def learned(self) -> Iterator[Node | Remark | Switch]:
         """Read the events of the search in their order: nodes, remarks and switches."""
         return (line.node if isinstance(line, SearchRecord) else line for line in self.records())
+
+    def body_notes(self) -> list[str]:
+        """Return a line about the MuJoCo model that was given to the search, if any."""
+        return [f"body: {self.header.body}"] if self.header.body else []
 
     def contract_changes(self) -> list[str]:
         """Return each later contract of the search, with the reason for the change."""
@@ -281,6 +289,7 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
             verdict=runs[0].verdict(),
             notes=[
                 f"seed {about.seed}, {', '.join(filter(None, (about.done, about.result)))}",
+                *runs[0].body_notes(),
                 *(f"contract changed to {change}" for change in runs[0].contract_changes()),
                 *runs[0].gaps(),
             ],
@@ -292,8 +301,10 @@ class SearchRun(ProgramRun[SearchHeader, SearchLine]):
         """Return the sections of the page: scores, curve, search tree, spending and program."""
         run = runs[0]
         tree = Section("tree", "Search tree", tree_data(run.node_details()), TREE_WORDS)
+        notes = [Section("notes", "Body", {"lines": lines})] if (lines := run.body_notes()) else []
         return [
             *run.score_sections(),
+            *notes,
             *score_curves(nodes := list(run.nodes())),
             tree,
             *spending_sections(nodes),

@@ -4,6 +4,7 @@ It never compiles, reads or forwards data of a program, so that one program leav
 next.
 """
 
+import ctypes
 import faulthandler
 import gc
 import importlib
@@ -182,8 +183,15 @@ def _load_tool(tool: str) -> None:
         )
 
 
-def _compile_in_one_thread(mujoco: Any) -> None:
-    """Make MuJoCo compile textures and meshes in one thread; the models are the same."""
+def _adapt_mujoco(mujoco: Any) -> None:
+    """Make MuJoCo compile textures and meshes in one thread, and read no clock in a step.
+
+    Models and steps are the same. MuJoCo reads the clock several times in a step to fill
+    `data.timer`. Each reading is a system call in the sandbox, and takes longer than the step.
+    """
+    for library in Path(getattr(mujoco, "__file__", "")).parent.glob("libmujoco.*"):
+        with suppress(OSError, ValueError):  # then steps are slow
+            ctypes.c_void_p.in_dll(ctypes.CDLL(str(library)), "mjcb_time").value = None
     read, compiler = mujoco.MjModel.from_xml_string, '<compiler usethread="false"/>'
 
     def from_xml_string(xml: str | bytes, *more: Any, **named: Any) -> Any:
@@ -211,7 +219,7 @@ def _compile_in_one_thread(mujoco: Any) -> None:
         raise BadTool(f"this 'mujoco' compiles models only in threads ({error})") from error
 
 
-WITHOUT_THREADS: Mapping[str, Callable[[Any], None]] = {"mujoco": _compile_in_one_thread}
+WITHOUT_THREADS: Mapping[str, Callable[[Any], None]] = {"mujoco": _adapt_mujoco}
 """Functions that make tools work without threads, which programs may not start."""
 
 

@@ -315,6 +315,8 @@ def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
     lines: dict[str, str] = {}
     if backend.is_language_model:
         lines["Cost"] = _cost_words(result)
+    if result.body:
+        lines["Body"] = result.body
     if result.program:
         lines["Program"] = named(result.program)
     score = result.scores.test or result.scores.train
@@ -332,7 +334,8 @@ def _facts(result: SynthesisResult, budget: int) -> dict[str, str]:
         lines["Next"] = "no better than the baseline: record more data, or use another --model"
     elif not result.has_simulator:
         lines["Next"] = shlex.join(["cwm", "runs", "export", named(result.run)])
-    elif score.refuted or mismatches.mistakes or mismatches.unanswered:
+    elif (score.refuted or mismatches.mistakes or mismatches.unanswered) and not result.body:
+        # `cwm learn` continues no program that simulates a body.
         lines["Next"] = shlex.join(LearnFrom(config.env, config.env_args, result.run).command)
     else:
         lines["Next"] = shlex.join(["cwm", "plan", named(result.run)])

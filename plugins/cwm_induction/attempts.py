@@ -19,9 +19,11 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
+from cwm_cli.envs.bodies import Body
 from cwm_cli.evaluation import match
 from cwm_cli.search.contracts import Move
 from cwm_induction import discrete, noise, objects
+from cwm_induction.bodies.induce import induce_body
 from cwm_induction.continuous.dynamics import Hypothesis
 from cwm_induction.continuous.inducing import induce, write
 from cwm_induction.continuous.samples import Array, Samples
@@ -82,6 +84,8 @@ class InductionTask:
     step: int
     effort: Effort
     known: KnownStructure | None = None
+    body: Body | None = None
+    """A MuJoCo model that programs may simulate."""
 
 
 class ProgramProposal(NamedTuple):
@@ -95,6 +99,10 @@ class ProgramProposal(NamedTuple):
     program: str
     more: "tuple[Attempt, ...]" = ()
     judged: str = ""
+    contract: str = ""
+    """Another contract whose programs would predict more rows."""
+    is_complete: bool = False
+    """Whether to accept the program without other attempts, new names and line breaks."""
 
 
 class Attempt(Protocol):
@@ -253,6 +261,29 @@ class NoiseAttempt:
             return ProgramProposal(view.nested(noise.write(found)) if found.draws else "")
         except (EmissionError, np.linalg.LinAlgError):
             return ProgramProposal("")
+
+
+@dataclass(frozen=True)
+class BodyAttempt:
+    """Simulates a given body; the usual attempts follow if it explains no row."""
+
+    contract: str
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write a program that simulates the body."""
+        assert task.body is not None
+        task.effort.tell("fitting the given body")
+        found = induce_body(
+            task.body.xml,
+            task.data,
+            seed=task.seed,
+            remembers=self.contract == "memory",
+            comment=task.body.comment,
+        )
+        if not found.program:
+            return ProgramProposal("", tuple(attempts(task.data, self.contract)))
+        needed = "memory" if found.needs_memory else ""
+        return ProgramProposal(found.program, contract=needed, is_complete=True)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from cwm_cli.data.dataset import VALID, Dataset
 from cwm_cli.errors import CwmError
 from cwm_cli.evaluation.missing_data import find_gaps
 from cwm_cli.problems.feedback import documented_names
-from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.problems.world_model import MARKER, WorldModelProblem
 from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.search.contracts import Backend, Completion, Request, Usage
 from cwm_cli.text import percent, share
@@ -132,8 +132,13 @@ class Induction(Backend):
         whole = len(called) == space.size and all(called) and len(set(called)) == len(called)
         unseen = [] if objects.supports(fit) else find_gaps(fit, called if whole else ())
         remark = " ".join([remark, *unseen])
-        program = remarked(broken(renamed(best.program, names)), remark)
+        program = best.program if best.is_complete else broken(renamed(best.program, names))
+        program = remarked(program, remark)
         found = f"This program predicts {percent(best.exact)} of {_rows(fit)} exactly."
+        if best.is_complete:
+            if best.contract:
+                found += f"\n\n{MARKER} {best.contract}"
+            return found, program, remembers or not best.is_right
         hopeless = best.above < HOPELESS and not has_rules(fit)
         return found, program, hopeless or (remembers and best.is_right)
 

@@ -15,6 +15,7 @@ from cwm_cli.worlds.model import Predictions
 from cwm_cli.worlds.program import ProgramModel
 from cwm_induction.attempts import (
     Attempt,
+    BodyAttempt,
     InductionTask,
     ProgramProposal,
     attempts,
@@ -55,7 +56,7 @@ class JudgedProgram(NamedTuple):
 
     `above` is the second as a share of what lies above that of a constant prediction,
     `exact` the share of rows of the fit part that are right in every part, `reward` the share
-    whose reward is right.
+    whose reward is right. `contract` and `is_complete` come from its proposal.
     """
 
     program: str
@@ -64,6 +65,8 @@ class JudgedProgram(NamedTuple):
     above: float
     exact: float
     reward: float
+    contract: str = ""
+    is_complete: bool = False
 
     @property
     def rank(self) -> float:
@@ -105,19 +108,29 @@ class Portfolio:
         return best
 
     def _is_enough(self, best: JudgedProgram) -> bool:
-        return best.is_right or (self.known is not None and best.exact >= MOST)
+        content = self.known is not None and best.exact >= MOST
+        return best.is_right or best.is_complete or content
 
     @cached_property
     def task(self) -> InductionTask:
         """What every attempt is given."""
         mask = held_back(self.fit, self.request.seed)
         return InductionTask(
-            self.fit, mask, self.request.seed, self.request.step, self.effort, self.known
+            self.fit,
+            mask,
+            self.request.seed,
+            self.request.step,
+            self.effort,
+            self.known,
+            self.problem.body,
         )
 
     def _attempts(self) -> Iterator[Attempt]:
         """Yield what to try, the likeliest first."""
         move = self.request.move
+        if self.problem.body is not None:
+            yield BodyAttempt(self.problem.contract)
+            return
         predictions = self._predictions(move.program) if move.action == IMPROVE else None
         if predictions is not None and self.problem.contract == "plain":
             yield from improvements(self.task, move.program, predictions.likeliest())
@@ -140,13 +153,17 @@ class Portfolio:
         )
         above = 1.0 if whole.normalised is None else whole.normalised
         judged = self._predictions(proposal.judged) if proposal.judged else predictions
-        mask = self.task.held_back & told
+        mask, given = self.task.held_back & told, (proposal.contract, proposal.is_complete)
         if judged is None or not mask.any():
-            return JudgedProgram(proposal.program, 0.0, right, above, whole.exact, whole.reward)
+            return JudgedProgram(
+                proposal.program, 0.0, right, above, whole.exact, whole.reward, *given
+            )
         checked = self._right(self.problem.metric.score(judged[mask], self.fit[mask]))
         bonus = KNOWN_MORE if proposal.judged else 0.0
         held_back = min(1.0, checked + bonus)
-        return JudgedProgram(proposal.program, held_back, right, above, whole.exact, whole.reward)
+        return JudgedProgram(
+            proposal.program, held_back, right, above, whole.exact, whole.reward, *given
+        )
 
     @cached_property
     def _told(self) -> np.ndarray:

@@ -3,6 +3,8 @@
 import json
 import signal
 import time
+from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -298,3 +300,51 @@ def test_the_dry_lake_is_exact_wherever_the_train_data_has_been(cwm, seed):
         found = evaluate(ProgramModel(run.best_program(), sandbox), data.test[seen], metric)
     assert seen.any()
     assert (found.rows == 1.0).all()
+
+
+def test_the_next_command_for_an_inexact_program_of_a_body_is_plan(cwm):
+    pytest.importorskip("mujoco")
+    env = "InvertedDoublePendulum-v5"
+    data = str(files("data.cwm_data") / f"{env}.npz")
+    answer = cwm.inside("synthesize", "--env", env, "--dataset", data, "--body", "env")
+    assert "Not solved" in answer.stdout + answer.stderr
+    assert "Next:    cwm plan" in answer.stdout + answer.stderr
+
+
+WHEEL = """<mujoco>
+  <worldbody><body><joint name="a" axis="0 0 1"/><geom size="0.1"/></body></worldbody>
+  <actuator><motor joint="a"/></actuator>
+</mujoco>"""
+
+
+def test_a_given_body_is_named_in_every_report(cwm):
+    pytest.importorskip("mujoco")
+    data = Path(str(files("data.cwm_data") / "InvertedPendulum-v5.npz"))
+    words = ["synthesize", "--env", "InvertedPendulum-v5", "--dataset", str(data), "--run", "own"]
+    answer = cwm.inside(*words, "--body", "env", "--json")
+    assert answer.returncode == 0, answer.stderr
+    origin = "the environment's own model (--body env)"
+    result = json.loads(answer.stdout)
+    assert result["solved"]
+    assert result["body"] == origin
+    assert f"Body:    {origin}" in answer.stderr
+    folder = cwm.folder / "own"
+    assert (folder / "best.py").read_text().startswith(f"# The body is {origin}.\n")
+    assert json.loads((folder / "run.json").read_text())["body"] == origin
+    assert f"body: {origin}" in cwm.inside("runs", "report", "own").stdout
+    assert "<mujoco" in (folder / "body.xml").read_text()
+    # another body is another search
+    other = (folder / "body.xml").read_text().replace('gear="100', 'gear="90')
+    (cwm.folder / "other.xml").write_text(other)
+    answer = cwm.inside(*words, "--body", "other.xml")
+    assert answer.returncode == 1
+    assert "body" in answer.stderr
+
+
+def test_a_body_that_explains_no_transition_is_reported(cwm):
+    pytest.importorskip("mujoco")
+    data = Path(str(files("data.cwm_data") / "InvertedPendulum-v5.npz"))
+    (cwm.folder / "wheel.xml").write_text(WHEEL)
+    words = ["synthesize", "--env", "InvertedPendulum-v5", "--dataset", str(data)]
+    answer = cwm.inside(*words, "--body", "wheel.xml", "--budget", "1")
+    assert "the best program does not simulate the body" in answer.stderr

@@ -77,15 +77,15 @@ def sandbox() -> Iterator[Sandbox]:
         yield sandbox
 
 
-def recorded(reward: float = -1.0, actions: Space | None = None) -> Dataset:
+def recorded(reward: float = -1.0, actions: Space | None = None, *, ends: bool = False) -> Dataset:
     """Return two episodes of two steps each, from different places."""
     action = 2 if actions is None else np.ones(1, np.float32)
     rows = []
     for episode, start in enumerate((0.0, 0.5)):
         places = [np.array([start + 0.1 * step], np.float32) for step in range(3)]
         rows += [
-            Transition(before, action, after, reward, False, episode=episode)
-            for before, after in pairwise(places)
+            Transition(before, action, after, reward, ends and step == 1, episode=episode)
+            for step, (before, after) in enumerate(pairwise(places))
         ]
     return Dataset.of(
         rows,
@@ -141,8 +141,10 @@ def test_no_planner_can_win_against_the_highest_possible_return(sandbox) -> None
 def test_planners_that_cannot_plan_are_left_out(sandbox) -> None:
     # The grid needs a deterministic program: one planner alone needs no trial.
     assert choose(sandbox, RANDOM, [("grid", {}), NEAR]) == (None, [])
+    long = ("mcts", {"simulations": 10**6, "rollout": 30})  # a trial would take an hour
+    assert choose(sandbox, RANDOM, [("grid", {}), long]) == (None, [])
     assert choose(sandbox, FAILING, [FAR, NEAR]) == (None, [])
-    chosen, [note] = choose(sandbox, TO_THE_RIGHT, [("tabular", {}), NEAR, FAR])
+    chosen, [*_, note] = choose(sandbox, TO_THE_RIGHT, [("tabular", {}), NEAR, FAR])
     assert chosen == FAR
     assert "tabular" not in note
 
@@ -160,13 +162,16 @@ class Environment:
 """
 
 
-@pytest.mark.parametrize("end", ["abs(self.place) > 0.9", "False"])
-def test_planners_in_reserve_compete_if_imagined_episodes_end(sandbox, end) -> None:
-    rows = recorded(1.0, space_of(PushedWalk.action_space))
+@pytest.mark.parametrize(
+    ("end", "ends"),
+    [("abs(self.place) > 0.9", True), ("abs(self.place) > 0.9", False), ("False", True)],
+)
+def test_planners_in_reserve_compete_if_episodes_end(sandbox, end, ends) -> None:
+    rows = recorded(1.0, space_of(PushedWalk.action_space), ends=ends)
     few = {"policies": 32, "elites": 4, "iterations": 5}
     planners = [("icem", {"budget": 20, "horizon": 2}), ("feedback", few)]
     chosen, notes = choose(sandbox, FALLING.format(end=end), planners, rows, walk=PushedWalk)
-    if end == "False":  # with one planner there is no choice
+    if not ends or end == "False":  # with one planner there is no choice
         assert (chosen, notes) == (None, [])
     else:
         assert chosen == ("feedback", few)

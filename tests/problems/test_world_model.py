@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from cwm_cli.data.spaces import Space
+from cwm_cli.envs.bodies import Body
 from cwm_cli.evaluation import AccuracyMetric, PaperMetric, evaluate, log_error
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox.failures import Failure
@@ -130,6 +131,10 @@ class TestPrompts:
         )
         assert "Write the text of any data file that a module needs into the program" in more
         assert "Write the text" not in usual
+
+    def test_prompts_show_a_given_body(self, poles):
+        task = replace(problem(poles, sandbox=None), body=Body("<mujoco/>", "hull.xml"))
+        assert "```xml\n<mujoco/>\n```" in task.messages(Move(action=GENERATE))[1].content
 
     def test_generate_asks_to_continue_a_prefix(self, poles):
         text = self.content(poles, action=GENERATE, prefix="import math\nA = {1: '$b'}\n")
