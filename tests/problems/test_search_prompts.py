@@ -293,7 +293,7 @@ def test_prompts_of_shipped_environments_are_short(env):
     program = half_right(env, problem)
     for move, most in (
         (Move(GENERATE), 2500),
-        (Move(IMPROVE, 0, program, problem.judge(program)), 3500),
+        (Move(IMPROVE, 0, program, problem.judge(program)), 3600),
     ):
         text = "\n".join(message.content for message in problem.messages(move))
         assert 1000 < estimated_tokens(text) <= most
