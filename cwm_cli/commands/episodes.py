@@ -132,7 +132,7 @@ class Progress(NamedTuple):
 
 
 class FailedPredictions(Exception):
-    """Predictions in play are much worse than those of recorded rows (see `Comparing.fails`).
+    """Predictions are much worse in play than on recorded rows (see `Comparing.fails`).
 
     Attributes:
         found: Counts of all episodes so far.
@@ -178,7 +178,7 @@ def play(
     parallel_episodes = 8
     waiting, capacity, finished_count, longest = iter(numbers), abreast or parallel_episodes, 0, 0
     running: list[_RunningEpisode] = []
-    # Predictions are checked after 100 steps, and then whenever the number of steps has doubled.
+    # Predictions are checked after 100 steps, and each time the number of steps has doubled.
     found, steps, next_check = Mismatches(), 0, 100
     try:
         while True:

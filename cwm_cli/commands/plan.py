@@ -421,8 +421,8 @@ def with_planners(
 ) -> tuple[ProgramModel, list[Planning]]:
     """Return a program to plan in, and the planners, chosen by a trial if it is of a run.
 
-    The rows of the run give the range in which `grid` plans, and the initial observations of the
-    trial. Without a choice there are no planners.
+    The rows of the run give the range of `grid`, and the initial observations of the trial.
+    Without a choice there are no planners.
     """
     if choice is None:
         return model, []

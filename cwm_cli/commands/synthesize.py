@@ -272,6 +272,8 @@ def synthesize(
         for words in filter(None, notes):
             observer.note(words)
         rows, source = given or load()
+        if run is not None and given is None:
+            rows = _recorded_before(placed(run), rows, source, observer)
         warn_of_rows(rows, observer)
         if given_body is not None:
             given_body.check(rows.observation_space, rows.action_space)
@@ -280,6 +282,17 @@ def synthesize(
         order = Order(spec, args, rows, source, choices, given_body)
         folder = None if run is None else placed(run)
         return _run_order(order, sandbox, observer, folder=folder, new=new)
+
+
+def _recorded_before(folder: Path, rows: Dataset, source: str, observer: Observer) -> Dataset:
+    """Return the transitions of an existing run if a file of another version shipped with it."""
+    if not (folder / HEADER).exists():
+        return rows
+    run = SearchRun.load(folder)
+    if run.config.dataset == rows.digest or Path(run.header.source).name != Path(source).name:
+        return rows
+    observer.note(f"{named(folder)} keeps its transitions; other ones ship with this version")
+    return run.dataset()
 
 
 def _load_body(

@@ -59,11 +59,11 @@ always driven well may let passengers get out everywhere.
 """
 
 EXTRAPOLATION = 0.5
-"""Distance from the recorded range in which confirmed rules are supported, as a fraction of the
-range of each component."""
+"""Largest distance from the recorded range at which confirmed rules are supported, as a fraction of
+the range of each component."""
 
 MAX_PROBED_COMPONENTS = 64
-"""Components up to which rules are probed beyond the recorded range: 12,800 steps take a second."""
+"""Do not probe rules beyond the recorded range for more components: 12,800 steps take a second."""
 
 DISCOUNT = 0.99
 """Discount of the returns of recorded rows: the default of planning."""
@@ -246,7 +246,7 @@ def _shown_paths(cells: np.ndarray, right: np.ndarray, actions: int) -> np.ndarr
 def _probes(rows: Dataset) -> Columns | None:
     """Return steps with one real component at a time beyond its recorded range, on both sides.
 
-    The other components are those of a recorded row. The order is (components, sides, probes).
+    A recorded row gives the other components. The order is (components, sides, probes).
 
     Returns:
         Columns of observations and actions. None if there are too many components, or if an episode
