@@ -56,14 +56,19 @@ class WorldModel:
         return act
 
     def session(
-        self, planner: str, *, episodes: int = 1, workers: int = 1
+        self, planner: str, *, episodes: int = 1, workers: int = 1, preset: str = "paper"
     ) -> Callable[[], AbstractContextManager[Act]]:
-        """Return what opens sessions, one for every worker, and plans for some episodes in each."""
+        """Return a function that opens a session per worker, and plans for episodes in each.
+
+        Without a preset, the planner has its default options.
+        """
 
         @contextmanager
         def ours() -> Iterator[Act]:
             with ExitStack() as stack, ThreadPoolExecutor(workers) as pool:
-                sessions = [stack.enter_context(self._opened(planner)) for _ in range(workers)]
+                sessions = [
+                    stack.enter_context(self._opened(planner, preset)) for _ in range(workers)
+                ]
 
                 def plan(session: ProgramSession, number: int) -> None:
                     moments = [
@@ -86,18 +91,20 @@ class WorldModel:
         return ours
 
     @contextmanager
-    def _opened(self, planner: str) -> Iterator[ProgramSession]:
-        """Open a session with a planner as published, in a sandbox of its own."""
+    def _opened(self, planner: str, preset: str) -> Iterator[ProgramSession]:
+        """Open a session with a planner in a sandbox of its own."""
         env = self._env
         spaces = space_of(env.observation_space), space_of(env.action_space, "actions")
         task = Task(lambda: gym.make(self._env_id), seed=0, limit=200)
+        columns = random_rows(task, spaces)
         with Sandbox(LIMITS, workers=1) as box:
             job = PlanningJob(
                 program=self._text,
                 observation_space=spaces[0],
                 action_space=spaces[1],
-                columns=random_rows(task, spaces),
-                planners=[(planner, {"preset": "paper"})],
+                columns=columns,
+                planners=[(planner, {"preset": preset} if preset else {})],
+                examples=columns["observations"],
             )
             yield ProgramSession(box, job)
 
