@@ -33,7 +33,7 @@ class Feedback(Planner):
     ALONE: ClassVar[bool] = True
     RESERVE: ClassVar[bool] = True
 
-    horizon: int = 50
+    rollout: int = 50
     """Number of steps of a rollout."""
     policies: int = 256
     """Number of policies sampled in each iteration. With 64, a third of the searches for a balance
@@ -46,18 +46,18 @@ class Feedback(Planner):
     """Number of decisions between two searches; later ones end after two such iterations."""
     elites: int = 16
     """Number of best policies that the Gaussian is fitted to."""
-    deviation: float = 1.0
+    spread: float = 1.0
     """Initial standard deviation of the weights. A weight of 1 moves the action by half of its
     range if the observation moves by the standard deviation in the data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.horizon, self.iterations, self.interval, self.elites) < 1:
-            raise ValueError("horizon, iterations, interval and elites must be at least 1")
+        if min(self.rollout, self.iterations, self.interval, self.elites) < 1:
+            raise ValueError("rollout, iterations, interval and elites must be at least 1")
         if self.policies < self.elites:
             raise ValueError("there cannot be more elites than policies")
-        if not self.deviation > 0:
-            raise ValueError("deviation must be positive")
+        if not self.spread > 0:
+            raise ValueError("spread must be positive")
 
     @classmethod
     def serves(cls, action_space: Space) -> bool:
@@ -99,7 +99,7 @@ class PolicySearch:
     def __init__(self, options: Feedback, model: Model, situation: Situation) -> None:
         examples = model.examples
         if examples is None or examples.ndim != 2 or not len(examples):
-            examples = _explore(model, situation, options.horizon)
+            examples = _explore(model, situation, options.rollout)
         self._options, self._space, self._type = options, model.action_space, examples.dtype
         self._bounds = Bounds(model.action_space, 1)
         width = examples.std(axis=0, dtype=float)
@@ -108,7 +108,7 @@ class PolicySearch:
         self._width = np.where(width > 0, width, np.inf)[:, None]
         shape = len(self._bounds.middle), len(width) + 1
         self.best, self._elites = np.zeros(shape), np.zeros((0, *shape))
-        self._mean, self._deviation = np.zeros(shape), np.full(shape, options.deviation)
+        self._mean, self._deviation = np.zeros(shape), np.full(shape, options.spread)
         self.decisions = 0
 
     def run(self, model: Model, situation: Situation) -> None:
@@ -135,7 +135,7 @@ class PolicySearch:
         # As in iCEM, momentum smooths the Gaussian; some deviation stays, to follow the state.
         self._mean = 0.1 * self._mean + 0.9 * self._elites.mean(axis=0)
         deviation = 0.1 * self._deviation + 0.9 * self._elites.std(axis=0)
-        self._deviation = np.maximum(deviation, 0.02 * options.deviation)
+        self._deviation = np.maximum(deviation, 0.02 * options.spread)
         return float(returns[order[0]])
 
     def act(self, policies: np.ndarray, observations: np.ndarray) -> np.ndarray:
@@ -150,7 +150,7 @@ class PolicySearch:
 
     def _returns(self, model: Model, situation: Situation, policies: np.ndarray) -> np.ndarray:
         """Return the undiscounted return of each policy, up to the horizon."""
-        horizon = min(self._options.horizon, situation.horizon)
+        horizon = min(self._options.rollout, situation.horizon)
         if isinstance(situation.state, np.ndarray) and not model.hides:
             returns = self._play_together(model, situation.state, policies, horizon)
         else:

@@ -418,7 +418,7 @@ def culprit(move: Move) -> frozenset[str]:
         return frozenset()
     try:
         nodes = list(ast.walk(ast.parse(move.program)))
-    except SyntaxError:
+    except (SyntaxError, ValueError):
         return frozenset()
     assigning = (ast.Assign, ast.AugAssign, ast.AnnAssign)
     return frozenset(

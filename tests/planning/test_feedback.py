@@ -13,7 +13,7 @@ from cwm_cli.planning.model import Here, Model, Step
 from cwm_cli.planning.planner import Situation
 
 FORCE = Space("box", "float32", (1,), (-1.0,), (1.0,))
-QUICK = Feedback(policies=32, elites=8, horizon=40, iterations=10)
+QUICK = Feedback(policies=32, elites=8, rollout=40, iterations=10)
 
 
 class Pole(Model):

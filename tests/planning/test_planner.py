@@ -160,7 +160,7 @@ NONSENSE = {
     "tabular": [{"states": 0}, {"discount": 1.5}, {"tolerance": float("nan")}],
     "cem": [{"elites": 6, "samples": 5}, {"replan": 0}],
     "icem": [{"budget": 11}, {"horizon": 0}, {"fine": 1.5}, {"decay": 0.5}, {"deviation": 0.0}],
-    "feedback": [{"policies": 8}, {"horizon": 0}, {"deviation": 0.0}],
+    "feedback": [{"policies": 8}, {"rollout": 0}, {"spread": 0.0}],
 }
 
 

@@ -275,7 +275,7 @@ def _top_names(program: str) -> set[str]:
     """Return the names that a program binds at its top."""
     try:
         symbols = symtable.symtable(program, "program", "exec").get_symbols()
-    except SyntaxError:
+    except (SyntaxError, ValueError):
         return set()
     return {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
 

@@ -124,7 +124,7 @@ def _same(text: str, program: str) -> bool:
     """Whether a text with other line breaks is the program still."""
     try:
         return ast.dump(ast.parse(text)) == ast.dump(ast.parse(program))
-    except SyntaxError:
+    except (SyntaxError, ValueError):
         return False
 
 

@@ -54,7 +54,10 @@ class CorrectedText:
     @cached_property
     def tree(self) -> ast.Module:
         """The syntax of the text."""
-        return ast.parse(self.text)
+        try:
+            return ast.parse(self.text)
+        except ValueError as error:  # null bytes, before Python 3.11.4
+            raise SyntaxError(str(error)) from error
 
     @cached_property
     def methods(self) -> list[ast.FunctionDef]:
