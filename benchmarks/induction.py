@@ -140,8 +140,8 @@ def table(suite: str, cases: Sequence[Case], done: Sequence[dict[str, Any]]) -> 
     yield f"{'mean':<42} {len(done):5}  {share(mean(row['test']['accuracy'] for row in done)):>8}"
     if all("ceiling" in row for row in done):
         shares = [_share_of_ceiling(row) for row in done]
-        exact = mean(row["test"]["exact"] == 1 for row in done)
-        yield f"mean share of the ceiling: {share(mean(shares))}; exact in {share(exact)} of the draws"
+        exact = share(mean(row["test"]["exact"] == 1 for row in done))
+        yield f"mean share of the ceiling: {share(mean(shares))}; exact in {exact} of the draws"
         for group in sorted(set(hard.GROUPS.values())):
             own = [
                 value
