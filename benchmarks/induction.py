@@ -157,7 +157,7 @@ def table(suite: str, cases: Sequence[Case], done: Sequence[dict[str, Any]]) -> 
 
 def _share_of_ceiling(row: dict[str, Any]) -> float:
     """Return accuracy / ceiling, or the skill (0 to 1) of a program with chance or memory."""
-    skill = row["test"]["skill"]
+    skill = row["test"].get("skill")
     return row["test"]["accuracy"] / row["ceiling"] if skill is None else min(max(skill, 0.0), 1.0)
 
 
