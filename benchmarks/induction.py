@@ -16,10 +16,12 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from benchmarks import aside, novel, unseen
+from benchmarks import aside, hard, novel, unseen
+from benchmarks.hard.ceilings import ceiling
 from benchmarks.machine import machine
 from benchmarks.main_job import watched
 from benchmarks.variants import VARIANTS
+from cwm_cli.data.dataset import Dataset
 from cwm_cli.text import share
 
 FLAT = "is_slippery=false"
@@ -57,10 +59,12 @@ SUITES = {
     "novel": [Case(f"benchmarks.novel:{name}") for name in novel.IDS],
     "aside": [Case(f"benchmarks.aside:{name}") for name in aside.IDS],
     "unseen": [Case(f"benchmarks.unseen:{name}") for name in unseen.IDS],
+    "hard": [Case(f"benchmarks.hard:{name}") for name in hard.IDS],
 }
 """Known environments, known ones with other constants or maps, and systems made for this test.
 
-`novel` and `aside` helped to find what was missing; `unseen` was run once, at the end.
+`novel` and `aside` helped to find what was missing; `unseen` was run once, at the end. `hard` has
+computed ceilings.
 """
 
 
@@ -111,6 +115,8 @@ def measured(case: Case, budget: int, folder: Path) -> dict[str, Any]:
     seconds = [node["node"]["usage"]["seconds"] for node in nodes]
     scores = [node["node"]["verdict"]["score"] for node in nodes]
     kept = {name: found[name] for name in ("solved", "train", "test", "unseen")}
+    if case.env.startswith("benchmarks.hard:"):
+        kept["ceiling"] = ceiling(case.env.split(":")[1], Dataset.load(data))
     return {**kept, "seconds": seconds, "scores": scores, "peak_mb": round(peak / 1e6)}
 
 
@@ -132,10 +138,27 @@ def table(suite: str, cases: Sequence[Case], done: Sequence[dict[str, Any]]) -> 
             f"  {seconds:7.1f}  {max(row['peak_mb'] for row in rows):7}"
         )
     yield f"{'mean':<42} {len(done):5}  {share(mean(row['test']['accuracy'] for row in done)):>8}"
+    if all("ceiling" in row for row in done):
+        shares = [_share_of_ceiling(row) for row in done]
+        exact = share(mean(row["test"]["exact"] == 1 for row in done))
+        yield f"mean share of the ceiling: {share(mean(shares))}; exact in {exact} of the draws"
+        for group in sorted(set(hard.GROUPS.values())):
+            own = [
+                value
+                for value, case in zip(shares, cases, strict=True)
+                if hard.GROUPS[case.env.split(":")[1]] == group
+            ]
+            yield f"  {group:<10} {share(mean(own))}"
     longest = max(len(row["scores"]) for row in done)
     if longest > 1:
         curve = [mean(max(row["scores"][: n + 1]) for row in done) for n in range(longest)]
         yield "best train score by completions: " + " ".join(share(score) for score in curve)
+
+
+def _share_of_ceiling(row: dict[str, Any]) -> float:
+    """Return accuracy / ceiling, or the skill (0 to 1) of a program with chance or memory."""
+    skill = row["test"].get("skill")
+    return row["test"]["accuracy"] / row["ceiling"] if skill is None else min(max(skill, 0.0), 1.0)
 
 
 def _mean(values: Iterable[float]) -> str:
