@@ -63,7 +63,7 @@ SUITES = {
 }
 """Known environments, known ones with other constants or maps, and systems made for this test.
 
-`novel` and `aside` helped to find what was missing; `unseen` was run once, at the end. `hard` has
+`novel` and `aside` helped to develop induction; `unseen` was run once, at the end. `hard` has
 computed ceilings.
 """
 

@@ -1,6 +1,6 @@
 """Twenty-four hard environments, written without sight of the tool that must learn them."""
 
-import gymnasium
+from benchmarks.registering import register
 
 _ENTRY_POINTS: dict[str, tuple[str, int]] = {
     "Slab": ("hybrid", 150),
@@ -28,13 +28,5 @@ _ENTRY_POINTS: dict[str, tuple[str, int]] = {
     "Stacks": ("objects", 60),
     "Shunting": ("objects", 60),
 }
-IDS: tuple[str, ...] = tuple(f"{name}-v0" for name in _ENTRY_POINTS)
+IDS = register(__name__, _ENTRY_POINTS)
 GROUPS: dict[str, str] = {f"{name}-v0": group for name, (group, _) in _ENTRY_POINTS.items()}
-
-for _name, (_module, _limit) in _ENTRY_POINTS.items():
-    if f"{_name}-v0" not in gymnasium.registry:
-        gymnasium.register(
-            id=f"{_name}-v0",
-            entry_point=f"{__name__}.{_module}:{_name}",
-            max_episode_steps=_limit,
-        )

@@ -1,7 +1,7 @@
 """The accuracy of an ideal program on recorded rows of the suite.
 
 With chance, the ideal program predicts the most common outcome of each part. Without chance, its
-accuracy is 1; with memory, that is an upper bound, because the state at the start may be random.
+accuracy is 1. With memory, 1 is an upper bound, because the state at the start may be random.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ def ceiling(env_id: str, data: Dataset) -> float:
 def _most_common_outcome(env: Any, row: Transition) -> Transition:
     """Draw outcomes of a row, and return the most common observation, reward and end.
 
-    The observation is the whole state of these environments, in the attribute `state`.
+    The attribute `state` of the environment is the observation, and its whole state.
     """
     outcomes: list[tuple[bytes, float, bool]] = []
     observations: dict[bytes, Any] = {}

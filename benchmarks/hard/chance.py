@@ -64,10 +64,10 @@ class Ward(gymnasium.Env[Ints, np.int64]):
     most 25) and whether there is flu (0 or 1). The action is the number of waiting patients to
     admit; the ward admits no more than wait and no more than there are free beds. Then each
     patient in a bed is discharged with a probability that is lower during flu. A Poisson number
-    of emergencies arrives, more during flu; the ward diverts those that find no bed. A binomial
+    of emergencies arrives, more during flu; the ward diverts emergencies without a bed. A binomial
     number of patients joins the waiting list. The flu begins and ends at random. The reward
     counts admitted patients and charges for waiting and, much more, for diverted emergencies.
-    The episode ends with a penalty when the ward diverts three or more at once.
+    The episode ends with a penalty when the ward diverts three or more in one step.
     """
 
     beds, discharge, emergencies = 18, (0.19, 0.13), (1.35, 2.7)

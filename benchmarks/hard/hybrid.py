@@ -36,7 +36,7 @@ class Slab(gymnasium.Env[Floats, Floats]):
         self.state: Floats = np.zeros(3, np.float32)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Floats, Info]:
-        """Start with a slab at rest and a nearly relaxed strap."""
+        """Start with a slab at rest and an almost relaxed strap."""
         super().reset(seed=seed)
         slab = self.np_random.uniform(0.3, 2.9)
         hook = slab + self.length + self.np_random.uniform(-0.2, 0.2)
@@ -131,7 +131,7 @@ class Lorry(gymnasium.Env[Floats, np.int64]):
 
 
 class Autoclave(gymnasium.Env[Floats, Floats]):
-    """A heated pressure vessel in which a reagent turns into product and gas.
+    """A heated pressure vessel. A reagent in it turns into product and gas.
 
     The observation holds the temperature (deg C), the reagent (kg), the pressure (bar) and
     whether the relief valve is open (0 or 1). The actions are the jacket power between -1

@@ -20,7 +20,7 @@ class Moonrover(gymnasium.Env[Floats, np.int64]):
     The commands are 0 coast, 1 forward, 2 backward and 3 drill; the rover executes each command
     three steps after it was sent, and coasts before the first one arrives. Driving draws charge
     and accelerates the rover, more weakly while the charge is low. The rover slows by itself. The
-    sun charges the battery between 4 m and 7 m. Drilling needs a nearly resting rover and draws
+    sun charges the battery between 4 m and 7 m. Drilling needs an almost resting rover and draws
     more charge; at each of two sites, around 2 m and 9 m, the first successful drilling in an
     episode earns a prize. Driving costs a little. The episode ends with a prize after both sites,
     with a penalty beyond 0 m or 11.5 m, and when the battery is empty.
@@ -133,11 +133,11 @@ class Anaesthesia(gymnasium.Env[Floats, Floats]):
 
     The observation holds the depth index (100 awake, 0 no brain activity) and the mean arterial
     pressure (mmHg). The action is the infusion rate as a share of its maximum. The drug enters
-    the blood, from which a share per step is cleared; tissue exchanges drug with the blood, and
-    the concentration in the brain follows that in the blood with a lag. The depth index falls
+    the blood, and a fixed share is cleared per step. Tissue exchanges drug with the blood, and
+    the concentration in the brain follows the blood with a lag. The depth index falls
     with the concentration in the brain along a sigmoid curve. The pressure follows, with another
     lag, a target that falls with the concentration in the blood. None of the concentrations is
-    shown. Blood and brain start equal, and tissue starts at a fixed share of them. The reward is
+    shown. Blood and brain start equal, tissue at a fixed share of this value. The reward is
     highest at a depth index of 48 and charges for drug. The episode ends with a penalty when the
     patient wakes up (index above 82) or the pressure falls below 51 mmHg.
     """

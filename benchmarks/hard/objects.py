@@ -19,7 +19,7 @@ class Warehouse(gymnasium.Env[Ints, np.int64]):
     on a marked cell, 5 worker and 6 worker on a marked cell. The actions move the worker 0 up,
     1 down, 2 left and 3 right. The worker pushes a crate ahead if the cell behind it is free, and
     pushes two crates in a row if the cell behind both is free, for an extra cost. The worker
-    stays if the way is blocked by a pillar, the edge of the floor or too many crates. Each crate
+    stays if it is blocked by a pillar, the edge of the floor or too many crates. Each crate
     that comes onto a marked cell is rewarded, and each crate that leaves one costs the same. The
     episode ends with a prize when all marked cells hold crates, and with a penalty when a crate
     on unmarked floor is in a corner of the floor. Each step costs a little.
@@ -88,7 +88,7 @@ class Lamps(gymnasium.Env[Ints, np.int64]):
     the pressed lamp, row by row. A press on a lit lamp toggles this lamp and its neighbours above,
     below, left and right; a press on a dark lamp toggles this lamp and its diagonal neighbours.
     The board is closed to a ring from left to right but not from top to bottom. Rows and
-    columns in which all lamps are lit after the press go dark; each earns a bonus, which is
+    columns go dark if all their lamps are lit after the press; each earns a bonus, which is
     larger for a row. The reward also counts each lamp that the press turned off and charges for
     each lamp that it turned on, before full rows and columns go dark. The episode ends with
     a prize when all lamps are dark, and with a penalty when more than 12 are lit.
@@ -130,7 +130,7 @@ class Lamps(gymnasium.Env[Ints, np.int64]):
 
 
 class Carousel(gymnasium.Env[Ints, np.int64]):
-    """A circular conveyor belt from which an arm packs items in sets of three.
+    """A circular conveyor belt with an arm that packs items in sets of three.
 
     The observation holds the ten places of the belt and the arm's hand: 0 empty, 1 red, 2 green
     or 3 blue. The arm is at place 0. The actions are 0 wait, 1 swap the hand with place 0, 2 pack
@@ -260,11 +260,11 @@ class Stacks(gymnasium.Env[Ints, np.int64]):
     """A board onto which coloured stones fall and vanish in lines of three.
 
     The observation holds the five rows of five cells from top to bottom (0 empty, 1 to 3 the
-    colour of a stone) and the colour of the next stone. The action is the column in which the
-    next stone falls onto the stones below. Then all stones that belong to horizontal or vertical
-    lines of three or more equal colours vanish, and the stones above fall down; this repeats
-    while there are such lines. Each vanished stone is rewarded, and those of the second and later
-    rounds count twice. The colour after the next is the dropped colour advanced by the height
+    colour of a stone) and the colour of the next stone. The action is the column of the next
+    stone, which falls onto the stones below. Then all stones that belong to horizontal or
+    vertical lines of three or more equal colours vanish, and the stones above fall down; this
+    repeats while there are such lines. Each vanished stone is rewarded; the reward doubles in the
+    second and later rounds. The colour after the next is the dropped colour advanced by the height
     of the column after the stone has landed and before lines vanish, in the cycle 1, 2, 3, 1. The
     episode ends with a prize when the board is empty and with a penalty when the chosen column
     was full.
@@ -349,7 +349,7 @@ class Shunting(gymnasium.Env[Ints, np.int64]):
         self.state: Ints = np.zeros(16, np.int64)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Ints, Info]:
-        """Let a train of four to seven wagons arrive at an empty yard."""
+        """Start with a train of four to seven wagons and an empty yard."""
         super().reset(seed=seed)
         self.state = np.zeros(16, np.int64)
         count = int(self.np_random.integers(4, 8))

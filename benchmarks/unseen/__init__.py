@@ -1,6 +1,6 @@
 """Ten small environments of ten fields, written without sight of the tool that must learn them."""
 
-import gymnasium
+from benchmarks.registering import register
 
 _ENTRY_POINTS: dict[str, tuple[str, int]] = {
     "Culture": ("life", 150),
@@ -15,12 +15,4 @@ _ENTRY_POINTS: dict[str, tuple[str, int]] = {
     "Press": ("decisions", 100),
 }
 
-IDS: tuple[str, ...] = tuple(f"{name}-v0" for name in _ENTRY_POINTS)
-
-for _name, (_module, _limit) in _ENTRY_POINTS.items():
-    if f"{_name}-v0" not in gymnasium.registry:
-        gymnasium.register(
-            id=f"{_name}-v0",
-            entry_point=f"{__name__}.{_module}:{_name}",
-            max_episode_steps=_limit,
-        )
+IDS = register(__name__, _ENTRY_POINTS)

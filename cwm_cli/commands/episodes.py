@@ -179,7 +179,7 @@ def play(
     waiting, capacity, finished_count, longest = iter(numbers), abreast or parallel_episodes, 0, 0
     running: list[_RunningEpisode] = []
     # Predictions are checked after 100 steps, and each time the number of steps has doubled.
-    found, steps, next_check = Mismatches(), 0, 100
+    found, next_check = Mismatches(), 100
     try:
         while True:
             for number in islice(waiting, max(0, capacity - len(running))):
@@ -188,9 +188,7 @@ def play(
                 return
             cost = _plan_actions(running, session) if session else PlanningCost()
             for episode in running:
-                steps -= episode.underway.length
                 episode.advance()
-                steps += episode.underway.length
             finished = [episode for episode in running if episode.over]
             if finished and session:
                 states = [episode.underway for episode in running]
@@ -212,11 +210,14 @@ def play(
             for episode in finished:
                 episode.env.close()
             running = [episode for episode in running if not episode.over]
-            for result in results:
-                found = found.plus(result.episode.mismatches or Mismatches())
-            if comparing and comparing.stops and steps >= next_check:
-                _check_predictions(running, found, comparing)
-                next_check = 2 * steps
+            if comparing and comparing.stops:
+                for result in results:
+                    found = found.plus(result.episode.mismatches or Mismatches())
+                compared = found.steps + found.unanswered
+                steps = compared + sum(len(episode.steps) for episode in running)
+                if steps >= next_check:
+                    _check_predictions(running, found, comparing)
+                    next_check = 2 * steps
     finally:
         for episode in running:
             episode.env.close()
@@ -318,7 +319,7 @@ def _finish(
 def _check_predictions(
     running: Sequence[_RunningEpisode], found: Mismatches, comparing: Comparing
 ) -> None:
-    """Compare running episodes, and raise `FailedPredictions` if those and `found` fail."""
+    """Compare running episodes, and raise `FailedPredictions` if they fail, with `found`."""
     rows = {episode.number: comparing.rows(episode.steps) for episode in running}
     for each in comparing.compare_all(list(rows.values())):
         found = found.plus(each)

@@ -285,13 +285,15 @@ def synthesize(
 
 
 def _recorded_before(folder: Path, rows: Dataset, source: str, observer: Observer) -> Dataset:
-    """Return the transitions of an existing run if a file of another version shipped with it."""
+    """Return the transitions of an existing run if this version ships different ones."""
     if not (folder / HEADER).exists():
         return rows
     run = SearchRun.load(folder)
     if run.config.dataset == rows.digest or Path(run.header.source).name != Path(source).name:
         return rows
-    observer.note(f"{named(folder)} keeps its transitions; other ones ship with this version")
+    observer.note(
+        f"{named(folder)} keeps its transitions, although this version ships different ones"
+    )
     return run.dataset()
 
 

@@ -269,13 +269,13 @@ class _Opening:
             return WorldGame(arena, None, drawn, episodes=episodes, seen=seen, chosen_by="chance")
         if choice is None:
             return WorldGame(arena, model)
-        planners = choice.planners
-        if isinstance(model, ProgramModel):
-            model, planners = with_planners(model, subject, choice, arena.task, self.observer)
         if subject.run is not None and subject.run.has_agent and self.planner == "auto":
             told = self.observer if model is None else SILENT  # which checkpoint it is was said
             session = subject.run.open_agent(self.checkpoint, arena.task, told)
             return WorldGame(arena, model, session, episodes=episodes, chosen_by="the agent")
+        planners = choice.planners
+        if isinstance(model, ProgramModel):
+            model, planners = with_planners(model, subject, choice, arena.task, self.observer)
         planned = model or EnvironmentModel(subject.spec, subject.env_args)
         session = planned.planned.open(planners, arena.task)
         by = f"{self.planner} planner" if self.planner != "auto" else "the planner"

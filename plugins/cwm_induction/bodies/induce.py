@@ -9,11 +9,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_induction.bodies.layout import FittedLayout, StepRows, clip_bounds, fit_layout, is_right
-from cwm_induction.bodies.mechanism import (
-    FIELDS,
-    FORCE_FIELDS,
-    BodySimulation,
-)
+from cwm_induction.bodies.mechanism import FIELDS, FORCE_FIELDS, BodySimulation
 from cwm_induction.bodies.payoff import ExplainedSteps, fit_ends, fit_reward
 from cwm_induction.bodies.program import BodyFindings, write_program
 from cwm_induction.bodies.readings import find_readings, shared_bounds
