@@ -13,10 +13,10 @@ from itertools import combinations, product
 
 import numpy as np
 
-from cwm_induction.continuous.rules import Feature, threshold_between
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.effort import Effort
+from cwm_induction.rules import Feature, threshold_between
 from cwm_induction.writing.rounding import literal, rounded
 
 FOLDS = 4
