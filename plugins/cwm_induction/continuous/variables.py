@@ -23,6 +23,10 @@ MATCH = 1e-5
 WIDE = 1e6
 """A declared range as wide as this says nothing: neither a limit nor a cycle."""
 
+USUAL_CHANGE = 0.35
+"""Largest usual change of a real number with a cycle, as a share of the cycle: the velocity of a
+ball that bounces changes by more."""
+
 LENGTHS = (2 * np.pi, 1.0, np.pi, 2.0, 360.0, 24.0, 12.0, 60.0, 7.0, 10.0, 100.0, 365.0)
 """Lengths of the usual cycles."""
 
@@ -221,15 +225,18 @@ def cycle_of(now: Array, then: Array, low: float, high: float) -> Cycle | None:
     """
     change = then - now
     least, most = float(min(now.min(), then.min())), float(max(now.max(), then.max()))
+    whole = _whole(least, most)
     for cycle in _cycles(least, most, low, high):
         slack = 1e-5 * cycle.length
         inside = cycle.start - slack <= least and most <= cycle.start + cycle.length + slack
         around = np.abs(change) > cycle.length / 2
-        short = most - least > cycle.length - 0.5 and _whole(least, most)
+        short = most - least > cycle.length - 0.5 and whole
         needed = 0 if abs(high - low - 2 * np.pi) < 1e-6 else 2
         if short or not inside or not needed <= around.sum() <= 0.3 * len(change):
             continue
         usual = float(np.abs(change[~around]).max())
+        if not whole and usual > USUAL_CHANGE * cycle.length:
+            continue
         if np.abs(cycle.short(change)[around]).max(initial=0) <= 1.2 * usual + slack:
             return cycle
     return None

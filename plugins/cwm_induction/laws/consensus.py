@@ -20,7 +20,7 @@ from cwm_induction.continuous.regression import (
     orthonormal,
 )
 from cwm_induction.continuous.samples import Array
-from cwm_induction.continuous.terms import Term
+from cwm_induction.continuous.terms import ONE, Term
 from cwm_induction.effort import Share
 
 MAX_ROWS = 400
@@ -176,6 +176,8 @@ def variants(law: Law, unknown: Unknown, terms: Sequence[Term], remaining: Array
         quotients = rest[usable] / values[usable]
         slack = unknown.tolerance[rows][usable] / np.abs(values[usable])
         weight, count = _most_common(quotients, slack)
+        if count < TERM_ROWS and term.text != ONE:
+            continue
         found.append((count - 1.5 * term.cost, weight, term))
     found.sort(key=lambda option: -option[0])
     for _, weight, term in found[:4]:
