@@ -30,8 +30,11 @@ from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.variables import MATCH, latents
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
-from cwm_induction.memory.filter import remembering
+from cwm_induction.memory.counting import chosen_quantities
+from cwm_induction.memory.filter import remembering as estimating
+from cwm_induction.memory.history import History, with_quantities
 from cwm_induction.memory.velocities import UnseenVelocities, Way, ways
+from cwm_induction.memory.wrapping import remembering
 from cwm_induction.recalling.boards import remember_boards
 from cwm_induction.recalling.windows import Views
 from cwm_induction.structure import KnownStructure
@@ -231,8 +234,25 @@ class VelocityAttempt:
         finally:
             task.effort.units -= given - effort.units if effort is not task.effort else 0.0
         spaces = view.observations, view.actions
-        program = remembering(program, samples, pace.time, pace.ends, *spaces)
+        program = estimating(program, samples, pace.time, pace.ends, *spaces)
         return ProgramProposal(program, more)
+
+
+@dataclass(frozen=True)
+class CounterAttempt:
+    """Looks for counters and latches that explain equal steps with different outcomes."""
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write rules of the observation and of remembered quantities, or none if none help."""
+        task.effort.tell("searching for counters and latches")
+        view = readable(task.data)
+        flat = view.flat(task.data)
+        quantities = chosen_quantities(History.of(flat, task.held_back), task.effort)
+        if not quantities:
+            return ProgramProposal("")
+        wide, rng = with_quantities(flat, quantities), np.random.default_rng(task.seed)
+        program = discrete.induce(wide, variant=task.step, rng=rng)
+        return ProgramProposal(remembering(program, quantities, view.observations, view.actions))
 
 
 @dataclass(frozen=True)
@@ -308,6 +328,8 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
         yield BoardAttempt()
         yield UnchangedAttempt()
         return
+    if contract == "memory" and has_rules(data):
+        yield CounterAttempt()
     if contract == "memory" and has_equations(data):
         yield from (VelocityAttempt(way) for way in ways(real(data).flat(data)))
     if contract == "chance" and has_rules(data):
