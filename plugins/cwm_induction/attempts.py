@@ -32,7 +32,8 @@ from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
 from cwm_induction.memory.counting import chosen_quantities
 from cwm_induction.memory.filter import remembering as estimating
-from cwm_induction.memory.history import History, with_quantities
+from cwm_induction.memory.history import History, remembered_samples, with_quantities
+from cwm_induction.memory.lagging import Regressions, acting, delay_of, lagged_quantities
 from cwm_induction.memory.velocities import UnseenVelocities, Way, ways
 from cwm_induction.memory.wrapping import remembering
 from cwm_induction.recalling.boards import remember_boards
@@ -256,6 +257,39 @@ class CounterAttempt:
 
 
 @dataclass(frozen=True)
+class LagAttempt:
+    """Looks for equations of what is seen, of delayed actions and of earlier changes."""
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write a program with memory, or none if nothing earlier has an effect."""
+        task.effort.tell("searching for delays and lags")
+        view, rng = real(task.data), np.random.default_rng(task.seed)
+        flat = view.flat(task.data)
+        discrete_actions = flat.action_space.kind == "discrete"
+        history = History.of(flat, task.held_back)
+        delay = delay_of(history, Regressions.of(history, discrete_actions), discrete_actions)
+        sent = delay.quantities(history)
+        if sent:
+            history = replace(history, actions=delay.actions(history))
+            flat = acting(flat, history.actions)
+        regressions = Regressions.of(history, discrete_actions)
+        quantities = lagged_quantities(history, regressions, task.effort)
+        if not sent and not quantities:
+            return ProgramProposal("")
+        samples = remembered_samples(with_quantities(flat, quantities), quantities, task.held_back)
+        effort = task.effort.part(2)
+        given = effort.units
+        try:
+            program = write(induce(samples, DEFAULT, rng, effort))
+        except (EmissionError, np.linalg.LinAlgError):
+            return ProgramProposal("")
+        finally:
+            task.effort.units -= given - effort.units
+        spaces = view.observations, view.actions
+        return ProgramProposal(remembering(program, quantities, *spaces, sent))
+
+
+@dataclass(frozen=True)
 class BoardAttempt:
     """Looks for a board of which a window is seen, and remembers what was seen of it."""
 
@@ -331,6 +365,8 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     if contract == "memory" and has_rules(data):
         yield CounterAttempt()
     if contract == "memory" and has_equations(data):
+        yield EquationAttempt()
+        yield LagAttempt()
         yield from (VelocityAttempt(way) for way in ways(real(data).flat(data)))
     if contract == "chance" and has_rules(data):
         yield ChanceAttempt()

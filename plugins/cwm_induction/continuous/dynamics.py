@@ -19,10 +19,10 @@ from cwm_induction.continuous.regimes import (
     regimes,
     whole_regimes,
 )
-from cwm_induction.continuous.regression import Formula, Target, approximate
+from cwm_induction.continuous.regression import Formula, Target, approximate, sparse
 from cwm_induction.continuous.rules import Feature, Tree, as_features, holds, learned
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.terms import NamedColumn, distinct, library, product_text
+from cwm_induction.continuous.terms import NamedColumn, distinct, library, product_text, products
 from cwm_induction.continuous.variables import Variable, indicators, inputs_of, settled
 from cwm_induction.effort import Effort
 from cwm_induction.flows.families import FLOWS
@@ -340,8 +340,14 @@ def _rough(
     columns: Sequence[NamedColumn],
     inputs: Sequence[NamedColumn],
 ) -> Formula | None:
-    """Return a linear formula for a variable, None where standing still predicts more rows."""
+    """Return a linear formula for a variable, None where standing still predicts more rows.
+
+    With a memory the formula has products, and only has to have a smaller error than standing still:
+    programs with memory are scored by their errors.
+    """
     check = samples.smooth & ~samples.learn
+    if samples.remembered:
+        return sparse(products(columns, inputs), variable.change, samples.smooth & samples.learn)
     terms = library(columns, inputs, 1)
     formula = approximate(terms, variable.change, samples.smooth & samples.learn, check)
     moved = variable.matches(formula.values(len(samples)))[check].sum()

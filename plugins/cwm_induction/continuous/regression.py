@@ -74,6 +74,10 @@ class Formula:
         return text or "0.0"
 
 
+SPARSE_TERMS = 16
+"""Terms of an approximation; more would predict little better and be hard to read."""
+
+
 @dataclass(frozen=True)
 class Target:
     """A quantity to explain: values, tolerance, and the rows to explain it in."""
@@ -230,6 +234,16 @@ def approximate(terms: Sequence[Term], target: Array, learn: Array, check: Array
         return Formula((), ())
     kept = [i for i in range(len(terms)) if abs(weights[i]) * np.abs(matrix[:, i]).max() > 1e-9]
     return Formula(tuple(terms[i] for i in kept), tuple(weights[kept].tolist()))
+
+
+def sparse(terms: Sequence[Term], target: Array, learn: Array) -> Formula:
+    """Return a regression on the few terms that explain most of a target."""
+    matrix = np.stack([term.values for term in terms], 1)[learn]
+    unit = matrix / (np.linalg.norm(matrix, axis=0) + 1e-300)
+    chosen = selected(unit, target[learn], most=SPARSE_TERMS, gain=1e-3)
+    weights = np.linalg.lstsq(matrix[:, chosen], target[learn], rcond=None)[0]
+    rounded_weights = [rounded(float(weight), 6) for weight in weights]
+    return Formula(tuple(terms[i] for i in chosen), tuple(rounded_weights))
 
 
 def selected(unit: Array, target: Array, most: int, gain: float) -> list[int]:

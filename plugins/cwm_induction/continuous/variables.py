@@ -92,6 +92,11 @@ class Variable:
         return float(np.abs(self.change).max()) < 1e-9
 
     @property
+    def is_kept(self) -> bool:
+        """Whether the program around the equations keeps the variable, so that no step changes it."""
+        return self.noise > 0 and self.still
+
+    @property
     def is_whole(self) -> bool:
         """Whether the variable only takes whole numbers."""
         seen = np.concatenate([self.now, self.then])

@@ -8,7 +8,7 @@ import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Space
-from cwm_induction.continuous.samples import Array
+from cwm_induction.continuous.samples import Array, Remembered, Samples
 
 
 @dataclass(frozen=True)
@@ -120,3 +120,15 @@ def with_quantities(data: Dataset, quantities: Sequence[Quantity]) -> Dataset:
     dtype = str(columns["observations"].dtype)
     wide = Space("box", dtype, (size,), (*space.low, *low), (*space.high, *high))
     return replace(data, columns=columns, observation_space=wide)
+
+
+def remembered_samples(data: Dataset, quantities: Sequence[Quantity], held_back: Array) -> Samples:
+    """Return samples of rows whose last components are remembered quantities, with their names."""
+    samples = Samples.of(data, held_back)
+    start = data.observation_space.size - len(quantities)
+    noise = samples.grain * np.abs(samples.before[:, :start]).max(initial=0.0)
+    remembered = {
+        start + place: Remembered(quantity.name, float(noise))
+        for place, quantity in enumerate(quantities)
+    }
+    return replace(samples, remembered=remembered)

@@ -22,8 +22,8 @@ class Environment(Rules):
     def step(self, action):
         """Predict the outcome of an action."""
         self.before = self.now, self.memory, {action}
-        self.set_state([*self.now, *self.memory])
-        numbers, reward, terminated = super().step(action)
+        self.set_state([*self.now, *self.memory{given}])
+        numbers, reward, terminated = super().step({executed})
         numbers = np.asarray(numbers)[:{size}]
         self.remember(numbers, reward)
         return {built}, reward, terminated
@@ -44,9 +44,20 @@ class Environment(Rules):
 
 
 def remembering(
-    program: str, quantities: Sequence[Quantity], observations: Space, actions: Space
+    program: str,
+    quantities: Sequence[Quantity],
+    observations: Space,
+    actions: Space,
+    sent: Sequence[Quantity] = (),
 ) -> str:
-    """Return a program that remembers quantities, around one that takes them as observations."""
+    """Return a program that remembers quantities, around one that takes them as observations.
+
+    The actions that were `sent`, the oldest one first, are remembered too; if there are any, the
+    oldest one is executed in place of the last one.
+    """
+    given, quantities = len(quantities), [*quantities, *sent]
+    oldest = f"self.memory[{given}]"
+    delayed = oldest if actions.kind == "discrete" else f"np.array([{oldest}])"
     text = _PROGRAM.format(
         count=f"{len(quantities)} quantities" if len(quantities) > 1 else "one quantity",
         meanings="\n".join(f"    {quantity.name}: {quantity.meaning}." for quantity in quantities),
@@ -56,6 +67,8 @@ def remembering(
         if actions.size > 1 or actions.children
         else _single(actions),
         size=observations.size,
+        given=f"[:{given}]" if sent else "",
+        executed=delayed if sent else "action",
         built=built(observations, "", [0]),
         names=", ".join(quantity.name for quantity in quantities),
         updates="\n".join(f"            {quantity.update}," for quantity in quantities),
