@@ -342,8 +342,8 @@ def _rough(
 ) -> Formula | None:
     """Return a linear formula for a variable, None where standing still predicts more rows.
 
-    With a memory the formula has products, and only has to have a smaller error than standing still:
-    programs with memory are scored by their errors.
+    With a memory the formula has products and is always taken: programs with memory are scored by
+    the sizes of their errors.
     """
     check = samples.smooth & ~samples.learn
     if samples.remembered:

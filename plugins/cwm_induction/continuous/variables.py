@@ -93,7 +93,7 @@ class Variable:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the program around the equations keeps the variable, so that no step changes it."""
+        """Whether the program around the equations updates the variable."""
         return self.noise > 0 and self.still
 
     @property

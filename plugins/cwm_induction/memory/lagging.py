@@ -32,7 +32,7 @@ LEAST_GAIN = 30.0
 
 @dataclass(frozen=True)
 class Delay:
-    """A number of steps by which each action takes effect later, and the action before the first."""
+    """The number of steps until actions take effect, and the action before the first one."""
 
     steps: int
     start: float
