@@ -33,7 +33,14 @@ from cwm_induction.flattening import Arrangement, is_numeric, is_whole
 from cwm_induction.memory.counting import chosen_quantities
 from cwm_induction.memory.filter import remembering as estimating
 from cwm_induction.memory.history import History, remembered_samples, with_quantities
-from cwm_induction.memory.lagging import Regressions, acting, delay_of, lagged_quantities
+from cwm_induction.memory.lagging import (
+    Regressions,
+    acting,
+    delay_of,
+    lagged_quantities,
+    starts_unknown,
+)
+from cwm_induction.memory.starting import fitted_starts
 from cwm_induction.memory.velocities import UnseenVelocities, Way, ways
 from cwm_induction.memory.wrapping import remembering
 from cwm_induction.recalling.boards import remember_boards
@@ -258,7 +265,12 @@ class CounterAttempt:
 
 @dataclass(frozen=True)
 class LagAttempt:
-    """Looks for equations of what is seen, of delayed actions and of earlier changes."""
+    """Looks for equations of what is seen, of delayed actions and of earlier changes.
+
+    Changes and actions are those of the last step; of a `deep` search also those before.
+    """
+
+    deep: bool = False
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program with memory, or none if nothing earlier has an effect."""
@@ -273,10 +285,14 @@ class LagAttempt:
             history = replace(history, actions=delay.actions(history))
             flat = acting(flat, history.actions)
         regressions = Regressions.of(history, discrete_actions)
-        quantities = lagged_quantities(history, regressions, task.effort)
-        if not sent and not quantities:
+        quantities = lagged_quantities(history, regressions, task.effort, self.deep)
+        is_same = self.deep and not any(q.name.startswith("earlier_") for q in quantities)
+        if is_same or (not sent and not quantities):
             return ProgramProposal("")
-        samples = remembered_samples(with_quantities(flat, quantities), quantities, task.held_back)
+        unknown = starts_unknown(history, regressions, quantities)
+        rows = (history.age >= unknown) | history.terminated
+        wide = with_quantities(flat, quantities)[rows]
+        samples = remembered_samples(wide, quantities, task.held_back[rows])
         effort = task.effort.part(2)
         given = effort.units
         try:
@@ -285,6 +301,8 @@ class LagAttempt:
             return ProgramProposal("")
         finally:
             task.effort.units -= given - effort.units
+        if unknown:
+            quantities = fitted_starts(program, quantities, history, unknown, discrete_actions)
         spaces = view.observations, view.actions
         return ProgramProposal(remembering(program, quantities, *spaces, sent))
 
@@ -367,6 +385,7 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     if contract == "memory" and has_equations(data):
         yield EquationAttempt()
         yield LagAttempt()
+        yield LagAttempt(deep=True)
         yield from (VelocityAttempt(way) for way in ways(real(data).flat(data)))
     if contract == "chance" and has_rules(data):
         yield ChanceAttempt()

@@ -45,6 +45,13 @@ class History:
     def __len__(self) -> int:
         return len(self.rewards)
 
+    @property
+    def age(self) -> Array:
+        """The number of steps since the start of the episode."""
+        rows = np.arange(len(self))
+        age: Array = rows - np.maximum.accumulate(np.where(self.first, rows, 0))
+        return age
+
     def before(self, values: Array, start: float | Array) -> Array:
         """Return the value that each row's predecessor has, or the start value."""
         earlier: Array = np.roll(values, 1)

@@ -23,10 +23,22 @@ MAX_DELAY = 5
 MAX_LAGS = 6
 """Remembered numbers in one program."""
 
+MAX_DEPTH = 3
+"""Steps at the start of an episode that the choice ignores: their history is not known."""
+
+MIN_ROWS = 100
+"""Rows that must be left without these steps; otherwise the choice ignores none."""
+
+START_ERROR = 5.0
+"""Ratio of the errors of the first and of later steps from which on start values are fitted."""
+
 MAX_SQUARED = 10
 """Columns up to which the regression has products of two columns."""
 
-LEAST_GAIN = 30.0
+OWN_EFFECT = 5.0
+"""Nats by which the last action must improve a regression to have an effect beside a delayed one."""
+
+LEAST_GAIN = 20.0
 """Nats by which a quantity must improve the regressions, beyond the penalty for its weights."""
 
 
@@ -70,31 +82,59 @@ class Regressions:
         """Explain the changes of all components, and the rewards, by observation and action."""
         targets = np.column_stack([history.after - history.now, history.rewards])
         grain = 1e-6 * np.append(np.abs(history.after).max(0), np.abs(history.rewards).max()) + 1e-9
-        rows = history.learn & ~history.terminated
+        rows = history.learn & ~history.terminated & (history.age >= MAX_DEPTH)
+        rows = rows if rows.sum() > MIN_ROWS else history.learn & ~history.terminated
         actions = _columns(history.actions, discrete)
         moving = targets[rows].std(0) > grain
         return cls(targets[:, moving], history.now, actions, rows, grain[moving])
 
     def loss(self, more: Sequence[Array] = (), actions: Array | None = None) -> Array:
         """Return the criterion of each output in nats, lower is better."""
-        rows, actions = self.rows, self.actions if actions is None else actions
-        real = np.column_stack([self.columns, *more])[rows]
-        real = (real - real.mean(0)) / (real.std(0) + 1e-12)
-        given = actions[rows]
-        parts = [np.ones((len(real), 1)), real, given]
-        if real.shape[1] + given.shape[1] <= MAX_SQUARED:
-            every = np.column_stack([real, given])
-            pairs = combinations_with_replacement(range(every.shape[1]), 2)
-            parts += [(every[:, i] * every[:, j])[:, None] for i, j in pairs if i < real.shape[1]]
-        matrix = np.concatenate(parts, 1)
+        actions = self.actions if actions is None else actions
+        matrix = self._matrix(more, actions)[self.rows]
+        linear = 1 + self.columns.shape[1] + len(more) + actions.shape[1]
+        options = [self._criterion(part) for part in (matrix[:, :linear], matrix)]
+        loss: Array = np.minimum(*options)
+        return loss
+
+    def _criterion(self, matrix: Array) -> Array:
         basis, sizes, _ = np.linalg.svd(matrix, full_matrices=False)
         basis = basis[:, sizes > 1e-7 * sizes[0]]
-        targets = self.targets[rows]
+        targets, count = self.targets[self.rows], len(matrix)
         left = targets - basis @ (basis.T @ targets)
-        count = len(real)
         error = (left**2).mean(0) + self.grain**2
-        loss: Array = 0.5 * count * np.log(error) + 0.5 * basis.shape[1] * np.log(count)
-        return loss
+        criterion: Array = 0.5 * count * np.log(error) + 0.5 * basis.shape[1] * np.log(count)
+        return criterion
+
+    def start_error(self, more: Sequence[Array], early: Array) -> float:
+        """Return the largest ratio of the error in early rows and in those of the regression."""
+        matrix = self._matrix(more, self.actions)
+        weights = np.linalg.lstsq(matrix[self.rows], self.targets[self.rows], rcond=1e-7)[0]
+        errors = np.abs(matrix @ weights - self.targets)
+        usual = np.sqrt((errors[self.rows] ** 2).mean(0)) + self.grain
+        return float((errors[early].mean(0) / usual).max()) if early.any() else 0.0
+
+    def _matrix(self, more: Sequence[Array], actions: Array) -> Array:
+        """Return the terms of the regression (rows, terms)."""
+        real = np.column_stack([self.columns, *more])
+        real = (real - real[self.rows].mean(0)) / (real[self.rows].std(0) + 1e-12)
+        parts = [np.ones((len(real), 1)), real, actions]
+        every = np.column_stack([real, actions])
+        if every.shape[1] <= MAX_SQUARED:
+            pairs = combinations_with_replacement(range(every.shape[1]), 2)
+            parts += [(every[:, i] * every[:, j])[:, None] for i, j in pairs if i < real.shape[1]]
+            parts += [(values * np.abs(values))[:, None] for values in more]
+        return np.concatenate(parts, 1)
+
+
+def starts_unknown(
+    history: History, regressions: Regressions, quantities: Sequence[Quantity]
+) -> int:
+    """Return the number of first steps that the start values get wrong, 0 if they fit."""
+    steps = max((1 + quantity.name.count("earlier_") for quantity in quantities), default=0)
+    early = (history.age < steps) & history.learn & ~history.terminated
+    error = regressions.start_error([quantity.values for quantity in quantities], early)
+    return steps if error > START_ERROR else 0
 
 
 def delay_of(history: History, regressions: Regressions, discrete: bool) -> Delay:
@@ -111,53 +151,59 @@ def delay_of(history: History, regressions: Regressions, discrete: bool) -> Dela
             if loss < least:
                 best, least = delay, loss
     if best.steps:
-        both = [*best.actions(history).T]
-        given = regressions.loss(both)
-        alone = regressions.loss(actions=_columns(best.actions(history), discrete))
-        if (alone - given).max() > LEAST_GAIN:
+        delayed = _columns(best.actions(history), discrete)
+        alone = regressions.loss(actions=delayed)
+        both = regressions.loss(actions=np.column_stack([delayed, regressions.actions]))
+        if (alone - both).max() > OWN_EFFECT:
             return Delay(0, 0.0)  # the last action has an effect of its own
     return best
 
 
-def lagged_quantities(history: History, regressions: Regressions, effort: Effort) -> list[Quantity]:
-    """Return the remembered numbers that explain the outputs best, one after the other."""
+def lagged_quantities(
+    history: History, regressions: Regressions, effort: Effort, deep: bool
+) -> list[Quantity]:
+    """Return the remembered numbers that explain the outputs best, one after the other.
+
+    They are of the last step; if the search is `deep`, also of steps before it.
+    """
+
+    def loss(quantities: Sequence[Quantity]) -> float:
+        return float(regressions.loss([quantity.values for quantity in quantities]).sum())
+
     found: list[Quantity] = []
-    losses = regressions.loss()
-    while len(found) < MAX_LAGS:
-        best, most = None, LEAST_GAIN
-        for quantity in _proposals(history, found):
-            if not effort.spend(4.0 * len(history) * 40**2):
-                break
-            more = [*(q.values for q in found), quantity.values]
-            gains = losses - regressions.loss(more)
-            gain = float(np.maximum(gains, 0.0).sum())
-            if gain > most:
-                best, most = quantity, gain
-        if best is None:
+    while len(found) < MAX_LAGS and effort.spend(200.0 * len(history) * 40**2):
+        groups = [[*found, *group] for group in _proposals(history, found, deep)]
+        best = min(groups, key=loss, default=found)
+        if loss(best) > loss(found) - LEAST_GAIN:
             break
-        found.append(best)
-        losses = np.minimum(losses, regressions.loss([q.values for q in found]))
+        found = best
+    for quantity in reversed(found):
+        others = [other for other in found if other is not quantity]
+        read = any(other.update == quantity.name for other in others)
+        if not read and loss(others) < loss(found) + LEAST_GAIN:
+            found = others
     return found
 
 
-def _proposals(history: History, found: Sequence[Quantity]) -> Iterator[Quantity]:
-    """Yield changes and actions of the last step, and what the step before had of those found."""
+def _proposals(history: History, found: Sequence[Quantity], deep: bool) -> Iterator[list[Quantity]]:
+    """Yield changes and actions of the last step, and earlier values of those found."""
     names = {quantity.name for quantity in found}
-    for index in range(history.now.shape[1]):
-        if f"change_{index}" not in names:
-            yield change_of(history, index)
+    single = [change_of(history, index) for index in range(history.now.shape[1])]
     for index in range(history.actions.shape[1]):
-        if f"last_action_{index}" not in names:
-            action = "action" if history.actions.shape[1] == 1 else f"action[{index}]"
-            values = history.before(history.actions[:, index], 0.0)
-            meaning = f"{action} of the last step"
-            yield Quantity(f"last_action_{index}", "0.0", action, values, meaning)
-    for quantity in found:
+        action = "action" if history.actions.shape[1] == 1 else f"action[{index}]"
+        values = history.before(history.actions[:, index], 0.0)
+        meaning = f"{action} of the last step"
+        single.append(Quantity(f"last_action_{index}", "0.0", action, values, meaning))
+    for quantity in found if deep else ():
+        values = history.before(quantity.values, float(quantity.values[history.first][0]))
+        meaning = f"{quantity.name} one step earlier"
         name = f"earlier_{quantity.name}"
-        if name not in names:
-            values = history.before(quantity.values, float(quantity.values[history.first][0]))
-            meaning = f"{quantity.name} one step earlier"
-            yield Quantity(name, quantity.start, quantity.name, values, meaning)
+        single.append(Quantity(name, quantity.start, quantity.name, values, meaning))
+    single = [quantity for quantity in single if quantity.name not in names]
+    earlier = [quantity for quantity in single if quantity.name.startswith("earlier_")]
+    yield from ([quantity] for quantity in single)
+    if len(earlier) > 1:
+        yield earlier
 
 
 def change_of(history: History, index: int) -> Quantity:
