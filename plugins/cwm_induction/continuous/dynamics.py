@@ -347,7 +347,8 @@ def _rough(
     """
     check = samples.smooth & ~samples.learn
     if samples.remembered:
-        return sparse(products(columns, inputs), variable.change, samples.smooth & samples.learn)
+        learn = samples.smooth & samples.learn
+        return sparse(products(columns, inputs), variable.change, learn, check)
     terms = library(columns, inputs, 1)
     formula = approximate(terms, variable.change, samples.smooth & samples.learn, check)
     moved = variable.matches(formula.values(len(samples)))[check].sum()

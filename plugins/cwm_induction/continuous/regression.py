@@ -236,14 +236,23 @@ def approximate(terms: Sequence[Term], target: Array, learn: Array, check: Array
     return Formula(tuple(terms[i] for i in kept), tuple(weights[kept].tolist()))
 
 
-def sparse(terms: Sequence[Term], target: Array, learn: Array) -> Formula:
-    """Return a regression on the few terms that explain most of a target."""
-    matrix = np.stack([term.values for term in terms], 1)[learn]
-    unit = matrix / (np.linalg.norm(matrix, axis=0) + 1e-300)
+def sparse(terms: Sequence[Term], target: Array, learn: Array, check: Array) -> Formula:
+    """Return a regression on the few terms that explain most of a target.
+
+    Their number is the one with the smallest error in the check rows.
+    """
+    matrix = np.stack([term.values for term in terms], 1)
+    unit = matrix[learn] / (np.linalg.norm(matrix[learn], axis=0) + 1e-300)
     chosen = selected(unit, target[learn], most=SPARSE_TERMS, gain=1e-3)
-    weights = np.linalg.lstsq(matrix[:, chosen], target[learn], rcond=None)[0]
-    rounded_weights = [rounded(float(weight), 6) for weight in weights]
-    return Formula(tuple(terms[i] for i in chosen), tuple(rounded_weights))
+    best, least = Formula((), ()), float(np.abs(target[check]).mean())
+    for size in range(1, len(chosen) + 1):
+        weights = np.linalg.lstsq(matrix[learn][:, chosen[:size]], target[learn], rcond=1e-8)[0]
+        weights = np.array([rounded(float(weight), 6) for weight in weights])
+        error = float(np.abs(matrix[check][:, chosen[:size]] @ weights - target[check]).mean())
+        if error < least:
+            kept = tuple(terms[i] for i in chosen[:size])
+            best, least = Formula(kept, tuple(weights.tolist())), error
+    return best
 
 
 def selected(unit: Array, target: Array, most: int, gain: float) -> list[int]:

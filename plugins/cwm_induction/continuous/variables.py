@@ -235,7 +235,8 @@ def cycle_of(now: Array, then: Array, low: float, high: float) -> Cycle | None:
         if short or not inside or not needed <= around.sum() <= 0.3 * len(change):
             continue
         usual = float(np.abs(change[~around]).max())
-        if np.abs(cycle.short(change)[around]).max(initial=0) <= 1.2 * usual + slack:
+        apart = needed == 0 or usual < 0.4 * cycle.length
+        if apart and np.abs(cycle.short(change)[around]).max(initial=0) <= 1.2 * usual + slack:
             return cycle
     return None
 

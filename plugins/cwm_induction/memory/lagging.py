@@ -36,7 +36,7 @@ MAX_SQUARED = 10
 """Columns up to which the regression has products of two columns."""
 
 OWN_EFFECT = 5.0
-"""Nats by which the last action must improve a regression to have an effect beside a delayed one."""
+"""Nats from which on the last action has an effect beside a delayed one."""
 
 LEAST_GAIN = 20.0
 """Nats by which a quantity must improve the regressions, beyond the penalty for its weights."""

@@ -26,7 +26,7 @@ def fitted_starts(
     The functions are fitted so that a plain program, which takes the quantities as further
     components, predicts the first `steps` of the episodes.
     """
-    begins = np.flatnonzero(history.first & history.learn)
+    begins = np.flatnonzero(history.first & history.learn).tolist()
     centre, spread = history.now.mean(0), history.now.std(0) + 1e-12
     sizes = np.array([quantity.values.std() + 1e-12 for quantity in quantities])
     moved = (history.after - history.now)[~history.terminated].std(0) + 1e-12
