@@ -34,9 +34,11 @@ from cwm_induction.memory.counting import chosen_quantities
 from cwm_induction.memory.filter import remembering as estimating
 from cwm_induction.memory.history import History, remembered_samples, with_quantities
 from cwm_induction.memory.lagging import (
+    Kind,
     Regressions,
     acting,
     delay_of,
+    is_of,
     lagged_quantities,
     starts_unknown,
 )
@@ -267,10 +269,10 @@ class CounterAttempt:
 class LagAttempt:
     """Looks for equations of what is seen, of delayed actions and of earlier changes.
 
-    Changes and actions are those of the last step; of a `deep` search also those before.
+    The `kind` is "recent" for the last step, "earlier" for steps before it, or "events".
     """
 
-    deep: bool = False
+    kind: Kind = "recent"
 
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program with memory, or none if nothing earlier has an effect."""
@@ -285,9 +287,9 @@ class LagAttempt:
             history = replace(history, actions=delay.actions(history))
             flat = acting(flat, history.actions)
         regressions = Regressions.of(history, discrete_actions)
-        quantities = lagged_quantities(history, regressions, task.effort, self.deep)
-        is_same = self.deep and not any(q.name.startswith("earlier_") for q in quantities)
-        if is_same or (not sent and not quantities):
+        quantities = lagged_quantities(history, regressions, task.effort, self.kind)
+        is_new = self.kind == "recent" or any(is_of(q, self.kind) for q in quantities)
+        if not is_new or (not sent and not quantities):
             return ProgramProposal("")
         unknown = starts_unknown(history, regressions, quantities)
         rows = (history.age >= unknown) | history.terminated
@@ -385,7 +387,8 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     if contract == "memory" and has_equations(data):
         yield EquationAttempt()
         yield LagAttempt()
-        yield LagAttempt(deep=True)
+        yield LagAttempt("earlier")
+        yield LagAttempt("events")
         yield from (VelocityAttempt(way) for way in ways(real(data).flat(data)))
     if contract == "chance" and has_rules(data):
         yield ChanceAttempt()

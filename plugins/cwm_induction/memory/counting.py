@@ -96,10 +96,10 @@ class QuantitySearch:
         if not contexts:
             return None
         ranked = self._ranked(contexts, self._proposals())
-        for count, variants in ((FOLLOWED, self._counters), (EXTENDED, self._longer)):
+        for most, variants in ((FOLLOWED, self._counters), (EXTENDED, self._longer)):
             counters = [quantity for _, quantity in ranked if quantity.events]
             placed = [quantity for quantity in counters if quantity.events[0] in self.places]
-            leading = dict.fromkeys([*counters[:count], *placed[: count // 4]])
+            leading = dict.fromkeys([*counters[:most], *placed[: most // 4]])
             more = (new for quantity in leading for new in variants(quantity))
             ranked = sorted([*ranked, *self._ranked(contexts, more)], key=lambda pair: -pair[0])
         gain, best = ranked[0] if ranked else (0.0, None)
@@ -129,22 +129,22 @@ class QuantitySearch:
         history, never = self.history, Event("", np.zeros(len(self.history), bool), 0.0)
         yield from _delays(history)
         for event in self.simple:
-            yield _elapsed(history, event)
+            yield elapsed(history, event)
         for pair in combinations(self.simple, 2):
             if not (pair[0].mask & pair[1].mask).any():
-                yield _latest(history, *pair)
+                yield latest(history, *pair)
         for event in [*self.simple, *self.places]:
-            yield _latch(history, event, never)
+            yield latch(history, event, never)
         for event, reset in permutations(self.simple, 2):
-            yield _latch(history, event, reset)
+            yield latch(history, event, reset)
 
     def _counters(self, latch: Quantity) -> Iterator[Quantity]:
         """Yield counters of the event of a latch, with other resets if it has none."""
         event, reset = latch.events
-        yield _count(self.history, event, reset)
+        yield count(self.history, event, reset)
         for other in self.simple if not reset.text and event not in self.simple else ():
-            yield _latch(self.history, event, other)
-            yield _count(self.history, event, other)
+            yield latch(self.history, event, other)
+            yield count(self.history, event, other)
 
     def _longer(self, counter: Quantity) -> Iterator[Quantity]:
         """Yield counters of the same event that one more event resets, and levels."""
@@ -154,8 +154,8 @@ class QuantitySearch:
         yield from _levels(self.history, event, reset)
         for other in self.simple:
             both = either(reset, other)
-            yield _latch(self.history, event, both)
-            yield _count(self.history, event, both)
+            yield latch(self.history, event, both)
+            yield count(self.history, event, both)
 
 
 def _delays(history: History) -> Iterator[Quantity]:
@@ -175,7 +175,7 @@ def _delays(history: History) -> Iterator[Quantity]:
         )
 
 
-def _latch(history: History, event: Event, reset: Event) -> Quantity:
+def latch(history: History, event: Event, reset: Event) -> Quantity:
     """Return whether an event happened since another one."""
     zero, since = _reset(reset)
     return Quantity(
@@ -189,7 +189,7 @@ def _latch(history: History, event: Event, reset: Event) -> Quantity:
     )
 
 
-def _count(history: History, event: Event, reset: Event) -> Quantity:
+def count(history: History, event: Event, reset: Event) -> Quantity:
     """Return the number of events since another one."""
     counts = np.minimum(counted(history, event.mask, reset.mask), MAX_COUNT)
     zero, since = _reset(reset)
@@ -226,7 +226,7 @@ def _reset(event: Event) -> tuple[str, str]:
     return f"0 if {event.text} else ", f" since the last step with {event.text}"
 
 
-def _elapsed(history: History, event: Event) -> Quantity:
+def elapsed(history: History, event: Event) -> Quantity:
     """Return the number of steps since an event."""
     values = np.minimum(counted(history, np.ones(len(history), bool), event.mask), MAX_COUNT)
     return Quantity(
@@ -239,7 +239,7 @@ def _elapsed(history: History, event: Event) -> Quantity:
     )
 
 
-def _latest(history: History, event: Event, other: Event) -> Quantity:
+def latest(history: History, event: Event, other: Event) -> Quantity:
     """Return which of two events happened last: 1, 2, or 0 for none."""
     marks = np.where(event.mask, 1, np.where(other.mask, 2, 0))
     rows = np.where((marks != 0) | history.first, np.arange(len(history)), 0)

@@ -6,16 +6,21 @@ information criterion, Schwarz, 1978). Equations are found later, by the search 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations_with_replacement
-from typing import Self
+from itertools import combinations, combinations_with_replacement
+from typing import Literal, Self
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
 from cwm_induction.continuous.samples import Array
 from cwm_induction.effort import Effort
-from cwm_induction.memory.history import History, Quantity
+from cwm_induction.memory.counting import count, elapsed, latch
+from cwm_induction.memory.events import events_of
+from cwm_induction.memory.history import Event, History, Quantity
 from cwm_induction.writing.rounding import literal
+
+Kind = Literal["recent", "earlier", "events"]
+"""Which quantities to try."""
 
 MAX_DELAY = 5
 """Steps by which actions may be delayed."""
@@ -31,6 +36,12 @@ MIN_ROWS = 100
 
 START_ERROR = 5.0
 """Ratio of the errors of the first and of later steps from which on start values are fitted."""
+
+MAX_EVENTS = 16
+"""Events up to which pairs of them are tried as latches."""
+
+REGRESSION_WORK = 1000.0
+"""Multiplications per row and regression."""
 
 MAX_SQUARED = 10
 """Columns up to which the regression has products of two columns."""
@@ -160,19 +171,25 @@ def delay_of(history: History, regressions: Regressions, discrete: bool) -> Dela
 
 
 def lagged_quantities(
-    history: History, regressions: Regressions, effort: Effort, deep: bool
+    history: History, regressions: Regressions, effort: Effort, kind: Kind
 ) -> list[Quantity]:
     """Return the remembered numbers that explain the outputs best, one after the other.
 
-    They are of the last step; if the search is `deep`, also of steps before it.
+    Changes and actions are those of the last step, or also of earlier steps. Events are tried too
+    if the `kind` is "events".
     """
 
     def loss(quantities: Sequence[Quantity]) -> float:
         return float(regressions.loss([quantity.values for quantity in quantities]).sum())
 
     found: list[Quantity] = []
-    while len(found) < MAX_LAGS and effort.spend(200.0 * len(history) * 40**2):
-        groups = [[*found, *group] for group in _proposals(history, found, deep)]
+    latches = [[quantity] for quantity in _latches(history) if kind == "events"]
+    while len(found) < MAX_LAGS:
+        groups = [
+            [*found, *group] for group in [*_proposals(history, found, kind == "earlier"), *latches]
+        ]
+        if not effort.spend(len(groups) * len(history) * REGRESSION_WORK):
+            break
         best = min(groups, key=loss, default=found)
         if loss(best) > loss(found) - LEAST_GAIN:
             break
@@ -183,6 +200,13 @@ def lagged_quantities(
         if not read and loss(others) < loss(found) + LEAST_GAIN:
             found = others
     return found
+
+
+def is_of(quantity: Quantity, kind: Kind) -> bool:
+    """Whether only searches of a kind find a quantity."""
+    if kind == "events":
+        return bool(quantity.events) or quantity.name.startswith("elapsed")
+    return kind == "earlier" and quantity.name.startswith("earlier_")
 
 
 def _proposals(history: History, found: Sequence[Quantity], deep: bool) -> Iterator[list[Quantity]]:
@@ -204,6 +228,22 @@ def _proposals(history: History, found: Sequence[Quantity], deep: bool) -> Itera
     yield from ([quantity] for quantity in single)
     if len(earlier) > 1:
         yield earlier
+
+
+def _latches(history: History) -> Iterator[Quantity]:
+    """Yield what happened last, and since when, of actions and of steps with a special reward."""
+    events = events_of(history)
+    if len(events) > MAX_EVENTS:
+        return
+    for place, pair in enumerate(combinations(events, 2)):
+        if not (pair[0].mask & pair[1].mask).any():
+            yield latch(history, *pair).named(f"latch_{place}")
+            yield latch(history, *pair[::-1]).named(f"latch_{place}_back")
+    never = Event("", np.zeros(len(history), bool), 0.0)
+    for place, event in enumerate(events):
+        yield elapsed(history, event).named(f"elapsed_{place}")
+        yield count(history, event, never).named(f"count_{place}")
+        yield latch(history, event, never).named(f"seen_{place}")
 
 
 def change_of(history: History, index: int) -> Quantity:

@@ -1,6 +1,8 @@
 """Programs with memory, written around plain programs that take remembered quantities as input."""
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cwm_cli.data.spaces import Space
 from cwm_induction.flattening import built, joined
@@ -55,7 +57,11 @@ def remembering(
     The actions that were `sent`, the oldest one first, are remembered too; if there are any, the
     oldest one is executed in place of the last one.
     """
-    given, quantities = len(quantities), [*quantities, *sent]
+    given = len(quantities)
+    if sent:  # quantities are about executed actions
+        executed = [re.sub(r"\baction\b", sent[0].name, q.update) for q in quantities]
+        pairs = zip(quantities, executed, strict=True)
+        quantities = [*(replace(q, update=text) for q, text in pairs), *sent]
     oldest = f"self.memory[{given}]"
     delayed = oldest if actions.kind == "discrete" else f"np.array([{oldest}])"
     text = _PROGRAM.format(
