@@ -30,9 +30,10 @@ from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.variables import MATCH, latents
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
+from cwm_induction.memory.clocks import clock_of
 from cwm_induction.memory.counting import chosen_quantities
 from cwm_induction.memory.filter import remembering as estimating
-from cwm_induction.memory.history import History, remembered_samples, with_quantities
+from cwm_induction.memory.history import History, Quantity, remembered_samples, with_quantities
 from cwm_induction.memory.lagging import (
     Kind,
     Regressions,
@@ -269,7 +270,7 @@ class CounterAttempt:
 class LagAttempt:
     """Looks for equations of what is seen, of delayed actions and of earlier changes.
 
-    The `kind` is "recent" for the last step, "earlier" for steps before it, or "events".
+    The `kind` is "recent" for the last step, "earlier" for steps before it, "events", or "clock".
     """
 
     kind: Kind = "recent"
@@ -288,11 +289,19 @@ class LagAttempt:
             flat = acting(flat, history.actions)
         regressions = Regressions.of(history, discrete_actions)
         quantities = lagged_quantities(history, regressions, task.effort, self.kind)
-        is_new = self.kind == "recent" or any(is_of(q, self.kind) for q in quantities)
-        if not is_new or (not sent and not quantities):
+        clock, modes = None, list[Quantity]()
+        if self.kind == "clock":
+            clock = clock_of(history, regressions, quantities, task.effort)
+            if clock is None:
+                return ProgramProposal("")
+            regressions, modes = regressions.with_column(clock.mode.values), [clock.mode]
+            quantities = lagged_quantities(history, regressions, task.effort, self.kind)
+        is_new = self.kind in ("recent", "clock") or any(is_of(q, self.kind) for q in quantities)
+        if not is_new or not (sent or quantities or modes):
             return ProgramProposal("")
-        unknown = starts_unknown(history, regressions, quantities)
+        unknown = 0 if clock else starts_unknown(history, regressions, quantities)
         rows = (history.age >= unknown) | history.terminated
+        quantities, kept = [*quantities, *modes], quantities
         wide = with_quantities(flat, quantities)[rows]
         samples = remembered_samples(wide, quantities, task.held_back[rows])
         effort = task.effort.part(2)
@@ -304,9 +313,9 @@ class LagAttempt:
         finally:
             task.effort.units -= given - effort.units
         if unknown:
-            quantities = fitted_starts(program, quantities, history, unknown, discrete_actions)
+            kept = fitted_starts(program, kept, history, unknown, discrete_actions)
         spaces = view.observations, view.actions
-        return ProgramProposal(remembering(program, quantities, *spaces, sent))
+        return ProgramProposal(remembering(program, kept, *spaces, sent, clock))
 
 
 @dataclass(frozen=True)
@@ -388,6 +397,7 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
         yield EquationAttempt()
         yield LagAttempt()
         yield LagAttempt("earlier")
+        yield LagAttempt("clock")
         yield LagAttempt("events")
         yield from (VelocityAttempt(way) for way in ways(real(data).flat(data)))
     if contract == "chance" and has_rules(data):

@@ -19,10 +19,17 @@ from cwm_induction.continuous.regimes import (
     regimes,
     whole_regimes,
 )
-from cwm_induction.continuous.regression import Formula, Target, approximate, sparse
+from cwm_induction.continuous.regression import Formula, Target, approximate, by_cases, sparse
 from cwm_induction.continuous.rules import Feature, Tree, as_features, holds, learned
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.terms import NamedColumn, distinct, library, product_text, products
+from cwm_induction.continuous.terms import (
+    NamedColumn,
+    Term,
+    distinct,
+    library,
+    product_text,
+    products,
+)
 from cwm_induction.continuous.variables import Variable, indicators, inputs_of, settled
 from cwm_induction.effort import Effort
 from cwm_induction.flows.families import FLOWS
@@ -34,6 +41,10 @@ from cwm_induction.mechanics.motion import Mechanics, Motion, joints_of
 
 LONG = 8
 """Terms beyond which an equation is given up for a mechanism that predicts as well."""
+
+
+MOST_CASES = 8
+"""Cases of an approximation that are split further."""
 
 
 @dataclass(frozen=True)
@@ -347,13 +358,40 @@ def _rough(
     """
     check = samples.smooth & ~samples.learn
     if samples.remembered:
-        learn = samples.smooth & samples.learn
-        return sparse(products(columns, inputs), variable.change, learn, check)
+        target, rows = variable.change, (samples.smooth & samples.learn, check)
+        found = sparse(products(columns, inputs), target, *rows)
+        cases = cases_of(samples, columns)
+        if len(cases) > 1:
+            parts = by_cases(cases, products(columns, []), target, *rows)
+            errors = [np.abs(f.values(len(samples)) - target)[check] for f in (parts, found)]
+            found = parts if errors[0].mean() < errors[1].mean() else found
+        return found
     terms = library(columns, inputs, 1)
     formula = approximate(terms, variable.change, samples.smooth & samples.learn, check)
     moved = variable.matches(formula.values(len(samples)))[check].sum()
     still = variable.matches(np.zeros(len(samples)))[check].sum()
     return formula if moved >= still else None
+
+
+def cases_of(samples: Samples, columns: Sequence[NamedColumn]) -> list[Term]:
+    """Return the cases of a discrete action and of flags that are remembered."""
+    if samples.action_space.kind != "discrete":
+        cases = [Term("1.0", np.ones(len(samples)), 1.0)]
+    else:
+        values = samples.actions[:, 0]
+        cases = [
+            Term(f"(action == {label})", (values == label).astype(float), 1.0)
+            for label in np.unique(values).astype(int).tolist()
+        ]
+    names = {unseen.name for unseen in samples.remembered.values()}
+    for text, values, _ in columns:
+        if text in names and np.isin(values, (0.0, 1.0)).all() and len(cases) <= MOST_CASES:
+            cases = [
+                Term(f"{case.text} * ({text} == {level})", case.values * (values == level), 2.0)
+                for case in cases
+                for level in (0, 1)
+            ]
+    return cases
 
 
 def _resets(

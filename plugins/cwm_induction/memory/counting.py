@@ -138,17 +138,17 @@ class QuantitySearch:
         for event, reset in permutations(self.simple, 2):
             yield latch(history, event, reset)
 
-    def _counters(self, latch: Quantity) -> Iterator[Quantity]:
+    def _counters(self, found: Quantity) -> Iterator[Quantity]:
         """Yield counters of the event of a latch, with other resets if it has none."""
-        event, reset = latch.events
+        event, reset = found.events
         yield count(self.history, event, reset)
         for other in self.simple if not reset.text and event not in self.simple else ():
             yield latch(self.history, event, other)
             yield count(self.history, event, other)
 
-    def _longer(self, counter: Quantity) -> Iterator[Quantity]:
+    def _longer(self, found: Quantity) -> Iterator[Quantity]:
         """Yield counters of the same event that one more event resets, and levels."""
-        event, reset = counter.events
+        event, reset = found.events
         if not reset.text:
             return
         yield from _levels(self.history, event, reset)

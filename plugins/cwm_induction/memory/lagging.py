@@ -19,7 +19,7 @@ from cwm_induction.memory.events import events_of
 from cwm_induction.memory.history import Event, History, Quantity
 from cwm_induction.writing.rounding import literal
 
-Kind = Literal["recent", "earlier", "events"]
+Kind = Literal["recent", "earlier", "events", "clock"]
 """Which quantities to try."""
 
 MAX_DELAY = 5
@@ -99,10 +99,14 @@ class Regressions:
         moving = targets[rows].std(0) > grain
         return cls(targets[:, moving], history.now, actions, rows, grain[moving])
 
+    def with_column(self, values: Array) -> Self:
+        """Explain the outputs by one more column."""
+        return replace(self, columns=np.column_stack([self.columns, values]))
+
     def loss(self, more: Sequence[Array] = (), actions: Array | None = None) -> Array:
         """Return the criterion of each output in nats, lower is better."""
         actions = self.actions if actions is None else actions
-        matrix = self._matrix(more, actions)[self.rows]
+        matrix = self.matrix(more, actions)[self.rows]
         linear = 1 + self.columns.shape[1] + len(more) + actions.shape[1]
         options = [self._criterion(part) for part in (matrix[:, :linear], matrix)]
         loss: Array = np.minimum(*options)
@@ -119,13 +123,13 @@ class Regressions:
 
     def start_error(self, more: Sequence[Array], early: Array) -> float:
         """Return the largest ratio of the error in early rows and in those of the regression."""
-        matrix = self._matrix(more, self.actions)
+        matrix = self.matrix(more, self.actions)
         weights = np.linalg.lstsq(matrix[self.rows], self.targets[self.rows], rcond=1e-7)[0]
         errors = np.abs(matrix @ weights - self.targets)
         usual = np.sqrt((errors[self.rows] ** 2).mean(0)) + self.grain
         return float((errors[early].mean(0) / usual).max()) if early.any() else 0.0
 
-    def _matrix(self, more: Sequence[Array], actions: Array) -> Array:
+    def matrix(self, more: Sequence[Array], actions: Array) -> Array:
         """Return the terms of the regression (rows, terms)."""
         real = np.column_stack([self.columns, *more])
         real = (real - real[self.rows].mean(0)) / (real[self.rows].std(0) + 1e-12)
