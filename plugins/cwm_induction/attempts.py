@@ -35,6 +35,7 @@ from cwm_induction.memory.counting import chosen_quantities
 from cwm_induction.memory.filter import remembering as estimating
 from cwm_induction.memory.history import History, Quantity, remembered_samples, with_quantities
 from cwm_induction.memory.lagging import (
+    KINDS,
     Kind,
     Regressions,
     acting,
@@ -59,8 +60,11 @@ WITHOUT = {
 }
 """What is tried where one of these families was used and not everything is right."""
 
-ONE_VIEW = 1500
+ONE_VIEW = 1200
 """Work units for one way that velocities may move what is seen: there are several to try."""
+
+ONE_MEMORY = 700
+"""Work units for equations with one kind of remembered quantities."""
 
 SIMPLE = Hypothesis(level=1, mechanics=False, regimes=False)
 """What is tried where the equations that were found cannot be put in order."""
@@ -125,6 +129,23 @@ class Attempt(Protocol):
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program; it is not run yet."""
         ...
+
+
+@dataclass(frozen=True)
+class LimitedAttempt:
+    """An attempt that may use a part of the work units only."""
+
+    attempt: Attempt
+    units: float
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Make the attempt with the part."""
+        effort = task.effort.part(max(1.0, task.effort.units / self.units))
+        given = effort.units
+        proposal = self.attempt(replace(task, effort=effort))
+        # The last search may have been charged much more than the part.
+        task.effort.units -= min(given, given - effort.units)
+        return proposal
 
 
 @dataclass(frozen=True)
@@ -228,22 +249,19 @@ class VelocityAttempt:
         if pace is None:
             return ProgramProposal("")
         singles = [v.name for v in pace.coordinates] if len(pace.coordinates) > 1 else []
-        more = tuple(VelocityAttempt(self.by, name) for name in singles if self.by != "between")
-        effort = task.effort.part(max(1, round(task.effort.units / ONE_VIEW)))
+        names = singles if self.by != "between" else ()
+        more = tuple(LimitedAttempt(VelocityAttempt(self.by, name), ONE_VIEW) for name in names)
         if self.by == "between":
-            effort, found = task.effort, pace.mechanism(rng, task.effort)
+            found = pace.mechanism(rng, task.effort)
             if found is None:
                 return ProgramProposal("")
             samples, known = found[0], KnownStructure(len(found[0]), mechanics=found[1])
         else:
             samples = pace.after() if self.by == "after" else pace.before()
-        given = effort.units
         try:
-            program = write(induce(samples, DEFAULT, rng, effort, known))
+            program = write(induce(samples, DEFAULT, rng, task.effort, known))
         except (EmissionError, np.linalg.LinAlgError):
             return ProgramProposal("", more)
-        finally:
-            task.effort.units -= given - effort.units if effort is not task.effort else 0.0
         spaces = view.observations, view.actions
         program = estimating(program, samples, pace.time, pace.ends, *spaces)
         return ProgramProposal(program, more)
@@ -304,14 +322,10 @@ class LagAttempt:
         quantities, kept = [*quantities, *modes], quantities
         wide = with_quantities(flat, quantities)[rows]
         samples = remembered_samples(wide, quantities, task.held_back[rows])
-        effort = task.effort.part(2)
-        given = effort.units
         try:
-            program = write(induce(samples, DEFAULT, rng, effort))
+            program = write(induce(samples, DEFAULT, rng, task.effort))
         except (EmissionError, np.linalg.LinAlgError):
             return ProgramProposal("")
-        finally:
-            task.effort.units -= given - effort.units
         if unknown:
             kept = fitted_starts(program, kept, history, unknown, discrete_actions)
         spaces = view.observations, view.actions
@@ -391,15 +405,10 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
         yield BoardAttempt()
         yield UnchangedAttempt()
         return
-    if contract == "memory" and has_rules(data):
-        yield CounterAttempt()
-    if contract == "memory" and has_equations(data):
-        yield EquationAttempt()
-        yield LagAttempt()
-        yield LagAttempt("earlier")
-        yield LagAttempt("clock")
-        yield LagAttempt("events")
-        yield from (VelocityAttempt(way) for way in ways(real(data).flat(data)))
+    if contract == "memory":
+        yield from _with_memory(data)
+        yield UnchangedAttempt()
+        return
     if contract == "chance" and has_rules(data):
         yield ChanceAttempt()
         yield UnchangedAttempt()
@@ -413,6 +422,20 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     if has_equations(data):
         yield EquationAttempt()
     yield UnchangedAttempt()
+
+
+def _with_memory(data: Dataset) -> Iterator[Attempt]:
+    """Yield what to try for a program with memory: also programs that remember nothing."""
+    if has_rules(data):
+        yield CounterAttempt()
+        yield RuleAttempt()
+    if not has_equations(data):
+        return
+    first, *others = (VelocityAttempt(way) for way in ways(real(data).flat(data)))
+    yield LimitedAttempt(first, ONE_VIEW)
+    yield LimitedAttempt(EquationAttempt(), ONE_MEMORY)
+    yield from (LimitedAttempt(LagAttempt(kind), ONE_MEMORY) for kind in KINDS)
+    yield from (LimitedAttempt(way, ONE_VIEW) for way in others)
 
 
 def improvements(task: InductionTask, program: str, predictions: Columns) -> Iterator[Attempt]:

@@ -49,7 +49,7 @@ class Effort:
         """Return a part of what is left, for one family of explanations."""
         return Share(self, self.units * fraction)
 
-    def part(self, count: int) -> "Effort":
+    def part(self, count: float) -> "Effort":
         """Return one of several equal parts of what is left, to be used at the same time."""
         left = self.seconds - (time.thread_time() - self._start)
         return Effort(self.units / count, left, self.tell, self.done)

@@ -20,7 +20,8 @@ from cwm_induction.memory.history import Event, History, Quantity
 from cwm_induction.writing.rounding import literal
 
 Kind = Literal["recent", "earlier", "events", "clock"]
-"""Which quantities to try."""
+KINDS: tuple[Kind, ...] = ("recent", "earlier", "clock", "events")
+"""Which quantities to try, in this order."""
 
 MAX_DELAY = 5
 """Steps by which actions may be delayed."""
