@@ -274,14 +274,19 @@ class CounterAttempt:
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write rules of the observation and of remembered quantities, or none if none help."""
         task.effort.tell("searching for counters and latches")
-        view = readable(task.data)
-        flat = view.flat(task.data)
-        quantities = chosen_quantities(History.of(flat, task.held_back), task.effort)
+        program = self._written(task.data, task)
+        if not program or not task.held_back.any():
+            return ProgramProposal(program)
+        return ProgramProposal(program, judged=self._written(task.data[~task.held_back], task))
+
+    def _written(self, data: Dataset, task: InductionTask) -> str:
+        view, rng = readable(data), np.random.default_rng(task.seed)
+        flat = view.flat(data)
+        quantities = chosen_quantities(History.of(flat, np.zeros(len(data), bool)), task.effort)
         if not quantities:
-            return ProgramProposal("")
-        wide, rng = with_quantities(flat, quantities), np.random.default_rng(task.seed)
-        program = discrete.induce(wide, variant=task.step, rng=rng)
-        return ProgramProposal(remembering(program, quantities, view.observations, view.actions))
+            return ""
+        program = discrete.induce(with_quantities(flat, quantities), variant=task.step, rng=rng)
+        return remembering(program, quantities, view.observations, view.actions)
 
 
 @dataclass(frozen=True)

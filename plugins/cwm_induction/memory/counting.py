@@ -33,6 +33,9 @@ EXTENDED = 8
 MAX_COUNT = 12
 """Largest value of a counter."""
 
+MAX_PERIOD = 12
+"""Longest period of a clock that the start of an episode sets."""
+
 MAX_LEVELS = (2, 3, 4)
 """Capacities of a stock that events raise and lower."""
 
@@ -128,6 +131,7 @@ class QuantitySearch:
         """Yield simple quantities: delays, times, what happened last, and latches."""
         history, never = self.history, Event("", np.zeros(len(self.history), bool), 0.0)
         yield from _delays(history)
+        yield from (_phase(history, period) for period in range(2, MAX_PERIOD + 1))
         for event in self.simple:
             yield elapsed(history, event)
         for pair in combinations(self.simple, 2):
@@ -173,6 +177,13 @@ def _delays(history: History) -> Iterator[Quantity]:
         yield Quantity(
             "earlier", f"now[{index}]", f"now[{index}]", values, f"component {index} one step ago"
         )
+
+
+def _phase(history: History, period: int) -> Quantity:
+    """Return the phase of a clock that each episode starts."""
+    update = f"(phase + 1) % {period}"
+    meaning = f"number of steps since the start, modulo {period}"
+    return Quantity("phase", "0", update, history.age % period, meaning)
 
 
 def latch(history: History, event: Event, reset: Event) -> Quantity:
