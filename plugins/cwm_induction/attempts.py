@@ -291,7 +291,7 @@ class CounterAttempt:
 
 @dataclass(frozen=True)
 class LagAttempt:
-    """Looks for equations of what is seen, of delayed actions and of earlier changes.
+    """Looks for equations of observations, delayed actions and earlier changes.
 
     The `kind` is "recent" for the last step, "earlier" for steps before it, "events", or "clock".
     """

@@ -75,7 +75,7 @@ class Formula:
 
 
 FEWEST_OF_CASE = 12
-"""Rows from which on a case has its own approximation."""
+"""Minimum number of rows of a case with its own approximation."""
 
 WORTH = 0.97
 """Share of the error that one more term of an approximation may leave at most."""

@@ -36,7 +36,7 @@ MOST_TERMS = 4_000
 """Of more terms than this only the cheapest are tried: to compare all would take too much room."""
 
 MOST_SQUARED = 16
-"""Columns up to which an approximation may have products of two columns."""
+"""Maximum number of columns for an approximation with products of two columns."""
 
 ONE = "1"
 """The text of the constant term."""

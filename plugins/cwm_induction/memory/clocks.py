@@ -1,8 +1,8 @@
 """Hidden clocks: a mode that is on for some steps and off for others, in turn.
 
 The phase at the start of an episode may be unknown. Two regressions, one for each mode, are fitted
-by alternating assignment of rows (classification EM; Celeux and Govaert, 1992). Then the period,
-the length of a mode and the phase of each episode are those that agree best with the assignment.
+by alternating assignment of rows (classification EM; Celeux and Govaert, 1992). Then the
+search takes the period, the length of a mode and the phases with the best agreement.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ ROUNDS = 12
 """Rounds of fitting and assigning."""
 
 LEAST_GAIN = 60.0
-"""Nats by which a clock must improve the regressions, beyond its penalty."""
+"""Minimum gain of a clock in nats, beyond its penalty."""
 
 CLIP = 6.0
 """Largest evidence of one row: a row that no mode explains must not decide."""
@@ -38,7 +38,7 @@ class Clock:
     starts: tuple[int, ...]
     """The phases at the start of the recorded episodes."""
     scale: float
-    """An error by which predictions of the wrong mode are usually off."""
+    """The usual error of a prediction for the wrong mode."""
 
     @property
     def mode(self) -> Quantity:

@@ -1,7 +1,7 @@
 """Contexts of recorded steps, and how well a remembered quantity explains their outcomes.
 
 Steps with equal observation and action are in one context. If outcomes differ within a context,
-something remembered must tell the steps apart. The score of a quantity is the gain in marginal
+a remembered quantity must separate the steps. The score of a quantity is the gain in marginal
 likelihood if each context is split by the quantity where this helps (a context tree of depth one;
 Willems et al., 1995, "The context-tree weighting method").
 """
@@ -17,7 +17,7 @@ from scipy.special import gammaln
 from cwm_induction.continuous.samples import Array
 
 MAX_VALUES = 64
-"""Values of a quantity that are told apart; larger ones count as the largest."""
+"""Maximum number of different values of a quantity; larger values count as the largest."""
 
 PRIOR = 0.1
 """Pseudo-count of each outcome; small, because outcomes in the right context are certain."""
@@ -25,7 +25,7 @@ PRIOR = 0.1
 
 @dataclass(frozen=True)
 class Contexts:
-    """The rows of the contexts in which one output differs, with context and outcome as numbers."""
+    """Rows of contexts with different values of one output; contexts and outcomes are numbers."""
 
     rows: Array
     labels: Array
@@ -71,7 +71,7 @@ class Contexts:
         return gains
 
     def split(self, values: Array) -> Self:
-        """Split the contexts in which a quantity helps."""
+        """Split each context if the quantity helps there."""
         helps = self.gains(values) > 0
         part = np.minimum(values[self.rows], MAX_VALUES)
         labels = self.labels * (MAX_VALUES + 1) + np.where(helps[self.labels], part, 0)

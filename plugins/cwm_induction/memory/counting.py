@@ -1,6 +1,6 @@
 """The choice of remembered quantities: counters, latches and delays that explain outcomes.
 
-Quantities are added one after the other, each the one that explains most of what is left.
+The search adds the quantity with the largest gain, until no quantity has enough gain.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,15 +20,14 @@ from cwm_induction.writing.rounding import literal
 MAX_QUANTITIES = 6
 """Quantities in one program."""
 
-LEAST_GAIN = 12.0
-"""Nats by which a quantity must improve the likelihood beyond its cost: chance reaches about 10
-among ten thousand candidates."""
+LEAST_GAIN = 5.0
+"""Minimum gain of a quantity in nats, beyond its cost: smaller gains are often chance."""
 
 FOLLOWED = 40
 """Best latches whose event is also counted."""
 
 EXTENDED = 8
-"""Best counters for which a second reset event is tried."""
+"""The search tries a second reset event for this number of best counters."""
 
 MAX_COUNT = 12
 """Largest value of a counter."""
@@ -55,7 +54,8 @@ def contexts_of(history: History) -> list[Contexts]:
 def chosen_quantities(history: History, effort: Effort) -> list[Quantity]:
     """Return the quantities that explain outcomes best, or none if nothing has to be remembered.
 
-    They are chosen one after the other. Then each is exchanged for the best one given the others.
+    The search adds one quantity after another. Then it replaces each quantity if another one is
+    better in the presence of the remaining quantities.
     """
     search = QuantitySearch(history, contexts_of(history), effort)
     found = list[Quantity]()
@@ -66,12 +66,12 @@ def chosen_quantities(history: History, effort: Effort) -> list[Quantity]:
         best = search.best(others)
         if best is not None and search.score([*others, best]) > search.score(found):
             found[place] = best
-    return [quantity.named(f"memory_{place}") for place, quantity in enumerate(found)]
+    return [quantity.named(f"{quantity.name}_{place}") for place, quantity in enumerate(found)]
 
 
 @dataclass(frozen=True)
 class QuantitySearch:
-    """Searches for the quantity that explains most of what others leave unexplained."""
+    """A search for the best quantity in the presence of other quantities."""
 
     history: History
     contexts: Sequence[Contexts]

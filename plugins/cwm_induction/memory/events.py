@@ -1,4 +1,4 @@
-"""Events that a program can notice: conditions on the step that was taken."""
+"""Events of a step: conditions on its observations, action and reward."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -10,13 +10,13 @@ from cwm_induction.memory.history import Event, History
 from cwm_induction.writing.rounding import literal, simplest_between
 
 MAX_LEVELS = 12
-"""Different values of a number up to which each value is an event."""
+"""Maximum number of values of a number for which each value is an event."""
 
 MAX_PLACES = 200
-"""Different pairs of observation and action up to which each pair is an event."""
+"""Maximum number of pairs of observation and action for which each pair is an event."""
 
 MIN_ROWS = 3
-"""Rows in which an event must occur, and not occur, to be considered."""
+"""Minimum number of rows with an event, and of rows without it."""
 
 
 def events_of(history: History) -> list[Event]:
@@ -26,7 +26,7 @@ def events_of(history: History) -> list[Event]:
 
 
 def places_of(history: History) -> list[Event]:
-    """Return the events of an action that is taken at one observation."""
+    """Return the events of one action at one observation."""
     pairs = np.column_stack([history.now, history.actions])
     unique, labels = np.unique(pairs, axis=0, return_inverse=True)
     if len(unique) > MAX_PLACES:
@@ -88,7 +88,7 @@ def _components(history: History) -> Iterator[Event]:
 
 
 def _distinct(events: Sequence[Event]) -> list[Event]:
-    """Drop events that are rare, nearly always true, or equal to a simpler one."""
+    """Drop events that are rare, almost always true, or equal to a simpler event."""
     found: dict[bytes, Event] = {}
     for event in sorted(events, key=lambda event: event.cost):
         if MIN_ROWS <= event.mask.sum() <= len(event.mask) - MIN_ROWS:

@@ -1,4 +1,4 @@
-"""Recorded episodes, the events in them, and quantities that a program can remember of them."""
+"""Recorded episodes, their events, and quantities that a program can remember."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -85,7 +85,7 @@ class Quantity:
     """A number that a program remembers, with its value before each recorded step.
 
     `start` is an expression of the first observation `now`, `update` one of the old value and of
-    the step that was taken.
+    the last step.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Quantity:
     meaning: str
     cost: float = 6.0
     events: tuple[Event, ...] = ()
-    """The event that is counted and the one that resets the count, for counters."""
+    """The counted event and the event that resets the count, for counters."""
 
     @property
     def labels(self) -> Array:

@@ -24,7 +24,7 @@ KINDS: tuple[Kind, ...] = ("recent", "earlier", "clock", "events")
 """Which quantities to try, in this order."""
 
 MAX_DELAY = 5
-"""Steps by which actions may be delayed."""
+"""Maximum delay of actions, in steps."""
 
 MAX_LAGS = 6
 """Remembered numbers in one program."""
@@ -36,22 +36,22 @@ MIN_ROWS = 100
 """Rows that must be left without these steps; otherwise the choice ignores none."""
 
 START_ERROR = 5.0
-"""Ratio of the errors of the first and of later steps from which on start values are fitted."""
+"""Fit start values if errors of the first steps exceed errors of later steps by this factor."""
 
 MAX_EVENTS = 16
-"""Events up to which pairs of them are tried as latches."""
+"""Maximum number of events; with more events, pairs of events would take too long."""
 
 REGRESSION_WORK = 1000.0
 """Multiplications per row and regression."""
 
 MAX_SQUARED = 10
-"""Columns up to which the regression has products of two columns."""
+"""Maximum number of columns for a regression with products of two columns."""
 
 OWN_EFFECT = 5.0
-"""Nats from which on the last action has an effect beside a delayed one."""
+"""Minimum gain in nats if the last action has an effect of its own, beside a delayed action."""
 
 LEAST_GAIN = 20.0
-"""Nats by which a quantity must improve the regressions, beyond the penalty for its weights."""
+"""Minimum gain of a quantity in nats, beyond the penalty for its weights."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Regressions:
         return criterion
 
     def start_error(self, more: Sequence[Array], early: Array) -> float:
-        """Return the largest ratio of the error in early rows and in those of the regression."""
+        """Return the largest ratio of the errors in early rows and in the fitted rows."""
         matrix = self.matrix(more, self.actions)
         weights = np.linalg.lstsq(matrix[self.rows], self.targets[self.rows], rcond=1e-7)[0]
         errors = np.abs(matrix @ weights - self.targets)
@@ -180,8 +180,7 @@ def lagged_quantities(
 ) -> list[Quantity]:
     """Return the remembered numbers that explain the outputs best, one after the other.
 
-    Changes and actions are those of the last step, or also of earlier steps. Events are tried too
-    if the `kind` is "events".
+    The search tries changes and actions of the last step. The `kind` adds earlier steps or events.
     """
 
     def loss(quantities: Sequence[Quantity]) -> float:
@@ -215,7 +214,7 @@ def is_of(quantity: Quantity, kind: Kind) -> bool:
 
 
 def _proposals(history: History, found: Sequence[Quantity], deep: bool) -> Iterator[list[Quantity]]:
-    """Yield changes and actions of the last step, and earlier values of those found."""
+    """Yield changes and actions of the last step, and earlier values of found quantities."""
     names = {quantity.name for quantity in found}
     single = [change_of(history, index) for index in range(history.now.shape[1])]
     for index in range(history.actions.shape[1]):
