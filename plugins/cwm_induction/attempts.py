@@ -30,21 +30,11 @@ from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.variables import MATCH, latents
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
-from cwm_induction.memory.clocks import clock_of
 from cwm_induction.memory.counting import chosen_quantities
 from cwm_induction.memory.filter import remembering as estimating
-from cwm_induction.memory.history import History, Quantity, remembered_samples, with_quantities
-from cwm_induction.memory.lagging import (
-    KINDS,
-    Kind,
-    Regressions,
-    acting,
-    delay_of,
-    is_of,
-    lagged_quantities,
-    starts_unknown,
-)
-from cwm_induction.memory.starting import fitted_starts
+from cwm_induction.memory.history import History, with_quantities
+from cwm_induction.memory.lagged import lagged_program
+from cwm_induction.memory.lagging import KINDS, Kind
 from cwm_induction.memory.velocities import UnseenVelocities, Way, ways
 from cwm_induction.memory.wrapping import remembering
 from cwm_induction.recalling.boards import remember_boards
@@ -302,39 +292,12 @@ class LagAttempt:
         """Write a program with memory, or none if nothing earlier has an effect."""
         task.effort.tell("searching for delays and lags")
         view, rng = real(task.data), np.random.default_rng(task.seed)
-        flat = view.flat(task.data)
-        discrete_actions = flat.action_space.kind == "discrete"
-        history = History.of(flat, task.held_back)
-        delay = delay_of(history, Regressions.of(history, discrete_actions), discrete_actions)
-        sent = delay.quantities(history)
-        if sent:
-            history = replace(history, actions=delay.actions(history))
-            flat = acting(flat, history.actions)
-        regressions = Regressions.of(history, discrete_actions)
-        quantities = lagged_quantities(history, regressions, task.effort, self.kind)
-        clock, modes = None, list[Quantity]()
-        if self.kind == "clock":
-            clock = clock_of(history, regressions, quantities, task.effort)
-            if clock is None:
-                return ProgramProposal("")
-            regressions, modes = regressions.with_column(clock.mode.values), [clock.mode]
-            quantities = lagged_quantities(history, regressions, task.effort, self.kind)
-        is_new = self.kind in ("recent", "clock") or any(is_of(q, self.kind) for q in quantities)
-        if not is_new or not (sent or quantities or modes):
-            return ProgramProposal("")
-        unknown = 0 if clock else starts_unknown(history, regressions, quantities)
-        rows = (history.age >= unknown) | history.terminated
-        quantities, kept = [*quantities, *modes], quantities
-        wide = with_quantities(flat, quantities)[rows]
-        samples = remembered_samples(wide, quantities, task.held_back[rows])
+        rows = task.data, task.held_back
         try:
-            program = write(induce(samples, DEFAULT, rng, task.effort))
+            program = lagged_program(*rows, view, self.kind, rng, task.effort)
         except (EmissionError, np.linalg.LinAlgError):
             return ProgramProposal("")
-        if unknown:
-            kept = fitted_starts(program, kept, history, unknown, discrete_actions)
-        spaces = view.observations, view.actions
-        return ProgramProposal(remembering(program, kept, *spaces, sent, clock))
+        return ProgramProposal(program)
 
 
 @dataclass(frozen=True)
