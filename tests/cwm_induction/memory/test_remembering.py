@@ -82,6 +82,16 @@ def tide(rng: np.random.Generator) -> Episode:
         yield [before], action, [level], 0.0
 
 
+def oven(rng: np.random.Generator) -> Episode:
+    """Heat after action 1 until action 2; action 3 opens the door."""
+    heat, is_on = rng.uniform(15, 40), False
+    for _ in range(40):
+        action, before = int(rng.integers(4)), heat
+        is_on = action == 1 or (is_on and action != 2)
+        heat += 0.1 * ((80 if is_on else 15) - heat) - 3.0 * (action == 3)
+        yield [before], action, [heat], 0.0
+
+
 BOX = Space("box", "float64", (2,), (-99.0, -99.0), (99.0, 99.0))
 POND = Space("box", "float64", (1,), (-99.0,), (99.0,))
 LINE = Space("multidiscrete", "int64", (1,), (0.0,), (3.0,))
@@ -109,6 +119,10 @@ def test_a_delay_of_actions_is_found_and_exact(sandbox: Any) -> None:
     history = History.of(data, held_back(data, 0))
     assert delay_of(history, Regressions.of(history, True), True).steps == 2
     assert share_right(LagAttempt(), data, sandbox) > 0.99
+
+
+def test_a_latch_of_actions_is_found_and_exact(sandbox: Any) -> None:
+    assert share_right(LagAttempt("events"), recorded(oven, POND, 4), sandbox) > 0.99
 
 
 def test_a_clock_with_unknown_phase_is_found(sandbox: Any) -> None:
