@@ -6,7 +6,15 @@ from typing import NamedTuple
 import numpy as np
 
 from cwm_induction.continuous.regression import Formula
-from cwm_induction.continuous.rules import Feature, Tree, as_features, holds, in_rows, separated
+from cwm_induction.continuous.rules import (
+    Feature,
+    Tree,
+    as_features,
+    complexity,
+    holds,
+    in_rows,
+    separated,
+)
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import ONE, Term
 from cwm_induction.continuous.variables import MATCH
@@ -96,7 +104,10 @@ def cases(
         decided = np.flatnonzero(known & (other.rows | ~right(values, rewards)))
         tree = in_rows(separated, features, other.rows, decided, 3)
         wrong = int((holds(tree, count) != other.rows)[decided].sum())
-        if not isinstance(tree, bool) and wrong <= 0.3 * other.rows[decided].sum():
+        rows = int(other.rows[decided].sum())
+        # A rule of more comparisons than rows only separates these rows.
+        is_supported = complexity(tree)[0] <= rows + 1
+        if not isinstance(tree, bool) and is_supported and wrong <= 0.3 * rows:
             result.append(RewardCase(tree, other.formula, other.added))
     return tuple(result)
 
