@@ -30,8 +30,13 @@ from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.variables import MATCH, latents
 from cwm_induction.effort import Effort
 from cwm_induction.flattening import Arrangement, is_numeric, is_whole
-from cwm_induction.memory.filter import remembering
+from cwm_induction.memory.counting import chosen_quantities
+from cwm_induction.memory.filter import remembering as estimating
+from cwm_induction.memory.history import History, with_quantities
+from cwm_induction.memory.lagged import lagged_program
+from cwm_induction.memory.lagging import KINDS, Kind
 from cwm_induction.memory.velocities import UnseenVelocities, Way, ways
+from cwm_induction.memory.wrapping import remembering
 from cwm_induction.recalling.boards import remember_boards
 from cwm_induction.recalling.windows import Views
 from cwm_induction.structure import KnownStructure
@@ -45,8 +50,11 @@ WITHOUT = {
 }
 """What is tried where one of these families was used and not everything is right."""
 
-ONE_VIEW = 1500
+ONE_VIEW = 1200
 """Work units for one way that velocities may move what is seen: there are several to try."""
+
+ONE_MEMORY = 700
+"""Work units for equations with one kind of remembered quantities."""
 
 SIMPLE = Hypothesis(level=1, mechanics=False, regimes=False)
 """What is tried where the equations that were found cannot be put in order."""
@@ -111,6 +119,23 @@ class Attempt(Protocol):
     def __call__(self, task: InductionTask) -> ProgramProposal:
         """Write a program; it is not run yet."""
         ...
+
+
+@dataclass(frozen=True)
+class LimitedAttempt:
+    """An attempt that may use a part of the work units only."""
+
+    attempt: Attempt
+    units: float
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Make the attempt with the part."""
+        effort = task.effort.part(max(1.0, task.effort.units / self.units))
+        given = effort.units
+        proposal = self.attempt(replace(task, effort=effort))
+        # The last search may have been charged much more than the part.
+        task.effort.units -= min(given, given - effort.units)
+        return proposal
 
 
 @dataclass(frozen=True)
@@ -214,25 +239,65 @@ class VelocityAttempt:
         if pace is None:
             return ProgramProposal("")
         singles = [v.name for v in pace.coordinates] if len(pace.coordinates) > 1 else []
-        more = tuple(VelocityAttempt(self.by, name) for name in singles if self.by != "between")
-        effort = task.effort.part(max(1, round(task.effort.units / ONE_VIEW)))
+        names = singles if self.by != "between" else ()
+        more = tuple(LimitedAttempt(VelocityAttempt(self.by, name), ONE_VIEW) for name in names)
         if self.by == "between":
-            effort, found = task.effort, pace.mechanism(rng, task.effort)
+            found = pace.mechanism(rng, task.effort)
             if found is None:
                 return ProgramProposal("")
             samples, known = found[0], KnownStructure(len(found[0]), mechanics=found[1])
         else:
             samples = pace.after() if self.by == "after" else pace.before()
-        given = effort.units
         try:
-            program = write(induce(samples, DEFAULT, rng, effort, known))
+            program = write(induce(samples, DEFAULT, rng, task.effort, known))
         except (EmissionError, np.linalg.LinAlgError):
             return ProgramProposal("", more)
-        finally:
-            task.effort.units -= given - effort.units if effort is not task.effort else 0.0
         spaces = view.observations, view.actions
-        program = remembering(program, samples, pace.time, pace.ends, *spaces)
+        program = estimating(program, samples, pace.time, pace.ends, *spaces)
         return ProgramProposal(program, more)
+
+
+@dataclass(frozen=True)
+class CounterAttempt:
+    """Looks for counters and latches that explain equal steps with different outcomes."""
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write rules of the observation and of remembered quantities, or none if none help."""
+        task.effort.tell("searching for counters and latches")
+        program = self._written(task.data, task)
+        if not program or not task.held_back.any():
+            return ProgramProposal(program)
+        return ProgramProposal(program, judged=self._written(task.data[~task.held_back], task))
+
+    def _written(self, data: Dataset, task: InductionTask) -> str:
+        view, rng = readable(data), np.random.default_rng(task.seed)
+        flat = view.flat(data)
+        quantities = chosen_quantities(History.of(flat, np.zeros(len(data), bool)), task.effort)
+        if not quantities:
+            return ""
+        program = discrete.induce(with_quantities(flat, quantities), variant=task.step, rng=rng)
+        return remembering(program, quantities, view.observations, view.actions)
+
+
+@dataclass(frozen=True)
+class LagAttempt:
+    """Looks for equations of observations, delayed actions and earlier changes.
+
+    The `kind` is "recent" for the last step, "earlier" for steps before it, "events", or "clock".
+    """
+
+    kind: Kind = "recent"
+
+    def __call__(self, task: InductionTask) -> ProgramProposal:
+        """Write a program with memory, or none if nothing earlier has an effect."""
+        task.effort.tell("searching for delays and lags")
+        view, rng = real(task.data), np.random.default_rng(task.seed)
+        rows = task.data, task.held_back
+        try:
+            program = lagged_program(*rows, view, self.kind, rng, task.effort)
+        except (EmissionError, np.linalg.LinAlgError):
+            return ProgramProposal("")
+        return ProgramProposal(program)
 
 
 @dataclass(frozen=True)
@@ -308,8 +373,10 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
         yield BoardAttempt()
         yield UnchangedAttempt()
         return
-    if contract == "memory" and has_equations(data):
-        yield from (VelocityAttempt(way) for way in ways(real(data).flat(data)))
+    if contract == "memory":
+        yield from _with_memory(data)
+        yield UnchangedAttempt()
+        return
     if contract == "chance" and has_rules(data):
         yield ChanceAttempt()
         yield UnchangedAttempt()
@@ -323,6 +390,20 @@ def attempts(data: Dataset, contract: str = "plain") -> Iterator[Attempt]:
     if has_equations(data):
         yield EquationAttempt()
     yield UnchangedAttempt()
+
+
+def _with_memory(data: Dataset) -> Iterator[Attempt]:
+    """Yield what to try for a program with memory: also programs that remember nothing."""
+    if has_rules(data):
+        yield CounterAttempt()
+        yield RuleAttempt()
+    if not has_equations(data):
+        return
+    first, *others = (VelocityAttempt(way) for way in ways(real(data).flat(data)))
+    yield LimitedAttempt(first, ONE_VIEW)
+    yield LimitedAttempt(EquationAttempt(), ONE_MEMORY)
+    yield from (LimitedAttempt(LagAttempt(kind), ONE_MEMORY) for kind in KINDS)
+    yield from (LimitedAttempt(way, ONE_VIEW) for way in others)
 
 
 def improvements(task: InductionTask, program: str, predictions: Columns) -> Iterator[Attempt]:

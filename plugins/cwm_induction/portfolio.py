@@ -74,6 +74,11 @@ class JudgedProgram(NamedTuple):
         return self.held_back + self.fit
 
     @property
+    def is_worthless(self) -> bool:
+        """Whether a constant prediction has a higher score on the rows held back."""
+        return self.held_back < 0 or self.rank <= 0
+
+    @property
     def is_right(self) -> bool:
         """Whether every row that may be looked at is predicted, also those that were held back."""
         return self.fit >= 1.0 and self.held_back >= 1.0
@@ -105,6 +110,8 @@ class Portfolio:
                 if found is not None and (best is None or found.rank > best.rank):
                     best = found
             del waiting[:size]
+        if best is not None and self.problem.contract == "memory" and best.is_worthless:
+            return None
         return best
 
     def _is_enough(self, best: JudgedProgram) -> bool:

@@ -125,6 +125,10 @@ class Rule:
     conjunctions: tuple[tuple[Atom, ...], ...] = ()
     opposite: bool = False
 
+    def __len__(self) -> int:
+        """Return the number of comparisons."""
+        return sum(map(len, self.conjunctions))
+
     @property
     def is_constant(self) -> bool:
         """Return whether the rule compares nothing."""

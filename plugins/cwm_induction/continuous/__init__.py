@@ -2,5 +2,6 @@
 
 `samples`, `variables` and `terms` describe the data; `regression` and `inner_constants` find a
 formula; `chains` and `ending` explain variables and ends; `dynamics` tries one family of
-explanations after another. The package `laws` explains variables whose formula depends on the state.
+explanations after another. The package `laws` explains variables whose formula depends on the
+state.
 """

@@ -11,9 +11,9 @@ import numpy as np
 
 from cwm_induction.continuous.chains import Chains
 from cwm_induction.continuous.inner_constants import Known, derived, equation
-from cwm_induction.continuous.regression import Formula, approximate
+from cwm_induction.continuous.regression import Formula, approximate, by_cases, sparse
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.terms import NamedColumn, library
+from cwm_induction.continuous.terms import NamedColumn, Term, library, products
 from cwm_induction.continuous.variables import (
     Reads,
     Variable,
@@ -43,6 +43,10 @@ ALMOST = 0.9
 
 FEWEST_EXCEPTIONS = 2
 """Wrong rows of an equation that start a search for further laws."""
+
+
+MOST_CASES = 8
+"""Cases of an approximation that are split further."""
 
 
 @dataclass(frozen=True)
@@ -343,13 +347,47 @@ def _rough(
     columns: Sequence[NamedColumn],
     inputs: Sequence[NamedColumn],
 ) -> Formula | None:
-    """Return a linear formula for a variable, None where standing still predicts more rows."""
+    """Return a linear formula for a variable, None where standing still predicts more rows.
+
+    With a memory the formula has products and is always taken: programs with memory are scored by
+    the sizes of their errors.
+    """
     check = samples.smooth & ~samples.learn
+    if samples.remembered:
+        target, rows = variable.change, (samples.smooth & samples.learn, check)
+        found = sparse(products(columns, inputs), target, *rows)
+        cases = cases_of(samples, columns)
+        if len(cases) > 1:
+            parts = by_cases(cases, products(columns, []), target, *rows)
+            errors = [np.abs(f.values(len(samples)) - target)[check] for f in (parts, found)]
+            found = parts if errors[0].mean() < errors[1].mean() else found
+        return found
     terms = library(columns, inputs, 1)
     formula = approximate(terms, variable.change, samples.smooth & samples.learn, check)
     moved = variable.matches(formula.values(len(samples)))[check].sum()
     still = variable.matches(np.zeros(len(samples)))[check].sum()
     return formula if moved >= still else None
+
+
+def cases_of(samples: Samples, columns: Sequence[NamedColumn]) -> list[Term]:
+    """Return the cases of a discrete action and of flags that are remembered."""
+    if samples.action_space.kind != "discrete":
+        cases = [Term("1.0", np.ones(len(samples)), 1.0)]
+    else:
+        values = samples.actions[:, 0]
+        cases = [
+            Term(f"(action == {label})", (values == label).astype(float), 1.0)
+            for label in np.unique(values).astype(int).tolist()
+        ]
+    names = {unseen.name for unseen in samples.remembered.values()}
+    for text, values, _ in columns:
+        if text in names and np.isin(values, (0.0, 1.0)).all() and len(cases) <= MOST_CASES:
+            cases = [
+                Term(f"{case.text} * ({text} == {level})", case.values * (values == level), 2.0)
+                for case in cases
+                for level in (0, 1)
+            ]
+    return cases
 
 
 def modes(variables: Sequence[Variable], reads: Reads, ruled: Iterable[str]) -> list[NamedColumn]:

@@ -103,14 +103,16 @@ class EquationsWriter:
         for variable in self.findings.latents.variables:
             program.statements.append(Statement(f"{variable.name} = {variable.source}"))
         for variable in self.findings.latents.variables:
-            program.statements += self._change(variable)
+            if not variable.is_kept:
+                program.statements += self._change(variable)
         program.statements += [self._ending(), self.rewarded()]
         return program.text()
 
     @cached_property
     def program(self) -> ProgramDraft:
         """The program as it grows."""
-        components = ", ".join(self.findings.latents.components)
+        kept = {v.next for v in self.findings.latents.variables if v.is_kept}
+        components = ", ".join(c for c in self.findings.latents.components if c not in kept)
         shape = self.findings.samples.shape
         return ProgramDraft(summary(self.findings), f"np.array([{components}])", shape)
 

@@ -82,6 +82,16 @@ class Formula:
         return text or "0.0"
 
 
+FEWEST_OF_CASE = 12
+"""Minimum number of rows of a case with its own approximation."""
+
+WORTH = 0.97
+"""Share of the error that one more term of an approximation may leave at most."""
+
+SPARSE_TERMS = 16
+"""Terms of an approximation; more would predict little better and be hard to read."""
+
+
 @dataclass(frozen=True)
 class Target:
     """A quantity to explain: values, tolerance, and the rows to explain it in."""
@@ -240,6 +250,50 @@ def approximate(terms: Sequence[Term], target: Array, learn: Array, check: Array
         return Formula((), ())
     kept = [i for i in range(len(terms)) if abs(weights[i]) * np.abs(matrix[:, i]).max() > 1e-9]
     return Formula(tuple(terms[i] for i in kept), tuple(weights[kept].tolist()))
+
+
+def sparse(terms: Sequence[Term], target: Array, learn: Array, check: Array) -> Formula:
+    """Return a regression on the few terms that explain most of a target.
+
+    Their number is the one with the smallest error in the check rows.
+    """
+    matrix = np.stack([term.values for term in terms], 1)
+    unit = matrix[learn] / (np.linalg.norm(matrix[learn], axis=0) + 1e-300)
+    chosen = selected(unit, target[learn], most=SPARSE_TERMS, gain=1e-3)
+    best, least = Formula((), ()), float(np.abs(target[check]).mean())
+    exact = 1e-6 * (1 + float(np.abs(target).max(initial=0.0)))
+    for size in range(1, len(chosen) + 1):
+        if least < exact:
+            break
+        weights = np.linalg.lstsq(matrix[learn][:, chosen[:size]], target[learn], rcond=1e-8)[0]
+        weights = np.array([rounded(float(weight), 6) for weight in weights])
+        error = float(np.abs(matrix[check][:, chosen[:size]] @ weights - target[check]).mean())
+        if error < WORTH * least:
+            kept = tuple(terms[i] for i in chosen[:size])
+            best, least = Formula(kept, tuple(weights.tolist())), error
+    return best
+
+
+def by_cases(
+    cases: Sequence[Term],
+    terms: Sequence[Term],
+    target: Array,
+    learn: Array,
+    check: Array,
+) -> Formula:
+    """Return a sum of separate sparse regressions for cases, each a condition as a term."""
+    parts: list[Term] = []
+    weights: list[float] = []
+    for case in cases:
+        rows = case.values > 0
+        is_rare = (rows & learn).sum() < FEWEST_OF_CASE or not (rows & check).any()
+        seen = np.ones(len(rows), bool) if is_rare else rows
+        found = sparse(terms, target, learn & seen, check & seen)
+        for term, weight in zip(found.terms, found.weights, strict=True):
+            text = case.text if term.text == ONE else f"{case.text} * {term.text}"
+            parts.append(Term(text, case.values * term.values, case.cost + term.cost))
+            weights.append(weight)
+    return Formula(tuple(parts), tuple(weights))
 
 
 def selected(unit: Array, target: Array, most: int, gain: float) -> list[int]:

@@ -35,6 +35,9 @@ class Term(NamedTuple):
 MOST_TERMS = 4_000
 """Of more terms than this only the cheapest are tried: to compare all would take too much room."""
 
+MOST_SQUARED = 16
+"""Maximum number of columns for an approximation with products of two columns."""
+
 ONE = "1"
 """The text of the constant term."""
 
@@ -62,6 +65,18 @@ def polynomial(columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]) ->
     products = [product(a, b) for a, b in combinations_with_replacement(moving, 2)]
     given = _input_products(inputs, moving)
     return distinct([*library(columns, inputs, 1), *products, *given, *_cubic(moving, inputs)])
+
+
+def products(columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]) -> list[Term]:
+    """Return products of up to two quantities, and signed squares."""
+    moving = [column for column in columns if np.ptp(column.values) > 1e-9]
+    pairs = combinations_with_replacement(moving, 2) if len(moving) <= MOST_SQUARED else ()
+    squares = [
+        Term(f"{text} * abs({text})", values * np.abs(values), 2.5) for text, values, _ in moving
+    ]
+    given = _input_products(inputs, moving)
+    pairs_of = [product(a, b) for a, b in pairs]
+    return distinct([*library(columns, inputs, 1), *pairs_of, *squares, *given])
 
 
 def waves(columns: Iterable[NamedColumn]) -> Iterator[Term]:

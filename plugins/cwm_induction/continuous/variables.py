@@ -96,6 +96,11 @@ class Variable:
         return float(np.abs(self.change).max()) < 1e-9
 
     @property
+    def is_kept(self) -> bool:
+        """Whether the program around the equations updates the variable."""
+        return self.noise > 0 and self.still
+
+    @property
     def is_whole(self) -> bool:
         """Whether the variable only takes whole numbers."""
         seen = np.concatenate([self.now, self.then])
@@ -235,7 +240,7 @@ def cycle_of(now: Array, then: Array, low: float, high: float) -> Cycle | None:
         if short or not inside or not needed <= around.sum() <= 0.3 * len(change):
             continue
         usual = float(np.abs(change[~around]).max())
-        if not whole and usual > USUAL_CHANGE * cycle.length:
+        if needed and not whole and usual > USUAL_CHANGE * cycle.length:
             continue
         if np.abs(cycle.short(change)[around]).max(initial=0) <= 1.2 * usual + slack:
             return cycle

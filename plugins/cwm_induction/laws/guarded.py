@@ -231,7 +231,9 @@ def guarded(
             options.append((wrong + 0.5 * rule.cost, number, rule, wrong, int(wanted.sum())))
         _, number, rule, wrong, count = min(options, key=lambda option: option[:2])
         del waiting[number]
-        if not rule.is_constant and wrong <= UNSEPARATED * count:
+        # A rule with more comparisons than rows would only list these rows.
+        is_supported = len(rule) <= count + 1
+        if not rule.is_constant and is_supported and wrong <= UNSEPARATED * count:
             rules.append((rule, number))
             decided = decided | rule.holds(len(decided))
     explained = np.logical_or.reduce([law.rows for law in laws])

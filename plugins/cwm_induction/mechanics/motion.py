@@ -264,7 +264,7 @@ def joints_of(samples: Samples, variables: Sequence[Variable]) -> tuple[list[Joi
     pairings = [
         pairing
         for velocity in variables
-        if not velocity.is_angle
+        if not velocity.is_angle and not velocity.is_kept
         for position in variables
         if position.name != velocity.name
         and (pairing := _pairing(samples, Joint(position, velocity))) is not None

@@ -1,0 +1,129 @@
+"""Hidden clocks: a mode that is on for some steps and off for others, in turn.
+
+The phase at the start of an episode may be unknown. Two regressions, one for each mode, are fitted
+by alternating assignment of rows (classification EM; Celeux and Govaert, 1992). Then the
+search takes the period, the length of a mode and the phases with the best agreement.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cwm_induction.continuous.samples import Array
+from cwm_induction.effort import Effort
+from cwm_induction.memory.history import History, Quantity
+from cwm_induction.memory.lagging import Regressions
+
+MAX_PERIOD = 24
+"""Longest period that is tried, in steps."""
+
+ROUNDS = 12
+"""Rounds of fitting and assigning."""
+
+LEAST_GAIN = 60.0
+"""Minimum gain of a clock in nats, beyond its penalty."""
+
+CLIP = 6.0
+"""Largest evidence of one row: a row that no mode explains must not decide."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A mode that is on for `length` of `period` steps; `phases` (rows) is 0 when it turns on."""
+
+    period: int
+    length: int
+    phases: Array
+    starts: tuple[int, ...]
+    """The phases at the start of the recorded episodes."""
+    scale: float
+    """The usual error of a prediction for the wrong mode."""
+
+    @property
+    def mode(self) -> Quantity:
+        """The mode as a number, which the program takes as a further component."""
+        values = (self.phases < self.length).astype(float)
+        return Quantity("clock", "", "", values, "whether the hidden clock is on")
+
+    @property
+    def memory(self) -> list[Quantity]:
+        """The age of the episode, and the error of each possible phase at its start."""
+        nothing = np.zeros(len(self.phases))
+        known = len(set(self.starts)) == 1
+        errors = [
+            0.0 if not known or phase == self.starts[0] else 1e6 for phase in range(self.period)
+        ]
+        start = repr(tuple(errors)) if known else f"(0.0,) * {self.period}"
+        meaning = f"the error of each phase of a clock at the start, of {self.period} steps"
+        return [
+            Quantity("age", "0", "age + 1", nothing, "the number of steps of the episode"),
+            Quantity("errors", start, "self.judged(after)", nothing, meaning),
+        ]
+
+
+def clock_of(
+    history: History, regressions: Regressions, known: Sequence[Quantity], effort: Effort
+) -> Clock | None:
+    """Return the clock that explains most of what known quantities leave, or None."""
+    rows = regressions.rows
+    matrix = regressions.matrix([quantity.values for quantity in known], regressions.actions)
+    weights = np.linalg.lstsq(matrix[rows], regressions.targets[rows], rcond=1e-7)[0]
+    left = regressions.targets - matrix @ weights
+    spread = left[rows].std(0) + regressions.grain
+    best, most = None, LEAST_GAIN
+    for start in (left > 0).T:
+        if not effort.spend(8.0 * ROUNDS * matrix.size * matrix.shape[1]):
+            break
+        modes, clock, gain = start, None, 0.0
+        for turn in range(2 * ROUNDS):
+            errors = _errors(matrix, regressions.targets / spread, rows, modes)
+            if errors is None:
+                break
+            if turn < ROUNDS:
+                modes = errors[1] < errors[0]
+                continue
+            evidence = np.clip(errors[0] - errors[1], -CLIP, CLIP)
+            clock = _fitted(history, np.where(history.terminated, 0.0, evidence), float(spread[0]))
+            modes = clock.phases < clock.length
+            base = 0.5 * left.shape[1] * rows.sum()
+            gain = base - float(np.where(modes, errors[1], errors[0])[rows].sum())
+            gain -= 0.5 * left.shape[1] * matrix.shape[1] * np.log(rows.sum())
+            gain -= (1 + len(clock.starts)) * np.log(clock.period)
+        if clock is not None and gain > most:
+            best, most = clock, gain
+    return best
+
+
+def _errors(matrix: Array, targets: Array, rows: Array, modes: Array) -> Array | None:
+    """Return the negative log-likelihood (2, rows) of each mode, None if a mode is rare."""
+    errors = []
+    for part in (rows & ~modes, rows & modes):
+        if part.sum() < matrix.shape[1]:
+            return None
+        gram = matrix[part].T @ matrix[part] + 1e-4 * part.sum() * np.eye(matrix.shape[1])
+        weights = np.linalg.solve(gram, matrix[part].T @ targets[part])
+        errors.append((matrix @ weights - targets) ** 2)
+    noise = np.where(modes[:, None], errors[1], errors[0])[rows].mean(0) + 1e-6
+    return np.array([(0.5 * error / noise + 0.5 * np.log(noise)).sum(1) for error in errors])
+
+
+def _fitted(history: History, evidence: Array, scale: float) -> Clock:
+    """Return the clock that agrees best with the evidence for modes."""
+    age, episodes = history.age, np.cumsum(history.first) - 1
+    count = int(episodes[-1]) + 1
+    best, most = None, -np.inf
+    for period in range(2, MAX_PERIOD + 1):
+        folded = np.zeros((count, period))
+        np.add.at(folded, (episodes, age % period), evidence)
+        shifts = (np.arange(period)[:, None] + np.arange(period)) % period
+        for length in range(1, period):
+            signs = np.where(shifts < length, 1.0, -1.0)
+            scores = folded @ signs.T
+            score = float(scores.max(1).sum()) - count * np.log(period)
+            if score > most:
+                best, most = (period, length, scores.argmax(1)), score
+    assert best is not None
+    period, length, starts = best
+    phases = (age + starts[episodes]) % period
+    return Clock(period, length, phases, tuple(starts.tolist()), scale)

@@ -1,0 +1,270 @@
+"""The choice of remembered real numbers: delayed actions, and changes of observed numbers.
+
+A quantity is scored by how much it improves a quadratic regression of the outputs (Bayesian
+information criterion, Schwarz, 1978). Equations are found later, by the search for plain systems.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, combinations_with_replacement
+from typing import Literal, Self
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset
+from cwm_induction.continuous.samples import Array
+from cwm_induction.effort import Effort
+from cwm_induction.memory.counting import count, elapsed, latch
+from cwm_induction.memory.events import events_of
+from cwm_induction.memory.history import Event, History, Quantity
+from cwm_induction.writing.rounding import literal
+
+Kind = Literal["recent", "earlier", "events", "clock"]
+KINDS: tuple[Kind, ...] = ("recent", "earlier", "clock", "events")
+"""Which quantities to try, in this order."""
+
+MAX_DELAY = 5
+"""Maximum delay of actions, in steps."""
+
+MAX_LAGS = 6
+"""Remembered numbers in one program."""
+
+MAX_DEPTH = 3
+"""Steps at the start of an episode that the choice ignores: their history is not known."""
+
+MIN_ROWS = 100
+"""Rows that must be left without these steps; otherwise the choice ignores none."""
+
+START_ERROR = 5.0
+"""Fit start values if errors of the first steps exceed errors of later steps by this factor."""
+
+MAX_EVENTS = 16
+"""Maximum number of events; with more events, pairs of events would take too long."""
+
+REGRESSION_WORK = 1000.0
+"""Multiplications per row and regression."""
+
+MAX_SQUARED = 10
+"""Maximum number of columns for a regression with products of two columns."""
+
+OWN_EFFECT = 5.0
+"""Minimum gain in nats if the last action has an effect of its own, beside a delayed action."""
+
+LEAST_GAIN = 20.0
+"""Minimum gain of a quantity in nats, beyond the penalty for its weights."""
+
+
+@dataclass(frozen=True)
+class Delay:
+    """The number of steps until actions take effect, and the action before the first one."""
+
+    steps: int
+    start: float
+
+    def actions(self, history: History) -> Array:
+        """Return the action (rows, 1) that takes effect in each row."""
+        actions = history.actions[:, 0]
+        for _ in range(self.steps):
+            actions = history.before(actions, self.start)
+        return actions[:, None]
+
+    def quantities(self, history: History) -> list[Quantity]:
+        """Return the quantities that hold the last actions, the oldest one first."""
+        found = []
+        for ago in range(self.steps, 0, -1):
+            update = "action" if ago == 1 else f"sent_{ago - 1}"
+            meaning = f"the action {ago} steps ago" if ago > 1 else "the last action"
+            values = Delay(ago, self.start).actions(history)[:, 0]
+            found.append(Quantity(f"sent_{ago}", literal(self.start), update, values, meaning))
+        return found
+
+
+@dataclass(frozen=True)
+class Regressions:
+    """Outputs (rows, outputs) and the columns that explain them by a quadratic regression."""
+
+    targets: Array
+    columns: Array
+    actions: Array
+    rows: Array
+    grain: Array
+
+    @classmethod
+    def of(cls, history: History, discrete: bool) -> Self:
+        """Explain the changes of all components, and the rewards, by observation and action."""
+        targets = np.column_stack([history.after - history.now, history.rewards])
+        grain = 1e-6 * np.append(np.abs(history.after).max(0), np.abs(history.rewards).max()) + 1e-9
+        rows = history.learn & ~history.terminated & (history.age >= MAX_DEPTH)
+        rows = rows if rows.sum() > MIN_ROWS else history.learn & ~history.terminated
+        actions = _columns(history.actions, discrete)
+        moving = targets[rows].std(0) > grain
+        return cls(targets[:, moving], history.now, actions, rows, grain[moving])
+
+    def with_column(self, values: Array) -> Self:
+        """Explain the outputs by one more column."""
+        return replace(self, columns=np.column_stack([self.columns, values]))
+
+    def loss(self, more: Sequence[Array] = (), actions: Array | None = None) -> Array:
+        """Return the criterion of each output in nats, lower is better."""
+        actions = self.actions if actions is None else actions
+        matrix = self.matrix(more, actions)[self.rows]
+        linear = 1 + self.columns.shape[1] + len(more) + actions.shape[1]
+        options = [self._criterion(part) for part in (matrix[:, :linear], matrix)]
+        loss: Array = np.minimum(*options)
+        return loss
+
+    def _criterion(self, matrix: Array) -> Array:
+        basis, sizes, _ = np.linalg.svd(matrix, full_matrices=False)
+        basis = basis[:, sizes > 1e-7 * sizes[0]]
+        targets, count = self.targets[self.rows], len(matrix)
+        left = targets - basis @ (basis.T @ targets)
+        error = (left**2).mean(0) + self.grain**2
+        criterion: Array = 0.5 * count * np.log(error) + 0.5 * basis.shape[1] * np.log(count)
+        return criterion
+
+    def start_error(self, more: Sequence[Array], early: Array) -> float:
+        """Return the largest ratio of the errors in early rows and in the fitted rows."""
+        matrix = self.matrix(more, self.actions)
+        weights = np.linalg.lstsq(matrix[self.rows], self.targets[self.rows], rcond=1e-7)[0]
+        errors = np.abs(matrix @ weights - self.targets)
+        usual = np.sqrt((errors[self.rows] ** 2).mean(0)) + self.grain
+        return float((errors[early].mean(0) / usual).max()) if early.any() else 0.0
+
+    def matrix(self, more: Sequence[Array], actions: Array) -> Array:
+        """Return the terms of the regression (rows, terms)."""
+        real = np.column_stack([self.columns, *more])
+        real = (real - real[self.rows].mean(0)) / (real[self.rows].std(0) + 1e-12)
+        parts = [np.ones((len(real), 1)), real, actions]
+        every = np.column_stack([real, actions])
+        if every.shape[1] <= MAX_SQUARED:
+            pairs = combinations_with_replacement(range(every.shape[1]), 2)
+            parts += [(every[:, i] * every[:, j])[:, None] for i, j in pairs if i < real.shape[1]]
+            parts += [(values * np.abs(values))[:, None] for values in more]
+        return np.concatenate(parts, 1)
+
+
+def starts_unknown(
+    history: History, regressions: Regressions, quantities: Sequence[Quantity]
+) -> int:
+    """Return the number of first steps that the start values get wrong, 0 if they fit."""
+    steps = max((1 + quantity.name.count("earlier_") for quantity in quantities), default=0)
+    early = (history.age < steps) & history.learn & ~history.terminated
+    error = regressions.start_error([quantity.values for quantity in quantities], early)
+    return steps if error > START_ERROR else 0
+
+
+def delay_of(history: History, regressions: Regressions, discrete: bool) -> Delay:
+    """Return the delay of actions that explains the outputs best."""
+    best, least = Delay(0, 0.0), float(regressions.loss().sum()) - LEAST_GAIN
+    if history.actions.shape[1] != 1:
+        return best
+    starts = np.unique(history.actions[:, 0]).tolist() if discrete else [0.0]
+    for steps in range(1, MAX_DELAY + 1):
+        for start in starts:
+            delay = Delay(steps, start)
+            columns = _columns(delay.actions(history), discrete)
+            loss = float(regressions.loss(actions=columns).sum())
+            if loss < least:
+                best, least = delay, loss
+    if best.steps:
+        delayed = _columns(best.actions(history), discrete)
+        alone = regressions.loss(actions=delayed)
+        both = regressions.loss(actions=np.column_stack([delayed, regressions.actions]))
+        if (alone - both).max() > OWN_EFFECT:
+            return Delay(0, 0.0)  # the last action has an effect of its own
+    return best
+
+
+def lagged_quantities(
+    history: History, regressions: Regressions, effort: Effort, kind: Kind
+) -> list[Quantity]:
+    """Return the remembered numbers that explain the outputs best, one after the other.
+
+    The search tries changes and actions of the last step. The `kind` adds earlier steps or events.
+    """
+
+    def loss(quantities: Sequence[Quantity]) -> float:
+        return float(regressions.loss([quantity.values for quantity in quantities]).sum())
+
+    found: list[Quantity] = []
+    latches = [[quantity] for quantity in _latches(history) if kind == "events"]
+    while len(found) < MAX_LAGS:
+        groups = [
+            [*found, *group] for group in [*_proposals(history, found, kind == "earlier"), *latches]
+        ]
+        if not effort.spend(len(groups) * len(history) * REGRESSION_WORK):
+            break
+        best = min(groups, key=loss, default=found)
+        if loss(best) > loss(found) - LEAST_GAIN:
+            break
+        found = best
+    for quantity in reversed(found):
+        others = [other for other in found if other is not quantity]
+        read = any(other.update == quantity.name for other in others)
+        if not read and loss(others) < loss(found) + LEAST_GAIN:
+            found = others
+    return found
+
+
+def is_of(quantity: Quantity, kind: Kind) -> bool:
+    """Whether only searches of a kind find a quantity."""
+    if kind == "events":
+        return bool(quantity.events) or quantity.name.startswith("elapsed")
+    return kind == "earlier" and quantity.name.startswith("earlier_")
+
+
+def _proposals(history: History, found: Sequence[Quantity], deep: bool) -> Iterator[list[Quantity]]:
+    """Yield changes and actions of the last step, and earlier values of found quantities."""
+    names = {quantity.name for quantity in found}
+    single = [change_of(history, index) for index in range(history.now.shape[1])]
+    for index in range(history.actions.shape[1]):
+        action = "action" if history.actions.shape[1] == 1 else f"action[{index}]"
+        values = history.before(history.actions[:, index], 0.0)
+        meaning = f"{action} of the last step"
+        single.append(Quantity(f"last_action_{index}", "0.0", action, values, meaning))
+    for quantity in found if deep else ():
+        values = history.before(quantity.values, float(quantity.values[history.first][0]))
+        meaning = f"{quantity.name} one step earlier"
+        name = f"earlier_{quantity.name}"
+        single.append(Quantity(name, quantity.start, quantity.name, values, meaning))
+    single = [quantity for quantity in single if quantity.name not in names]
+    earlier = [quantity for quantity in single if quantity.name.startswith("earlier_")]
+    yield from ([quantity] for quantity in single)
+    if len(earlier) > 1:
+        yield earlier
+
+
+def _latches(history: History) -> Iterator[Quantity]:
+    """Yield what happened last, and since when, of actions and of steps with a special reward."""
+    events = events_of(history)
+    if len(events) > MAX_EVENTS:
+        return
+    for place, pair in enumerate(combinations(events, 2)):
+        if not (pair[0].mask & pair[1].mask).any():
+            yield latch(history, *pair).named(f"latch_{place}")
+            yield latch(history, *pair[::-1]).named(f"latch_{place}_back")
+    never = Event("", np.zeros(len(history), bool), 0.0)
+    for place, event in enumerate(events):
+        yield elapsed(history, event).named(f"elapsed_{place}")
+        yield count(history, event, never).named(f"count_{place}")
+        yield latch(history, event, never).named(f"seen_{place}")
+
+
+def change_of(history: History, index: int) -> Quantity:
+    """Return the last change of a component, 0 at the start of an episode."""
+    now = history.now[:, index]
+    values = now - history.before(now, now)
+    meaning = f"the last change of component {index}"
+    return Quantity(f"change_{index}", "0.0", f"after[{index}] - now[{index}]", values, meaning)
+
+
+def acting(data: Dataset, actions: Array) -> Dataset:
+    """Return the rows with other actions, of the same space."""
+    recorded = data.columns["actions"]
+    changed = actions.reshape(recorded.shape).astype(recorded.dtype)
+    return replace(data, columns={**data.columns, "actions": changed})
+
+
+def _columns(actions: Array, discrete: bool) -> Array:
+    """Return actions as numbers, or a column for each label but the first."""
+    return (actions == np.unique(actions)[1:]).astype(float) if discrete else actions
