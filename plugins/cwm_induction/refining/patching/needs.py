@@ -13,6 +13,7 @@ import numpy as np
 from cwm_cli.data.dataset import Dataset
 from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import close
+from cwm_cli.problems.feedback.separation import Quantity
 from cwm_induction.continuous.samples import Array
 from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.refining.patching.trials import (
@@ -129,17 +130,16 @@ class Standing:
             and (np.abs(column.values[reached]) < LETTER).all()
         ]
 
-    def letters(self, position: int) -> list[NamedColumn]:
-        """Return for each place with a letter which one it is, as flags."""
+    def letters(self, position: int) -> list[Quantity]:
+        """Return the places with letters before a statement."""
         known = self.trials.source.positions[position].known
         found = []
         for place in known:
             values = self.held(position, place)
             reached = values[self.reached(position)]
             if len(reached) and np.isfinite(reached).all() and (reached >= LETTER).all():
-                for letter in np.unique(reached).tolist():
-                    text = f"({place} == {chr(int(letter - LETTER))!r})"
-                    found.append(NamedColumn(text, (values == letter).astype(float)))
+                labels = {each: repr(chr(int(each - LETTER))) for each in np.unique(reached)}
+                found.append(Quantity(place, np.nan_to_num(values), False, False, 0.0, labels))
         return found
 
     def reached(self, position: int) -> Array:

@@ -7,13 +7,13 @@ from time import monotonic
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
+from cwm_cli.problems.feedback.separation import Quantity
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.search.contracts import Refinement, RefinementTask, Refiner
 from cwm_induction.continuous.samples import Array
-from cwm_induction.continuous.terms import NamedColumn
 from cwm_induction.effort import Effort
+from cwm_induction.refining.guards import Guard, find_guard
 from cwm_induction.refining.patching.exceptions import tables, with_tables
-from cwm_induction.refining.patching.guards import ALWAYS, Guard, Quantities, guard
 from cwm_induction.refining.patching.laws import Law, laws
 from cwm_induction.refining.patching.needs import Need, RecordedOutcome, Standing, needs
 from cwm_induction.refining.patching.rewrites import rewritten, tried
@@ -84,14 +84,15 @@ def patched(program: str, data: Dataset, ask: Ask, effort: Effort) -> tuple[str,
         effort.tell("searching for corrections")
         with np.errstate(all="ignore"):
             options = sorted(_options(standing, effort), key=lambda one: -one.gain)
+        confirmed = []
         for found in options[:MOST_CONFIRMED]:
             after = _standing(found.text, outcome, ask, effort)
             if after is not None and after.losses < standing.losses:
-                standing = after
-                findings.append(found.finding)
-                break
-        else:
+                confirmed.append((after, found.finding))
+        if not confirmed:
             break
+        standing, finding = min(confirmed, key=lambda pair: pair[0].losses)
+        findings.append(finding)
     if standing is None:
         return program, []
     text = standing.trials.source.text
@@ -156,7 +157,7 @@ def _additions(standing: Standing, effort: Effort) -> Iterator[Found]:
             break
         reached = standing.reached(need.position)
         inside, outside = (gained > lost) & reached, (lost > 0) & (lost >= gained) & reached
-        where = guard(_quantities(standing, need), inside, outside, effort)
+        where = find_guard(_quantities(standing, need), inside, outside)
         if where is not None:
             gain = int(((gained - lost) * where.holds)[reached].sum())
             found = _written(standing, need, law, where, gain)
@@ -180,26 +181,20 @@ def _finite(values: Array, need: Need) -> Array:
     return np.where(np.isfinite(values), values, np.nan_to_num(need.now))
 
 
-def _quantities(standing: Standing, need: Need) -> Quantities:
-    """Return what a guard at a site may compare."""
-    columns = [NamedColumn(c.text, np.nan_to_num(c.values)) for c in standing.places(need.position)]
+def _quantities(standing: Standing, need: Need) -> list[Quantity]:
+    """Return the quantities that a condition before a statement may compare."""
     data = standing.trials.data
     space = data.observation_space
     stored = [] if space.children else [data.columns["observations"]]
     given = [column for one in stored for column in one.reshape(len(data), -1).T]
-    main = frozenset(
-        c.text for c in columns if any(np.allclose(c.values, one, atol=1e-9) for one in given)
-    )
-    moved = frozenset(
-        c.text for c in columns if any(_is_next(c.values, one) for one in _after(standing))
-    )
-    return Quantities(
-        columns,
-        main | moved | {"action"},
-        moved - main,
-        standing.letters(need.position),
-        data.columns["episodes"],
-    )
+    found = []
+    for text, values, *_ in standing.places(need.position):
+        values = np.nan_to_num(values)
+        main = text == "action" or any(np.allclose(values, one, atol=1e-9) for one in given)
+        main = main or any(_is_next(values, one) for one in _after(standing))
+        is_real = not (values == np.round(values)).all()
+        found.append(Quantity(text, values, is_real, True, 0.0 if main else 3.0))
+    return [*found, *standing.letters(need.position)]
 
 
 def _after(standing: Standing) -> Sequence[Array]:
@@ -212,7 +207,7 @@ def _is_next(values: Array, said: Array) -> bool:
 
 def _written(standing: Standing, need: Need, law: Law, where: Guard, gain: int) -> Found:
     """Write a correction before its statement."""
-    always = where.text == ALWAYS
+    always = not where.text
     place = "" if always else f"if {where.text}: "
     finding = f"{place}{need.place} = {law.text} (fixes {gain} recorded values)"
     lines = [f"{need.place} = {law.text}"]
@@ -221,7 +216,7 @@ def _written(standing: Standing, need: Need, law: Law, where: Guard, gain: int) 
     text = standing.trials.source.with_lines(
         need.position, [f"# Correction: fixes {gain} values that were wrong without it.", *lines]
     )
-    return Found(_with_numpy(text), GAIN * gain - law.cost - where.rank, finding)
+    return Found(_with_numpy(text), GAIN * gain - law.cost - where.cost, finding)
 
 
 def _with_numpy(text: str) -> str:
