@@ -19,8 +19,8 @@ from cwm_cli.sandbox import Limits
 from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.program import ProgramModel
-from cwm_induction.refining.calibrating import Calibrate, Calibration
-from cwm_induction.refining.versions import VersionsJob
+from cwm_induction.refining.calibration import Calibrate, Calibration
+from cwm_induction.refining.variants import VariantsJob
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def calibrate(
         Limits.chosen(chosen["sandbox"]),
         tools=tools,
         accepted=allow_gap,
-        handlers=[VersionsJob.handler],
+        handlers=[VariantsJob.handler],
         observer=observer,
     )
     with guard as sandbox:

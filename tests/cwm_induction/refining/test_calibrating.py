@@ -15,10 +15,17 @@ from cwm_cli.evaluation import AccuracyMetric
 from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.search.contracts import Move, Node, RefinementTask, Usage, Verdict
-from cwm_induction.refining.calibrating import Calibrate
-from cwm_induction.refining.fitting import advances, simplest
-from cwm_induction.refining.lifting import NumberKind, choices, lift, number, written
-from cwm_induction.refining.versions import VersionsJob, ask_versions
+from cwm_induction.refining.calibration import Calibrate
+from cwm_induction.refining.constants import (
+    ConstantKind,
+    find_choices,
+    find_constants,
+    format_number,
+    replace_spans,
+    simplest,
+)
+from cwm_induction.refining.time_steps import find_advances
+from cwm_induction.refining.variants import VariantsJob, predict_variants
 from folders import ROOT, WORLD_MODELS
 from recordings import MOVES, POINT
 
@@ -120,7 +127,7 @@ def node(program):
     return Node(0, 0, -1, "generate", program, Verdict(score=0.4), "", Usage())
 
 
-class TestLifting:
+class TestConstants:
     def test_numbers_are_found_with_their_names_and_what_is_no_constant_is_not(self):
         program = (
             "import math\nRATE = 0.25\nSIZES = [1.5, {'deep': 2.5}]\n"
@@ -133,12 +140,14 @@ class TestLifting:
             "        for _ in range(5):\n            w = -3.5 * x + 2.0 * math.pi\n"
             "        return x, 1.0 if x > 30 else 0.0\n"
         )
-        found = {each.name: each for each in lift(program)}
-        assert {name for name, each in found.items() if each.kind == NumberKind.DECLARED} == {
+        found = {each.name: each for each in find_constants(program)}
+        assert {name for name, each in found.items() if each.kind == ConstantKind.DECLARED} == {
             "mass",
             "offset",
         }
-        named = {name: each.value for name, each in found.items() if each.kind == NumberKind.NAMED}
+        named = {
+            name: each.value for name, each in found.items() if each.kind == ConstantKind.NAMED
+        }
         assert named == {
             "RATE": 0.25,
             "SIZES[0]": 1.5,
@@ -149,14 +158,16 @@ class TestLifting:
             "1.25 in line 10": 1.25,
             "-3.5 in line 12": -3.5,
         }
-        last = [each.value for each in found.values() if each.kind == NumberKind.LITERAL]
+        last = [each.value for each in found.values() if each.kind == ConstantKind.LITERAL]
         assert sorted(last) == [1.0, 30.0]
 
     def test_only_the_characters_of_a_number_change(self):
         program = swing()
-        texts = [(each.place, number(each.value * 2)) for each in lift(program)]
-        doubled = written(program, texts)
-        assert [each.value for each in lift(doubled) if each.kind == NumberKind.DECLARED] == [
+        texts = [(each.span, format_number(each.value * 2)) for each in find_constants(program)]
+        doubled = replace_spans(program, texts)
+        assert [
+            each.value for each in find_constants(doubled) if each.kind == ConstantKind.DECLARED
+        ] == [
             19.6,
             0.62,
             0.1,
@@ -167,13 +178,15 @@ class TestLifting:
 
     def test_ways_are_put_in_force_in_front(self):
         program = swing()
-        [choice] = choices(program)
-        assert choice.ways == ('"semi-implicit"', '"euler"')
-        assert '["euler", "semi-implicit"]' in written(program, [(choice.place, choice.text(1))])
+        [choice] = find_choices(program)
+        assert choice.options == ('"semi-implicit"', '"euler"')
+        assert '["euler", "semi-implicit"]' in replace_spans(
+            program, [(choice.span, choice.text(1))]
+        )
 
     @pytest.mark.parametrize("text", ["", "def f(:", "x = " + "(" * 500, "x = 9 ** 9 ** 9"])
     def test_a_text_without_numbers_has_none(self, text):
-        assert lift(text) == []
+        assert find_constants(text) == []
 
     def test_the_simplest_number_of_a_gap_is_on_the_coarsest_grid(self):
         cases = {
@@ -192,7 +205,9 @@ class TestLifting:
             assert simplest(low, high, was) == pytest.approx(wanted), (low, high)
 
     def test_a_fraction_is_written_as_one_and_a_short_decimal_is_not(self):
-        declared, literal = lift("class E:\n    PARAMETERS = {'step': 0.02}\nx = y + 1.5 * z\n")
+        declared, literal = find_constants(
+            "class E:\n    PARAMETERS = {'step': 0.02}\nx = y + 1.5 * z\n"
+        )
         assert [declared.text(value) for value in (1 / 30, 0.02, 0.0333)] == [
             "1 / 30",
             "0.02",
@@ -207,13 +222,13 @@ def test_a_component_that_advances_with_another_gives_the_time_step():
     speed = before[:, 1] + rng.uniform(-1, 1, 100)
     semi_implicit = np.stack([before[:, 0] + 0.05 * speed, speed], axis=1)
     semi_implicit[:5, 0] = 0.0  # clipped
-    [found] = advances(before, semi_implicit)
+    [found] = find_advances(before, semi_implicit)
     assert found[:3] == (0, 1, True)
     assert found.step == pytest.approx(0.05, abs=1e-9)
     explicit = np.stack([before[:, 0] + 0.05 * before[:, 1], speed], axis=1)
-    [found] = advances(before, explicit)
+    [found] = find_advances(before, explicit)
     assert found[:3] == (0, 1, False)
-    assert advances(before, rng.uniform(-2, 2, (100, 2))) == []
+    assert find_advances(before, rng.uniform(-2, 2, (100, 2))) == []
 
 
 class TestFit:
@@ -222,7 +237,7 @@ class TestFit:
         program = swing(ways='["euler", "semi-implicit"]', **OFF)
         found = Calibrate().fit(program, swings, sandbox)
         assert (found.wrong_before, found.wrong, found.stopped) == (len(swings), 0, "")
-        fitted = {each.name: each.value for each in lift(found.program)}
+        fitted = {each.name: each.value for each in find_constants(found.program)}
         for name in ("gravity", "drag", "step"):
             assert fitted[name] == pytest.approx(TRUE[name], rel=1e-6)
         assert 'CHOICES = {"integrator": ["semi-implicit", "euler"]}' in found.program
@@ -245,12 +260,12 @@ class TestFit:
     def test_with_noise_numbers_are_rounded_within_two_standard_errors(self, sandbox):
         rows = cart(200, noise=0.01)
         found = Calibrate().fit(CART.format(**CART_OFF), rows, sandbox)
-        fitted = {each.name: each.value for each in lift(found.program)}
+        fitted = {each.name: each.value for each in find_constants(found.program)}
         assert fitted["step"] == 1 / 30
         assert fitted["mass"] == 1.0
         assert fitted["force"] == 1.5
         assert fitted["drag"] == pytest.approx(0.31, abs=0.04)  # standard error about 0.015
-        assert len(number(fitted["drag"])) <= 4
+        assert len(format_number(fitted["drag"])) <= 4
 
     def test_where_a_term_is_missing_the_errors_that_stay_are_told(self, sandbox, swings):
         columns = dict(swings.columns)
@@ -288,7 +303,7 @@ class TestFit:
         assert found.steps < 3000 + 20 * len(swings)
 
 
-class TestVersions:
+class TestVariants:
     def test_a_process_is_told_no_answers_and_no_two_rows_in_a_row(self, swings, monkeypatch):
         jobs = []
         with Sandbox() as sandbox:
@@ -300,11 +315,11 @@ class TestVersions:
                     jobs.extend(job for side in sides for job in side) or run(sides, limits)
                 ),
             )
-            [answers] = ask_versions(sandbox, [swing()], swings)
+            [answers] = predict_variants(sandbox, [swing()], swings)
         assert np.allclose(
             answers.columns["next_observations"], swings.columns["next_observations"]
         )
-        assert all(isinstance(job, VersionsJob) for job in jobs)
+        assert all(isinstance(job, VariantsJob) for job in jobs)
         for job in jobs:
             assert set(job.columns) == {"observations", "actions"}
             seen = {row.tobytes() for row in job.columns["observations"]}
@@ -316,7 +331,7 @@ class TestVersions:
         hang = "\n\ndef wait():\n    while True:\n        pass\n"
         versions = [swing(), swing() + hang + "wait()\n", "1 / 0", swing(gravity=1.0)]
         with Sandbox(Limits(stall_seconds=0.3)) as sandbox:
-            answers = ask_versions(sandbox, versions, swings)
+            answers = predict_variants(sandbox, versions, swings)
         assert [bool(each.failed.any()) for each in answers] == [False, True, True, False]
         assert not np.allclose(answers[3].columns["rewards"], swings.columns["rewards"])
 
