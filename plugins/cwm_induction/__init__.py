@@ -39,7 +39,7 @@ def cwm_refiners() -> Mapping[str, str]:
     return {
         "calibrate": "cwm_induction.refining.calibration:Calibrate",
         "join": "cwm_induction.refining.joining:Join",
-        "patch": "cwm_induction.refining.patching.patch:Patch",
+        "patch": "cwm_induction.refining.patches:Patch",
     }
 
 

@@ -284,8 +284,7 @@ class Fit:
         The scale of the Cauchy loss is a quantile of the errors of each component. It decreases
         from share to share, so that rows of another regime lose their weight. All dampings are
         evaluated in one batch. `scipy.optimize.least_squares`, which evaluates one point at a time,
-        took 10 to 35 % more steps on shifted classic environments and fitted a mechanism with limits
-        less well.
+        took 10 to 35 % more steps on classic environments and fitted a mechanism less well.
         """
         from scipy.linalg import svd
 

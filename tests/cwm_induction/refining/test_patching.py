@@ -14,7 +14,7 @@ from cwm_cli.problems.world_model import WorldModelProblem
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import Node, RefinementTask, Usage, Verdict
 from cwm_cli.worlds import ProgramModel
-from cwm_induction.refining.patching.patch import Patch
+from cwm_induction.refining.patches import Patch
 
 GLIDER = '''class Environment:
     """A glider over a field: it is pushed, and slowed down by the air."""
