@@ -150,7 +150,6 @@ class Calibrate(Refiner):
         stopped, unidentified = "", list[str]()
         try:
             tell(f"fitting {len(fit.constants)} numbers to {len(fit.rows)} rows")
-            fit.fix_time_step(kinds)
             fit.choose([kind for kind in kinds if kind <= ConstantKind.NAMED])
             # Declared constants and those of a model are fitted together.
             first = 1 + (ConstantKind.MODEL in kinds[1:2])
@@ -216,8 +215,9 @@ def _simplify(fit: Fit) -> list[str]:
     slopes = fit.slopes(fit.values, every, rows).reshape(-1, len(every))
     is_idle = np.abs(slopes).max(axis=0) <= EFFECT
     idle = [n for n in every.tolist() if is_idle[n] and n not in fit.searched]
-    settled = fit.searched | fit.fixed
-    smooth = [n for n in np.flatnonzero(fit.values != fit.written).tolist() if n not in settled]
+    smooth = [
+        n for n in np.flatnonzero(fit.values != fit.written).tolist() if n not in fit.searched
+    ]
     restored = _restore(fit, smooth, slopes, rows)
     _round(fit, np.array([n for n in smooth if fit.values[n] != fit.written[n]], int), rows)
     _follow_twins(fit, idle)

@@ -26,7 +26,6 @@ from cwm_induction.refining.constants import (
     replace_spans,
     simplest,
 )
-from cwm_induction.refining.time_steps import find_advances, fit_advance
 from cwm_induction.refining.variants import predict_variants
 
 if TYPE_CHECKING:
@@ -139,8 +138,6 @@ class Fit:
         self.chosen: list[Correction] = []
         self.searched: set[int] = set()
         """Constants that the search over candidate values has set."""
-        self.fixed: set[int] = set()
-        """Time steps that the rows determine exactly."""
         self.redundant: set[int] = set()
         """Constants whose change other constants compensate; they keep their written values."""
         self._weights = np.ones(len(kept)) if weights is None else weights[kept]
@@ -340,60 +337,11 @@ class Fit:
         return moves
 
     def free(self, kinds: Sequence[ConstantKind]) -> np.ndarray:
-        """Return the indices of the constants of some kinds that are not fixed."""
+        """Return the indices of the constants of some kinds that are not redundant."""
         chosen = [n for n, each in enumerate(self.constants) if each.kind in kinds]
-        return np.array([n for n in chosen if n not in self.fixed | self.redundant], int)
+        return np.array([n for n in chosen if n not in self.redundant], int)
 
     # stages of a fit
-
-    def fix_time_step(self, kinds: Sequence[ConstantKind]) -> None:
-        """Fit a time step alone if one component advances by it times another component.
-
-        The program has to advance the same component by the same other one, and exactly one
-        constant may change the ratio.
-        """
-        rows = self.sample[~self.rows.columns["terminations"][self.sample]]
-        before, after = (self._floats(rows, side) for side in ("observations", "next_observations"))
-        recorded, free = find_advances(before, after), self.free(kinds)
-        if not recorded or not len(free):
-            return
-
-        def predict(variants: Sequence[np.ndarray]) -> np.ndarray:
-            errors = self.evaluate(variants, rows).errors[..., :-1]  # without the reward
-            predicted: np.ndarray = after + errors * tolerances(after)
-            return predicted
-
-        own = {line[:3]: line for line in find_advances(before, predict([self.values])[0])}
-        nudged = [self.moved(self.values, np.array([n]), np.array([NUDGE])) for n in free]
-        predicted = predict(nudged) if own else ()
-        for line in recorded:
-            mine = next((own[key] for key in own if key[:2] == line[:2]), None)
-            if mine is None or mine.step * line.step <= 0:
-                continue
-            lines = [fit_advance(before, one, *mine[:3]) for one in predicted]
-            ratios = np.array([each.step / mine.step if each else -1.0 for each in lines])
-            if (ratios <= 0).any():
-                continue
-            powers = np.log(ratios) / NUDGE
-            [*acting] = np.flatnonzero(np.abs(powers) > 0.05)
-            if len(acting) != 1 or abs(round(powers[acting[0]])) != 1:
-                continue
-            n, power = int(free[acting[0]]), round(powers[acting[0]])
-            value = self.written[n] * (line.step / mine.step) ** power
-            # Two standard errors, and the precision of float32.
-            reach = abs(value) * (2 * line.error / abs(line.step) + 2e-7)
-            values = put(self.values, n, simplest(value - reach, value + reach, self.written[n]))
-            found = fit_advance(before, predict([values])[0], *mine[:3])
-            if found is not None and abs(found.step / line.step - 1) < 1e-5:
-                self.fixed.add(n)
-                self.use_values(values)
-
-    def _floats(self, rows: np.ndarray, side: str) -> np.ndarray:
-        """Return the real components of observations: (rows, components)."""
-        chosen = self.rows[rows]
-        leaves = chosen.observation_space.leaves(side)
-        parts = [chosen.columns[name].reshape(len(rows), -1) for name, s in leaves if s.is_float]
-        return np.concatenate([np.zeros((len(rows), 0)), *parts], axis=1)
 
     def choose(self, kinds: Sequence[ConstantKind]) -> None:
         """Fit the program with each combination of its choices, and use the best one."""
@@ -431,11 +379,8 @@ class Fit:
                 before, after = choice.options[choice.current], choice.options[n]
                 self.chosen.append(Correction(choice.name, before, after))
         self._use(texts(best[0].options))
-        fixed = sorted(self.fixed)
-        start = np.array([each.value for each in self.constants])
-        self.written = start.copy()
-        start[fixed] = self.values[fixed]
-        self.use_values(start)
+        self.written = np.array([each.value for each in self.constants])
+        self.use_values(self.written)
         self.accept(best[0].values)
 
     def _integers(self, free: np.ndarray) -> list[Choice]:
@@ -526,10 +471,8 @@ class Fit:
     def _restart(self, free: np.ndarray, rows: np.ndarray) -> None:
         """Fit from random starts on few rows, and accept those that fit better."""
         few = rows[:QUICK_SAMPLE]
-        start = self.written.copy()
-        start[sorted(self.fixed)] = self.values[sorted(self.fixed)]
         moves = SPREAD * self.rng.standard_normal((STARTS, len(free)))
-        starts = [self.moved(start, free, each) for each in moves]
+        starts = [self.moved(self.written, free, each) for each in moves]
         sizes = [error_size(each) for each in self.evaluate(starts, few).errors]
         for place in np.argsort(sizes)[:3]:
             values = self.descend(starts[place], free, few, turns=8)

@@ -24,7 +24,6 @@ from cwm_induction.refining.constants import (
     replace_spans,
     simplest,
 )
-from cwm_induction.refining.time_steps import find_advances
 from cwm_induction.refining.variants import VariantsJob, predict_variants
 from folders import ROOT, WORLD_MODELS
 from recordings import MOVES, POINT
@@ -216,21 +215,6 @@ class TestConstants:
         assert literal.text(2 / 3) == "(2 / 3)"
 
 
-def test_a_component_that_advances_with_another_gives_the_time_step():
-    rng = np.random.default_rng(0)
-    before = rng.uniform(-2, 2, (100, 2))
-    speed = before[:, 1] + rng.uniform(-1, 1, 100)
-    semi_implicit = np.stack([before[:, 0] + 0.05 * speed, speed], axis=1)
-    semi_implicit[:5, 0] = 0.0  # clipped
-    [found] = find_advances(before, semi_implicit)
-    assert found[:3] == (0, 1, True)
-    assert found.step == pytest.approx(0.05, abs=1e-9)
-    explicit = np.stack([before[:, 0] + 0.05 * before[:, 1], speed], axis=1)
-    [found] = find_advances(before, explicit)
-    assert found[:3] == (0, 1, False)
-    assert find_advances(before, rng.uniform(-2, 2, (100, 2))) == []
-
-
 class TestFit:
     @pytest.mark.slow
     def test_wrong_constants_and_a_wrong_way_become_right(self, sandbox, swings):
@@ -248,7 +232,7 @@ class TestFit:
         assert "Not determined by these rows: brake" in found.findings
         assert "gravity 8.1 -> 9.8" in found.findings
 
-    def test_the_time_step_is_fixed_first_and_of_a_ratio_one_number_is_fitted(self, sandbox):
+    def test_of_a_ratio_one_number_is_fitted(self, sandbox):
         rows = cart(200)
         found = Calibrate().fit(CART.format(**CART_OFF), rows, sandbox)
         assert found.wrong == 0
@@ -261,7 +245,7 @@ class TestFit:
         rows = cart(200, noise=0.01)
         found = Calibrate().fit(CART.format(**CART_OFF), rows, sandbox)
         fitted = {each.name: each.value for each in find_constants(found.program)}
-        assert fitted["step"] == 1 / 30
+        assert fitted["step"] == pytest.approx(1 / 30, rel=0.01)
         assert fitted["mass"] == 1.0
         assert fitted["force"] == 1.5
         assert fitted["drag"] == pytest.approx(0.31, abs=0.04)  # standard error about 0.015
