@@ -49,7 +49,7 @@ class Calibration:
         wrong: The number of wrong rows after the fit.
         wrong_before: The number of wrong rows before the fit.
         rows: The number of rows.
-        failing: A sentence about the components in which rows are still wrong.
+        failing: A sentence about the wrong components and rows that remain.
         steps: The number of program steps that the fit took.
         stopped: The limit that stopped the fit, "" if none did.
     """
@@ -151,7 +151,7 @@ class Calibrate(Refiner):
         try:
             tell(f"fitting {len(fit.constants)} numbers to {len(fit.rows)} rows")
             fit.choose([kind for kind in kinds if kind <= ConstantKind.NAMED])
-            # Declared constants and those of a model are fitted together.
+            # Declared constants and the constants of a model are fitted together.
             first = 1 + (ConstantKind.MODEL in kinds[1:2])
             for count in range(first, len(kinds) + 1):
                 fit.fit_kinds(kinds[:count], is_last=count == len(kinds))
@@ -206,7 +206,7 @@ def _describe_failures(fit: Fit) -> str:
 
 
 def _simplify(fit: Fit) -> list[str]:
-    """Restore and round constants; return the names of those that the rows do not determine."""
+    """Restore and round constants; return the names of undetermined constants."""
     for n in sorted(fit.searched):
         fit.round_threshold(n)
     rows = fit.sample[~fit.wrong[fit.sample]]
@@ -230,7 +230,7 @@ def _simplify(fit: Fit) -> list[str]:
 
 
 def _restore(fit: Fit, moved: list[int], slopes: np.ndarray, rows: np.ndarray) -> list[int]:
-    """Restore constants that others can compensate; return those that the rows do not determine."""
+    """Restore constants that others can compensate; return the undetermined constants."""
     values, free, undetermined = fit.values.copy(), list(moved), []
     for n in sorted(moved, key=lambda n: abs(fit.values[n] / (fit.written[n] or 1.0) - 1)):
         others = [other for other in free if other != n]
@@ -303,7 +303,7 @@ def _standard_errors(slopes: np.ndarray, errors: np.ndarray) -> np.ndarray:
 def _follow_twins(fit: Fit, idle: list[int]) -> None:
     """Set constants without an effect to fitted ones of the same size in the same line or list.
 
-    The two ends of a range mostly have the same size, and often the rows reach only one of them.
+    The two ends of a range often have the same size, and the rows may reach only one end.
     """
 
     def group(n: int) -> str:

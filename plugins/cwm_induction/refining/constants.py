@@ -1,7 +1,7 @@
 """The constants and choices in the text of a program, and their replacement.
 
-Only the characters of a constant change; the rest of the text stays as it is. MuJoCo models in
-strings (MJCF) have constants too.
+Only the characters of a constant change, and the rest of the text stays unchanged. MuJoCo models
+in strings (MJCF) have constants too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Span = tuple[int, int]
 """The first character of a part of a program, and the one after the last."""
 
 MAX_CONSTANTS = 300
-"""Most constants that are fitted: a program with more of them contains a table."""
+"""Most constants of a fit; a program with more constants contains a table."""
 
 USUAL_VALUES = (0.0, 0.5, 1.0, 2.0)
 """Values that literals in formulas have in any environment."""
@@ -35,7 +35,7 @@ MAX_DENOMINATOR = 120
 """Largest denominator of a fraction: time steps of 1/30 s, 1/60 s and 1/120 s are common."""
 
 MAX_DECIMAL_LENGTH = 10
-"""Length of a decimal, in characters, up to which it is preferred to an equal fraction."""
+"""Longest decimal, in characters, that is preferred to an equal fraction."""
 
 MODEL_MARK = "<mujoco"
 """Begins a MuJoCo model."""
@@ -86,7 +86,7 @@ class Constant(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The options of a choice as they are written; `current` is the index of the used one.
+    """The texts of the options of a choice, and the index of the current one.
 
     A program uses the first option of a list. If `is_list` is false, the span contains one option.
     """
@@ -151,7 +151,7 @@ def add_comments(program: str, lines: Iterable[int], comment: str = "fitted to t
 
 
 def format_number(value: float, digits: int = 17) -> str:
-    """Return a float literal with at most so many significant digits."""
+    """Return a float literal with a limited number of significant digits."""
     return repr(float(f"{value:.{digits}g}"))
 
 

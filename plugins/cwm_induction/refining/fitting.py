@@ -1,8 +1,8 @@
 """The fit of the constants of a program to recorded rows.
 
 Nonlinear least squares moves the constants that change predictions smoothly. A search over
-candidate values finds the others, mostly thresholds. Each step evaluates a batch of variants of the
-program in the sandbox.
+candidate values finds thresholds and other constants without a slope. Each step evaluates a batch
+of variants of the program in the sandbox.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_ROWS = 4000
 """Most rows of a fit; of more rows, a random sample is used."""
 
 SAMPLE, QUICK_SAMPLE = 240, 60
-"""Rows for derivatives, and rows on which choices and starts are compared."""
+"""Numbers of rows for derivatives, and for the comparison of choices."""
 
 NUDGE = 1e-4
 """Relative step of a finite difference: large enough for programs that compute in float32."""
@@ -69,9 +69,6 @@ FACTORS = np.exp(np.linspace(-0.7, 0.7, 29))
 
 NEAR_FACTORS = 1 + np.multiply.outer(10.0 ** np.array([-1.3, -2.3, -3.3]), np.linspace(-1, 1, 10))
 """Candidate values of a threshold that a search has improved before."""
-
-STARTS, SPREAD = 24, 0.2
-"""Number of random starts, and their spread as a logarithm, if the first start fails."""
 
 MAX_COMBINATIONS = 24
 """Most combinations of choices that are compared; of more, choices are compared one by one."""
@@ -162,7 +159,7 @@ class Fit:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether more than 95 % of the rows are wrong, so that the others are right by chance."""
+        """Whether more than 95 % of the rows are wrong; right rows are then due to chance."""
         return bool(self.wrong.mean() > 0.95)
 
     def text(self, values: np.ndarray, digits: int = 17) -> str:
@@ -410,15 +407,13 @@ class Fit:
         self._exclude_redundant(free, slopes)
         kept = ~np.isin(free, [*self.redundant])
         free, slopes = free[kept], slopes[:, :, kept]
-        # A wrong limit or contact has no effect on the rows on which few constants act.
+        # Wrong limits and contacts have no effect on rows with few acting constants.
         count = (np.abs(slopes) > EFFECT).any(axis=1).sum(axis=1)
         smooth = self.sample[count <= np.quantile(count, 0.4)]
         self.accept(self.descend(self.values, free, smooth))
         self.accept(self.descend(self.values, free, self.sample))
-        if np.median(np.abs(self.errors).max(axis=1)) > 1:
-            if not is_last:
-                return
-            self._restart(free, smooth)
+        if not is_last and np.median(np.abs(self.errors).max(axis=1)) > 1:
+            return
         for _ in range(3):
             before = self.score
             if not self.wrong.any():
@@ -439,8 +434,8 @@ class Fit:
         """Exclude constants that act only in a product with others, such as `force / mass`.
 
         A column of the Jacobian that others span is tested by a long step in this direction. If no
-        prediction changes, the constant is redundant. Constants without a name, and those that are
-        written as 1, are tested last: most of them belong to a formula or a unit.
+        prediction changes, the constant is redundant. Constants without a name, and constants
+        with the value 1, are tested last, because most belong to a formula or a unit.
         """
         columns = slopes.reshape(-1, len(free))
         kept: list[int] = []
@@ -468,20 +463,8 @@ class Fit:
                     continue
             kept.append(place)
 
-    def _restart(self, free: np.ndarray, rows: np.ndarray) -> None:
-        """Fit from random starts on few rows, and accept those that fit better."""
-        few = rows[:QUICK_SAMPLE]
-        moves = SPREAD * self.rng.standard_normal((STARTS, len(free)))
-        starts = [self.moved(self.written, free, each) for each in moves]
-        sizes = [error_size(each) for each in self.evaluate(starts, few).errors]
-        for place in np.argsort(sizes)[:3]:
-            values = self.descend(starts[place], free, few, turns=8)
-            size = error_size(self.evaluate([values], few).errors[0])
-            if size < error_size(self.errors[few]) - 0.05:
-                self.accept(self.descend(values, free, self.sample))
-
     def _search(self, free: np.ndarray) -> None:
-        """Search for the constants that no slope leads to, mostly thresholds."""
+        """Search for thresholds and other constants without a slope."""
         wrong, right = np.flatnonzero(self.wrong), np.flatnonzero(~self.wrong)
         slopes = np.abs(self.slopes(self.values, free, self.sample, self.errors[self.sample]))
         if not self.is_noisy:
@@ -529,7 +512,7 @@ class Fit:
         yield from values[np.argsort(-counts, kind="stable")][:12]
 
     def round_threshold(self, n: int) -> None:
-        """Find the interval in which a threshold changes no loss, and use its simplest number."""
+        """Use the simplest value of a threshold that changes no loss."""
         ends = []
         for factor in FACTORS[[0, -1]]:
             near, far = self.values[n], self.values[n] * factor
@@ -584,7 +567,7 @@ def tolerances(values: np.ndarray) -> np.ndarray:
 
 
 def robust_sum(errors: np.ndarray, scale: np.ndarray) -> float:
-    """Return the Cauchy loss, to which outliers add little."""
+    """Return the Cauchy loss, which limits the weight of outliers."""
     return float(np.log1p((errors / scale) ** 2).sum())
 
 
@@ -594,7 +577,7 @@ def error_size(errors: np.ndarray, least: float = FINE) -> float:
 
 
 def residual_of(column: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the part of a column that others do not span, and the weights of the others."""
+    """Return the part of a column that other columns do not span, and their weights."""
     if not others.shape[1]:
         return column, np.zeros(0)
     weights = np.linalg.lstsq(others, column, rcond=1e-10)[0]

@@ -29,14 +29,14 @@ MAX_BOUNDS = 4
 """Most bounds of a condition: a box in two dimensions."""
 
 MAX_PAIRS = 16
-"""Most pairs of quantities for which a half-plane and a disc are tried."""
+"""Most pairs of quantities that may form a half-plane or a disc."""
 
 SIDES = {"low": -np.inf, "high": np.inf}
 """The sides of a range, and the bound that excludes nothing."""
 
 
 class Guard(NamedTuple):
-    """A Python condition, "" if it is always true, the rows in which it holds, and its cost."""
+    """A Python condition, "" if it is always true, the mask of its rows, and its cost."""
 
     text: str
     holds: Array
@@ -48,8 +48,8 @@ def find_guard(quantities: Sequence[Quantity], inside: Array, outside: Array) ->
 
     Args:
         quantities: The quantities that the condition may compare.
-        inside: The mask of the rows in which the condition has to hold.
-        outside: The mask of the rows in which it must not hold. Other rows do not matter.
+        inside: The mask of the rows that have to satisfy the condition.
+        outside: The mask of the rows that must not satisfy it. Other rows do not matter.
 
     Returns:
         The condition, or None if no condition separates the rows.

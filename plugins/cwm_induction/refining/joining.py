@@ -45,7 +45,7 @@ MODELS = {
     END: "EndModel",
     ACTIONS: "ActionsModel",
 }
-"""The class of a program from which one kind of part is taken."""
+"""The class name of a program that contributes one kind of part."""
 
 
 class Part(NamedTuple):
@@ -56,7 +56,7 @@ class Part(NamedTuple):
 
 
 class Contribution(NamedTuple):
-    """A program, and the parts of a transition that are taken from it."""
+    """A program, and the parts of a transition that it contributes."""
 
     program: str
     parts: list[Part]
@@ -101,7 +101,7 @@ class Join(Refiner):
         problem: WorldModelProblem,
         rows: Dataset,
     ) -> list[Contribution]:
-        """Divide the parts among few programs; return [] if one program has all of them.
+        """Divide the parts among few programs; return [] if one program has all parts.
 
         The first program keeps the parts that no program predicts exactly.
         """
@@ -144,7 +144,7 @@ class Join(Refiner):
     def _write(
         self, shares: list[Contribution], problem: WorldModelProblem, rows: Dataset
     ) -> Refinement | None:
-        """Return the joined program if it is exact in every part in which a program is."""
+        """Return the joined program if it has all exact parts of the programs."""
         space = rows.observation_space
         names = documented_names(problem.description, space) or component_names(space, OBSERVATION)
         program = join_programs(shares, names)

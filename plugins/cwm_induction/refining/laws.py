@@ -76,7 +76,7 @@ def _copies(target: Target, others: Sequence[NamedColumn]) -> Iterator[_Expressi
 def _integer_laws(
     target: Target, others: Sequence[NamedColumn], effort: Effort
 ) -> Iterator[_Expression]:
-    """Yield laws of integers; all of them are compared with the values that correct the rows."""
+    """Yield laws of integers, which are compared with the allowed values of the rows."""
     place, now = target.place, target.current
     yield from _copies(target, others)
     assert target.options is not None
@@ -110,7 +110,7 @@ def _integer_laws(
 def _real_laws(
     target: Target, others: Sequence[NamedColumn], effort: Effort
 ) -> Iterator[_Expression]:
-    """Yield laws with one number on which most rows agree, and one with more numbers."""
+    """Yield laws with one number, chosen by vote, and a law with more numbers."""
     place, now = target.place, target.current
     usable = target.tolerance > 0
     rows, wanted = target.rows[usable], target.wanted[usable]

@@ -1,7 +1,7 @@
 """The refiner `patch`: it writes corrections into a program that predicts some rows wrongly.
 
-A correction is a rewrite of an expression or a statement, a law for a place under a condition, or
-at last a lookup table.
+A correction is a rewrite of an expression or a statement, or a law for a place under a condition.
+If no correction is found, a lookup table may be.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ MAX_TRIED = 30
 """Most laws that are tried on all rows."""
 
 MAX_GUARDED = 10
-"""Most laws for which a guard is searched: those that can correct the most values."""
+"""Most searches for a guard; laws that can correct the most values come first."""
 
 UNITS = 100.0
 """Work units of a patch: about a million program steps, or a million operations each."""

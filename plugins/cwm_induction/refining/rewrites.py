@@ -20,7 +20,7 @@ BATCH_SIZE = 100
 """Rewrites in one instrumented program, whose length is limited."""
 
 FIRST_ROWS = 12
-"""Wrong rows on which all rewrites are tried, and number of rewrites that are tried on all rows."""
+"""Number of wrong rows for all rewrites, and number of rewrites that are tried on all rows."""
 
 OTHER_COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt, ast.GtE),

@@ -29,10 +29,10 @@ from cwm_induction.refining.tracing import (
 )
 
 SAMPLE, FIRST_SAMPLE = 40, 16
-"""Wrong rows that are solved for, and those on which all sites are compared first."""
+"""Numbers of wrong rows that are solved for: at the best sites, and at all sites."""
 
 MAX_SITES = 10
-"""Most sites at which laws are searched: those that can correct the most values."""
+"""Most sites with a search for laws; sites that can correct the most values come first."""
 
 NEARBY, SMALL = np.arange(-8, 9), np.arange(13)
 """Changes of integers that are tried, and integers that are tried themselves."""
@@ -184,7 +184,7 @@ class Target:
         place: The place.
         current: Its value in all rows.
         rows: The wrong rows that were solved.
-        wanted: The value that it needs in each of these rows.
+        wanted: The value that the place needs, (rows,).
         tolerance: The largest error of `wanted`, below 0 if no value corrects the row.
         corrected: The number of values that become right.
         options: The integers that were tried, None for real numbers.

@@ -1,4 +1,4 @@
-"""Instrumented programs: they record the values of variables, and try changes of these values.
+"""Instrumented programs, which record the values of variables and try changes.
 
 A place is an expression that a statement can assign to: a name, an attribute or an element. A site
 is a place and the statement that reads it next. One instrumented program contains all changes. The
@@ -241,7 +241,7 @@ def _known_places(method: ast.FunctionDef, until: ast.stmt) -> tuple[str, ...]:
 
 
 def _read_places(statement: ast.stmt) -> list[str]:
-    """Return the places that a statement reads; of a compound statement, those of its head."""
+    """Return the places that a statement reads; for a compound statement, in its head."""
     part: ast.AST = statement
     if isinstance(statement, ast.If | ast.While):
         part = statement.test
@@ -356,7 +356,7 @@ class Change(NamedTuple):
 class Tracer:
     """Tries changes of a program on the rows of a dataset, and spends work for them.
 
-    `variants` are texts of methods or values that replace those of the class.
+    `variants` are texts that replace a method or a value of the class.
     """
 
     source: Source
@@ -367,7 +367,7 @@ class Tracer:
 
     @cached_property
     def columns(self) -> list[Site]:
-        """The recorded values: each place that is known before each statement."""
+        """The recorded values: the known places before each statement."""
         return [
             Site(number, place)
             for number, statement in enumerate(self.source.statements)

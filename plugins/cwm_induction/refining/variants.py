@@ -41,7 +41,7 @@ MAX_LOST = 3
 
 
 class VariantPredictions(NamedTuple):
-    """The predictions of a variant, and the mask of the rows in which it failed."""
+    """The predictions of a variant, and the mask of the failed rows."""
 
     columns: Columns
     failed: np.ndarray
@@ -111,8 +111,8 @@ def _predict_batch(
 class VariantsJob(ModelJob):
     """A request for the predictions of variants of a program, one variant after the other.
 
-    The slots are those of predictions, (variants * rows, ...); `failed` marks the rows in which a
-    variant raised an error or returned an invalid result.
+    The slots contain predictions, (variants * rows, ...). `failed` is the mask of errors and
+    invalid results.
     """
 
     handler: ClassVar[str] = "cwm_induction.refining.variants:VariantsHandler"

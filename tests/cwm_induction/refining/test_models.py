@@ -1,4 +1,4 @@
-"""Mechanisms in XML that programs hold: their numbers are found, written back and fitted."""
+"""Constants of MuJoCo models in programs are found, replaced and fitted."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def arm(ways='["Euler", "RK4"]', **numbers):
     return ARM.format(ways=ways, **numbers)
 
 
-def test_sizes_of_a_mechanism_are_numbers_and_flags_directions_zeros_and_pictures_are_not():
+def test_flags_directions_zeros_and_visual_elements_are_no_constants():
     found = {each.name: each.value for each in find_constants(arm(**WRITTEN))}
     assert found == {
         "option.timestep": 0.01,
@@ -83,7 +83,7 @@ def test_sizes_of_a_mechanism_are_numbers_and_flags_directions_zeros_and_picture
     }
 
 
-def test_numbers_of_a_mechanism_are_written_back_where_they_stood():
+def test_constants_of_a_model_are_replaced():
     program = arm(**WRITTEN)
     texts = []
     for each in find_constants(program):
@@ -104,7 +104,7 @@ def test_numbers_of_a_mechanism_are_written_back_where_they_stood():
         """X = ("<mujoco>"\n  "<option timestep='%s' viscosity='0.3'/></mujoco>") % dt""",
     ],
 )
-def test_a_mechanism_may_have_gaps_quotes_of_any_kind_and_pieces(source):
+def test_a_model_may_have_gaps_quotes_and_pieces(source):
     program = f"dt = '0.01'\n{source}"
     [each] = find_constants(program)
     assert (each.name, each.value) == ("option.viscosity", 0.3)
@@ -115,13 +115,13 @@ def test_a_mechanism_may_have_gaps_quotes_of_any_kind_and_pieces(source):
     )
 
 
-def test_elements_of_one_name_are_told_apart_and_text_that_is_cut_off_is_no_error():
+def test_equal_elements_have_different_names_and_incomplete_text_is_accepted():
     text = '<mujoco><body name="a"><geom size="1"/><geom size="2"/></body><geom size="3" <'
     assert [part.name for part in model_constants(text)] == ["a.geom.size", "a.geom 2.size"]
     assert not list(model_constants('</body></mujoco><geom size="abc"/><option'))
 
 
-def test_every_number_that_is_found_in_the_recalled_programs_stands_there():
+def test_constants_of_recalled_programs_have_correct_spans():
     for file in sorted(RECALLED.glob("[a-z]*.py")):
         program = file.read_text()
         found = [each for each in find_constants(program) if each.kind == ConstantKind.MODEL]
@@ -132,7 +132,7 @@ def test_every_number_that_is_found_in_the_recalled_programs_stands_there():
 
 
 @pytest.mark.slow
-def test_a_mechanism_is_fitted_with_its_limits_and_its_integrator():
+def test_a_model_is_fitted_with_its_limits_and_its_integrator():
     pytest.importorskip("mujoco")
     rng = np.random.default_rng(0)
     made = {}
