@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_cli.data.spaces import Columns
 from cwm_cli.evaluation import close
 from cwm_cli.problems.feedback.separation import Quantity
 from cwm_induction.continuous.samples import Array
@@ -81,14 +80,6 @@ class TracedRows:
     def losses(self) -> int:
         """The number of wrong numbers."""
         return int(self.wrong.sum())
-
-    def count_losses(self, columns: Columns) -> int:
-        """Return the number of wrong numbers in predictions of all rows, {} if these failed."""
-        if not columns:
-            return self.truth.size
-        predicted = flat_predictions(self.data.observation_space, columns)
-        rows = np.arange(len(predicted))
-        return int(wrong_numbers(self.data, self.truth, predicted, rows).sum())
 
     @cached_property
     def rounding_error(self) -> Array:

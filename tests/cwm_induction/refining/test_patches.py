@@ -118,19 +118,6 @@ def test_a_region_with_another_law_is_added(repair: Repair, sandbox: Sandbox) ->
     assert repair(text, data) == "", "a correct program does not change"
 
 
-@pytest.mark.slow
-def test_values_without_a_rule_are_looked_up(repair: Repair, sandbox: Sandbox) -> None:
-    rng = np.random.default_rng(4)
-    bonus = {(d, a): int(rng.integers(-40, 40)) / 8 for d in range(5) for a in range(3)}
-    tax = SHOP.replace("float(3 * sold - stock)", f"3 * sold - stock + {bonus}[self.day, action]")
-    tax = tax.replace("        self.stock, self.day = stock, day\n", "")
-    data = _recorded(tax, SHOP)
-    text = repair(SHOP, data)
-    assert "by observation[1], action." in text, text
-    assert _is_exact(text, data, sandbox)
-    assert repair(text, data) == "", "nothing is left over"
-
-
 def test_hidden_rows_do_not_change_a_patch(repair: Repair) -> None:
     data = _recorded(GLIDER.replace("0.3 * speed", "0.45 * speed"), GLIDER)
     other = data.columns["rewards"].copy()
