@@ -28,6 +28,9 @@ MISTAKE = 3.0
 MAX_BOUNDS = 4
 """Most bounds of a condition: a box in two dimensions."""
 
+MAX_ROWS = 1000
+"""Most rows inside and outside that the search reads, so that a linear programme stays fast."""
+
 MAX_PAIRS = 16
 """Most pairs of quantities that may form a half-plane or a disc."""
 
@@ -58,17 +61,25 @@ def find_guard(quantities: Sequence[Quantity], inside: Array, outside: Array) ->
         return None
     if not outside.any():
         return Guard("", np.ones(len(inside), bool))
-    rows = np.flatnonzero(inside | outside)
+    rows = np.sort(np.concatenate([_spread(inside), _spread(outside)]))
     some = [each._replace(values=each.values[rows]) for each in quantities]
     target = inside[rows]
     guards = []
     for literals in _candidates(some, target):
         found = Conjunction(tuple(literals))
-        mistakes = int((found.holds(some) != target).sum())
+        holds = found.holds(quantities)
+        mistakes = int((~holds & inside).sum() + (holds & outside).sum())
         bits = sum(literal.count_bits(quantities) for literal in literals)
         cost = bits / BITS_PER_UNIT + MISTAKE * mistakes
-        guards.append(Guard(found.to_python(some), found.holds(quantities), cost))
+        guards.append(Guard(found.to_python(some), holds, cost))
     return min(guards, key=lambda guard: guard.cost, default=None)
+
+
+def _spread(mask: Array) -> Array:
+    """Return evenly spaced rows of a mask."""
+    rows = np.flatnonzero(mask)
+    chosen: Array = rows[np.linspace(0, len(rows) - 1, min(len(rows), MAX_ROWS)).astype(int)]
+    return chosen
 
 
 def _candidates(quantities: Sequence[Quantity], target: Array) -> Iterator[tuple[Literal, ...]]:

@@ -164,7 +164,8 @@ def _candidates(traced: TracedRows, effort: Effort) -> Iterator[Candidate]:
         yield Candidate(text, GAIN * gain - rewrite.cost, finding)
     best = 0.0
     for tried in _try_laws(traced, effort):
-        if tried.most - 1.0 <= best:  # a guard costs at least 1
+        # A guard costs at least 1.
+        if tried.most - 1.0 <= best or not effort.spend(0.0):
             break
         target, gained, lost = tried.target, tried.gained, tried.lost
         reached = traced.reached(target.statement)
