@@ -1,4 +1,4 @@
-"""Conditions that separate the rows in which a law holds from those in which it does not."""
+"""Conditions that separate the rows of a law from other rows."""
 
 import numpy as np
 import pytest

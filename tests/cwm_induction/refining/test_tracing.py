@@ -1,4 +1,4 @@
-"""Instrumented programs record values, and try changes of them on single rows."""
+"""Instrumented programs record values, and try changes on single rows."""
 
 import numpy as np
 
