@@ -12,6 +12,10 @@ from cwm_cli.search.contracts import unheard
 Answer = TypeVar("Answer")
 
 
+CHECK_UNITS = 2.0
+"""Work units between two readings of the clock, which takes up to a millisecond."""
+
+
 class KnownAnswer(NamedTuple):
     """What a search found, what it spent, and the random numbers that come after it."""
 
@@ -37,20 +41,22 @@ class Effort:
     done: dict[object, KnownAnswer] = field(default_factory=dict)
     capped: bool = field(default=False, init=False)
     _start: float = field(default_factory=time.thread_time, init=False)
+    _next_check: float = field(default=np.inf, init=False)
 
     def spend(self, operations: float) -> bool:
         """Take what some arithmetic needs; return whether it may be done."""
         self.units -= operations / 1e6
-        if time.thread_time() - self._start > self.seconds:
-            self.capped = True
+        if self.units < self._next_check or not operations:
+            self._next_check = self.units - CHECK_UNITS
+            self.capped = self.capped or time.thread_time() - self._start > self.seconds
         return self.units > 0 and not self.capped
 
     def share(self, fraction: float) -> "Share":
         """Return a part of what is left, for one family of explanations."""
         return Share(self, self.units * fraction)
 
-    def part(self, count: int) -> "Effort":
-        """Return one of several equal parts of what is left, to be used at the same time."""
+    def part(self, count: float) -> "Effort":
+        """Return one of `count` equal parts of the remaining work, which stays counted here."""
         left = self.seconds - (time.thread_time() - self._start)
         return Effort(self.units / count, left, self.tell, self.done)
 

@@ -26,7 +26,7 @@ from cwm_gymnasium import cwm_environments
 from cwm_induction.attempts import unchanged
 from cwm_induction.backend import Induction
 from cwm_induction.continuous.regression import snapped
-from cwm_induction.continuous.rules import Feature, condition, holds, learned
+from cwm_induction.rules import Feature, learn_rule
 from cwm_induction.writing.rounding import simplest_between, whole_degrees_between
 from cwm_induction.writing.statements import (
     EmissionError,
@@ -243,29 +243,29 @@ class TestNumbers:
 class TestRules:
     values = np.array([-0.4, -0.1, 0.0, 0.1, 0.19, 0.212, 0.3, 0.5])
 
-    def test_a_threshold_is_the_simplest_number_in_the_gap(self):
-        tree = learned([Feature("x", self.values)], self.values > 0.2, depth=2)
-        assert condition(tree) == "x > 0.2"
+    def test_threshold_is_the_simplest_number_in_the_gap(self):
+        rule = learn_rule([Feature("x", self.values)], self.values > 0.2)
+        assert rule.text() == "x > 0.2"
 
-    def test_whole_degrees_are_preferred_for_what_is_bounded_by_them(self):
+    def test_whole_degrees_are_preferred_for_angles(self):
         angle = Feature("x", np.append(self.values, 0.205), degrees=True)
-        tree = learned([angle], angle.values > 0.2094, depth=2)
-        assert condition(tree) == "x > np.radians(12)"
+        rule = learn_rule([angle], angle.values > 0.2094)
+        assert rule.text() == "x > np.radians(12)"
 
     @given(st.sets(st.integers(-9999, 9999), min_size=8, max_size=20), st.floats(0.2, 0.8))
     def test_one_threshold_is_learned_exactly(self, numbers, share):
         values = np.array(sorted(numbers)) / 1000
         wanted = np.arange(len(values)) >= share * len(values)
-        tree = learned([Feature("x", values)], wanted, depth=1)
-        assert holds(tree, len(values)).tolist() == wanted.tolist()
+        rule = learn_rule([Feature("x", values)], wanted)
+        assert rule.holds(len(values)).tolist() == wanted.tolist()
 
     def test_two_conditions_are_joined(self):
         x, y = np.meshgrid(np.linspace(-1, 1, 21), np.linspace(-1, 1, 21))
         features = [Feature("x", x.ravel()), Feature("y", y.ravel())]
         wanted = (features[0].values > 0.52) & (features[1].values > 0.31)
-        tree = learned(features, wanted, depth=3)
-        assert holds(tree, wanted.size).tolist() == wanted.tolist()
-        assert " and " in condition(tree)
+        rule = learn_rule(features, wanted)
+        assert rule.holds(wanted.size).tolist() == wanted.tolist()
+        assert " and " in rule.text()
 
 
 def test_no_environment_is_recognised():

@@ -6,11 +6,11 @@ import pytest
 
 from cwm_cli.envs.spec import space_of
 from cwm_induction.continuous.ending import ending
-from cwm_induction.continuous.rules import Feature, condition, holds, separated
 from cwm_induction.continuous.samples import Samples
 from cwm_induction.continuous.variables import inputs_of, latents
 from cwm_induction.effort import Effort
 from cwm_induction.rewards.reward import reward_of
+from cwm_induction.rules import Feature, learn_rule
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 CHOICE = gym.spaces.Discrete(3)
@@ -60,11 +60,8 @@ def paid(found, row, seen):
     )
     for index in range(4):
         names |= {f"x{index}": seen.before[row, index], f"x{index}_next": seen.after[row, index]}
-    total = eval(found.formula.text(), names)
-    for case in found.cases:
-        if eval(condition(case.tree), names):
-            return eval(case.formula.text(), names) + (total if case.added else 0)
-    return total
+    chosen = next((i for rule, i in found.laws.rules if eval(rule.text(), names)), 0)
+    return eval(found.laws.formulas[chosen].text(), names)
 
 
 def share_right(found, seen):
@@ -104,7 +101,7 @@ def test_ends_that_pay_differently_are_told_apart():
         return (10.0 if y[0] > 0 else -10.0) if over(x, u, y) else -0.1 * abs(y[0] - 0.8)
 
     found = found_in(samples(worth, seed=1))
-    assert {case.formula.text() for case in found.cases} == {"10.0", "-10.0"}
+    assert {formula.text() for formula in found.laws.formulas} >= {"10.0", "-10.0"}
     assert share_right(found, samples(worth, seed=2, rows=300)) > 0.98
 
 
@@ -120,7 +117,7 @@ def test_an_approximation_is_short():
     found = found_in(samples(lambda x, u, y: np.sin(7 * y[0] * y[1]) * y[2] ** 3 + y[0], seed=1))
     assert found.right < 0.5
     assert len(found.formula.terms) <= 4
-    assert not found.cases
+    assert not found.laws.rules
 
 
 def test_the_end_reads_the_distance_that_the_reward_reads():
@@ -132,15 +129,13 @@ def test_the_end_reads_the_distance_that_the_reward_reads():
 
     seen = samples(worth, seed=1, ends=arrived)
     terms = found_in(seen).places
-    end = ending(seen, latents(seen).variables, depth=3, terms=terms)
-    assert condition(end.tree).startswith("np.hypot(x0_next - 0.5, x1_next + 0.3) <= 0.4")
+    end = ending(seen, latents(seen).variables, terms)
+    assert end.rule.text().startswith("np.hypot(x0_next - 0.5, x1_next + 0.3) <= 0.4")
 
 
 def test_alternatives_are_found_one_by_one():
     rng = np.random.default_rng(0)
     values = rng.uniform(-3, 3, (3, 900))
     wanted = (np.abs(values[0]) > 2.5) | ((np.abs(values[1]) < 0.6) & (np.abs(values[2]) < 0.8))
-    tree = separated(
-        [Feature(name, row) for name, row in zip("abc", values, strict=True)], wanted, 3
-    )
-    assert (holds(tree, 900) == wanted).all()
+    rule = learn_rule([Feature(name, row) for name, row in zip("abc", values, strict=True)], wanted)
+    assert (rule.holds(900) == wanted).all()

@@ -1,6 +1,6 @@
-"""Programs of equations for observations of real numbers; `inducing` is where to begin.
+"""Programs of equations for observations of real numbers. `inducing` is the entry point.
 
-`samples`, `variables` and `terms` say what is seen; `regression`, `inner_constants` and `rules`
-find one formula or one rule; `chains`, `regimes` and `ending` explain variables and ends with
-them; `dynamics` tries one family of explanations after another.
+`samples`, `variables` and `terms` describe the data; `regression` and `inner_constants` find a
+formula; `chains` and `ending` explain variables and ends; `dynamics` tries one family of
+explanations after another. The package `laws` explains variables whose formula depends on the state.
 """

@@ -15,6 +15,10 @@ from cwm_induction.effort import Share
 MOST_ROWS = 600
 """Rows that an equation is fitted to; the others still check it."""
 
+TIGHT = (0.25, 1.0)
+"""Tolerances that are tried first, as shares of the largest rounding error: few approximations pass
+the smallest one."""
+
 FEWEST_ROWS = 12
 """Rows below which an equation would be a guess."""
 
@@ -127,14 +131,21 @@ class Chains:
         loose = exact(terms, target, variable.quarter, rows, self.effort, search)
         if loose is None:
             return None
-        tight = exact(terms, target, variable.rounding, rows, self.effort, search)
         check = usable & ~self.samples.learn
-        formula = loose if tight is None else tight
-        change, stuck = formula.values(len(self.samples)), self.samples.smooth & ~variable.free
+        for share in TIGHT:
+            tight = exact(terms, target, share * variable.rounding, rows, self.effort, search)
+            if tight is not None and self._holds(variable, tight, check):
+                return _Attempt(tight, tight=True)
+        return _Attempt(loose, tight=False) if self._holds(variable, loose, check) else None
+
+    def _holds(self, variable: Variable, formula: Formula, check: Array) -> bool:
+        """Return whether a formula is right in the check rows, and at limits of whole numbers."""
+        change = formula.values(len(self.samples))
         holds = variable.agrees(change, check)
         if variable.is_whole:  # its limits are values like any other
+            stuck = self.samples.smooth & ~variable.free
             holds = holds and variable.agrees(change, stuck, 0.97)
-        return _Attempt(formula, tight is not None) if holds else None
+        return holds
 
     def _rows(self, usable: Array) -> Array:
         """Choose rows to fit to, the same ones for the same mask."""

@@ -3,37 +3,46 @@
 One family after another is tried on what is still unexplained, the simplest first.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
 from cwm_induction.continuous.chains import Chains
 from cwm_induction.continuous.inner_constants import Known, derived, equation
-from cwm_induction.continuous.regimes import (
-    Places,
-    Regimes,
-    compared,
-    modes,
-    regimes,
-    whole_regimes,
-)
-from cwm_induction.continuous.regression import Formula, Target, approximate
-from cwm_induction.continuous.rules import Feature, Tree, as_features, holds, learned
+from cwm_induction.continuous.regression import Formula, approximate
 from cwm_induction.continuous.samples import Array, Samples
-from cwm_induction.continuous.terms import NamedColumn, distinct, library, product_text
-from cwm_induction.continuous.variables import Variable, indicators, inputs_of, settled
+from cwm_induction.continuous.terms import NamedColumn, library
+from cwm_induction.continuous.variables import (
+    Reads,
+    Variable,
+    indicators,
+    inputs_of,
+    needed,
+    settled,
+)
 from cwm_induction.effort import Effort
 from cwm_induction.flows.families import FLOWS
 from cwm_induction.flows.fitting import FlowData
 from cwm_induction.flows.flow import Flow
+from cwm_induction.laws.explaining import MAX_MODES, LawExplainer
+from cwm_induction.laws.guarded import GuardedLaws
 from cwm_induction.mechanics.fitting import again, fit
 from cwm_induction.mechanics.kinematics import Kinematics
 from cwm_induction.mechanics.motion import Mechanics, Motion, joints_of
 
 LONG = 8
 """Terms beyond which an equation is given up for a mechanism that predicts as well."""
+
+LAWS_SHARE = 0.1
+"""Share of the work that one search for laws may take: the robust regressions take little."""
+
+ALMOST = 0.9
+"""Share of the check rows that laws must predict before other families are tried."""
+
+FEWEST_EXCEPTIONS = 2
+"""Wrong rows of an equation that start a search for further laws."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +67,7 @@ class Explanations:
 
     formulas: dict[str, Formula] = field(default_factory=dict)
     rough: dict[str, Formula] = field(default_factory=dict)
-    regimes: dict[str, Regimes] = field(default_factory=dict)
-    resets: dict[str, list[tuple[Tree, float]]] = field(default_factory=dict)
+    laws: dict[str, GuardedLaws] = field(default_factory=dict)
     mechanics: Mechanics | None = None
     kinematics: Kinematics | None = None
     flow: Flow | None = None
@@ -69,7 +77,7 @@ class Explanations:
     @property
     def families(self) -> set[str]:
         """Which families of explanations, beyond single equations, are in use."""
-        used = {"mechanics": self.mechanics is not None, "regimes": bool(self.regimes)}
+        used = {"mechanics": self.mechanics is not None, "regimes": bool(self.laws)}
         return {name for name, is_used in used.items() if is_used}
 
     @property
@@ -78,14 +86,14 @@ class Explanations:
         flow = self.flow
         return {
             **{name: formula.names for name, formula in self.formulas.items()},
-            **{name: found.names for name, found in self.regimes.items()},
+            **{name: found.names for name, found in self.laws.items()},
             **{name: set() for name in (self.mechanics.names if self.mechanics else ())},
             **({name: flow.reads for name in flow.names} if flow else {}),
         }
 
     def change(self, name: str, count: int) -> Array | None:
         """Return the change that a formula, or several and the rules among them, predict."""
-        found = self.regimes.get(name) or self.formulas.get(name)
+        found = self.laws.get(name) or self.formulas.get(name)
         return found.values(count) if found else None
 
     @property
@@ -111,6 +119,8 @@ class Explainer:
         """Explain every variable."""
         self._known_mechanism()
         self._equations()
+        if self.hypothesis.regimes:
+            self._laws(least=ALMOST)
         if self.found.mechanics is not None:
             self._places(self.found.mechanics)
         if self.hypothesis.mechanics:
@@ -121,15 +131,12 @@ class Explainer:
         self._values()
         self._flow(FLOWS[1])
         self._flow(FLOWS[2])
-        self._rules()
-        if self.hypothesis.regimes:
-            self._regimes(level=1, least=0.97)
         if self.hypothesis.mechanics and self.found.mechanics is None:
             self._mechanism(least=0.2)
         if self.hypothesis.regimes:
-            self._regimes(level=2, least=0.9)
+            self._laws(least=0.0)
         self._approximations()
-        self._resets()
+        self._exceptions()
         return self.found
 
     def _equations(self) -> None:
@@ -148,21 +155,61 @@ class Explainer:
                 self.hypothesis.level,
                 self.hypothesis.deeper,
                 self.found.formulas,
-                frozenset({*self.found.regimes, *self._moved}),
+                frozenset({*self.found.laws, *self._moved}),
             )
             self.found.formulas = chains.explain()
-            self._rules()
+            self._laws(least=ALMOST, whole=True)
 
-    def _rules(self) -> None:
-        """Explain whole numbers by rules."""
-        for variable in self._unexplained():
-            if variable.is_whole and variable.name not in self.hypothesis.plain:
-                now = [v.column for v in self.variables if not v.still]
-                features = compared([*now, *self._settled(variable), *self._inputs])
-                if not self.effort.spend(100.0 * len(features) * len(self.samples)):
-                    return
-                found = whole_regimes(variable, self.samples, features)
-                self.found.regimes.update({variable.name: found} if found else {})
+    def _laws(self, least: float, *, whole: bool = False) -> None:
+        """Explain variables by laws that hold in parts of the rows, or whole numbers only.
+
+        Laws must predict a share of the check rows, and more rows than an approximation.
+        """
+        plain = self.hypothesis.plain
+        names = [v.name for v in self._unexplained() if v.name not in plain]
+        names = [v.name for v in self.variables if v.name in names and (v.is_whole or not whole)]
+        if not names:
+            return
+        explainer = replace(self._explainer(), bends=least == 0)
+        found = explainer.explain(names, least)
+        for variable in self.variables:
+            laws = found.get(variable.name)
+            if laws is not None and (least > 0 or self._beats_approximation(variable, laws)):
+                self.found.laws[variable.name] = laws
+
+    def _beats_approximation(self, variable: Variable, laws: GuardedLaws) -> bool:
+        columns = [v.column for v in self.variables]
+        rough = _rough(variable, self.samples, columns, self._inputs) or Formula((), ())
+        check, rows = self.samples.smooth & ~self.samples.learn, len(self.samples)
+        right = variable.matches(laws.values(rows))[check].sum()
+        return bool(right > variable.matches(rough.values(rows))[check].sum())
+
+    def _exceptions(self) -> None:
+        """Add further laws to an equation that is wrong in some rows, if these then are right."""
+        for variable in self.variables:
+            formula = self.found.formulas.get(variable.name)
+            if formula is None:
+                continue
+            right = variable.matches(formula.values(len(self.samples)))[self.samples.smooth]
+            if (~right).sum() < FEWEST_EXCEPTIONS:
+                continue
+            laws = self._explainer().laws(variable, [formula])
+            if laws is not None and len(laws.formulas) > 1:
+                now = variable.matches(laws.values(len(self.samples)))[self.samples.smooth]
+                if now.sum() - right.sum() >= (~right).sum() / 2:
+                    self.found.laws[variable.name] = laws
+                    del self.found.formulas[variable.name]
+
+    def _explainer(self) -> LawExplainer:
+        return LawExplainer(
+            self.samples,
+            self.variables,
+            self._inputs,
+            self.found.reads,
+            dict(self.found.formulas),
+            self.rng,
+            self.effort.share(LAWS_SHARE),
+        )
 
     def _flow(self, family: Callable[[FlowData], Flow | None]) -> None:
         """Look for a vector field and an integrator that move everything that moves."""
@@ -170,12 +217,12 @@ class Explainer:
         if self._open() & {v.name for v in moving} and len(moving) <= 8:
             whole = [v.column for v in self.variables if not v.still and v.is_whole]
             others = [*self._inputs, *whole, *self._modes]
-            found = family(FlowData(moving, others, self.samples, self.effort.share(0.3)))
+            found = family(FlowData(moving, others, self.samples, self.effort.share(0.4)))
             if found is not None:
                 self.found.flow = found
                 for name in found.names:
                     self.found.formulas.pop(name, None)
-                    self.found.regimes.pop(name, None)
+                    self.found.laws.pop(name, None)
 
     def _inner_constants(self) -> None:
         """Explain variables by equations with constants inside a term, then others by these."""
@@ -259,27 +306,6 @@ class Explainer:
         single = indicators(self.samples.actions[:, 0])[1:]
         return [self._inputs[:1], single] if single else [self._inputs[:1]]
 
-    def _regimes(self, level: int, least: float) -> None:
-        """Explain variables by several equations and rules that choose among them."""
-        effort = self.effort.share(0.15)
-        for variable in self._unexplained():
-            more = variable.name in self.hypothesis.deeper
-            if not effort.spend(0):
-                return
-            columns = [v.column for v in self.variables] + self._settled(variable)
-            terms = distinct(library(columns, self._inputs, min(3, level + more)))
-            target = Target(variable.change, variable.quarter, self.samples.smooth & variable.free)
-            places = Places(
-                np.column_stack([self.samples.before, self.samples.actions]),
-                [column.values > 0.5 for column in self._inputs[1:]],
-            )
-            size = 6 if more else 3 + level
-            found = regimes(terms, target, places, self.rng, effort, size=size)
-            if found.formulas and found.covered >= (0.6 if more else least):
-                self.found.regimes[variable.name] = found  # its cases are what rules compare
-                features = [*as_features(self._cases(), 0.9), *self._features(variable)]
-                self.found.regimes[variable.name] = found.gated(target, features)
-
     def _approximations(self) -> None:
         """Give every other variable a linear approximation, or let it stand still."""
         columns = [variable.column for variable in self.variables]
@@ -288,22 +314,13 @@ class Explainer:
             found = None if plain else _rough(variable, self.samples, columns, self._inputs)
             self.found.rough[variable.name] = found or Formula((), ())
 
-    def _resets(self) -> None:
-        """Learn when a variable takes a value at which many rows meet, against its equation."""
-        for variable in self.variables:
-            change = self.found.change(variable.name, len(self.samples))
-            if change is not None:
-                features = self._features(variable)
-                found = _resets(variable, self.samples, change, self._cases(), features)
-                self.found.resets.update({variable.name: found} if found else {})
-
     @property
     def _moved(self) -> list[str]:
         return self.found.mechanics.names if self.found.mechanics else []
 
     @property
     def _modes(self) -> list[NamedColumn]:
-        return modes(self.variables, self.found.reads, self.found.regimes)
+        return modes(self.variables, self.found.reads, self.found.laws)
 
     @property
     def _inputs(self) -> list[NamedColumn]:
@@ -318,20 +335,6 @@ class Explainer:
     def _settled(self, variable: Variable) -> list[NamedColumn]:
         """Return the next values that are known before this variable's."""
         return settled(variable, self.variables, self.found.reads)
-
-    def _cases(self) -> list[NamedColumn]:
-        """Return the next values according to every single regime, which rules may compare."""
-        return [
-            NamedColumn(f"{v.name}_case_{index}", v.now + formula.values(len(v.now)))
-            for v in self.variables
-            if v.name in self.found.regimes
-            for index, formula in enumerate(self.found.regimes[v.name].formulas)
-        ]
-
-    def _features(self, variable: Variable) -> list[Feature]:
-        """Return what rules about this variable may compare."""
-        moving = [v.column for v in self.variables if not v.still]
-        return as_features([*moving, *self._inputs, *self._settled(variable)])
 
 
 def _rough(
@@ -349,28 +352,18 @@ def _rough(
     return formula if moved >= still else None
 
 
-def _resets(
-    variable: Variable,
-    samples: Samples,
-    change: Array,
-    cases: Sequence[NamedColumn],
-    features: Sequence[Feature],
-) -> list[tuple[Tree, float]]:
-    """Return rules for the values that a variable is reset to where the change is wrong.
-
-    Rules may compare the values according to every case, and ask whether a
-    case would change the sign.
-    """
-    own = [case for case in cases if case.text.startswith(f"{variable.name}_case_")]
-    turned = [NamedColumn(product_text(variable.column, c), variable.now * c.values) for c in own]
-    compared = [*as_features([*own, *turned], 0.9), *features]
-    wrong = ~variable.matches(change) & samples.smooth
-    found: list[tuple[Tree, float]] = []
-    limits = (value for value in (variable.low, variable.high) if np.isfinite(value))
-    for value in (*variable.piles, *limits):
-        wanted = wrong & (variable.then == value)
-        tree = learned(compared, wanted, depth=4 if own else 2)
-        missed = (holds(tree, len(samples)) != wanted)[samples.smooth].sum()
-        if not isinstance(tree, bool) and missed <= 0.2 * wanted.sum():
-            found.append((tree, value))
+def modes(variables: Sequence[Variable], reads: Reads, ruled: Iterable[str]) -> list[NamedColumn]:
+    """Return next values that rules give already, and columns that say which mode is on."""
+    late = {v.name for v in variables if v.name not in reads}
+    ready = {name for name in ruled if not late & needed(name, reads)}
+    then = [v.next_column for v in variables if v.name in ready]
+    whole = [v.column for v in variables if not v.still and v.is_whole]
+    found = [*then]
+    for text, values, _ in [*whole, *then]:
+        levels = np.unique(values)
+        if 3 <= len(levels) <= MAX_MODES:
+            found += [
+                NamedColumn(f"({text} == {level:g})", (values == level).astype(float))
+                for level in levels.tolist()
+            ]
     return found

@@ -6,69 +6,32 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.rules import (
-    Feature,
-    Tree,
-    complexity,
-    either,
-    in_rows,
-    mistakes,
-    names_in,
-    separated,
-)
-from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.samples import Samples
 from cwm_induction.continuous.terms import Term, hypotenuses
 from cwm_induction.continuous.variables import Variable
+from cwm_induction.rules import Feature, Rule, learn_rule
 from cwm_induction.writing.rounding import is_whole_degrees
 
 
 class EndRule(NamedTuple):
     """The rule for the end, and in how many rows an end was seen."""
 
-    tree: Tree
+    rule: Rule
     seen: int
 
     @property
     def variables(self) -> set[str]:
         """Names that the rule reads."""
-        return names_in(self.tree)
+        return self.rule.names
 
 
-def ending(
-    samples: Samples,
-    variables: Sequence[Variable],
-    *,
-    depth: int,
-    kinds: Sequence[Array] = (),
-    terms: Sequence[Term] = (),
-) -> EndRule:
+def ending(samples: Samples, variables: Sequence[Variable], terms: Sequence[Term] = ()) -> EndRule:
     """Learn the rule from all rows: thresholds lie in gaps, and every row narrows them.
 
-    Ends that pay differently are of several `kinds`, which may each have a rule of their own, and
-    the `terms` of the reward may say where they are.
+    The `terms` of the reward may say where ends are.
     """
-    wanted = samples.terminated
-    seen = int(wanted.sum())
-    if seen in (0, len(samples)):
-        return EndRule(bool(seen), seen)
     found = [*features(samples, variables), *(Feature(t.text, t.values, 0.7) for t in terms)]
-    tree = separated(found, wanted, depth)
-    if len(kinds) > 1:
-        several = _by_kind(found, wanted, kinds, depth)
-        order = mistakes(several, wanted), complexity(several)
-        tree = several if order < (mistakes(tree, wanted), complexity(tree)) else tree
-    return EndRule(tree, seen)
-
-
-def _by_kind(
-    features: Sequence[Feature], wanted: Array, kinds: Sequence[Array], depth: int
-) -> Tree:
-    """Learn a rule for every kind of end."""
-    whole: Tree = False
-    for kind in kinds:
-        rows = np.flatnonzero(kind | ~wanted)
-        whole = either(whole, in_rows(separated, features, kind, rows, depth))
-    return whole
+    return EndRule(learn_rule(found, samples.terminated), int(samples.terminated.sum()))
 
 
 def features(samples: Samples, variables: Sequence[Variable]) -> list[Feature]:

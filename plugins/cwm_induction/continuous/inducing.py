@@ -17,15 +17,19 @@ from cwm_induction.continuous.dynamics import Explainer, Explanations, Hypothesi
 from cwm_induction.continuous.ending import EndRule, ending
 from cwm_induction.continuous.inner_constants import clipped
 from cwm_induction.continuous.regression import Formula
-from cwm_induction.continuous.rules import Feature, Threshold, condition
 from cwm_induction.continuous.samples import Samples
 from cwm_induction.continuous.variables import Latents, Variable, inputs_of, latents
 from cwm_induction.effort import Effort
+from cwm_induction.laws.features import case_name
 from cwm_induction.mechanics.text import MechanicsText
 from cwm_induction.rewards.reward import Reward, reward_of
+from cwm_induction.rules import Feature, Threshold
 from cwm_induction.structure import KnownStructure
 from cwm_induction.writing.rounding import literal
 from cwm_induction.writing.statements import ProgramDraft, Statement
+
+DYNAMICS_SHARE = 0.9
+"""Share of the work that may be spent on the next observation; the rest is for the reward."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,12 @@ def induce(
     """
     behind = latents(samples)
     before = known.mechanics if known and known.holds_for(len(samples)) else None
-    dynamics = Explainer(samples, behind.variables, hypothesis, rng, effort, known=before).explain()
+    part = effort.part(1 / DYNAMICS_SHARE)
+    given = part.units
+    explainer = Explainer(samples, behind.variables, hypothesis, rng, part, known=before)
+    dynamics = explainer.explain()
+    effort.units -= given - part.units
+    effort.capped = effort.capped or part.capped
     if known is not None and dynamics.mechanics is not None and not dynamics.is_known:
         known.rows, known.mechanics = len(samples), dynamics.mechanics
     level = 4 if "reward" in hypothesis.deeper else hypothesis.level
@@ -67,13 +76,7 @@ def induce(
         level=level,
         kinematics=dynamics.kinematics,
     )
-    end = ending(
-        samples,
-        behind.variables,
-        depth=6 if "terminated" in hypothesis.deeper else 3,
-        kinds=reward.kinds(samples.terminated),
-        terms=reward.places,
-    )
+    end = ending(samples, behind.variables, reward.places)
     return SystemFindings(samples, behind, dynamics, end, reward, effort.capped)
 
 
@@ -131,8 +134,8 @@ class EquationsWriter:
             yield self._assigned(variable, found.flow.next_of(name), "")
         elif found.mechanics is not None and name in found.mechanics.names:
             yield self._assigned(variable, self._mechanics.next_of(name), "")
-        elif name in found.regimes:
-            yield from self._regimes(variable)
+        elif name in found.laws:
+            yield from self._laws(variable)
         else:
             formula = found.formulas.get(name) or found.rough.get(name) or Formula((), ())
             comment = (
@@ -140,31 +143,34 @@ class EquationsWriter:
             )
             yield self._assigned(variable, formula.text(name), comment)
 
-    def _regimes(self, variable: Variable) -> Iterator[Statement]:
-        """Yield one candidate per regime, then the rules that choose among them."""
-        found = self.findings.dynamics.regimes[variable.name]
-        case, chosen = f"{variable.name}_case_", f"{variable.name}_chosen"
-        for index, formula in enumerate(found.formulas):
-            yield Statement(f"{case}{index} = {formula.text(variable.name)}")
+    def _laws(self, variable: Variable) -> Iterator[Statement]:
+        """Yield the cases that rules compare, then each rule with its law."""
+        found = self.findings.dynamics.laws[variable.name]
+        if not found.rules:
+            yield self._assigned(variable, found.formulas[0].text(variable.name), "")
+            return
+        chosen, names = f"{variable.name}_chosen", found.names
+        texts = [formula.text(variable.name) for formula in found.formulas]
+        for index, text in enumerate(texts):
+            case = case_name(variable.name, index)
+            if case in names:
+                yield Statement(f"{case} = {text}")
+                texts[index] = case
         lines = []
-        for number, gate in enumerate(found.gates):
-            lines.append(f"{'elif' if number else 'if'} {condition(gate.tree)}:")
-            lines.append(f"    {chosen} = {case}{gate.formula}")
-        lines += ["else:", f"    {chosen} = {case}0"] if lines else [f"{chosen} = {case}0"]
-        comment = f"A condition selects the equation of {variable.name}."
-        yield Statement("\n".join(lines), comment)
+        for number, (rule, index) in enumerate(found.rules):
+            lines.append(f"{'elif' if number else 'if'} {rule.text()}:")
+            lines.append(f"    {chosen} = {texts[index]}")
+        lines += ["else:", f"    {chosen} = {texts[0]}"]
+        yield Statement("\n".join(lines), f"The law of {variable.name} depends on the state.")
         yield self._assigned(variable, chosen, "")
 
     def _assigned(self, variable: Variable, text: str, comment: str) -> Statement:
-        """Set the next value within its limits, then the values it is reset to."""
+        """Set the next value within its limits."""
         if variable.is_angle and self._read_as_number(variable):
             text = f"({text} + np.pi) % (2 * np.pi) - np.pi"
         if variable.cycle is not None:
             text = variable.cycle.text(text)
-        lines = [f"{variable.next} = {self._clipped(variable, text)}"]
-        for tree, value in self.findings.dynamics.resets.get(variable.name, []):
-            lines += [f"if {condition(tree)}:", f"    {variable.next} = {literal(value)}"]
-        return Statement("\n".join(lines), comment)
+        return Statement(f"{variable.next} = {self._clipped(variable, text)}", comment)
 
     def _clipped(self, variable: Variable, text: str) -> str:
         """Keep an expression within the limits of its variable, unless an episode ends before."""
@@ -186,7 +192,7 @@ class EquationsWriter:
     def _read_as_number(self, variable: Variable) -> bool:
         """Whether something reads an angle's next value other than through a sine or cosine."""
         findings = self.findings
-        texts = [*findings.reward.texts, condition(findings.ending.tree)]
+        texts = [*findings.reward.texts, findings.ending.rule.text()]
         texts += [t.text for f in findings.dynamics.formulas.values() for t in f.terms]
         bare = [re.sub(r"np\.(sin|cos)\([^()]*\)", "", text) for text in texts]
         return any(variable.next in text for text in bare)
@@ -197,18 +203,19 @@ class EquationsWriter:
         def named(feature: Feature, threshold: Threshold) -> str:
             return self.program.constant(feature.label, threshold.text, threshold.comment)
 
-        tree = self.findings.ending.tree
-        text = condition(tree, named)
-        return Statement(f"terminated = {text if isinstance(tree, bool) else f'bool({text})'}")
+        rule = self.findings.ending.rule
+        text = rule.text(named)
+        return Statement(f"terminated = {text if rule.is_constant else f'bool({text})'}")
 
     def rewarded(self) -> Statement:
         """Write the reward and the cases in which its formula does not hold alone."""
         found = self.findings.reward
-        lines = [f"reward = {found.formula.text()}"]
-        for number, case in enumerate(found.cases):
-            word, sign = "elif" if number else "if", "+=" if case.added else "="
-            lines += [f"{word} {condition(case.tree)}:"]
-            lines += [f"    reward {sign} {case.formula.text()}"]
+        first = found.formula
+        lines = [f"reward = {first.text()}"]
+        for number, (rule, index) in enumerate(found.laws.rules):
+            formula = found.laws.formulas[index]
+            lines.append(f"{'elif' if number else 'if'} {rule.text()}:")
+            lines.append(f"    reward {_change(first, formula) or f'= {formula.text()}'}")
         exact = found.right > 0.98
         return Statement(
             "\n".join(lines), "" if exact else "An approximation: no exact formula was found."
@@ -245,8 +252,8 @@ def _on_changes(findings: SystemFindings) -> Iterator[str]:
         parts = "one step" if scheme.parts == 1 else f"{scheme.parts} substeps"
         names = listed(found.flow.names)
         yield f"{names} follow a vector field, integrated in {parts} ({scheme.rule})."
-    if found.regimes:
-        yield f"Conditions select the equations of {listed(found.regimes)}."
+    if found.laws:
+        yield f"{listed(found.laws)} follow laws that depend on the state."
     if found.rough:
         yield f"The equations of {listed(found.rough)} are approximations: expect errors."
     if still:
@@ -262,6 +269,21 @@ def listed(names: Iterable[str]) -> str:
     """Write names as a list in a sentence."""
     *most, last = list(names)
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def _change(first: Formula, other: Formula) -> str:
+    """Write the step from one formula to another one as an assignment, if it is one term."""
+    weights = dict.fromkeys([t.text for t in (*first.terms, *other.terms)], 0.0)
+    for formula, sign in ((first, -1.0), (other, 1.0)):
+        for term, weight in zip(formula.terms, formula.weights, strict=True):
+            weights[term.text] += sign * weight
+    terms = {t.text: t for t in (*first.terms, *other.terms)}
+    changed = {text: w for text, w in weights.items() if abs(w) > 1e-9}
+    if len(changed) != 1 or len(first.terms) < 2:
+        return ""
+    [(text, weight)] = changed.items()
+    amount = Formula((terms[text],), (float(literal(abs(weight))),))
+    return f"{'+' if weight > 0 else '-'}= {amount.text()}"
 
 
 def _single(value: float) -> str:

@@ -8,6 +8,7 @@ allow.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,13 @@ SHORT = 1e-7
 
 PRICE = 0.02
 """What a unit of cost adds to the loss of a support: of about equal ones the cheaper counts."""
+
+
+CHEAP = 1.5
+"""Cost of the terms that are exchanged for costlier ones: plain quantities, sines and cosines."""
+
+MAX_CHEAP = 60
+"""Number of such terms: all pairs are tried."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +177,7 @@ def exact(
     support = _support(matrix, wanted, costs, effort, search)
     if support is None:
         return None
+    support = _exchanged(matrix, wanted, costs, support)
     for index in sorted(support, key=lambda i: -costs[i]):
         fewer = tuple(i for i in support if i != index)
         columns = matrix[:, list(fewer)]
@@ -183,7 +192,8 @@ def fitted(terms: Sequence[Term], target: Array, tolerance: Array, rows: Array) 
         return Formula((), ())
     matrix = np.stack([term.values[rows] for term in terms], 1) / tolerance[rows, None]
     weights = snapped(matrix, target[rows] / tolerance[rows])
-    return Formula(tuple(terms), tuple(weights.tolist()))
+    kept = np.flatnonzero(weights).tolist()
+    return Formula(tuple(terms[i] for i in kept), tuple(weights[kept].tolist()))
 
 
 def snapped(matrix: Array, target: Array) -> Array:
@@ -199,9 +209,9 @@ def snapped(matrix: Array, target: Array) -> Array:
     for index in np.argsort(-influence).tolist():
         held = [*fixed, index]
         free = [i for i in range(len(weights)) if i not in held]
-        for digits in range(1, 8):
+        for digits in range(8):
             trial = weights.copy()
-            trial[index] = rounded(weights[index], digits)
+            trial[index] = rounded(weights[index], digits) if digits else 0.0
             if free:
                 trial[free] = solve(matrix[:, free], target - matrix[:, held] @ trial[held])
             if _worst(matrix, trial, target) <= limit:
@@ -276,6 +286,36 @@ def _support(
     if search.eliminate:
         return _eliminated(matrix, target, costs, effort, search.eliminate)
     return None
+
+
+def _exchanged(
+    matrix: Array, target: Array, costs: Array, support: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Exchange two columns for two cheap ones that explain the target as well, if there are any.
+
+    Sums of costly columns can come so close to cheap ones that the search meets them first.
+    """
+    others = [i for i in np.flatnonzero(costs <= CHEAP).tolist() if i not in support]
+    cheap = sorted(others, key=lambda i: costs[i])[:MAX_CHEAP]
+    best = support
+    for pair in combinations(support, 2):
+        kept = [i for i in support if i not in pair]
+        basis = orthonormal(matrix[:, kept])
+        rest = target - basis @ (basis.T @ target)
+        columns = matrix[:, cheap] - basis @ (basis.T @ matrix[:, cheap])
+        columns = columns / (np.linalg.norm(columns, axis=0) + 1e-300)
+        gains, overlap = columns.T @ rest, columns.T @ columns
+        products = np.outer(gains, gains)
+        squares = np.diag(products)[:, None] + np.diag(products) - 2 * overlap * products
+        left = rest @ rest - squares / np.maximum(1 - overlap**2, DEPENDENT)
+        for i, j in np.argwhere(np.triu(left <= len(target), 1)).tolist():
+            found = tuple(sorted((*kept, cheap[i], cheap[j])))
+            cost = costs[list(found)].sum()
+            if cost < costs[list(best)].sum() - 1e-9:
+                chosen = matrix[:, list(found)]
+                if _worst(chosen, solve(chosen, target), target) <= 1:
+                    best = found
+    return best
 
 
 def _extended(

@@ -1,24 +1,21 @@
 """Formulas for the reward: that hold in every row, in most, through a function, or in turns."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
-from cwm_induction.continuous.regimes import Places, regimes
 from cwm_induction.continuous.regression import (
     Formula,
     SearchLimits,
-    Target,
     approximate,
     exact,
     orthonormal,
 )
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import ONE, Term, distinct
+from cwm_induction.continuous.variables import MATCH
 from cwm_induction.effort import Share
-from cwm_induction.rewards.cases import right
 from cwm_induction.rewards.terms import RewardContext
 
 MOST_ROWS = 600
@@ -103,30 +100,10 @@ def formula_in(
         formula = exact(terms, rewards, tolerance, rows, effort, search)
         if formula is None:
             continue
-        held = right(formula.values(len(samples)), rewards)[check]
+        held = _right(formula.values(len(samples)), rewards)[check]
         if not held.size or held.mean() > HELD:
             return formula
     return None
-
-
-def most_of(
-    context: RewardContext, terms: Sequence[Term], effort: Share, search: SearchLimits
-) -> Formula | None:
-    """Return a formula that holds in most rows, found by least absolute deviations.
-
-    These are fitted by reweighted least squares, which ignore what a minority of rows says.
-    """
-    samples, rewards, tolerance = context.samples, context.samples.rewards, context.tolerance
-    rows = np.flatnonzero(samples.smooth & samples.learn)[:MOST_ROWS]
-    if len(terms) > 0.3 * len(rows):
-        return None
-    if not effort.spend(2.0 * STEPS * len(rows) * len(terms) ** 2):
-        return None
-    rest = _least_deviations(_basis(terms, rows), rewards[rows])
-    agreeing = rows[np.abs(rest) <= 4 * tolerance[rows]]
-    if len(agreeing) < MAJORITY * len(rows) or len(agreeing) < 2 * len(terms):
-        return None
-    return exact(terms, rewards, tolerance, agreeing, effort, search)
 
 
 def linked(
@@ -152,24 +129,6 @@ def linked(
                 found = [Term(link.text.format(inner.text()), outer, 2.0 + inner.cost)]
                 found += [Term(ONE, np.ones(len(samples)), 1.0)] if offset else []
                 yield Formula(tuple(found), (1.0, offset)[: len(found)])
-
-
-def turns(context: RewardContext, terms: Sequence[Term], effort: Share) -> list[Formula]:
-    """Return formulas of which one holds in nearly every row, the commonest first."""
-    samples = context.samples
-    target = Target(samples.rewards, context.tolerance, samples.smooth & samples.learn)
-    cells = [
-        rows
-        for rows in _cells(context, target.rows)
-        if _possible(terms, target.values, target.tolerance, np.flatnonzero(rows), effort, 0.7)
-    ]
-    places = Places(np.column_stack([samples.after, samples.actions]), _apart(cells))
-    rng = np.random.default_rng(len(samples))
-    found = regimes(terms, target, places, rng, effort, size=MOST_TERMS)
-    if found.covered < LEAST:
-        return []
-    order = sorted(range(len(found.formulas)), key=lambda i: -int(found.members[i].sum()))
-    return [found.formulas[index] for index in order]
 
 
 def approximation(samples: Samples, terms: Sequence[Term]) -> Formula:
@@ -229,60 +188,17 @@ def _inner(
     with np.errstate(all="ignore"):
         found = link.function(formula.values(len(samples)))
     check = samples.smooth & ~samples.learn
-    return formula if right(found, values)[check].mean() > HELD else None
+    return formula if _right(found, values)[check].mean() > HELD else None
 
 
 def _basis(terms: Sequence[Term], rows: Array) -> Array:
     return orthonormal(np.stack([term.values[rows] for term in terms], 1), least=1e-9)
 
 
-def _least_deviations(basis: Array, target: Array) -> Array:
-    """Return what a fit by least absolute deviations leaves."""
-    rest: Array = target - basis @ (basis.T @ target)
-    floor = float(np.abs(rest).mean()) + 1e-300
-    for _ in range(STEPS):
-        weights = 1 / np.maximum(np.abs(rest), floor)
-        weighted = basis * weights[:, None]
-        solution = np.linalg.lstsq(weighted.T @ basis, weighted.T @ target, rcond=None)[0]
-        rest = np.asarray(target - basis @ solution)
-        floor = max(0.6 * floor, 1e-9 * float(np.abs(target).max()))
-    return rest
+def _right(values: Array, rewards: Array) -> Array:
+    mask: Array = np.abs(values - rewards) <= MATCH * (1 + np.abs(rewards))
+    return mask
 
 
 def _miss(samples: Samples, formula: Formula, rows: Array) -> float:
     return float(np.abs(formula.values(len(samples)) - samples.rewards)[rows].mean())
-
-
-def _cells(context: RewardContext, usable: Array) -> Iterator[Array]:
-    """Yield rows that lie close together in one or two quantities, or agree in a whole number."""
-    columns = [*context.then, *context.inputs]
-    levels = [np.unique(column.values) for column in columns]
-    for column, seen in zip(columns, levels, strict=True):
-        if len(seen) <= MOST_LEVELS:
-            yield from (usable & (column.values == level) for level in seen.tolist())
-    wide = [c for c, seen in zip(columns, levels, strict=True) if len(seen) > MOST_LEVELS]
-    parted = {size: [_parts(c.values, usable, size) for c in wide] for size in (3, 4, 16)}
-    for parts in [*parted[4], *parted[16]]:
-        yield from parts
-    for first, second in combinations(parted[3][:MOST_CROSSED], 2):
-        yield from (a & b for a in first for b in second)
-
-
-def _apart(cells: Sequence[Array]) -> list[Array]:
-    """Return the largest cells of those that have most rows for themselves."""
-    chosen: list[Array] = []
-    covered = np.zeros_like(cells[0]) if cells else np.zeros(0, bool)
-    for rows in sorted(cells, key=lambda rows: -int(rows.sum())):
-        if (rows & ~covered).sum() > 0.5 * rows.sum() and len(chosen) < MOST_CELLS:
-            chosen.append(rows)
-            covered = covered | rows
-    return chosen
-
-
-def _parts(values: Array, usable: Array, count: int) -> list[Array]:
-    """Return equally many usable rows along a quantity, nothing where there are none."""
-    if not usable.any():
-        return []
-    edges = np.quantile(values[usable], np.linspace(0, 1, count + 1))
-    part = np.clip(np.searchsorted(edges, values, "right") - 1, 0, count - 1)
-    return [usable & (part == index) for index in range(count)]

@@ -7,22 +7,28 @@ order, the likeliest first, until one explains nearly every row with its cases.
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 
+from cwm_induction.continuous.ending import features as end_features
 from cwm_induction.continuous.inner_constants import Scan, varied
 from cwm_induction.continuous.regression import Formula, SearchLimits, Target
-from cwm_induction.continuous.rules import condition, holds
 from cwm_induction.continuous.samples import Array, Samples
 from cwm_induction.continuous.terms import ONE, NamedColumn, Term, library
-from cwm_induction.continuous.variables import Variable
+from cwm_induction.continuous.variables import MATCH, Variable
 from cwm_induction.effort import Share
+from cwm_induction.laws.consensus import Unknown
+from cwm_induction.laws.explaining import distinctness, row_sets
+from cwm_induction.laws.features import rule_features
+from cwm_induction.laws.guarded import GuardedLaws, LawSearch, RowSets, guarded
 from cwm_induction.mechanics.kinematics import BACKWARD, Kinematics
-from cwm_induction.rewards.cases import RewardCase, cases, constant, in_turn, others, right
-from cwm_induction.rewards.formulas import approximation, formula_in, linked, most_of, turns
+from cwm_induction.rewards.formulas import approximation, formula_in, linked
 from cwm_induction.rewards.terms import MOST_COLUMNS, SHAPES, Distances, RewardContext, distances_in
+from cwm_induction.rules import Feature, as_features
+from cwm_induction.writing.rounding import literal
 
 MOST_VALUES = 6
 """Rewards of at most this many values are chosen by rules."""
@@ -30,8 +36,14 @@ MOST_VALUES = 6
 EXACT = 0.98
 """Share of rows in which an explanation of the reward has to be right to be believed."""
 
+SHORT = 16.0
+"""Cost of an explanation after which no shorter one is looked for: about eight terms and tests."""
+
 USEFUL = 0.3
 """Share of rows in which an explanation has to be right to be worth more than an approximation."""
+
+END_WEIGHT = 3.0
+"""Weight of the last row of an episode, whose reward is often rare and large."""
 
 UNITS = 700.0
 """Work that one family of formulas may cost."""
@@ -42,50 +54,40 @@ BENT = 1.3e8
 
 @dataclass(frozen=True)
 class Reward:
-    """A formula, and in order the cases in which it does not hold alone.
+    """Laws of the reward, and the share of rows that they predict."""
 
-    `right` is the share of rows in which this is right.
-    """
-
-    formula: Formula
-    cases: tuple[RewardCase, ...] = ()
+    laws: GuardedLaws
     right: float = 1.0
 
     def values(self, rows: int) -> Array:
-        """Return the reward of every row; of several cases the first that holds counts."""
-        first = self.formula.values(rows)
-        values = first
-        for tree, other, added in reversed(self.cases):
-            special = other.values(rows) + (first if added else 0)
-            values = np.where(holds(tree, rows), special, values)
-        return values
+        """Return the reward of every row."""
+        return self.laws.values(rows)
+
+    @property
+    def formula(self) -> Formula:
+        """Return the formula that holds if no rule does."""
+        return self.laws.formulas[0]
 
     @property
     def is_constant(self) -> bool:
-        """Whether every reward seen was the same."""
-        return all(term.text == ONE for term in self.formula.terms) and not self.cases
+        """Return whether every reward seen was the same."""
+        return all(term.text == ONE for term in self.formula.terms) and not self.laws.rules
 
-    def kinds(self, terminated: Array) -> list[Array]:
-        """Return the ends that pay alike."""
-        found, remaining = [], terminated
-        for case in self.cases:
-            rows = holds(case.tree, len(terminated)) & remaining
-            found.append(rows)
-            remaining = remaining & ~rows
-        return [rows for rows in [*found, remaining] if rows.any()]
+    def gain(self, rows: int) -> float:
+        """Return the number of rows explained, less the length of the description."""
+        return self.right * rows - self.laws.cost
 
     @property
     def places(self) -> list[Term]:
-        """Functions of what follows a step that the formula reads, and distances in it."""
+        """Return functions of the next state that the formula reads, and distances in it."""
         terms = [t for t in self.formula.terms if _is_place(t)]
         return [*terms, *distances_in(self.formula)]
 
     @property
     def texts(self) -> list[str]:
-        """Everything that is written of it."""
-        formulas = [self.formula, *(case.formula for case in self.cases)]
-        found = [term.text for formula in formulas for term in formula.terms]
-        return [*found, *(condition(case.tree) for case in self.cases)]
+        """Return all expressions of the reward."""
+        found = [term.text for formula in self.laws.formulas for term in formula.terms]
+        return [*found, *(rule.text() for rule, _ in self.laws.rules)]
 
 
 def reward_of(
@@ -99,47 +101,114 @@ def reward_of(
 ) -> Reward:
     """Explain the rewards; `level` 4 searches further for formulas."""
     context = RewardContext(samples, variables, inputs)
-    best = _with_cases(context, [_commonest(samples)])
+    best = _with_rules(context, [_commonest(samples)], effort)
     if len(np.unique(np.round(samples.rewards, 9))) <= MOST_VALUES and best.right > EXACT:
         return best
+    best = max(best, _from_laws(context, effort), key=lambda reward: reward.gain(len(samples)))
+    if best.right > EXACT and best.laws.cost <= SHORT:
+        return best
     search = SearchLimits(10, 24, 16) if level > 3 else SearchLimits()
-    for formulas in _Formulas(context, effort, search, kinematics, best.right > USEFUL):
-        found = _with_cases(context, formulas)
-        best = max(best, found, key=lambda reward: reward.right)
-        if best.right > EXACT:
+    formulas = _Formulas(context, effort, search, kinematics, quick=best.right > EXACT)
+    for formula in formulas:
+        found = _with_rules(context, [formula], effort)
+        best = max(best, found, key=lambda reward: reward.gain(len(samples)))
+        if found.right > EXACT:
             return best
     if best.right > USEFUL:
         return best
-    plain = Reward(_commonest(samples))
-    return min(_judged(context, plain), _roughly(context), key=lambda found: _error(context, found))
+    plain = Reward(GuardedLaws((_commonest(samples),)), 0.0)
+    return min(plain, _roughly(context), key=lambda found: _error(context, found))
 
 
-Found = Formula | list[Formula] | None
-"""A formula, several that take turns, or nothing."""
+Found = Formula | None
+
+
+def _from_laws(context: RewardContext, effort: Share) -> Reward:
+    """Look for laws that hold in parts of the rows."""
+    samples, columns = context.samples, [*context.now, *context.then]
+    libraries = context.law_libraries()
+    sets, part = row_sets(samples, columns, context.inputs), effort.whole.share(0.2)
+    search = LawSearch(
+        _unknown(context),
+        libraries,
+        libraries[-1],
+        sets._replace(groups=[samples.terminated, *sets.groups]),
+        np.random.default_rng(len(samples)),
+        part,
+    )
+    laws = search.laws()
+    if not laws:
+        return Reward(GuardedLaws((_commonest(samples),)), 0.0)
+    features = _features(context, [law.formula for law in laws])
+    return _judged(context, guarded(laws, features, np.ones(len(samples), bool), part))
+
+
+def _with_rules(context: RewardContext, formulas: Sequence[Formula], effort: Share) -> Reward:
+    """Add laws that differ from the formulas by one term, where the formulas do not hold."""
+    unknown, base = _unknown(context), context.base()
+    nothing = np.zeros((len(context.samples), 0))
+    search = LawSearch(unknown, [], base, RowSets(nothing), np.random.default_rng(0), effort)
+    laws = search.laws(formulas) or [unknown.law(formulas[0])]
+    features = _features(context, [law.formula for law in laws])
+    return _judged(context, guarded(laws, features, np.ones(len(nothing), bool), effort))
+
+
+def _unknown(context: RewardContext) -> Unknown:
+    samples = context.samples
+    every = np.ones(len(samples), bool)
+    weights = np.where(samples.terminated, END_WEIGHT, distinctness(samples))
+    return Unknown(samples.rewards, context.tolerance, every, every, weights)
+
+
+def _features(context: RewardContext, formulas: Sequence[Formula]) -> list[Feature]:
+    """Return the quantities that rules about the reward may compare."""
+    moving = [v for v in context.variables if not v.still]
+    changes = [
+        Feature(f"{v.next} - {v.name}", v.then - v.now, 1.8) for v in moving if not v.is_angle
+    ]
+    terms = {t.text: Feature(t.text, t.values, 1.4) for f in formulas for t in f.terms}
+    later = rule_features([v.next_column for v in moving], context.inputs)
+    found = [
+        Feature("terminated", context.samples.terminated.astype(float), 0.5),
+        *later,
+        *as_features([v.column for v in moving], 1.2),
+        *changes,
+        *terms.values(),
+        *_differences(formulas),
+        *end_features(context.samples, context.variables),
+    ]
+    unique = {feature.text: feature for feature in reversed(found) if feature.text != ONE}
+    return [feature for feature in unique.values() if np.ptp(feature.values) > 0]
+
+
+def _differences(formulas: Sequence[Formula]) -> Iterator[Feature]:
+    """Yield short differences of two formulas, which say which one is larger."""
+    for first, second in combinations(formulas, 2):
+        weights = (*first.weights, *(-weight for weight in second.weights))
+        both = Formula((*first.terms, *second.terms), weights)
+        text = both.text()
+        if both.terms and text.count(" ") <= 16:
+            yield Feature(text, both.values(len(both.terms[0].values)), 2.0)
 
 
 @dataclass(frozen=True)
 class _Formulas:
-    """Formulas that hold along the way, then formulas that hold for the most part.
+    """Formulas that hold in all rows but the last of an episode, the likeliest first.
 
-    The first of each list is for most rows, the others hold in the rest. Where many rows pay
-    the same, formulas that take turns come first (`parted`).
+    If `quick`, the two families with the most work are left out.
     """
 
     context: RewardContext
     effort: Share
     search: SearchLimits
     kinematics: Kinematics | None
-    parted: bool
+    quick: bool
 
-    def __iter__(self) -> Iterator[list[Formula]]:
-        """Yield what may explain the reward, the likeliest first."""
-        along = [self._sums, self._places, self._distances, self._functions, self._majorities]
-        order = [self._turns, *along] if self.parted else [*along, self._turns]
-        for family in [self._changes, *order, self._bent]:
-            for found in family():
-                if found:
-                    yield [found] if isinstance(found, Formula) else found
+    def __iter__(self) -> Iterator[Formula]:
+        """Yield formulas that may explain the reward."""
+        families = [self._changes, self._sums, self._places, self._distances]
+        for family in families if self.quick else [*families, self._functions, self._bent]:
+            yield from (formula for formula in family() if formula is not None)
 
     def _changes(self) -> Iterator[Found]:
         """Yield a sum that has a change in it, which the end of an episode may cut short."""
@@ -172,15 +241,6 @@ class _Formulas:
         libraries = [self._libraries[1], self._libraries[4]]
         return linked(self.context, libraries, self._part(1), self.search)
 
-    def _majorities(self) -> Iterator[Found]:
-        part = self._part(1)
-        for terms in self._libraries:
-            yield most_of(self.context, terms, part, self.search)
-
-    def _turns(self) -> Iterator[Found]:
-        for terms in self._libraries[1:3]:
-            yield turns(self.context, terms, self._part(1))
-
     def _bent(self) -> Iterator[Found]:
         """Yield formulas with constants inside their terms."""
         samples, inputs, part = self.context.samples, self.context.inputs, self._part(2)
@@ -204,18 +264,11 @@ class _Formulas:
 
 def _commonest(samples: Samples) -> Formula:
     (value, _), *_ = Counter(np.round(samples.rewards, 9).tolist()).most_common(1)
-    return constant(value, len(samples))
+    return _constant(value, len(samples))
 
 
-def _with_cases(context: RewardContext, formulas: Sequence[Formula]) -> Reward:
-    """Add what holds where the first formula does not: numbers, or else the other formulas."""
-    first, samples = formulas[0], context.samples
-    found = _judged(context, Reward(first, cases(context, first, others(first, samples))))
-    if len(formulas) == 1 or found.right > EXACT:
-        return found
-    more = others(first, samples, in_turn(context, formulas))
-    both = _judged(context, Reward(first, cases(context, first, more)))
-    return max(found, both, key=lambda reward: reward.right)
+def _constant(value: float, rows: int) -> Formula:
+    return Formula((Term(ONE, np.ones(rows), 1.0),), (float(literal(value)),))
 
 
 def _roughly(context: RewardContext) -> Reward:
@@ -223,13 +276,14 @@ def _roughly(context: RewardContext) -> Reward:
     columns = [*(v.column for v in context.variables), *context.then]
     formula = approximation(context.samples, library(columns, context.inputs, 1))
     if not formula.terms:
-        formula = constant(float(np.median(context.samples.rewards)), len(context.samples))
-    return _judged(context, Reward(formula))
+        formula = _constant(float(np.median(context.samples.rewards)), len(context.samples))
+    return _judged(context, GuardedLaws((formula,)))
 
 
-def _judged(context: RewardContext, found: Reward) -> Reward:
+def _judged(context: RewardContext, laws: GuardedLaws) -> Reward:
     rewards = context.samples.rewards
-    return replace(found, right=float(right(found.values(len(rewards)), rewards).mean()))
+    error = np.abs(laws.values(len(rewards)) - rewards)
+    return Reward(laws, float((error <= MATCH * (1 + np.abs(rewards))).mean()))
 
 
 def _error(context: RewardContext, found: Reward) -> float:

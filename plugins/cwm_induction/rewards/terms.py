@@ -92,6 +92,16 @@ class RewardContext:
         ]
         return distinct([*found, *library(self.then, [], 1)])
 
+    def law_libraries(self) -> list[list[Term]]:
+        """Return sets of terms for laws that hold in parts of the rows, the smallest first."""
+        later = distinct([*self.base(), *_powers(self.then)])
+        places = [v.next_column for v in self.places] if len(self.places) <= MOST_COLUMNS else []
+        gaps = [
+            Term(f"abs({a.text} - {b.text})", np.abs(a.values - b.values), 1.5)
+            for a, b in combinations(places, 2)
+        ]
+        return [later, distinct([*later, *gaps, *_powers(self.now)]), self.mixed()]
+
     def mixed(self) -> list[Term]:
         """Return powers of both values, their products with the inputs, and lengths."""
         now, then = self.now, self.then

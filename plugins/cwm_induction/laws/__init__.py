@@ -1,0 +1,1 @@
+"""Laws that hold in a part of the rows, and rules that select the law of a row."""

@@ -1,0 +1,234 @@
+"""Laws and rules for the variables of a system, in an order for computing their next values."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from cwm_induction.continuous.inner_constants import Scan, varied
+from cwm_induction.continuous.regression import Formula, Target
+from cwm_induction.continuous.samples import Array, Samples
+from cwm_induction.continuous.terms import NamedColumn, Term, distinct, library
+from cwm_induction.continuous.variables import Reads, Variable, indicators, settled
+from cwm_induction.effort import Share
+from cwm_induction.laws.consensus import Library, Unknown
+from cwm_induction.laws.features import case_features, case_name, law_libraries, rule_features
+from cwm_induction.laws.guarded import GuardedLaws, LawSearch, RowSets, guarded
+from cwm_induction.rules import Feature
+
+MAX_MODES = 6
+"""A whole number with at most this many values is a mode: each value may have its own laws."""
+
+MAX_BENT_ROWS = 60
+"""Rows for fitting a formula with constants inside its terms."""
+
+LINKED = 0.85
+"""A variable that depends linearly on another next value in this share of rows comes last."""
+
+LINK_COST = 2.5
+"""Cost of such a linear formula at most: two terms."""
+
+PATCHWORK = {0.97: 0.15, 0.0: 0.06}
+"""Cost of laws per row, by the share of check rows that they predict. Costlier laws may approximate
+a smooth law piece by piece."""
+
+
+@dataclass
+class LawExplainer:
+    """Explains variables by laws that hold in parts of the rows.
+
+    `reads` are the names that the explanations of other variables read; `formulas` are the known
+    formulas of their changes. With `bends`, terms of laws may have constants inside, which takes
+    far more work.
+    """
+
+    samples: Samples
+    variables: Sequence[Variable]
+    inputs: Sequence[NamedColumn]
+    reads: Mapping[str, set[str]]
+    formulas: dict[str, Formula]
+    rng: np.random.Generator
+    effort: Share
+    bends: bool = False
+    found: dict[str, GuardedLaws] = field(default_factory=dict)
+
+    def explain(self, names: Sequence[str], least: float) -> dict[str, GuardedLaws]:
+        """Return laws for the named variables that predict the share `least` of the check rows."""
+        waiting = [v for v in self.variables if v.name in names]
+        last = self._linked(waiting)
+        for group in ([v for v in waiting if v.name not in last], last.values()):
+            left = list(group)
+            while left:
+                tried = {v.name: self.laws(v) for v in left}
+                rights = {v.name: self._right(v, tried[v.name]) for v in left}
+                good = [v for v in left if rights[v.name] >= least]
+                if least > 0:
+                    good = [v for v in good if self._is_short(tried[v.name], rights[v.name])]
+                if not good:
+                    break
+                best = max(good, key=lambda v: rights[v.name])
+                laws = tried[best.name]
+                if laws is not None:
+                    self.found[best.name] = laws
+                left.remove(best)
+        return self.found
+
+    def _is_short(self, laws: GuardedLaws | None, right: float) -> bool:
+        limit = next(cost for share, cost in PATCHWORK.items() if right >= share)
+        return laws is not None and laws.cost <= limit * len(self.samples)
+
+    def _linked(self, waiting: Sequence[Variable]) -> dict[str, Variable]:
+        """Return variables that depend on the next value of another variable in most rows."""
+        options = []
+        for variable in waiting:
+            unknown = unknown_of(variable, self.samples, waiting)
+            rows = np.flatnonzero(unknown.fit)
+            for other in waiting:
+                if other is variable or other.still:
+                    continue
+                terms = library([variable.column, other.column, other.next_column], [], 1)
+                law = Library(distinct(terms), unknown).law(rows, rows, self.effort)
+                if law is None or other.next not in law.formula.names:
+                    continue
+                if law.rows.sum() >= LINKED * unknown.rows.sum():
+                    options.append((law.formula.cost, variable.name, variable, other, law.formula))
+        last: dict[str, Variable] = {}
+        for cost, name, variable, other, formula in sorted(options, key=lambda o: o[:2]):
+            if cost <= LINK_COST and other.name not in last:
+                last[name] = variable
+                self.formulas[name] = formula
+        return last
+
+    def _right(self, variable: Variable, laws: GuardedLaws | None) -> float:
+        """Return the share of the check rows that laws predict, of all rows if there are few."""
+        if laws is None:
+            return 0.0
+        right = variable.matches(laws.values(len(self.samples)))
+        check = self.samples.smooth & ~self.samples.learn
+        every = float(right[self.samples.smooth].mean())
+        return min(every, float(right[check].mean())) if check.any() else every
+
+    def laws(self, variable: Variable, known: Sequence[Formula] = ()) -> GuardedLaws | None:
+        """Return laws of one variable, or None if none were found; some formulas may be `known`.
+
+        They may read the next values of variables that are explained already.
+        """
+        if not self.effort.spend(0):
+            return None
+        reads: Reads = {**self.reads, **{n: laws.names for n, laws in self.found.items()}}
+        after = settled(variable, self.variables, reads)
+        now = [v.column for v in self.variables]
+        chain = [v for v in self.variables if v.next in {column.text for column in after}]
+        unknown = unknown_of(variable, self.samples, chain)
+        moving = [v.column for v in self.variables if not v.still]
+        libraries = law_libraries([variable.column], now, after, self.inputs)
+        search = LawSearch(
+            unknown,
+            libraries,
+            libraries[-1],
+            row_sets(self.samples, now, self.inputs),
+            self.rng,
+            self.effort,
+            Term(variable.name, variable.now, 1.0),
+            partial(self._bent, unknown, [*moving, *after]) if self.bends else None,
+        )
+        laws = search.laws(known)
+        if not laws:
+            return None
+        features = rule_features([*moving, *after], self.inputs)
+        formulas = [law.formula for law in laws]
+        features += case_features(variable.column, moving, formulas)
+        features += self._consequences(variable, formulas)
+        return guarded(laws, features, unknown.rows, self.effort)
+
+    def _consequences(self, variable: Variable, formulas: Sequence[Formula]) -> Iterator[Feature]:
+        """Yield the next values of other variables that follow from each law of this one."""
+        for other in self.variables:
+            formula = self.formulas.get(other.name)
+            if formula is None or variable.next not in formula.names:
+                continue
+            weight = sum(
+                w
+                for t, w in zip(formula.terms, formula.weights, strict=True)
+                if t.text == variable.next
+            )
+            plain = formula.names - {variable.name, variable.next, other.name}
+            if not weight or any(name.endswith("_next") for name in plain):
+                continue
+            for index, law in enumerate(formulas):
+                case = variable.now + law.values(len(variable.now))
+                then = other.now + formula.values(len(case)) + weight * (case - variable.then)
+                text = re.sub(
+                    rf"\b{variable.next}\b",
+                    case_name(variable.name, index),
+                    formula.text(other.name),
+                )
+                yield Feature(text, then, 1.4)
+
+    def _bent(
+        self, unknown: Unknown, columns: Sequence[NamedColumn], rows: Array
+    ) -> Formula | None:
+        """Return a formula with a constant inside a term that is exact in some rows."""
+        inside = np.zeros(len(self.samples), bool)
+        inside[rows[:: 1 + len(rows) // MAX_BENT_ROWS]] = True
+        terms = library(columns, self.inputs, 1)
+        scan = Scan(terms, (), Target(unknown.values, 2 * unknown.tolerance, inside), self.effort)
+        return scan.formula(varied(columns))
+
+
+def unknown_of(variable: Variable, samples: Samples, settled: Sequence[Variable] = ()) -> Unknown:
+    """Return the change of a variable as a quantity to explain, given some next values.
+
+    Values must agree up to the rounding of stored numbers: with the tolerance of the score,
+    approximations would count as laws. The rounding of `settled` next values is scaled by the
+    ratio of the standard deviations of the changes.
+    """
+    limited = not variable.is_angle and variable.cycle is None
+    then = variable.then
+    inside = (then > variable.low) & (then < variable.high)
+    fit = samples.smooth & samples.learn
+    tolerance = 0.25 * variable.rounding
+    for other in settled:
+        ratio = variable.change.std() / (other.change.std() + 1e-300)
+        tolerance = tolerance + samples.grain * ratio * np.abs(other.then)
+    return Unknown(
+        variable.change,
+        np.minimum(variable.quarter, tolerance),
+        samples.smooth,
+        fit & inside if limited and not variable.is_whole else fit,
+        distinctness(samples),
+        variable.low - variable.now if limited else -np.inf,
+        variable.high - variable.now if limited else np.inf,
+    )
+
+
+def distinctness(samples: Samples) -> Array:
+    """Return 1 / n for each row, where n rows have the same observation and action."""
+    rows = np.column_stack([samples.before, samples.actions])
+    _, kinds, counts = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
+    weights: Array = 1 / counts[kinds.ravel()]
+    return weights
+
+
+def row_sets(
+    samples: Samples, columns: Sequence[NamedColumn], inputs: Sequence[NamedColumn]
+) -> RowSets:
+    """Return rows that may share a law: neighbours, modes, and ends of quantities."""
+    quantities = [f.values for f in rule_features(columns, inputs, lengths=False)]
+    places = np.column_stack([*(column.values for column in columns), samples.actions])
+    return RowSets(places, _modes(samples, columns), quantities)
+
+
+def _modes(samples: Samples, columns: Sequence[NamedColumn]) -> list[Array]:
+    """Return a mask for each action and each value of a mode: its rows may share a law."""
+    single = samples.action_space.kind == "discrete"
+    found = [c.values > 0 for c in indicators(samples.actions[:, 0])] if single else []
+    if single and not found:
+        found = [samples.actions[:, 0] == level for level in np.unique(samples.actions[:, 0])]
+    for column in columns:
+        levels = np.unique(column.values)
+        if 2 <= len(levels) <= MAX_MODES:
+            found += [column.values == level for level in levels]
+    return found
