@@ -28,7 +28,7 @@ from cwm_cli.registry import environment, find
 from cwm_cli.sandbox import Sandbox
 from cwm_cli.search.contracts import FIX, GENERATE, IMPROVE, Message, Move, Request
 from cwm_cli.text import estimated_tokens
-from cwm_induction.refining.lifting import lift, written
+from cwm_induction.refining.constants import find_constants, replace_spans
 
 DATA = Path(__file__).parents[1] / "data" / "cwm_data"
 NINETEEN = (*(env for env in SUITES["cwmb"] if (DATA / f"{env}.npz").exists()), "FrozenLake-v1")
@@ -106,8 +106,8 @@ def half_right(env: str, asked: WorldModelProblem) -> str:
     """Return a hand-written program with one changed number, else one that induction writes."""
     if env in WRITTEN:
         program = (PROGRAMS / f"{WRITTEN[env]}.py").read_text().removeprefix("# ruff: noqa\n")
-        for number in lift(program):
-            wrong = written(program, [(number.place, number.text(1.1 * number.value + 0.1))])
+        for number in find_constants(program):
+            wrong = replace_spans(program, [(number.span, number.text(1.1 * number.value + 0.1))])
             verdict = asked.judge(wrong)
             if not verdict.is_bug and verdict.score < 1:
                 return wrong

@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.faults.generator import Fault, answers, faults, tally, wrong
 from cwm_cli.problems.feedback.diagnosis import diagnose
 from cwm_induction.effort import Effort
-from cwm_induction.refining.patching.patch import WORK, patched
+from cwm_induction.refining.patches import UNITS, patch_program
 
 
 def holds_cause(fault: Fault) -> bool:
@@ -29,8 +29,8 @@ def is_patched(fault: Fault) -> bool:
     The programs are ours, so they run in this process and not in the sandbox.
     """
     train = fault.dataset.train
-    effort = Effort(WORK, np.inf)
-    text, _ = patched(fault.program, train[train.fitted], answers, effort)
+    effort = Effort(UNITS, np.inf)
+    text, _ = patch_program(fault.program, train[train.fitted], answers, effort)
     return fault.is_repaired_by(text)
 
 

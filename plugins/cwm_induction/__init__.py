@@ -37,9 +37,9 @@ def cwm_defaults() -> Mapping[str, str]:
 def cwm_refiners() -> Mapping[str, str]:
     """Offer refiners that fit the numbers of programs, join programs, and correct their text."""
     return {
-        "calibrate": "cwm_induction.refining.calibrating:Calibrate",
+        "calibrate": "cwm_induction.refining.calibration:Calibrate",
         "join": "cwm_induction.refining.joining:Join",
-        "patch": "cwm_induction.refining.patching.patch:Patch",
+        "patch": "cwm_induction.refining.patches:Patch",
     }
 
 

@@ -1,4 +1,4 @@
-"""Fit the numbers of a program to recorded transitions: what `cwm calibrate` does."""
+"""The fit of the constants of a program to recorded transitions, as in `cwm calibrate`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from cwm_cli.sandbox import Limits
 from cwm_cli.sandbox.job import abilities_of
 from cwm_cli.sandbox.protection import check_access
 from cwm_cli.worlds.program import ProgramModel
-from cwm_induction.refining.calibrating import Calibrate, Calibration
-from cwm_induction.refining.versions import VersionsJob
+from cwm_induction.refining.calibration import Calibrate, Calibration
+from cwm_induction.refining.variants import VariantsJob
 
 
 @dataclass(frozen=True)
 class CalibrationResult(Result):
-    """What `calibrate` came to: the program, and how right it was before and is now.
+    """The result of `calibrate`: the program, and its scores before and after the fit.
 
-    `calibration` is None where there was nothing to fit: the program has no numbers, or is right.
+    `calibration` is None if there was nothing to fit: the program has no constants or is exact.
     """
 
     program: str
@@ -36,7 +36,7 @@ class CalibrationResult(Result):
     scores: Scores
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `cwm calibrate --json` prints."""
+        """Return the output of `cwm calibrate --json`."""
         facts: dict[str, Any] = {"program": self.program, "calibration": None}
         if self.calibration is not None:
             facts["calibration"] = asdict(self.calibration)
@@ -60,11 +60,27 @@ def calibrate(
     output: Path | str | None = None,
     observer: Observer = SILENT,
 ) -> CalibrationResult:
-    """Fit the numbers of a program of `env` to train transitions, without a language model.
+    """Fit the constants of a program to train transitions, without a language model.
 
-    They are those of `dataset`, or the default ones of the environment; a share of the train
-    episodes and the held-out ones are for the scores alone. With `output` the program is written
-    to a file. `CwmError` where the program does not run.
+    Some train episodes and the held-out episodes are used for the scores only.
+
+    Args:
+        program: A file, a run or the text of a program.
+        env: The environment of the program.
+        env_args: Arguments of the environment.
+        dataset: The transitions, by default the recorded ones of the environment.
+        options: Options such as `calibrate_seconds=60`.
+        tools: Additional packages that the program may import.
+        allow_gap: Missing protections of the sandbox that are accepted.
+        seed: The seed of the fit.
+        output: The file for the fitted program.
+        observer: An observer of the progress.
+
+    Returns:
+        The fitted program, its scores and the findings.
+
+    Raises:
+        CwmError: If the program does not run, or has chance or memory.
     """
     if output is not None and not Path(output).parent.is_dir():
         raise CwmError(f"cannot write {output}: its folder does not exist; choose another --output")
@@ -84,13 +100,13 @@ def calibrate(
         Limits.chosen(chosen["sandbox"]),
         tools=tools,
         accepted=allow_gap,
-        handlers=[VersionsJob.handler],
+        handlers=[VariantsJob.handler],
         observer=observer,
     )
     with guard as sandbox:
 
         def scores(text: str) -> Scores:
-            """Score a program on both parts."""
+            """Score a program on train and held-out rows."""
             model = ProgramModel(text, sandbox)
             parts = [train, data.test]
             found = [

@@ -1,4 +1,4 @@
-"""The end of `cwm calibrate`: scores, and the constants that the data do or do not determine."""
+"""The output of `cwm calibrate`: scores, and constants with and without evidence in the data."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Refiners: improve a program from recorded transitions, without a completion."""
+"""Refiners, which change a given program: `calibrate`, `join` and `patch`."""

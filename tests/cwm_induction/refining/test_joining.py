@@ -1,4 +1,4 @@
-"""Programs that are each right about some parts are joined to one that is right about all."""
+"""Programs that are exact in different parts are joined to one that is exact in all parts."""
 
 import numpy as np
 import pytest
@@ -80,19 +80,19 @@ def test_a_component_is_taken_from_a_program_that_is_exact_there(task):
     assert "which predict them exactly: Pole Angle" in found.findings
 
 
-def test_an_end_is_taken_from_a_program_that_has_all_else_wrong(task):
+def test_an_end_is_taken_from_a_program_with_other_faults(task):
     found = joined(task(WRONG_END, ALL_BUT_END_WRONG))
     assert task(found.candidate).node.verdict.solved, found.candidate
     assert "class EndModel" in found.candidate
     assert "LIMIT" in found.candidate
 
 
-def test_the_program_that_has_only_one_part_right_gives_it_to_the_other(task):
+def test_a_program_with_one_exact_part_contributes_it(task):
     found = joined(task(ALL_BUT_END_WRONG, WRONG_END))
     assert task(found.candidate).node.verdict.solved, found.candidate
 
 
-def test_a_joined_program_predicts_many_steps_as_the_true_one_does(task):
+def test_a_joined_program_predicts_many_steps(task):
     found, whole = joined(task(WRONG_ANGLE, WRONG_END)), cartpole()
     steps = []
     for text in (found.candidate, whole):
@@ -104,7 +104,7 @@ def test_a_joined_program_predicts_many_steps_as_the_true_one_does(task):
     np.testing.assert_allclose(steps[0], steps[1])
 
 
-def test_three_programs_are_joined_and_a_joined_one_again(task):
+def test_a_joined_program_is_joined_again(task):
     wrong_reward = WRONG_ANGLE.replace("1.0, bool", "0.0, bool")
     first = joined(task(wrong_reward, ALL_BUT_END_WRONG.replace("0.5, over", "1.0, over")))
     assert first.candidate.count("Model()") == 2
@@ -112,7 +112,7 @@ def test_three_programs_are_joined_and_a_joined_one_again(task):
     assert task(second.candidate).node.verdict.solved, second.candidate
 
 
-def test_names_that_clash_are_told_apart(task):
+def test_clashing_names_are_renamed(task):
     mine = cartpole().replace("12 * np.pi / 180", "LIMIT")
     mine = "LIMIT = 99.0\n" + mine.replace("> 0.20943951023931953", "> LIMIT")
     found = joined(task(mine, ALL_BUT_END_WRONG))
@@ -120,7 +120,7 @@ def test_names_that_clash_are_told_apart(task):
     assert "LIMIT_2" in found.candidate
 
 
-def test_what_is_right_or_nobody_has_is_left(task):
+def test_exact_programs_and_unknown_parts_are_not_joined(task):
     assert joined(task(cartpole(), WRONG_END)) is None
     assert joined(task(WRONG_END)) is None
     assert joined(task(WRONG_END, WRONG_END.replace("1.0, bool", "2.0, bool"))) is None
@@ -129,7 +129,7 @@ def test_what_is_right_or_nobody_has_is_left(task):
 
 
 @pytest.mark.slow
-def test_what_no_program_has_is_asked_of_the_data_once(task):
+def test_a_missing_part_is_induced_from_data_once(task):
     join = Join()
     asked = task(WRONG_END.replace("1.0, bool", "2.0, bool"))
     told = []
@@ -141,7 +141,7 @@ def test_what_no_program_has_is_asked_of_the_data_once(task):
     assert not any("data alone" in words for words in told)
 
 
-def test_hidden_rows_are_not_looked_at(recorded, sandbox, monkeypatch):
+def test_hidden_rows_are_not_used(recorded, sandbox, monkeypatch):
     asked = problem(recorded, sandbox)
     rows: list[Dataset] = []
     predict = sandbox.predict

@@ -1,4 +1,4 @@
-"""Mechanisms in XML that programs hold: their numbers are found, written back and fitted."""
+"""Constants of MuJoCo models in programs are found, replaced and fitted."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,13 @@ from cwm_cli.data.spaces import Space
 from cwm_cli.evaluation import AccuracyMetric, evaluate
 from cwm_cli.sandbox import Limits, Sandbox
 from cwm_cli.worlds.program import ProgramModel
-from cwm_induction.refining.calibrating import Calibrate
-from cwm_induction.refining.lifting import NumberKind, lift, written
-from cwm_induction.refining.mechanisms import mechanism_numbers
+from cwm_induction.refining.calibration import Calibrate
+from cwm_induction.refining.constants import (
+    ConstantKind,
+    find_constants,
+    model_constants,
+    replace_spans,
+)
 from folders import ROOT
 
 RECALLED = ROOT / "benchmarks" / "recalled"
@@ -63,8 +67,8 @@ def arm(ways='["Euler", "RK4"]', **numbers):
     return ARM.format(ways=ways, **numbers)
 
 
-def test_sizes_of_a_mechanism_are_numbers_and_flags_directions_zeros_and_pictures_are_not():
-    found = {each.name: each.value for each in lift(arm(**WRITTEN))}
+def test_flags_directions_zeros_and_visual_elements_are_no_constants():
+    found = {each.name: each.value for each in find_constants(arm(**WRITTEN))}
     assert found == {
         "option.timestep": 0.01,
         "option.gravity[2]": -9.81,
@@ -79,15 +83,15 @@ def test_sizes_of_a_mechanism_are_numbers_and_flags_directions_zeros_and_picture
     }
 
 
-def test_numbers_of_a_mechanism_are_written_back_where_they_stood():
+def test_constants_of_a_model_are_replaced():
     program = arm(**WRITTEN)
     texts = []
-    for each in lift(program):
+    for each in find_constants(program):
         key = {"option.gravity[2]": "gravity", "hinge.motor.gear": "gear"}.get(each.name)
         value = TRUE[key] if key else each.value
-        assert each.kind == NumberKind.MECHANISM
-        texts.append((each.place, each.text(value)))
-    assert written(program, texts[1:2] + texts[-1:]) == arm(
+        assert each.kind == ConstantKind.MODEL
+        texts.append((each.span, each.text(value)))
+    assert replace_spans(program, texts[1:2] + texts[-1:]) == arm(
         **WRITTEN | {"gravity": TRUE["gravity"], "gear": TRUE["gear"]}
     )
 
@@ -100,35 +104,35 @@ def test_numbers_of_a_mechanism_are_written_back_where_they_stood():
         """X = ("<mujoco>"\n  "<option timestep='%s' viscosity='0.3'/></mujoco>") % dt""",
     ],
 )
-def test_a_mechanism_may_have_gaps_quotes_of_any_kind_and_pieces(source):
+def test_a_model_may_have_gaps_quotes_and_pieces(source):
     program = f"dt = '0.01'\n{source}"
-    [each] = lift(program)
+    [each] = find_constants(program)
     assert (each.name, each.value) == ("option.viscosity", 0.3)
     made = {}
-    exec(written(program, [(each.place, each.text(-2.5))]), made)
+    exec(replace_spans(program, [(each.span, each.text(-2.5))]), made)
     assert made["X"].replace("'", '"') == (
         '<mujoco><option timestep="0.01" viscosity="-2.5"/></mujoco>'
     )
 
 
-def test_elements_of_one_name_are_told_apart_and_text_that_is_cut_off_is_no_error():
+def test_equal_elements_have_different_names_and_incomplete_text_is_accepted():
     text = '<mujoco><body name="a"><geom size="1"/><geom size="2"/></body><geom size="3" <'
-    assert [part.name for part in mechanism_numbers(text)] == ["a.geom.size", "a.geom 2.size"]
-    assert not list(mechanism_numbers('</body></mujoco><geom size="abc"/><option'))
+    assert [part.name for part in model_constants(text)] == ["a.geom.size", "a.geom 2.size"]
+    assert not list(model_constants('</body></mujoco><geom size="abc"/><option'))
 
 
-def test_every_number_that_is_found_in_the_recalled_programs_stands_there():
+def test_constants_of_recalled_programs_have_correct_spans():
     for file in sorted(RECALLED.glob("[a-z]*.py")):
         program = file.read_text()
-        found = [each for each in lift(program) if each.kind == NumberKind.MECHANISM]
+        found = [each for each in find_constants(program) if each.kind == ConstantKind.MODEL]
         assert len(found) > 12 or "<mujoco" not in program, file
         for each in found:
-            assert float(program[slice(*each.place)].replace(" ", "")) == each.value, each
+            assert float(program[slice(*each.span)].replace(" ", "")) == each.value, each
         assert len({each.name for each in found}) == len(found), file
 
 
 @pytest.mark.slow
-def test_a_mechanism_is_fitted_with_its_limits_and_its_integrator():
+def test_a_model_is_fitted_with_its_limits_and_its_integrator():
     pytest.importorskip("mujoco")
     rng = np.random.default_rng(0)
     made = {}
@@ -154,4 +158,4 @@ def test_a_mechanism_is_fitted_with_its_limits_and_its_integrator():
         scored = evaluate(ProgramModel(found.program, sandbox), data, AccuracyMetric.of(data))
     assert scored.score.accuracy == 1.0, found.findings
     assert 'CHOICES = {"integrator": ["RK4", "Euler"]}' in found.program
-    assert abs(lift(found.program)[1].value / TRUE["gravity"] - 1) < 0.5
+    assert abs(find_constants(found.program)[1].value / TRUE["gravity"] - 1) < 0.5

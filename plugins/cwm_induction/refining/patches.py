@@ -1,0 +1,393 @@
+"""The refiner `patch`: it writes corrections into a program that predicts some rows wrongly.
+
+A correction is a rewrite of an expression or a statement, or a law for a place under a condition.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice, product
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_cli.data.dataset import Dataset
+from cwm_cli.data.spaces import Columns
+from cwm_cli.problems.world_model import WorldModelProblem
+from cwm_cli.search.contracts import Refinement, RefinementTask, Refiner
+from cwm_induction.effort import Effort
+from cwm_induction.refining.guards import Guard, find_guard
+from cwm_induction.refining.laws import Law, find_laws
+from cwm_induction.refining.targets import Target, TracedRows, place_targets
+from cwm_induction.refining.tracing import (
+    Change,
+    Predict,
+    Source,
+    Statement,
+    Tracer,
+    is_loaded,
+    place_of,
+)
+
+MAX_CORRECTIONS = 6
+"""Most corrections of a program; a program that needs more has another fault."""
+
+MAX_CONFIRMED = 3
+"""Most candidates that are run on all rows before one is accepted."""
+
+MAX_TRIED = 30
+"""Most laws that are tried on all rows."""
+
+MAX_GUARDED = 10
+"""Most searches for a guard; laws that can correct the most values come first."""
+
+UNITS = 100.0
+"""Work units of a patch: about a million program steps, or a million operations each."""
+
+GAIN = 3.0
+"""Worth of a corrected value, in units of the cost of laws and guards."""
+
+
+MAX_REWRITES = 1500
+"""Most rewrites of a program that are tried."""
+
+BATCH_SIZE = 100
+"""Rewrites in one instrumented program, whose length is limited."""
+
+FIRST_ROWS = 12
+"""Number of wrong rows for all rewrites, and number of rewrites that are tried on all rows."""
+
+OTHER_COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Lt: (ast.LtE, ast.Gt, ast.GtE),
+    ast.LtE: (ast.Lt, ast.GtE, ast.Gt),
+    ast.Gt: (ast.GtE, ast.Lt, ast.LtE),
+    ast.GtE: (ast.Gt, ast.LtE, ast.Lt),
+    ast.Eq: (ast.NotEq, ast.LtE, ast.GtE),
+    ast.NotEq: (ast.Eq,),
+}
+
+
+class Candidate(NamedTuple):
+    """A corrected text, its worth (gain minus cost), and the finding in words."""
+
+    text: str
+    worth: float
+    finding: str
+
+
+class _TriedLaw(NamedTuple):
+    """A law, its target, and how many values it corrects and makes wrong in each row."""
+
+    target: Target
+    law: Law
+    gained: np.ndarray
+    lost: np.ndarray
+
+    @property
+    def most(self) -> float:
+        """The worth with a perfect guard that costs nothing."""
+        return GAIN * int(self.gained[self.lost == 0].sum()) - self.law.cost
+
+
+@dataclass(frozen=True)
+class Patch(Refiner):
+    """Corrects a program with the rows that it predicts wrongly."""
+
+    patch_seconds: float = 30.0
+    """Time limit of a search for patches in seconds; the patches found until then are used."""
+
+    def refine(self, task: RefinementTask) -> Refinement | None:
+        """Return the program with corrections, None if none was found."""
+        problem = task.problem
+        if not isinstance(problem, WorldModelProblem) or not task.node.program:
+            return None
+        start = monotonic()  # an effort does not count the time of the sandbox
+
+        def predict(program: str, rows: Dataset) -> Columns:
+            if monotonic() - start > self.patch_seconds:
+                return {}
+            columns, failure = problem.sandbox.predict(program, rows, seed=problem.seed)
+            return {} if failure else columns
+
+        effort = Effort(UNITS, self.patch_seconds, task.tell)
+        data = problem.dataset[problem.dataset.fitted]
+        program, findings = patch_program(task.node.program, data, predict, effort)
+        return Refinement(program, "\n".join(findings)) if findings else None
+
+
+def patch_program(
+    program: str, data: Dataset, predict: Predict, effort: Effort
+) -> tuple[str, list[str]]:
+    """Return a corrected program and the corrections in words.
+
+    Args:
+        program: The text of the program.
+        data: The recorded rows.
+        predict: The function that runs a program on rows.
+        effort: The work units and the time that may be spent.
+    """
+
+    def trace(text: str) -> TracedRows | None:
+        try:
+            return TracedRows.of(Tracer(Source(text), data, predict, effort.spend))
+        except SyntaxError:
+            return None
+
+    findings: list[str] = []
+    traced = trace(program)
+    if traced is None:
+        return program, []
+    while traced.losses and len(findings) < MAX_CORRECTIONS:
+        effort.tell("searching for corrections")
+        with np.errstate(all="ignore"):
+            candidates = sorted(_candidates(traced, effort), key=lambda one: -one.worth)
+        confirmed = []
+        for candidate in candidates[:MAX_CONFIRMED]:
+            after = trace(candidate.text)
+            if after is not None and after.losses < traced.losses:
+                confirmed.append((after, candidate.finding))
+        if not confirmed:
+            break
+        traced, finding = min(confirmed, key=lambda pair: pair[0].losses)
+        findings.append(finding)
+    return (traced.source.text, findings) if findings else (program, [])
+
+
+def _candidates(traced: TracedRows, effort: Effort) -> Iterator[Candidate]:
+    """Yield rewrites, and laws with guards."""
+    for rewrite, gain in find_rewrites(traced):
+        text = apply_rewrite(traced.source, rewrite)
+        finding = f"{rewrite.finding} (fixes {gain} recorded values)"
+        yield Candidate(text, GAIN * gain - rewrite.cost, finding)
+    best = 0.0
+    for tried in _try_laws(traced, effort):
+        # A guard costs at least 1.
+        if tried.most - 1.0 <= best or not effort.spend(0.0):
+            break
+        target, gained, lost = tried.target, tried.gained, tried.lost
+        reached = traced.reached(target.statement)
+        inside, outside = (gained > lost) & reached, (lost > 0) & (lost >= gained) & reached
+        guard = find_guard(traced.quantities(target.statement), inside, outside)
+        if guard is not None:
+            gain = int(((gained - lost) * guard.holds)[reached].sum())
+            candidate = _write_law(traced, target, tried.law, guard, gain)
+            if candidate.worth > 0:
+                best = max(best, candidate.worth)
+                yield candidate
+
+
+def _try_laws(traced: TracedRows, effort: Effort) -> list[_TriedLaw]:
+    """Try laws on all rows; return the most promising ones."""
+    pairs = [
+        (target, law)
+        for target in place_targets(traced)
+        for law in find_laws(target, traced.numbers(target.statement), effort)
+    ]
+
+    def cost(pair: tuple[Target, Law]) -> float:
+        target, law = pair
+        return law.cost - 8.0 * law.served * target.corrected / len(target.rows) ** 2
+
+    pairs = sorted(pairs, key=cost)[:MAX_TRIED]
+    rows = np.arange(len(traced.data))
+    changes = []
+    for target, law in pairs:
+        values = np.where(np.isfinite(law.values), law.values, np.nan_to_num(target.current))
+        changes.append(Change(rows, 0, target.site, 0.0, values))
+    results = traced.tracer.run(changes) if changes else None
+    tried = [
+        _TriedLaw(*pair, *traced.effect(result, rows))
+        for pair, result in zip(pairs, results or [], strict=False)
+    ]
+    return sorted(tried, key=lambda each: -each.most)[:MAX_GUARDED]
+
+
+def _write_law(traced: TracedRows, target: Target, law: Law, guard: Guard, gain: int) -> Candidate:
+    """Insert a law, under its guard, before the statement of a target."""
+    line = f"{target.place} = {law.text}"
+    finding = f"if {guard.text}: {line}" if guard.text else line
+    lines = [f"if {guard.text}:", f"    {line}"] if guard.text else [line]
+    comment = f"# Correction: fixes {gain} values that were wrong without it."
+    text = traced.source.with_lines(target.statement, [comment, *lines])
+    if "np." in text and "import numpy as np" not in text:
+        text = f"import numpy as np\n{text}"
+    worth = GAIN * gain - law.cost - guard.cost
+    return Candidate(text, worth, f"{finding} (fixes {gain} recorded values)")
+
+
+class Rewrite(NamedTuple):
+    """A method or a value of the class, its new text, and the cost.
+
+    If one expression is replaced, `parts` contains the expression and its new text.
+    """
+
+    old: ast.stmt
+    new: str
+    cost: float
+    finding: str
+    parts: tuple[ast.expr, str] | None = None
+
+
+def find_rewrites(traced: TracedRows) -> list[tuple[Rewrite, int]]:
+    """Return the rewrites that correct values, and how many they correct, the best first."""
+    spend = traced.tracer.spend
+    every: dict[str, Rewrite] = {}
+    for one in islice(_rewrites(traced.source), 4 * MAX_REWRITES):
+        every.setdefault(one.new, one)
+        if len(every) == MAX_REWRITES or not spend(0):
+            break
+    rewrites = list(every.values())
+    sample = traced.sample[:: max(1, len(traced.sample) // FIRST_ROWS)]
+    first = _gains(traced, rewrites, sample)
+    order = sorted((n for n in range(len(rewrites)) if first[n] > 0), key=lambda n: -first[n])
+    best = [rewrites[n] for n in order[:FIRST_ROWS]]
+    gains = _gains(traced, best, np.arange(len(traced.data)))
+    found = [(one, gain) for one, gain in zip(best, gains, strict=True) if gain > 0]
+    return sorted(found, key=lambda pair: pair[0].cost - 3.0 * pair[1])
+
+
+def _gains(traced: TracedRows, rewrites: list[Rewrite], rows: np.ndarray) -> list[int]:
+    """Return how many more values are right in some rows with each rewrite."""
+    gains: list[int] = []
+    for start in range(0, len(rewrites), BATCH_SIZE):
+        batch = rewrites[start : start + BATCH_SIZE]
+        variants = ["\n".join(f"    {line}" for line in one.new.splitlines()) for one in batch]
+        tracer = replace(traced.tracer, variants=variants)
+        results = tracer.run([Change(rows, number) for number in range(1, len(batch) + 1)])
+        if results is None:
+            gains += [0] * len(batch)
+            continue
+        effects = [traced.effect(result, rows) for result in results]
+        gains += [int((gained - lost).sum()) for gained, lost in effects]
+    return gains
+
+
+def apply_rewrite(source: Source, rewrite: Rewrite) -> str:
+    """Return the text of a program with a rewrite; other text stays unchanged if possible."""
+    old, lines = rewrite.old, source.text.splitlines(keepends=True)
+    assert old.end_lineno is not None
+    new = [f"{' ' * old.col_offset}{line}\n" for line in rewrite.new.splitlines()]
+    whole = "".join([*lines[: old.lineno - 1], *new, *lines[old.end_lineno :]])
+    if rewrite.parts is None:
+        return whole
+    node, text = rewrite.parts
+    start = _offset(lines, node.lineno, node.col_offset)
+    end = _offset(lines, node.end_lineno or 1, node.end_col_offset or 0)
+    for middle in (text, f"({text})"):
+        spliced = source.text[:start] + middle + source.text[end:]
+        with suppress(SyntaxError):
+            if ast.dump(ast.parse(spliced)) == ast.dump(ast.parse(whole)):
+                return spliced
+    return whole
+
+
+def _offset(lines: list[str], line: int, column: int) -> int:
+    """Return the index in a text of a line and a column in bytes."""
+    return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
+
+
+def _rewrites(source: Source) -> Iterator[Rewrite]:
+    for method in source.methods:
+        yield from chain(_moved_statements(method), _changed_expressions(source, method))
+    for value in source.body:
+        if isinstance(value, ast.Assign | ast.AnnAssign):
+            for node, put in _slots(value):
+                if isinstance(node, ast.Constant):
+                    for other, cost in _other_values(node.value, source):
+                        yield _rewrite(value, node, put, ast.Constant(other), cost)
+
+
+def _moved_statements(method: ast.FunctionDef) -> Iterator[Rewrite]:
+    """Yield a method with one statement at another place of its block."""
+    nodes = list(ast.walk(method))
+    blocks = [getattr(node, name, None) for node in nodes for name in ("body", "orelse")]
+    for block in blocks:
+        if not isinstance(block, list) or not block:
+            continue
+        count = len(block) - isinstance(block[-1], ast.Return)
+        for start, end in product(range(count), range(count)):
+            if start in (end, end + 1):  # the swap with the next statement is the same
+                continue
+            statement = block.pop(start)
+            block.insert(end, statement)
+            text = ast.unparse(method)
+            block.insert(start, block.pop(end))
+            line = ast.unparse(statement).splitlines()[0]
+            finding = f"`{line}` moves to another line of {method.name}"
+            yield Rewrite(method, text, 1.5, finding)
+
+
+def _changed_expressions(source: Source, method: ast.FunctionDef) -> Iterator[Rewrite]:
+    """Yield a method with another name, number, comparison or condition in one place."""
+    statements = {each.line: each for each in source.statements if each.method == method.name}
+    for node, put in _slots(method):
+        before = [line for line in statements if line <= getattr(node, "lineno", 0)]
+        statement = statements[max(before)] if before else None
+        for new, cost in _replacements(node, statement, source):
+            yield _rewrite(method, node, put, new, cost)
+
+
+_Put = Callable[[ast.expr], None]
+"""Replaces an expression in a syntax tree."""
+
+
+def _slots(tree: ast.AST) -> Iterator[tuple[ast.expr, _Put]]:
+    """Yield the expressions in a tree, each with a function that replaces it."""
+    for owner in ast.walk(tree):
+        for name, value in ast.iter_fields(owner):
+            if isinstance(value, ast.expr):
+                yield value, partial(setattr, owner, name)
+            for index, each in enumerate(value if isinstance(value, list) else []):
+                if isinstance(each, ast.expr):
+                    yield each, partial(value.__setitem__, index)
+
+
+def _rewrite(old: ast.stmt, node: ast.expr, put: _Put, new: ast.expr, cost: float) -> Rewrite:
+    """Return the rewrite of one expression; the tree stays unchanged."""
+    before, after = ast.unparse(node), ast.unparse(new)
+    put(new)
+    text = ast.unparse(old)
+    put(node)
+    place = old.name if isinstance(old, ast.FunctionDef) else ast.unparse(old).split(" = ")[0]
+    finding = f"`{before}` becomes `{after}` in {place}"
+    return Rewrite(old, text, cost, finding, (node, after))
+
+
+def _replacements(
+    node: ast.expr, statement: Statement | None, source: Source
+) -> Iterator[tuple[ast.expr, float]]:
+    """Yield other expressions, with their costs."""
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        for kind in OTHER_COMPARISONS.get(type(node.ops[0]), ()):
+            yield ast.Compare(node.left, [kind()], node.comparators), 1.5
+    if isinstance(node, ast.BoolOp):
+        for part in node.values:
+            rest = [other for other in node.values if other is not part]
+            yield (rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest)), 1.5
+        yield ast.BoolOp(ast.And() if isinstance(node.op, ast.Or) else ast.Or(), node.values), 1.5
+    if isinstance(node, ast.Constant):
+        for value, cost in _other_values(node.value, source):
+            yield ast.Constant(value), cost
+    place = place_of(node)
+    if statement is not None and place in statement.known and is_loaded(node):
+        for other in statement.known:
+            if other not in (place, "action", "observation"):
+                yield ast.parse(other, mode="eval").body, 1.8
+
+
+def _other_values(value: object, source: Source) -> Iterator[tuple[str | int, float]]:
+    """Yield other integers, truth values or letters for a constant, with their costs."""
+    if isinstance(value, bool):
+        yield not value, 1.3
+    elif isinstance(value, int):
+        near = {value + step for step in (-4, -3, -2, -1, 1, 2, 3, 4)} | {0, 1, 2, -value}
+        for other in sorted(near - {value}):
+            yield other, 1.4 + 0.05 * abs(other - value)
+    elif isinstance(value, str) and len(value) < 40 and set(value) <= set(source.letters):
+        for place, old in enumerate(value):
+            for letter in source.letters:
+                if letter != old:
+                    yield value[:place] + letter + value[place + 1 :], 1.6

@@ -1,1 +1,0 @@
-"""The refiner `patch`: correct the text of a program where it mispredicts recorded rows."""
