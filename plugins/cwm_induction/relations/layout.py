@@ -1,0 +1,234 @@
+"""The layout of boards: which components are cells, and what an action refers to."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cwm_induction.continuous.samples import Array
+
+MAX_CODES = 12
+"""Different values above which cells hold quantities rather than kinds of things."""
+
+LEAST_CELLS = 6
+"""Cells of a board or line at least; fewer are better explained one by one."""
+
+
+class Rows(NamedTuple):
+    """Transitions as arrays of whole numbers; actions are numbered from 0."""
+
+    before: Array
+    action: Array
+    after: Array
+    rewards: Array
+    ends: Array
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A board of cells, other quantities, and the cell that an action refers to.
+
+    `focus` is "agent" (the cell with the value `agent`, moved by `steps`), "cell" (the action is
+    the number of a cell), "column" (the action is a column) or "" (none of these). `turns` says
+    that the cells are a ring that may turn.
+    """
+
+    shape: tuple[int, int]
+    first: int
+    size: int
+    focus: str = ""
+    agent: int = 0
+    steps: tuple[tuple[int, int, int], ...] = ()
+    wraps: tuple[bool, bool] = (False, False)
+    ground: "Ground | None" = None
+    turns: bool = False
+
+    @property
+    def cells(self) -> int:
+        """Number of cells."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def extras(self) -> list[int]:
+        """Components that are no cells."""
+        return [i for i in range(self.size) if not self.first <= i < self.first + self.cells]
+
+    def boards(self, observations: Array) -> Array:
+        """Return the cells of observations, without the ground that things stand on."""
+        cells = observations[:, self.first : self.first + self.cells]
+        boards = cells.reshape(-1, *self.shape)
+        return self.ground.lifted(boards) if self.ground else boards
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Marked cells, which show another value for each thing that stands on them.
+
+    `codes` pairs the value on an unmarked cell with the value on a marked one.
+    """
+
+    marked: tuple[tuple[int, int], ...]
+    codes: tuple[tuple[int, int], ...]
+
+    def lifted(self, boards: Array) -> Array:
+        """Return the boards with the values of unmarked cells."""
+        lifted = boards.copy()
+        for plain, shown in self.codes:
+            lifted[boards == shown] = plain
+        return lifted
+
+    def shown(self, boards: Array) -> Array:
+        """Return the boards as they are observed."""
+        shown = boards.copy()
+        mask = np.zeros(boards.shape[1:], bool)
+        mask[tuple(np.array(self.marked).T)] = True
+        for plain, code in self.codes:
+            shown[mask & (boards == plain)] = code
+        return shown
+
+
+def find_layouts(
+    before: Array, action: Array, after: Array, shape: tuple[int, ...]
+) -> list[Layout]:
+    """Return the layouts that fit a dataset, the most plausible first.
+
+    Args:
+        before: Observations of shape (rows, components).
+        action: Numbers of the actions, from 0.
+        after: Next observations.
+        shape: Shape of the observation space.
+    """
+    size = before.shape[1]
+    changes = before != after
+    actions = int(action.max()) + 1
+    if len(shape) == 2 and min(shape) >= 2:
+        candidates = [Layout((shape[0], shape[1]), 0, size)]
+    else:
+        candidates = list(_flat_layouts(before, size, actions))
+    candidates = [one for one in candidates if _has_codes(one, before)]
+    found = [one for layout in candidates if (one := _with_agent(layout, before, action, after))]
+    if found:
+        return found[:1]
+    pressed = [
+        replace(layout, focus=focus, wraps=wraps)
+        for layout in candidates
+        for focus in ("cell", "column")
+        if actions == (layout.cells if focus == "cell" else layout.shape[1])
+        and (layout.shape[0] > 1 or focus == "cell")
+        for wraps in ((False, False), (False, True), (True, False), (True, True))
+    ]
+    if pressed:
+        ranked = sorted(pressed, key=lambda one: _surprise(one, action, changes))
+        return ranked[:1]
+    return [one for one in candidates if one.shape[0] == 1 or len(shape) == 2][:2]
+
+
+def _flat_layouts(before: Array, size: int, actions: int) -> Iterator[Layout]:
+    """Yield boards and lines that a vector may begin with."""
+    tops = before.max(axis=0)
+    for extras in range(4):
+        cells = size - extras
+        if cells < LEAST_CELLS or len(set(tops[:cells].tolist())) > 2:
+            continue
+        for width in range(3, cells // 3 + 1):
+            if cells % width == 0 and actions in (cells, width):
+                yield Layout((cells // width, width), 0, size)
+    cells = size
+    while cells > 1 and tops[cells - 1] > tops[: cells - 1].max():
+        cells -= 1
+    if cells >= LEAST_CELLS:
+        yield Layout((1, cells), 0, size)
+
+
+def _has_codes(layout: Layout, before: Array) -> bool:
+    cells = before[:, layout.first : layout.first + layout.cells]
+    return layout.cells >= LEAST_CELLS and len(np.unique(cells)) <= MAX_CODES
+
+
+def _surprise(layout: Layout, action: Array, changes: Array) -> float:
+    """Return the bits that tell which cells change, given their offset from the focus."""
+    height, width = layout.shape
+    cells = changes[:, layout.first : layout.first + layout.cells].reshape(-1, height, width)
+    y, x = np.indices((height, width))
+    row, column = divmod(action, width) if layout.focus == "cell" else (0 * action, action)
+    down = y[None] - np.reshape(row, (-1, 1, 1))
+    right = x[None] - column[:, None, None]
+    down = down % height if layout.wraps[0] else down
+    right = right % width if layout.wraps[1] else right
+    key = (down + height) * (2 * width) + right + width
+    total = np.bincount(key.ravel())
+    changed = np.bincount(key.ravel(), weights=cells.ravel(), minlength=len(total))
+    share = changed[total > 0] / total[total > 0]
+    entropy = np.zeros(len(share))
+    inner = (share > 0) & (share < 1)
+    some = share[inner]
+    entropy[inner] = -some * np.log2(some) - (1 - some) * np.log2(1 - some)
+    parameters = 0.5 * np.log2(len(action)) * inner.sum()
+    return float((entropy * total[total > 0]).sum() + parameters)
+
+
+def _with_agent(layout: Layout, before: Array, action: Array, after: Array) -> Layout | None:
+    """Return the layout with its agent: the value that every board has once and actions move."""
+    if min(layout.shape) < 2:
+        return None
+    ground = _ground(layout, np.concatenate([before, after]))
+    layout = replace(layout, ground=ground)
+    old, new = layout.boards(before), layout.boards(after)
+    best, most = None, 0
+    for code in np.unique(old).tolist():
+        if not all(((part == code).sum(axis=(1, 2)) == 1).all() for part in (old, new)):
+            continue
+        moved = place_of(new, code) - place_of(old, code)
+        count = int(moved.any(axis=1).sum())
+        steps = _steps(moved, action)
+        if count > most and len({step[1:] for step in steps}) > 1:
+            best, most = replace(layout, focus="agent", agent=code, steps=steps), count
+    return best
+
+
+def place_of(boards: Array, code: int) -> Array:
+    """Return row and column of the first cell with a value on each board."""
+    flat = (boards == code).reshape(len(boards), -1).argmax(axis=1)
+    return np.stack(np.divmod(flat, boards.shape[2]), axis=1)
+
+
+def _steps(moved: Array, action: Array) -> tuple[tuple[int, int, int], ...]:
+    """Return action, rows and columns of the most common step of each action that moves."""
+    steps = []
+    for number in np.unique(action).tolist():
+        rows = moved[(action == number) & moved.any(axis=1)]
+        if len(rows):
+            (down, right), _ = Counter(map(tuple, rows.tolist())).most_common(1)[0]
+            steps.append((number, int(down), int(right)))
+    return tuple(steps)
+
+
+def _ground(layout: Layout, observations: Array) -> Ground | None:
+    """Find marked cells: those with other values than most cells, one for each of theirs."""
+    cells = observations[:, layout.first : layout.first + layout.cells]
+    groups = Counter(frozenset(np.unique(cells[:, i]).tolist()) for i in range(layout.cells))
+    changing = [group for group in groups if len(group) > 1]
+    classes = _joined(changing)
+    if len(classes) != 2 or len(classes[0]) != len(classes[1]):
+        return None
+    common = max(classes, key=lambda one: sum(n for group, n in groups.items() if group <= one))
+    other = next(one for one in classes if one != common)
+    marked = tuple(
+        (int(i // layout.shape[1]), int(i % layout.shape[1]))
+        for i in range(layout.cells)
+        if set(np.unique(cells[:, i]).tolist()) <= other
+    )
+    pairs = tuple(zip(sorted(common), sorted(other), strict=True))
+    return Ground(marked, pairs) if marked else None
+
+
+def _joined(groups: list[frozenset[int]]) -> list[frozenset[int]]:
+    """Join sets that share an element."""
+    classes: list[frozenset[int]] = []
+    for group in groups:
+        touching = [one for one in classes if one & group]
+        classes = [one for one in classes if not one & group]
+        classes.append(group.union(*touching))
+    return classes

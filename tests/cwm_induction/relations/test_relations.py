@@ -1,0 +1,151 @@
+"""Programs of many like parts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cwm_cli.data.dataset import Dataset, Transition
+from cwm_cli.data.spaces import Space
+from cwm_induction import relations
+from cwm_induction.effort import Effort
+from cwm_induction.relations.decision_list import Bias, Feature, learn
+
+State = np.ndarray
+Step = Callable[[State, int], tuple[State, float, bool]]
+
+
+def record(start: Callable[[np.random.Generator], State], step: Step, actions: int) -> Dataset:
+    """Record 40 random episodes of at most 12 steps; the later half is for testing."""
+    rng, rows = np.random.default_rng(0), []
+    for episode in range(40):
+        state = start(rng)
+        for _ in range(12):
+            action = int(rng.integers(actions))
+            following, reward, done = step(state, action)
+            ends = done, False, episode, int(episode >= 20)
+            rows.append(Transition(state, action, following, reward, *ends))
+            state = following
+            if done:
+                break
+    shape, top = state.shape, float(max(row.observation.max() for row in rows))
+    size = int(np.prod(shape))
+    observations = Space("box", "int64", shape, (0.0,) * size, (top,) * size)
+    numbers = Space("discrete", "int64", (), (0.0,), (actions - 1.0,))
+    return Dataset.of(rows, observation_space=observations, action_space=numbers)
+
+
+def wrong_rows(program: str, data: Dataset) -> int:
+    """Count the rows that a program does not predict in every part."""
+    namespace: dict[str, Any] = {}
+    exec(program, namespace)
+    environment, wrong = namespace["Environment"](), 0
+    for row in data:
+        environment.set_state(row.observation)
+        observation, reward, done = environment.step(row.action)
+        same = np.array_equal(observation, row.next_observation) and done == row.terminated
+        wrong += not (same and abs(reward - row.reward) < 1e-6)
+    return wrong
+
+
+def lit(rng: np.random.Generator) -> State:
+    """Return a board with some lit lamps."""
+    return (rng.random((4, 5)) < 0.4).astype(np.int64)
+
+
+def press(board: State, action: int) -> tuple[State, float, bool]:
+    """Toggle a lamp and its horizontal neighbours on a ring; full columns go dark."""
+    after = board.copy()
+    row, column = divmod(action, 5)
+    for right in (-1, 0, 1):
+        after[row, (column + right) % 5] ^= 1
+    full = after.all(axis=0)
+    reward = 0.5 * (int(board.sum()) - int(after.sum())) + 2.0 * int(full.sum())
+    after[:, full] = 0
+    return after, reward, not after.any()
+
+
+def belt(rng: np.random.Generator) -> State:
+    """Return a belt with eight places and a hand."""
+    return rng.integers(0, 3, 9) * (rng.random(9) < 0.7)
+
+
+def turn(state: State, action: int) -> tuple[State, float, bool]:
+    """Swap the hand with the first place, or wait; then the belt turns unless 2 is in front."""
+    places, hand = state[:8].copy(), int(state[8])
+    if action == 1:
+        hand, places[0] = int(places[0]), hand
+    moves = places[0] != 2
+    places = np.roll(places, 1) if moves else places
+    return np.array([*places, hand]), float(moves), False
+
+
+def yard(rng: np.random.Generator) -> State:
+    """Return walls (1), crates (2), marked cells (3: empty, 4: crate) and an agent (5, 6)."""
+    board = np.zeros((5, 5), np.int64)
+    board[2, 2], board[1, 3] = 1, 3
+    free = [(y, x) for y in range(5) for x in range(5) if board[y, x] == 0]
+    crate, other, agent = (free[i] for i in rng.permutation(len(free))[:3])
+    board[crate] = board[other] = 2
+    board[agent] = 5
+    return board
+
+
+def walk(board: State, action: int) -> tuple[State, float, bool]:
+    """Move the agent, which pushes one crate onto free cells."""
+    board, marked = board.copy(), (1, 3)
+    things = np.where(board == 3, 0, np.where(board == 4, 2, np.where(board == 6, 5, board)))
+    row, column = (int(place[0]) for place in np.nonzero(things == 5))
+    down, right = ((-1, 0), (1, 0), (0, -1), (0, 1))[action]
+    cells = [(row + k * down, column + k * right) for k in range(3)]
+    inside = [0 <= y < 5 and 0 <= x < 5 for y, x in cells]
+    codes = [int(things[c]) if ok else 1 for c, ok in zip(cells, inside, strict=True)]
+    before = int((board == 4).sum())
+    if codes[1] == 0 or (codes[1] == 2 and codes[2] == 0):
+        if codes[1] == 2:
+            things[cells[2]] = 2
+        things[cells[1]], things[cells[0]] = 5, 0
+    shown = things.copy()
+    shown[marked] = {0: 3, 2: 4, 5: 6}[int(things[marked])]
+    return shown, float(int((shown == 4).sum()) - before) - 0.1, False
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "actions"), [(lit, press, 20), (belt, turn, 2), (yard, walk, 4)]
+)
+def test_rules_of_cells_predict_new_boards(start: Any, step: Step, actions: int) -> None:
+    data = record(start, step, actions)
+    program, exact = relations.induce(data.train, Effort(4_000, 60.0))
+    assert exact > 0.99
+    assert wrong_rows(program, data.test) <= 0.03 * len(data.test)
+
+
+def test_numbers_without_like_parts_give_no_program() -> None:
+    def start(rng: np.random.Generator) -> State:
+        return rng.integers(0, 50, 2)
+
+    def step(state: State, action: int) -> tuple[State, float, bool]:
+        return np.array([(state[0] + action) % 50, state[0]]), 0.0, False
+
+    assert relations.induce(record(start, step, 3), Effort(4_000, 60.0)).program == ""
+
+
+def test_a_decision_list_prefers_short_rules() -> None:
+    rng = np.random.default_rng(0)
+    columns = [Feature(f"x{i}", "code", rng.integers(0, 4, 500)) for i in range(6)]
+    first, second = columns[0].values, columns[1].values
+    label = np.where(first == 2, 1, np.where(second == 3, 2, 0))
+    rules = learn(columns, label[:, None] == np.arange(3), lambda _: True)
+    assert [len(rule.conditions) for rule in rules.rules] == [1, 1]
+    values = {column.name: column.values for column in columns}
+    assert (rules.effects(values, 500) == label).all()
+
+
+def test_a_decision_list_ignores_noise_if_errors_are_cheap() -> None:
+    rng = np.random.default_rng(1)
+    columns = [Feature(f"x{i}", "code", rng.integers(0, 4, 500)) for i in range(6)]
+    label = (columns[0].values == 1).astype(int)
+    label[rng.random(500) < 0.05] = 2
+    rules = learn(columns, label[:, None] == np.arange(3), lambda _: True, Bias(1.0))
+    assert rules.features == {"x0"}
