@@ -177,7 +177,7 @@ def _fit_stages(model: BoardModel, names: Names, target: Array, spend: Spend) ->
         cheap = tuple(effect for effect in effects if effect.price < price)
         return fit_stage(Draft(loop, usual, cheap), names, target, spend, error_bits, mask)
 
-    strict = fit(STRICT)
+    strict = _without_idle_offsets(fit(STRICT), names)
     model.stages = [strict]
     fewest = int(_wrong(strict.apply(names), target).sum())
     if fewest <= NEARLY * len(target) or min(layout.shape) == 1:
@@ -189,11 +189,25 @@ def _fit_stages(model: BoardModel, names: Names, target: Array, spend: Spend) ->
             continue
         # boards without a consequence show the first stage alone
         quiet = (consequence.apply(middle)[0] == middle).all(axis=(1, 2))
-        refit = fit(STRICT, mask=quiet)
+        refit = _without_idle_offsets(fit(STRICT, mask=quiet), names)
         final = consequence.apply(refit.apply(names))[0]
         wrong = int(_wrong(final, target).sum())
         if wrong < fewest:
             model.stages, model.consequence, fewest = [refit], consequence, wrong
+
+
+def _without_idle_offsets(stage: Stage, names: Names) -> Stage:
+    """Return a stage whose loop visits only the offsets at which it changes cells."""
+    loop = stage.loop
+    if loop.kind != "offsets":
+        return stage
+    board = names["board"].values
+    rows, y, x = np.nonzero(stage.apply(names) != board)
+    down, right = y - names["row"][rows], x - names["column"][rows]
+    changed = set(zip(down % loop.shape[0], right % loop.shape[1], strict=True))
+    kept = tuple(o for o in loop.offsets if (o[0] % loop.shape[0], o[1] % loop.shape[1]) in changed)
+    wraps = loop.wraps[0] and any(o[0] for o in kept), loop.wraps[1] and any(o[1] for o in kept)
+    return replace(stage, loop=loop._replace(offsets=kept, wraps=wraps)) if kept else stage
 
 
 def _fit_turning(model: BoardModel, names: Names, target: Array, spend: Spend) -> None:

@@ -168,10 +168,10 @@ def find_consequence(middle: Array, after: Array, empty: int) -> Consequence | N
         empty: The value of empty cells.
     """
     before = int((middle == after).all(axis=(1, 2)).sum())
-    best, most = None, before
+    best, most = None, before + 2
     for one in _candidates(middle.shape[1:], empty):
         right = int((one.apply(middle)[0] == after).all(axis=(1, 2)).sum())
-        if right > most + 2:
+        if right > most:
             best, most = one, right
     return best
 

@@ -20,6 +20,9 @@ BEAM = 6
 MAX_CONDITIONS = 5
 """Conditions of one rule at most: longer ones never generalised in the hard suite."""
 
+FARTHEST = 8
+"""Places by which a rule may move back while it is simplified."""
+
 PURE = 10.0
 """Bits of an error from which on rules without any error are the only ones accepted."""
 
@@ -267,10 +270,12 @@ class _Learner:
         A rule or condition is left out, or a rule moves behind a guard and loses a condition.
         """
         fewest = self._wrong(rules, default)
-        improved = len(rules) > 0
-        while improved and self.spend(len(rules) ** 2 * len(self.correct) / 5):
+        improved = True
+        while improved and rules:
             improved = False
             for shorter in self._shorter(rules):
+                if not self.spend(len(shorter) * len(self.correct) / 5):
+                    return rules
                 if (wrong := self._wrong(shorter, default)) <= fewest:
                     rules, fewest, improved = shorter, wrong, True
                     break
@@ -284,7 +289,7 @@ class _Learner:
             for condition in chosen if len(chosen) > 1 else ():
                 fewer = tuple(c for c in chosen if c != condition), effect
                 others = rules[:place] + rules[place + 1 :]
-                for later in range(place, len(rules)):
+                for later in (place, *range(place + 1, min(len(rules), place + FARTHEST))):
                     yield [*others[:later], fewer, *others[later:]]
 
     def _wrong(self, rules: list[Choice], default: int) -> int:

@@ -6,11 +6,15 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import xlog1py, xlogy
 
 from cwm_induction.continuous.samples import Array
 
 MAX_CODES = 12
 """Different values above which cells hold quantities rather than kinds of things."""
+
+LESS_SURPRISE = 0.85
+"""An action refers to a cell if this cell tells so much better than nothing which cells change."""
 
 LEAST_CELLS = 6
 """Cells of a board or line at least; fewer are better explained one by one."""
@@ -120,8 +124,9 @@ def find_layouts(
         for wraps in ((False, False), (False, True), (True, False), (True, True))
     ]
     if pressed:
-        ranked = sorted(pressed, key=lambda one: _surprise(one, action, changes))
-        return ranked[:1]
+        best = min(pressed, key=lambda one: _surprise(one, action, changes))
+        if _surprise(best, action, changes) < LESS_SURPRISE * _surprise_of_cells(best, changes):
+            return [best]
     return [one for one in candidates if one.shape[0] == 1 or len(shape) == 2][:2]
 
 
@@ -160,13 +165,21 @@ def _surprise(layout: Layout, action: Array, changes: Array) -> float:
     key = (down + height) * (2 * width) + right + width
     total = np.bincount(key.ravel())
     changed = np.bincount(key.ravel(), weights=cells.ravel(), minlength=len(total))
-    share = changed[total > 0] / total[total > 0]
-    entropy = np.zeros(len(share))
-    inner = (share > 0) & (share < 1)
-    some = share[inner]
-    entropy[inner] = -some * np.log2(some) - (1 - some) * np.log2(1 - some)
-    parameters = 0.5 * np.log2(len(action)) * inner.sum()
-    return float((entropy * total[total > 0]).sum() + parameters)
+    used = total > 0
+    bits, parameters = _entropy(changed[used] / total[used])
+    return float((bits * total[used]).sum() + 0.5 * np.log2(len(action)) * parameters)
+
+
+def _surprise_of_cells(layout: Layout, changes: Array) -> float:
+    """Return the bits that tell which cells change, given how often each does."""
+    cells = changes[:, layout.first : layout.first + layout.cells]
+    return float(_entropy(cells.mean(axis=0))[0].sum() * len(cells))
+
+
+def _entropy(share: Array) -> tuple[Array, int]:
+    """Return the entropy of each share in bits, and how many are neither 0 nor 1."""
+    entropy = -(xlogy(share, share) + xlog1py(1 - share, -share)) / np.log(2)
+    return entropy, int(((share > 0) & (share < 1)).sum())
 
 
 def _with_agent(layout: Layout, before: Array, action: Array, after: Array) -> Layout | None:
