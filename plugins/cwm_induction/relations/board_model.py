@@ -33,16 +33,16 @@ NEARLY = 0.002
 """Share of wrong boards that is put down to chance."""
 
 RARE = 3.0
-"""Price from which on terms are not used for the first guess."""
+"""Terms of this price and above are not used for the first guess."""
 
 PRICES = (1.0, RARE)
-"""Prices up to which terms explain the first stage while its consequences are unknown."""
+"""Price limits of the terms of the first stage while its consequences are unknown."""
 
 ROUNDS = 4
 """Times that a stage and the turn after it are learned in turns."""
 
 MAX_ACTIONS = 12
-"""Actions from which on an action is the number of a cell rather than a kind of thing to do."""
+"""With this many actions or more, an action is the number of a cell, not a kind of move."""
 
 AHEAD = ("ahead", "beyond", "third", "fourth")
 """Names of the cells in the direction of the action."""
@@ -167,7 +167,7 @@ def _without_ring_tail(layout: Layout, before: Array, after: Array) -> Layout:
 
 
 def _fit_stages(model: BoardModel, names: Names, target: Array, spend: Spend) -> None:
-    """Learn the first stage, and what follows from it if it leaves errors."""
+    """Learn the first stage, and its consequences if errors are left."""
     layout = model.layout
     loop = _loop(layout, names, target)
     terms, effects = tuple(_terms(layout, names)), tuple(_effects(layout, names))

@@ -1,4 +1,4 @@
-"""Many boards at once, and the functions of programs that read one board.
+"""Batches of boards, and the functions of programs that read one board.
 
 The text of a feature is Python over these functions. It is evaluated here for all samples, and
 written into the program for one board, so that both agree by construction.

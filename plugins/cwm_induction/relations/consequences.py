@@ -30,7 +30,7 @@ LINES = '''def lines(board, size):
 
 
 class Consequence(NamedTuple):
-    """Cells that become `empty`, how the others fall, and whether this repeats.
+    """Cells that become `empty`, how other cells fall, and whether both repeat.
 
     `clear` is "rows" or "columns" (all cells full), "both", "lines" (at least `size` equal things
     along the `axes`), or "" for none.
@@ -138,7 +138,7 @@ class Consequence(NamedTuple):
 
 
 def fallen(boards: Array, fall: str, empty: int) -> Array:
-    """Return boards on which things have fallen."""
+    """Return boards after things have fallen."""
     if not fall:
         return boards
     axis, backwards = FALLS[fall]

@@ -20,11 +20,15 @@ BEAM = 6
 MAX_CONDITIONS = 5
 """Conditions of one rule at most: longer ones never generalised in the hard suite."""
 
+POWERS = (0.0, 1.0)
+"""Rules are chosen by the bits saved over the number of conditions to these powers; the shorter
+of the lists is kept. The second finds short guards first, the first finds the main cases."""
+
 FARTHEST = 8
-"""Places by which a rule may move back while it is simplified."""
+"""A rule moves back by less than this number of places while it is simplified."""
 
 PURE = 10.0
-"""Bits of an error from which on rules without any error are the only ones accepted."""
+"""If an error costs as many bits, only rules without errors are accepted."""
 
 MAX_CELLS = 25_000_000
 """Entries of the matrix of samples and conditions; more samples are thinned out."""
@@ -45,7 +49,7 @@ class Condition(NamedTuple):
         return self.feature if self.value else f"not {self.feature}"
 
     def holds(self, values: Mapping[str, Array]) -> Array:
-        """Return the mask of the samples for which the condition holds."""
+        """Return the mask of the samples that meet the condition."""
         column = values[self.feature]
         if self.operator in ("", "=="):
             mask = column == self.value
@@ -64,7 +68,7 @@ class Rule(NamedTuple):
 
 
 class DecisionList(NamedTuple):
-    """Rules of which the first that holds applies, and the effect if none does."""
+    """Rules in order: the first rule that holds applies, and `default` if none holds."""
 
     rules: tuple[Rule, ...]
     default: int
@@ -117,7 +121,7 @@ def conditions_on(feature: Feature, most: int = 24) -> list[Condition]:
 
 
 class Bias(NamedTuple):
-    """What a search prefers.
+    """Preferences of a search.
 
     `error_bits` is the price of a sample that a rule predicts wrongly; low values tolerate noise.
     `effect_bits` are the prices of effects. `default` is the effect if no rule holds; None stands
@@ -157,6 +161,9 @@ class _Candidate(NamedTuple):
     effect: int
     errors: float
 
+    def worth(self, power: float) -> float:
+        return self.gain / float(len(self.chosen) ** power)
+
 
 class _Learner:
     """One search: `holds` has a column per condition, `correct` one per effect."""
@@ -195,16 +202,24 @@ class _Learner:
         default = self.bias.default
         if default is None:
             default = int((self.correct.sum(0) - 0.01 * self.effect_bits).argmax())
-        left, rules = np.ones(len(self.correct), bool), list[_Candidate]()
-        while len(rules) < self.bias.max_rules and (left & (self.correct[:, default] == 0)).any():
-            found = self._best(left, default)
-            if found is None:
-                break
-            rules.append(found)
-            left &= ~self._covered(found.chosen)
-        kept = self._pruned([(rule.chosen, rule.effect) for rule in rules], default)
+        found = [self._rules(default, power) for power in POWERS]
+        kept = min(found, key=lambda rules: (self._wrong(rules, default), self._length(rules)))
         named = [Rule(tuple(self.conditions[c] for c in chosen), e) for chosen, e in kept]
         return DecisionList(tuple(named), default)
+
+    def _rules(self, default: int, power: float) -> list[Choice]:
+        """Return rules for the samples that the default gets wrong, simplified."""
+        left, rules = np.ones(len(self.correct), bool), list[Choice]()
+        while len(rules) < self.bias.max_rules and (left & (self.correct[:, default] == 0)).any():
+            found = self._best(left, default, power)
+            if found is None:
+                break
+            rules.append((found.chosen, found.effect))
+            left &= ~self._covered(found.chosen)
+        return self._pruned(rules, default)
+
+    def _length(self, rules: list[Choice]) -> float:
+        return sum(float(self.prices[list(chosen)].sum()) + 4.0 for chosen, _ in rules)
 
     def _covered(self, chosen: tuple[int, ...]) -> Array:
         key = tuple(sorted(chosen))
@@ -212,8 +227,8 @@ class _Learner:
             self.masks[key] = np.asarray((self.holds[:, list(key)] > 0).all(axis=1))
         return self.masks[key]
 
-    def _best(self, left: Array, default: int) -> _Candidate | None:
-        """Return the rule that saves most bits on the samples that are left."""
+    def _best(self, left: Array, default: int, power: float) -> _Candidate | None:
+        """Return the rule that saves most bits, also for its length, on the samples left."""
         best: _Candidate | None = None
         beam: list[tuple[int, ...]] = [()]
         rows = np.flatnonzero(left)
@@ -227,7 +242,7 @@ class _Learner:
                         found[key] = candidate
             ranked = sorted(found.values(), key=lambda c: (-c.gain, c.chosen))
             pure = [c for c in ranked if self.error_bits < PURE or not c.errors]
-            if pure and (best is None or pure[0].gain > best.gain + 1e-6):
+            if pure and (best is None or pure[0].worth(power) > best.worth(power) + 1e-6):
                 best = pure[0]
             beam = [candidate.chosen for candidate in ranked[:BEAM] if candidate.errors]
             if not beam:

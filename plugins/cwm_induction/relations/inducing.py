@@ -1,15 +1,25 @@
 """Programs for systems of many like parts, from transitions alone."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from cwm_cli.data.dataset import Dataset
-from cwm_induction.discrete.transitions import Transitions, integer_columns, supports
+from cwm_induction.discrete.transitions import (
+    IntegerEncoding,
+    Transitions,
+    integer_columns,
+    supports,
+)
 from cwm_induction.effort import Effort
 from cwm_induction.relations.board_model import BoardModel, fit_board
 from cwm_induction.relations.layout import Rows, find_layouts
-from cwm_induction.relations.program import summary_of, write_board
+from cwm_induction.relations.place_program import write_places
+from cwm_induction.relations.places import PlaceModel, find_places, fit_places
+from cwm_induction.relations.program import write_board
+
+Model = BoardModel | PlaceModel
 
 LEAST_ROWS = 100
 """Transitions below which relations are not told from chance."""
@@ -34,21 +44,39 @@ def induce(dataset: Dataset, effort: Effort) -> Induced:
         return Induced("", 0.0)
     seen = Transitions.of(dataset)
     rows = rows_of(dataset, seen)
-    best: tuple[float, BoardModel] | None = None
-    for layout in find_layouts(
-        rows.before, rows.action, rows.after, dataset.observation_space.shape
-    ):
-        model = fit_board(layout, rows, effort.spend)
+    episodes = len(np.unique(dataset.columns["episodes"]))
+    found = [Induced("", 0.0)]
+    for model in _models(rows, dataset.observation_space.shape, effort):
         exact = exact_share(model, rows)
-        if best is None or exact > best[0]:
-            best = exact, model
+        if exact >= LEAST_EXACT:
+            summary = summary_of(model, len(dataset), episodes)
+            found.append(Induced(_write(model, seen.encoding, summary), exact))
         if exact >= ENOUGH:
             break
-    if best is None or best[0] < LEAST_EXACT:
-        return Induced("", 0.0)
-    episodes = len(np.unique(dataset.columns["episodes"]))
-    summary = summary_of(len(dataset), episodes)
-    return Induced(write_board(best[1], seen.encoding, summary), best[0])
+    return max(found, key=lambda one: one.exact)
+
+
+def _models(rows: Rows, shape: tuple[int, ...], effort: Effort) -> Iterator[Model]:
+    """Yield models of objects with places, then of boards."""
+    places = find_places(rows) if len(shape) == 1 else None
+    if places is not None:
+        yield fit_places(places, rows, effort.spend)
+    for layout in find_layouts(rows.before, rows.action, rows.after, shape):
+        yield fit_board(layout, rows, effort.spend)
+
+
+def _write(model: Model, encoding: IntegerEncoding, summary: str) -> str:
+    if isinstance(model, PlaceModel):
+        return write_places(model, encoding, summary)
+    return write_board(model, encoding, summary)
+
+
+def summary_of(model: Model, count: int, episodes: int) -> str:
+    """Return the first line of a program's docstring."""
+    rows = f"{count:,} transitions of {episodes} episodes"
+    if isinstance(model, PlaceModel):
+        return f"Objects that move one after another, induced from {rows}."
+    return f"A board whose cells follow the same rules, induced from {rows}."
 
 
 def rows_of(dataset: Dataset, seen: Transitions) -> Rows:
@@ -63,7 +91,7 @@ def rows_of(dataset: Dataset, seen: Transitions) -> Rows:
     )
 
 
-def exact_share(model: BoardModel, rows: Rows) -> float:
+def exact_share(model: Model, rows: Rows) -> float:
     """Return the share of transitions that a model predicts in every part."""
     after, names = model.predict(rows.before, rows.action)
     assert model.payments is not None

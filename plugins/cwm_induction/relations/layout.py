@@ -1,4 +1,4 @@
-"""The layout of boards: which components are cells, and what an action refers to."""
+"""The layout of boards: which components are cells, and the cell that an action names."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ MAX_CODES = 12
 """Different values above which cells hold quantities rather than kinds of things."""
 
 LESS_SURPRISE = 0.85
-"""An action refers to a cell if this cell tells so much better than nothing which cells change."""
+"""An action names a cell if offsets from it reduce the surprise of changes to this share."""
 
 LEAST_CELLS = 6
 """Cells of a board or line at least; fewer are better explained one by one."""
@@ -35,7 +35,7 @@ class Layout:
     """A board of cells, other quantities, and the cell that an action refers to.
 
     `focus` is "agent" (the cell with the value `agent`, moved by `steps`), "cell" (the action is
-    the number of a cell), "column" (the action is a column) or "" (none of these). `turns` says
+    the number of a cell), "column" (the action is a column) or "". `turns` says
     that the cells are a ring that may turn.
     """
 
@@ -84,7 +84,7 @@ class Ground:
         return lifted
 
     def shown(self, boards: Array) -> Array:
-        """Return the boards as they are observed."""
+        """Return the boards with the values of marked cells."""
         shown = boards.copy()
         mask = np.zeros(boards.shape[1:], bool)
         mask[tuple(np.array(self.marked).T)] = True
@@ -153,7 +153,7 @@ def _has_codes(layout: Layout, before: Array) -> bool:
 
 
 def _surprise(layout: Layout, action: Array, changes: Array) -> float:
-    """Return the bits that tell which cells change, given their offset from the focus."""
+    """Return the bits of the changed cells, given their offset from the focus."""
     height, width = layout.shape
     cells = changes[:, layout.first : layout.first + layout.cells].reshape(-1, height, width)
     y, x = np.indices((height, width))
@@ -171,7 +171,7 @@ def _surprise(layout: Layout, action: Array, changes: Array) -> float:
 
 
 def _surprise_of_cells(layout: Layout, changes: Array) -> float:
-    """Return the bits that tell which cells change, given how often each does."""
+    """Return the bits of the changed cells, given the frequency of change of each cell."""
     cells = changes[:, layout.first : layout.first + layout.cells]
     return float(_entropy(cells.mean(axis=0))[0].sum() * len(cells))
 

@@ -67,7 +67,7 @@ def fit_payments(
     ends: Array,
     spend: Spend,
 ) -> Payments:
-    """Fit when the episode ends and what steps are worth.
+    """Fit rewards and ends of episodes.
 
     Args:
         sums: Terms that a weighted sum may have, the most general first.
@@ -121,7 +121,7 @@ def _values(rewards: Array) -> tuple[tuple[float, ...], Array]:
 
 
 def _sums(table: Array, rewards: Array, ends: Array) -> list[Array]:
-    """Return weights worth trying: none, and those of the least absolute deviation.
+    """Return candidate weights: zeros, and the weights of least absolute deviations.
 
     Few rows have a bonus, which least absolute deviations ignore (iteratively reweighted least
     squares). Terms are left out in turn while as many rows are explained.

@@ -57,7 +57,7 @@ def write_board(model: BoardModel, encoding: IntegerEncoding, summary: str) -> s
 
 
 def _start_lines(model: BoardModel, text: str, constants: list[str]) -> list[str]:
-    """Write what is computed before the first stage, as far as the text needs it."""
+    """Write the variables of the board before the first stage that the text needs."""
     layout = model.layout
     height, width = layout.shape
     lines = ["numbers = self.observation.ravel()"]
@@ -120,9 +120,3 @@ def _end_lines(model: BoardModel) -> list[str]:
 def _quantity_lines(quantity: Quantity) -> list[str]:
     name = f"new_x{quantity.component}"
     return branch_lines(quantity.rules, quantity.effects, lambda text: f"{name} = {text}")
-
-
-def summary_of(count: int, episodes: int) -> str:
-    """Return the first line of a program's docstring."""
-    rows = f"{count:,} transitions of {episodes} episodes"
-    return f"A board whose cells follow the same rules, induced from {rows}."

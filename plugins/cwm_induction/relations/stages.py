@@ -51,7 +51,7 @@ class Loop(NamedTuple):
     """A loop of the program over the cells that may change.
 
     `kind` is "all", "ahead" (cells in the direction of the action) or "offsets" (cells around
-    the one that the action names). `wraps` says whether rows and columns are rings.
+    the cell that the action names). `wraps` says whether rows and columns are rings.
     """
 
     kind: str
@@ -244,7 +244,13 @@ def branch_lines(
     while branches and branches[-1][1] == last:
         branches.pop()
     lines: list[str] = []
-    for number, (test, statement) in enumerate(_merged(branches)):
+    merged = _merged(branches)
+    if len(merged) == 1 and merged[0][1] is None and last is not None:
+        test = merged[0][0]
+        opposite = test.removeprefix("not ")
+        simple = opposite != test and " and " not in test and " or " not in test
+        return [f"if {opposite if simple else f'not ({test})'}:", f"    {last}"]
+    for number, (test, statement) in enumerate(merged):
         lines += [f"{'elif' if number else 'if'} {test}:", f"    {statement or 'pass'}"]
     if last is not None:
         lines += ["else:", f"    {last}"] if lines else [last]
@@ -253,12 +259,16 @@ def branch_lines(
 
 def _merged(branches: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
     """Join neighbouring branches with the same statement by `or`."""
-    merged: list[tuple[str, str | None]] = []
+    groups: list[tuple[list[str], str | None]] = []
     for test, statement in branches:
-        if merged and merged[-1][1] == statement:
-            merged[-1] = (f"{merged[-1][0]} or {test}", statement)
+        if groups and groups[-1][1] == statement:
+            groups[-1][0].append(test)
         else:
-            merged.append((test, statement))
+            groups.append(([test], statement))
+    merged = []
+    for tests, statement in groups:
+        bracketed = [f"({test})" if " and " in test else test for test in tests]
+        merged.append((" or ".join(bracketed) if len(tests) > 1 else tests[0], statement))
     return merged
 
 

@@ -17,11 +17,11 @@ from cwm_induction.relations.stages import (
 )
 
 SHIFTS = (0, 1, -1, 2, -2, 3, -3)
-"""Places by which a ring may turn in one step."""
+"""Numbers of places that a ring may turn in one step."""
 
 
 class Turn(NamedTuple):
-    """Rules for the number of places by which a line of cells turns."""
+    """Rules for the number of places that a line of cells turns."""
 
     terms: tuple[Term, ...]
     rules: DecisionList

@@ -111,8 +111,36 @@ def walk(board: State, action: int) -> tuple[State, float, bool]:
     return shown, float(int((shown == 4).sum()) - before) - 0.1, False
 
 
+def field(rng: np.random.Generator) -> State:
+    """Return the places of a cat and two mice."""
+    return (rng.permutation(25)[:3, None] // np.array([5, 1]) % 5).ravel()
+
+
+def chase(state: State, action: int) -> tuple[State, float, bool]:
+    """Move the cat; mice in reach flee along the longer distance if the cell is free."""
+    places = [[int(row), int(column)] for row, column in state.reshape(3, 2)]
+
+    def move(number: int, down: int, right: int) -> bool:
+        cell = [places[number][0] + down, places[number][1] + right]
+        free = 0 <= cell[0] < 5 and 0 <= cell[1] < 5 and cell not in places
+        places[number] = cell if free else places[number]
+        return free
+
+    moved = move(0, *((-1, 0), (1, 0), (0, -1), (0, 1))[action])
+    for mouse in (1, 2):
+        down, right = (places[0][axis] - places[mouse][axis] for axis in (0, 1))
+        if abs(down) + abs(right) > 2:
+            continue
+        if abs(down) >= abs(right):
+            move(mouse, 1 if down < 0 else -1, 0)
+        else:
+            move(mouse, 0, 1 if right < 0 else -1)
+    return np.array(places).ravel(), -0.1 if moved else -1.0, False
+
+
 @pytest.mark.parametrize(
-    ("start", "step", "actions"), [(lit, press, 20), (belt, turn, 2), (yard, walk, 4)]
+    ("start", "step", "actions"),
+    [(lit, press, 20), (belt, turn, 2), (yard, walk, 4), (field, chase, 4)],
 )
 def test_rules_of_cells_predict_new_boards(start: Any, step: Step, actions: int) -> None:
     data = record(start, step, actions)
